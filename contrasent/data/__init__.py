@@ -1,0 +1,1 @@
+"""From text files to packed batches of token ids."""

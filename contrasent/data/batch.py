@@ -1,0 +1,83 @@
+"""The one form in which sentences travel between files: packed, without padding.
+
+Letters used in shapes: B examples, V views of each example, S = V * B sentences,
+T tokens of all sentences end to end, L tokens of the longest sentence, D embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contrasent.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Sentences of B examples, view by view: all first views, then all second views, and so on.
+
+    Attributes:
+        token_ids: ``(T,)`` int64, the tokens of every sentence end to end.
+        offsets: ``(S + 1,)`` int64; sentence ``s`` is ``token_ids[offsets[s]:offsets[s + 1]]``.
+        views: V, how many sentences each example has (2 for a pair, 3 with a hard negative).
+    """
+
+    token_ids: Tensor
+    offsets: Tensor
+    views: int = 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """``(S,)`` int64, tokens in each sentence."""
+        return self.offsets.diff()
+
+    @property
+    def sentences(self) -> int:
+        """S, the number of sentences."""
+        return len(self.offsets) - 1
+
+    @property
+    def examples(self) -> int:
+        """B, the number of examples."""
+        return self.sentences // self.views
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on another device."""
+        return replace(
+            self,
+            token_ids=self.token_ids.to(device, non_blocking=True),
+            offsets=self.offsets.to(device, non_blocking=True),
+        )
+
+    def same_text(self) -> Tensor:
+        """``(S,)`` int64: the number of the first sentence of the batch with the same tokens."""
+        tokens, offsets = self.token_ids.cpu().numpy(), self.offsets.tolist()
+        first: dict[bytes, int] = {}
+        texts = (tokens[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False))
+        found = [first.setdefault(text, s) for s, text in enumerate(texts)]
+        return torch.tensor(found, device=self.token_ids.device)
+
+
+def pack(sentences: Sequence[Sequence[int] | np.ndarray], views: int = 1) -> Batch:
+    """Lay sentences end to end.
+
+    Args:
+        sentences: S token id sequences, already ordered view by view.
+        views: V, which must divide S.
+
+    Raises:
+        DataError: there is no sentence, a sentence has no token, or V does not divide S.
+    """
+    if not sentences or len(sentences) % views:
+        raise DataError(f"{len(sentences)} sentences cannot be {views} views of whole examples")
+    lengths = np.array([len(s) for s in sentences], dtype=np.int64)
+    if not lengths.all():
+        raise DataError(f"sentence {int(np.argmin(lengths))} of the batch has no token")
+    offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    token_ids = np.concatenate([np.asarray(s, dtype=np.int64) for s in sentences])
+    return Batch(torch.from_numpy(token_ids), torch.from_numpy(offsets), views)

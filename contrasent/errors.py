@@ -1,0 +1,40 @@
+"""What the toolkit tells a user who asked for something it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ContrasentError(Exception):
+    """Parent of every error raised on purpose; the command line prints it without a traceback."""
+
+
+class ConfigError(ContrasentError, ValueError):
+    """A setting is unknown, out of range, or at odds with another setting."""
+
+
+class DataError(ContrasentError, ValueError):
+    """A data file does not hold what it should; the message names file and line."""
+
+
+class CheckpointError(ContrasentError, ValueError):
+    """A model, index or training state cannot be read, or does not fit what it is used for."""
+
+
+class MissingExtraError(ContrasentError, ImportError):
+    """A feature needs a package that is not installed; the message names the extra."""
+
+
+def pick(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return ``name`` if it is known, and otherwise say what is.
+
+    Raises:
+        ConfigError: ``name`` is not known; the message lists the choices and the nearest one.
+    """
+    choices = sorted(known)
+    if name in choices:
+        return name
+    near = get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"unknown {kind} {name!r}; choose one of {', '.join(choices)}.{hint}")

@@ -1,0 +1,106 @@
+"""Writing so that a final name never holds half a file, and naming content by its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from contrasent.errors import ConfigError
+
+_BLOCK = 1 << 20
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[Path]:
+    """Yield a name beside ``path`` to write to; it becomes ``path`` when the block succeeds.
+
+    An error or a full disk leaves an existing ``path`` as it was and removes the partial file.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        _sync(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text under ``path``, whole or not at all."""
+    with writing(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+@contextmanager
+def writing_folder(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``path``; it replaces ``path`` when the block succeeds.
+
+    A replaced folder is set aside first, so that one of the two is there at every moment;
+    :func:`recover_folder` puts it back if the process died between the two renames.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial, previous = _beside(path, "partial"), _beside(path, "previous")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        for file in partial.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        recover_folder(path)
+        if path.exists():
+            path.rename(previous)
+        partial.rename(path)
+        shutil.rmtree(previous, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def recover_folder(path: str | Path) -> None:
+    """Finish a replacement of ``path`` by :func:`writing_folder` that was cut off."""
+    path = Path(path)
+    previous = _beside(path, "previous")
+    if previous.exists():
+        if path.exists():
+            shutil.rmtree(previous)
+        else:
+            previous.rename(path)
+
+
+def refuse_existing(path: str | Path, remedy: str) -> None:
+    """Make sure that nothing of value lies under ``path``.
+
+    Raises:
+        ConfigError: ``path`` is a file, or a folder that is not empty; ``remedy`` ends the message.
+    """
+    path = Path(path)
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists():
+        raise ConfigError(f"{path} exists already; {remedy}")
+
+
+def sha256_of(path: str | Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _beside(path: Path, what: str) -> Path:
+    return path.with_name(f".{path.name}.{what}")
+
+
+def _sync(path: Path) -> None:
+    if path.is_file():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())

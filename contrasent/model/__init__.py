@@ -1,0 +1,1 @@
+"""Sentence encoders: backbone, pooler, head, and their form on disk."""

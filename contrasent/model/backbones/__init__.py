@@ -1,0 +1,1 @@
+"""Transformers behind one interface: packed tokens in, token states out."""

@@ -1,0 +1,44 @@
+"""Every other encoder that ``AutoModel`` loads: padded inside, packed outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+from contrasent.data.batch import Batch
+from contrasent.model.backbones.base import Backbone
+
+_UNBOUNDED = 1_000_000
+
+
+class AutoBackbone(Backbone):
+    """A ``transformers`` encoder run through its own forward."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        config = model.config
+        self.model = model
+        self.width = config.hidden_size
+        self.depth = config.num_hidden_layers
+        self.max_tokens = getattr(config, "max_position_embeddings", None) or _UNBOUNDED
+
+    @override
+    def forward(
+        self, batch: Batch, layers: Sequence[int] = (-1,), *, first_only: bool = False
+    ) -> dict[int, Tensor]:
+        sentences = batch.token_ids.split(batch.lengths.tolist())
+        # The value under the padding does not matter: the attention mask hides it.
+        padded = pad_sequence(list(sentences), batch_first=True, padding_value=0)
+        mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)
+        output = self.model(
+            input_ids=padded, attention_mask=mask.long(), output_hidden_states=True
+        )
+        states = (*output.hidden_states[:-1], output.last_hidden_state)
+        if first_only:
+            return {layer: states[layer][:, 0] for layer in layers}
+        return {layer: states[layer][mask] for layer in layers}

@@ -1,0 +1,49 @@
+"""What every backbone promises: packed tokens in, the asked-for states out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from contrasent.data.batch import Batch
+
+
+class Backbone(nn.Module, ABC):
+    """A pretrained transformer, held as the ``transformers`` model it was loaded as.
+
+    Attributes:
+        model: the ``transformers`` model; its parameters are the backbone's, under its names.
+        width: D, numbers in a token state.
+        depth: K, transformer layers; states are numbered 0 (embedding layer) to K.
+        max_tokens: the longest sentence it has positions for, special tokens included.
+    """
+
+    model: PreTrainedModel
+    width: int
+    depth: int
+    max_tokens: int
+
+    @abstractmethod
+    def forward(
+        self, batch: Batch, layers: Sequence[int] = (-1,), *, first_only: bool = False
+    ) -> dict[int, Tensor]:
+        """Compute token states.
+
+        Args:
+            batch: S packed sentences, T tokens.
+            layers: which states, as numbers from either end.
+            first_only: the last state is needed at the first token of each sentence only, and may
+                be returned as ``(S, D)``.
+
+        Returns:
+            For each of ``layers``, under the number it was asked by, ``(T, D)``.
+        """
+
+    def set_dropout(self, rate: float) -> None:
+        """Give every dropout of the transformer the same rate."""
+        for module in self.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = rate

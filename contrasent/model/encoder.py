@@ -1,0 +1,265 @@
+"""The sentence encoder: text's only door. Backbone, pooler, inference head, normalisation.
+
+Shapes: N sentences of a call, S sentences of a batch, D embedding width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self, override
+
+from contrasent.data.batch import Batch
+from contrasent.data.tokens import Tokenizer
+from contrasent.errors import ConfigError, pick
+from contrasent.model import checkpoint
+from contrasent.model.backbones.base import Backbone
+from contrasent.model.encoding import embed, token_ids, unit_rows
+from contrasent.model.heads import MlpHead
+from contrasent.model.pooling import pooler as pooler_named
+from contrasent.model.precision import default_device, resolve_precision
+from contrasent.model.progress import sentence_progress
+
+ON_OVERFLOW = ("error", "truncate", "warn")
+_CHUNK = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What one forward call gives an objective.
+
+    Attributes:
+        pooled: ``(V, B, D)`` embeddings, view by view.
+        states: the token states that were asked for, each ``(T, D)``, by their layer number.
+    """
+
+    pooled: Tensor
+    states: Mapping[int, Tensor]
+
+
+class SentenceEncoder(nn.Module):
+    """Sentences in, embeddings out.
+
+    Attributes:
+        backbone: the transformer.
+        tokenizer: its tokenizer.
+        head: the map after the pooler that inference uses (supervised SimCSE), or None.
+        normalize: whether `encode` returns unit vectors unless told otherwise.
+        max_tokens: longer sentences are cut, special tokens included.
+        name: the name or folder it was loaded from.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        pooler: str = "cls",
+        head: MlpHead | None = None,
+        *,
+        normalize: bool = False,
+        max_tokens: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.head = head
+        self.normalize = normalize
+        limits = (backbone.max_tokens, tokenizer.max_tokens, max_tokens)
+        self.max_tokens = min(limit for limit in limits if limit)
+        self.name = ""
+        self._pooler = pooler_named(pooler)
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path,
+        *,
+        pooler: str | None = None,
+        head: str | None = None,
+        device: str | torch.device | None = None,
+    ) -> Self:
+        """Load an encoder for inference.
+
+        Args:
+            name: a folder (ours, sentence-transformers', Hugging Face's, a training run of ours)
+                or a Hugging Face id.
+            pooler: overrides what the folder says; `cls` if it says nothing.
+            head: `none`, or `mlp` for the stored Linear and Tanh after the pooler; by default
+                what the folder says.
+            device: by default the accelerator if there is one.
+
+        Raises:
+            CheckpointError: the folder is not there, damaged, or lacks something it needs; the
+                head that was asked for is not stored.
+            ConfigError: no such pooler or head.
+        """
+        found = checkpoint.read(name, pooler=pooler, head=head)
+        encoder = cls(
+            found.backbone,
+            found.tokenizer,
+            found.pooler,
+            found.head,
+            normalize=found.normalize,
+            max_tokens=found.max_tokens,
+        )
+        encoder.name = str(name)
+        encoder.to(device or default_device())
+        return encoder.eval()
+
+    def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
+        """Write a sentence-transformers folder, with `info` kept in its `contrasent.json`.
+
+        An encoder that is already there is replaced as a whole.
+        """
+        checkpoint.write(
+            folder,
+            checkpoint.Parts(
+                backbone=self.backbone,
+                tokenizer=self.tokenizer,
+                pooler=self.pooler,
+                head=self.head,
+                normalize=self.normalize,
+                max_tokens=self.max_tokens,
+            ),
+            info or {},
+        )
+
+    @property
+    def width(self) -> int:
+        """D, numbers in an embedding."""
+        return self.backbone.width if self.head is None else self.head.linear.out_features
+
+    @property
+    def pooler(self) -> str:
+        """The pooler's name."""
+        return self._pooler.name
+
+    @property
+    def head_name(self) -> str:
+        """``mlp`` if there is an inference head, else ``none``."""
+        return "none" if self.head is None else "mlp"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    def fingerprint(self) -> str:
+        """Hash of everything that decides an embedding: equal encoders have equal fingerprints."""
+        digest = hashlib.sha256()
+        described = (self.pooler, self.head_name, self.normalize, self.max_tokens)
+        digest.update(repr((*described, self.tokenizer.fingerprint)).encode())
+        for name, tensor in sorted(self.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    @override
+    def forward(self, batch: Batch, layers: Sequence[int] = ()) -> Encoded:
+        """Embed a packed batch, with gradients if they are enabled.
+
+        Args:
+            batch: S = V * B sentences.
+            layers: states that the objective asks for beside the embeddings.
+        """
+        first_only = self._pooler.first_only and not layers
+        asked = (*self._pooler.layers, *layers)
+        states = self.backbone(batch, asked, first_only=first_only)
+        pooled = self._pooler(states, batch)
+        if self.head is not None:
+            pooled = self.head(pooled)
+        return Encoded(pooled.unflatten(0, (batch.views, -1)), states)
+
+    def encode(
+        self,
+        sentences: Iterable[str],
+        *,
+        batch_tokens: int | None = None,
+        normalize: bool | None = None,
+        precision: str = "auto",
+        show_progress: bool = False,
+        on_overflow: str = "warn",
+    ) -> np.ndarray:
+        """Embed sentences, in their order.
+
+        Args:
+            sentences: N sentences; any iterable.
+            batch_tokens: tokens computed at once, padding counted; by default 4,096 on a CPU and
+                65,536 on an accelerator. Memory grows with it; the vectors do not depend on it
+                beyond float tolerance.
+            normalize: scale each embedding to length 1; by default what the encoder was saved
+                with.
+            precision: `fp32`, `bf16`, or `auto`: bf16 where the hardware multiplies it natively.
+            show_progress: a progress bar on standard error.
+            on_overflow: what to do about sentences longer than `max_tokens`: cut them and `warn`
+                once with their number, stop with an `error`, or `truncate` silently.
+
+        Returns:
+            ``(N, D)`` float32.
+
+        Raises:
+            ConfigError: a setting is not one of its choices, or one string was given.
+            DataError: an item is not a string, or is too long under `on_overflow="error"`.
+        """
+        chunk = max(len(sentences), 1) if isinstance(sentences, Sequence) else _CHUNK
+        parts = self.encode_stream(
+            sentences,
+            chunk=chunk,
+            batch_tokens=batch_tokens,
+            normalize=normalize,
+            precision=precision,
+            show_progress=show_progress,
+            on_overflow=on_overflow,
+        )
+        return np.concatenate([np.empty((0, self.width), np.float32), *parts])
+
+    def encode_stream(
+        self,
+        sentences: Iterable[str],
+        *,
+        chunk: int = _CHUNK,
+        batch_tokens: int | None = None,
+        normalize: bool | None = None,
+        precision: str = "auto",
+        show_progress: bool = False,
+        on_overflow: str = "warn",
+    ) -> Iterator[np.ndarray]:
+        """Embed any number of sentences in bounded memory.
+
+        Args as in :meth:`encode`; ``chunk`` sentences are read, sorted by length and embedded at
+        a time.
+
+        Yields:
+            ``(chunk, D)`` float32, rows in the order of ``sentences``; the last may be shorter.
+        """
+        if isinstance(sentences, str):
+            raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")
+        pick("on_overflow", on_overflow, ON_OVERFLOW)
+        budget = batch_tokens or (4096 if self.device.type == "cpu" else 65_536)
+        if budget < 1 or chunk < 1:
+            raise ConfigError(f"batch_tokens {batch_tokens} and chunk {chunk} must be above 0")
+        resolved = resolve_precision(precision, self.device)
+        unit = self.normalize if normalize is None else normalize
+        total = len(sentences) if isinstance(sentences, Sequence) else None
+        truncated = 0
+        with sentence_progress(total, show_progress) as advance:
+            rest, done = iter(sentences), 0
+            while texts := list(islice(rest, chunk)):
+                ids, cut = token_ids(self, texts, done, on_overflow)
+                truncated, done = truncated + cut, done + len(texts)
+                rows = embed(self, ids, budget, resolved, advance)
+                yield unit_rows(rows) if unit else rows
+        if truncated and on_overflow == "warn":
+            warnings.warn(
+                f"{truncated} of {done} sentences were cut at {self.max_tokens} tokens",
+                stacklevel=2,
+            )

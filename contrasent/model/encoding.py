@@ -1,0 +1,101 @@
+"""Sentences to rows without training: checked, sorted by length, batched by tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from contrasent.data.batch import pack
+from contrasent.errors import DataError
+from contrasent.model.precision import matrix_precision
+
+if TYPE_CHECKING:
+    from contrasent.model.encoder import SentenceEncoder
+
+
+def token_ids(
+    encoder: SentenceEncoder, texts: Sequence[str], before: int, on_overflow: str
+) -> tuple[list[np.ndarray], int]:
+    """Token ids of ``texts``, and how many of them were cut at ``encoder.max_tokens``.
+
+    Args:
+        before: how many sentences of the same call came before, for the messages.
+
+    Raises:
+        DataError: an item is not a string, or one is too long under ``on_overflow="error"``.
+    """
+    for number, text in enumerate(texts, start=before):
+        if not isinstance(text, str):
+            raise DataError(f"sentence {number} is {type(text).__name__}, not a string: {text!r}")
+    ids, cut = encoder.tokenizer.ids(texts, encoder.max_tokens)
+    if cut and on_overflow == "error":
+        raise DataError(
+            f"{cut} of the sentences {before} to {before + len(texts) - 1} are longer than "
+            f"{encoder.max_tokens} tokens; shorten them or pass on_overflow='truncate'"
+        )
+    return ids, cut
+
+
+def embed(
+    encoder: SentenceEncoder,
+    ids: Sequence[np.ndarray],
+    batch_tokens: int,
+    precision: str,
+    advance: Callable[[int], None],
+) -> np.ndarray:
+    """Embed sentences given as token ids, ``(N, D)`` float32 in their order.
+
+    Args:
+        batch_tokens: padded tokens computed at once.
+        precision: ``fp32`` or ``bf16``.
+        advance: told how many more sentences are done, batch by batch.
+    """
+    rows = np.empty((len(ids), encoder.width), np.float32)
+    with inference(encoder), matrix_precision(precision, encoder.device):
+        for numbers in by_length([len(i) for i in ids], batch_tokens):
+            batch = pack([ids[n] for n in numbers]).to(encoder.device)
+            rows[numbers] = encoder(batch).pooled[0].float().cpu().numpy()
+            advance(len(numbers))
+    return rows
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Scale each row of ``(N, D)`` to length 1; a row of zeros stays."""
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    scaled: np.ndarray = rows / np.maximum(length, np.finfo(np.float32).tiny)
+    return scaled
+
+
+@contextmanager
+def inference(module: nn.Module) -> Iterator[None]:
+    """Dropout off and no gradients inside; afterwards every part is in the mode it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
+    """Cut sentences, shortest first, into batches of at most ``batch_tokens`` padded tokens.
+
+    A sentence longer than that is a batch of its own.
+
+    Yields:
+        The numbers of a batch's sentences.
+    """
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    for end in range(1, len(order) + 1):
+        last = end == len(order)
+        if last or (end + 1 - start) * lengths[order[end]] > batch_tokens:
+            yield order[start:end]
+            start = end

