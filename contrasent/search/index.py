@@ -1,0 +1,257 @@
+"""An index folder: vectors, texts, ids, and the fingerprint of the encoder that made them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.files import recover_folder, refuse_existing, writing_folder
+from contrasent.search.encoder import TextEncoder
+from contrasent.search.lock import exclusive
+from contrasent.search.manifest import FILE, Maker, Manifest, read_manifest, write_manifest
+from contrasent.search.nearest import nearest
+from contrasent.search.segments import (
+    Addition,
+    Rows,
+    read_segment,
+    remove_unlisted,
+    write_segment,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """An indexed text that was found.
+
+    Attributes:
+        id: the id it was given, or the number of its row.
+        text: the text.
+        score: its cosine with the query, in [-1, 1].
+    """
+
+    id: str
+    text: str
+    score: float
+
+
+class Index:
+    """Exact search by cosine over embedded texts that lie in a folder.
+
+    ``len(index)`` is the number of texts. Vectors and texts stay on disk, memory-mapped.
+
+    Attributes:
+        folder: where it lies.
+        manifest: what it says about its encoder and its segments.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, rows: list[Rows]) -> None:
+        """Use :meth:`open` or :meth:`build`."""
+        self.folder = folder
+        self.manifest = manifest
+        self._rows = rows
+
+    @classmethod
+    def build(
+        cls,
+        encoder: TextEncoder,
+        texts: Iterable[str],
+        folder: str | Path,
+        ids: Sequence[str | int] | None = None,
+        *,
+        precision: str = "auto",
+        overwrite: bool = False,
+        show_progress: bool = False,
+    ) -> Self:
+        """Embed texts and write an index, as a whole or not at all.
+
+        Args:
+            encoder: what embeds the texts, and later the queries.
+            texts: the texts, read once, as a stream.
+            folder: where to write the index.
+            ids: one different id per text; by default the numbers of the rows.
+            precision: ``fp32``, ``bf16`` or ``auto``; queries use the same.
+            overwrite: replace an index that is there already.
+            show_progress: a progress bar on standard error.
+
+        Raises:
+            ConfigError: something else is at ``folder``, or it is an index and ``overwrite`` is
+                off, or another process writes it.
+            DataError: there is no text, a text is empty, or ids are repeated, empty or too few.
+        """
+        folder = Path(folder)
+        recover_folder(folder)
+        replaced = overwrite and (folder / FILE).is_file()
+        if not replaced:
+            remedy = "it is not an index, so it is left alone: name another folder"
+            if (folder / FILE).is_file():
+                remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
+            refuse_existing(folder, remedy)
+        maker = Maker(
+            name=_lasting_name(encoder.name),
+            fingerprint=encoder.fingerprint(),
+            pooler=encoder.pooler,
+            head=encoder.head_name,
+            width=encoder.width,
+            precision=precision,
+        )
+        addition = _addition(texts, ids, 0, set())
+        with exclusive(folder), writing_folder(folder) as partial:
+            first = write_segment(
+                partial, _name(1), encoder, maker, addition, show_progress=show_progress
+            )
+            write_manifest(partial, Manifest(maker, (first,), ids is None))
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """Open an index.
+
+        Raises:
+            CheckpointError: there is none at ``folder``, or it is damaged.
+        """
+        folder = Path(folder)
+        recover_folder(folder)
+        manifest = read_manifest(folder)
+        width = manifest.encoder.width
+        rows = [read_segment(folder, segment, width) for segment in manifest.segments]
+        return cls(folder, manifest, rows)
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    def add(
+        self,
+        encoder: TextEncoder,
+        texts: Iterable[str],
+        ids: Sequence[str | int] | None = None,
+        *,
+        show_progress: bool = False,
+    ) -> None:
+        """Embed more texts and append them, all or none.
+
+        Args:
+            encoder: the encoder that built the index.
+            texts: the texts, read once, as a stream.
+            ids: one id per text, none of them in the index yet; by default the numbers of the
+                rows.
+            show_progress: a progress bar on standard error.
+
+        Raises:
+            CheckpointError: another encoder built the index.
+            ConfigError: another process writes to the index.
+            DataError: as for :meth:`build`.
+        """
+        self.require(encoder)
+        with exclusive(self.folder):
+            now = Index.open(self.folder)
+            now.require(encoder)
+            was = now.manifest
+            addition = _addition(texts, ids, was.rows, now._known_ids(ids is None))
+            remove_unlisted(self.folder, was.segments)
+            name = _name(len(was.segments) + 1)
+            more = write_segment(
+                self.folder, name, encoder, was.encoder, addition, show_progress=show_progress
+            )
+            numbered = was.numbered and ids is None
+            write_manifest(self.folder, Manifest(was.encoder, (*was.segments, more), numbered))
+        grown = Index.open(self.folder)
+        self.manifest, self._rows = grown.manifest, grown._rows
+
+    def search(
+        self, encoder: TextEncoder, queries: Sequence[str], top_k: int = 10
+    ) -> list[list[Hit]]:
+        """The ``top_k`` texts nearest to each query by cosine, best first.
+
+        Equal scores are in the order of the rows. Fewer hits than ``top_k`` come back only when
+        the index holds fewer texts.
+
+        Raises:
+            CheckpointError: another encoder built the index.
+            ConfigError: ``top_k`` is below 1, or one string was given instead of a list.
+            DataError: a query is empty.
+        """
+        if isinstance(queries, str):
+            raise ConfigError("queries must be a list of strings, not one string: put it in [ ]")
+        if top_k < 1:
+            raise ConfigError(f"top_k must be at least 1, not {top_k}")
+        for number, query in enumerate(queries):
+            if not isinstance(query, str) or not query.strip():
+                raise DataError(f"query {number} is {query!r}; write what to look for")
+        self.require(encoder)
+        precision = self.manifest.encoder.precision
+        blocks = list(encoder.encode_stream(queries, normalize=True, precision=precision))
+        if not blocks:
+            return []
+        found = nearest([rows.vectors for rows in self._rows], np.concatenate(blocks), top_k)
+        return [[self._hit(row, score) for row, score in hits] for hits in found]
+
+    def require(self, encoder: TextEncoder) -> None:
+        """Make sure that ``encoder`` is the one that built the index.
+
+        Raises:
+            CheckpointError: it is another; the message names both.
+        """
+        maker, found = self.manifest.encoder, encoder.fingerprint()
+        if found != maker.fingerprint:
+            raise CheckpointError(
+                f"{self.folder} was built with {maker.name} (pooler {maker.pooler}, head "
+                f"{maker.head}, fingerprint {maker.fingerprint}), not with {encoder.name} (pooler "
+                f"{encoder.pooler}, head {encoder.head_name}, fingerprint {found}): their vectors "
+                "cannot be compared; use that encoder, or build an index with this one"
+            )
+
+    def _hit(self, row: int, score: float) -> Hit:
+        ends = list(accumulate(segment.rows for segment in self.manifest.segments))
+        number = bisect_right(ends, row)
+        rows, offset = self._rows[number], row - (ends[number - 1] if number else 0)
+        return Hit(rows.ids[offset].as_py(), rows.texts[offset].as_py(), score)
+
+    def _known_ids(self, numbering: bool) -> set[str]:
+        """Ids that a new text must not have."""
+        if not numbering:
+            return {own for rows in self._rows for own in rows.ids.to_pylist()}
+        if self.manifest.numbered:
+            return set()
+        raise DataError(
+            f"the texts of {self.folder} have ids of their own, so the new ones need ids too: "
+            "give them with --ids COLUMN (ids=[...] in Python)"
+        )
+
+
+def _addition(
+    texts: Iterable[str], ids: Sequence[str | int] | None, first: int, known: set[str]
+) -> Addition:
+    """Check what can be checked before anything is embedded."""
+    if isinstance(texts, str):
+        raise ConfigError("texts must be a list of strings, not one string: put it in [ ]")
+    if ids is None:
+        return Addition(texts, None, first)
+    if isinstance(texts, Sequence) and len(texts) != len(ids):
+        raise DataError(f"there are {len(ids)} ids, but {len(texts)} texts")
+    names, new = [str(own) for own in ids], set[str]()
+    for row, own in enumerate(names):
+        if not own.strip():
+            raise DataError(f"the id of text {row} is empty; every text needs its own")
+        if own in known:
+            raise DataError(f"id {own!r} of text {row} is in the index already")
+        if own in new:
+            raise DataError(f"id {own!r} of text {row} was given to text {names.index(own)} too")
+        new.add(own)
+    return Addition(texts, names, first)
+
+
+def _name(segment: int) -> str:
+    return f"{segment:06d}"
+
+
+def _lasting_name(name: str) -> str:
+    """A local folder by its absolute path, so that the index can be searched from anywhere."""
+    folder = Path(name).expanduser()
+    return str(folder.resolve()) if folder.exists() else name

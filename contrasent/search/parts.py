@@ -1,0 +1,200 @@
+"""Shards of a long piece of embedding, so that a run that was killed goes on where it was.
+
+Shards lie in a hidden folder beside the final file. A shard counts once its note is there, and the
+note is written after the shard.
+
+Shapes: N sentences, D embedding width.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.files import write_text, writing
+from contrasent.search.encoder import TextEncoder
+from contrasent.search.npy import NpyWriter, open_rows
+from contrasent.search.sentences import Sentences
+
+_CHUNK = 4_096
+_FORMAT = "contrasent-parts-1"
+_REMEDY = "pass --overwrite to start again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How sentences become rows.
+
+    Attributes:
+        batch_tokens: tokens computed at once; it changes memory and speed, not the rows.
+        normalize: scale rows to length 1; None leaves it to the encoder.
+        precision: ``fp32``, ``bf16`` or ``auto``.
+        shard_size: sentences in a shard, the work lost by a kill.
+    """
+
+    batch_tokens: int = 8192
+    normalize: bool | None = None
+    precision: str = "auto"
+    shard_size: int = 65_536
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            ConfigError: a setting is out of range.
+        """
+        pick("precision", self.precision, ("auto", "bf16", "fp32"))
+        if self.batch_tokens < 1:
+            raise ConfigError(f"batch_tokens must be at least 1, not {self.batch_tokens}")
+        if self.shard_size < 1:
+            raise ConfigError(f"shard_size must be at least 1, not {self.shard_size}")
+
+
+class Parts:
+    """The shards beside an output.
+
+    Attributes:
+        folder: where they lie.
+        rows: rows in whole shards.
+        truncated: cut sentences among them.
+    """
+
+    def __init__(self, folder: Path, width: int, notes: list[dict[str, int]]) -> None:
+        """Use :meth:`open`."""
+        self.folder = folder
+        self._width = width
+        self._notes = notes
+
+    @property
+    def rows(self) -> int:
+        """Rows in whole shards."""
+        return sum(note["rows"] for note in self._notes)
+
+    @property
+    def truncated(self) -> int:
+        """Sentences that were cut, in whole shards."""
+        return sum(note["truncated"] for note in self._notes)
+
+    @classmethod
+    def open(cls, output: Path, made_from: dict[str, Any], overwrite: bool) -> Parts:
+        """Find the shards of an unfinished run, or start with none."""
+        folder = output.with_name(f".{output.name}.parts")
+        manifest = folder / "manifest.json"
+        other = _differences(manifest, made_from) if _shard(folder, 0).exists() else ""
+        if other and not overwrite:
+            raise ConfigError(
+                f"{folder} holds shards of an unfinished run with another {other}; "
+                f"repeat that run to finish it, or {_REMEDY}"
+            )
+        if other:
+            shutil.rmtree(folder)
+        folder.mkdir(exist_ok=True)
+        write_text(manifest, json.dumps(made_from, indent=2) + "\n")
+        notes = []
+        for number in count():
+            note = _shard(folder, number).with_suffix(".json")
+            if not note.exists():
+                break
+            notes.append(json.loads(note.read_text(encoding="utf-8")))
+        return cls(folder, made_from["width"], notes)
+
+    def fill(
+        self,
+        encoder: TextEncoder,
+        sentences: Sentences,
+        settings: Settings,
+        total: int,
+        show_progress: bool,
+    ) -> None:
+        """Write the shards that are missing."""
+        from contrasent.model.progress import sentence_progress
+
+        rest = islice(iter(sentences), self.rows, None)
+        with sentence_progress(total, show_progress) as advance:
+            advance(self.rows)
+            while self.rows < total:
+                shard = islice(rest, settings.shard_size)
+                path = _shard(self.folder, len(self._notes))
+                with writing(path) as partial, NpyWriter(partial, self._width) as writer:
+                    truncated = 0
+                    for block, cut in _embedded(encoder, shard, settings):
+                        writer.append(block)
+                        truncated += cut
+                        advance(len(block))
+                if not writer.rows:
+                    raise DataError(f"{sentences.source} became shorter while it was read")
+                note = {"rows": writer.rows, "truncated": truncated}
+                write_text(path.with_suffix(".json"), json.dumps(note))
+                self._notes.append(note)
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """All rows in order, a few at a time."""
+        for number, note in enumerate(self._notes):
+            rows = open_rows(_shard(self.folder, number), note["rows"], self._width, _REMEDY)
+            for start in range(0, len(rows), _CHUNK):
+                yield rows[start : start + _CHUNK]
+
+
+def _embedded(
+    encoder: TextEncoder, sentences: Iterable[str], settings: Settings
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Blocks of rows, each with the number of its sentences that were cut."""
+    rest = iter(sentences)
+    while texts := list(islice(rest, _CHUNK)):
+        cut = _truncated(encoder, texts)
+        for block in encoder.encode_stream(
+            texts,
+            chunk=len(texts),
+            batch_tokens=settings.batch_tokens,
+            normalize=settings.normalize,
+            precision=settings.precision,
+            on_overflow="truncate",
+        ):
+            bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
+            if bad.size:
+                text = texts[int(bad[0])][:80]
+                raise CheckpointError(f"{encoder.name} gives numbers that are not finite: {text!r}")
+            yield block, cut
+            cut = 0
+
+
+def _truncated(encoder: TextEncoder, texts: list[str]) -> int:
+    # A token stands for at least one byte, so only these can be too long: the others need not be
+    # tokenized a second time.
+    long = [text for text in texts if len(text.encode()) + 2 > encoder.max_tokens]
+    return encoder.tokenizer.ids(long, encoder.max_tokens)[1] if long else 0
+
+
+def described(encoder: TextEncoder, sentences: Sentences, settings: Settings) -> dict[str, Any]:
+    """Everything that decides what is in the shards."""
+    return {
+        "format": _FORMAT,
+        "input": sentences.sha256,
+        "encoder": encoder.fingerprint(),
+        "width": encoder.width,
+        "normalize": settings.normalize,
+        "precision": settings.precision,
+        "shard_size": settings.shard_size,
+    }
+
+
+def _differences(manifest: Path, made_from: dict[str, Any]) -> str:
+    try:
+        found = json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        return "manifest, or a damaged one"
+    return ", ".join(key for key, value in made_from.items() if found.get(key) != value)
+
+
+def _shard(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.npy"

@@ -1,0 +1,107 @@
+"""One sentence per row of a source, with an id where one is asked for."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from contrasent.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from contrasent.data.text import Examples
+
+
+class Sentences:
+    """Sentences of a source, read anew by every iteration.
+
+    Attributes:
+        source: what was opened.
+        columns: one line saying which columns were understood, and how.
+    """
+
+    def __init__(self, examples: Examples, source: str, ids: bool) -> None:
+        """Use :func:`open_sentences`."""
+        self.source = source
+        self.columns = examples.columns
+        self._examples = examples
+        self._ids = ids
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the content and of the chosen columns."""
+        return self._examples.sha256
+
+    @property
+    def skipped(self) -> int:
+        """Rows without a sentence, which are left out; known after :meth:`count`."""
+        return self._examples.skipped
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the sentences, in the order of the source."""
+        for example in self._examples:
+            yield example[0]
+
+    def count(self) -> int:
+        """Read the whole source, so that a bad row is found before any work starts.
+
+        Raises:
+            DataError: a row cannot be read, or there is no sentence.
+        """
+        found = sum(1 for _ in self._examples)
+        if not found:
+            raise DataError(f"{self.source} holds no sentence; it needs at least one")
+        return found
+
+    def ids(self) -> list[str] | None:
+        """The id of every sentence, or None if no column of ids was asked for."""
+        return [example[1] for example in self._examples] if self._ids else None
+
+
+@contextmanager
+def open_sentences(
+    source: str, columns: str | None = None, ids: str | None = None
+) -> Iterator[Sentences]:
+    """Open a source of which every row holds one sentence.
+
+    Args:
+        source: whatever :func:`contrasent.data.text.open_examples` reads, or ``-`` for a sentence
+            per line on standard input, which is kept in a temporary file.
+        columns: the column of the sentences, by name or by number from 0.
+        ids: the column of the ids.
+
+    Raises:
+        ConfigError: a row would hold more than one sentence, or ``ids`` comes without ``columns``.
+        DataError: the source cannot be read.
+    """
+    if ids is not None and columns is None:
+        raise ConfigError(f"--ids {ids} needs --columns too: which column holds the sentences?")
+    if columns is not None and "," in columns:
+        raise ConfigError(f"--columns {columns}: one column holds the sentences; name only that")
+    chosen = [column for column in (columns, ids) if column is not None] or None
+    with tempfile.TemporaryDirectory() as folder:
+        path = source if source != "-" else _spooled(Path(folder))
+        yield _opened(path, "standard input" if source == "-" else source, chosen, ids is not None)
+
+
+def _opened(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> Sentences:
+    from contrasent.data.text import open_examples
+
+    examples = open_examples(path, chosen)
+    if chosen is None and examples.views > 1:
+        raise ConfigError(
+            f"{source} has {examples.views} sentences in a row ({examples.columns}); "
+            "choose one with --columns NAME, or by its number from 0"
+        )
+    return Sentences(examples, source, ids)
+
+
+def _spooled(folder: Path) -> str:
+    path = folder / "standard-input.txt"
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return str(path)

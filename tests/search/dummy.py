@@ -1,0 +1,58 @@
+"""An encoder without a model: each text has a fixed random vector."""
+
+import hashlib
+from itertools import islice
+
+import numpy as np
+
+
+class DummyTokenizer:
+    """One token per word."""
+
+    def ids(self, texts, max_tokens):
+        words = [text.split() for text in texts]
+        cut = sum(1 for w in words if max_tokens is not None and len(w) > max_tokens)
+        return [np.arange(len(w), dtype=np.int32)[:max_tokens] for w in words], cut
+
+
+class DummyEncoder:
+    """Vectors drawn from the text's own hash, or taken from ``vectors``."""
+
+    def __init__(self, width=8, *, salt="", vectors=None, name="dummy", max_tokens=64):
+        self.width, self.salt, self.vectors = width, salt, vectors or {}
+        self.name, self.max_tokens = name, max_tokens
+        self.pooler, self.head_name = "cls", "none"
+        self.tokenizer = DummyTokenizer()
+        self.normalize = False
+        self.embedded = []
+        self.precisions = []
+
+    def fingerprint(self):
+        return hashlib.sha256(f"{self.width}{self.salt}".encode()).hexdigest()
+
+    def vector(self, text):
+        if text in self.vectors:
+            return np.asarray(self.vectors[text], np.float32)
+        seed = int.from_bytes(hashlib.sha256((self.salt + text).encode()).digest()[:8], "big")
+        return np.random.default_rng(seed).standard_normal(self.width).astype(np.float32)
+
+    def encode_stream(
+        self,
+        sentences,
+        *,
+        chunk=65_536,
+        batch_tokens=8192,
+        normalize=None,
+        precision="auto",
+        show_progress=False,
+        on_overflow="warn",
+    ):
+        assert batch_tokens > 0 and on_overflow in ("warn", "error", "truncate")
+        assert show_progress in (True, False)
+        self.precisions.append(precision)
+        rest = iter(sentences)
+        while texts := list(islice(rest, chunk)):
+            self.embedded += texts
+            rows = np.stack([self.vector(text) for text in texts])
+            unit = self.normalize if normalize is None else normalize
+            yield rows / np.linalg.norm(rows, axis=1, keepdims=True) if unit else rows

@@ -1,0 +1,331 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from dummy import DummyEncoder
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.search.index import Hit, Index
+from contrasent.search.lock import exclusive
+
+TEXTS = [f"text number {i}" for i in range(40)]
+
+
+@pytest.fixture
+def encoder():
+    return DummyEncoder()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "index"
+
+
+def everything(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def expected_hits(encoder, texts, ids, query, top_k):
+    def cosine(a, b):
+        a, b = a.astype(float), b.astype(float)
+        return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+    scored = [(-cosine(encoder.vector(t), encoder.vector(query)), i) for i, t in enumerate(texts)]
+    return [(ids[i], texts[i], -s) for s, i in sorted(scored)[:top_k]]
+
+
+def test_hits_are_those_of_a_loop_over_all_texts(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder)
+    queries = ["first", TEXTS[17]]
+    for query, hits in zip(queries, index.search(encoder, queries, 6), strict=True):
+        expected = expected_hits(encoder, TEXTS, [str(i) for i in range(40)], query, 6)
+        assert [(h.id, h.text) for h in hits] == [(i, t) for i, t, _ in expected]
+        assert [h.score for h in hits] == pytest.approx([s for _, _, s in expected], abs=1e-6)
+    assert index.search(encoder, [TEXTS[17]], 1)[0][0].text == TEXTS[17]
+
+
+def test_more_than_there_are_gives_all_and_nothing_invented(encoder, folder):
+    index = Index.build(encoder, TEXTS[:3], folder)
+    hits = index.search(encoder, ["q"], 50)[0]
+    assert sorted(hit.id for hit in hits) == ["0", "1", "2"]
+
+
+def test_build_add_move_open_gives_what_one_build_gives(encoder, folder, tmp_path):
+    index = Index.build(encoder, TEXTS[:10], folder)
+    index.add(encoder, TEXTS[10:11])
+    index.add(encoder, iter(TEXTS[11:]))
+    assert len(index) == 40
+    moved = tmp_path / "elsewhere" / "moved"
+    moved.parent.mkdir()
+    shutil.move(folder, moved)
+    whole = Index.build(encoder, TEXTS, tmp_path / "whole")
+    queries = ["a", "b", TEXTS[0], TEXTS[39]]
+    assert Index.open(moved).search(encoder, queries, 40) == whole.search(encoder, queries, 40)
+
+
+def test_ids_are_kept_and_the_callers_lists_are_left_alone(encoder, folder):
+    texts, ids = TEXTS[:4], ["d", "c", 7, "a"]
+    index = Index.build(encoder, texts, folder, ids)
+    assert (texts, ids) == (TEXTS[:4], ["d", "c", 7, "a"])
+    assert index.search(encoder, [TEXTS[2]], 1)[0][0] == Hit("7", TEXTS[2], pytest.approx(1.0))
+    index.add(encoder, [TEXTS[4]], ["e"])
+    assert index.search(encoder, [TEXTS[4]], 1)[0][0].id == "e"
+
+
+def test_texts_with_equal_vectors_come_in_the_order_of_their_rows(folder):
+    same = {f"same {i}": [1.0, 2.0, 3.0] for i in range(30)}
+    encoder = DummyEncoder(3, vectors=same)
+    index = Index.build(encoder, list(same)[:11], folder)
+    index.add(encoder, list(same)[11:])
+    hits = index.search(encoder, ["same 29"], 20)[0]
+    assert [hit.id for hit in hits] == [str(i) for i in range(20)]
+
+
+def test_vectors_and_texts_stay_on_disk(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder)
+    rows = index._rows[0]
+    assert isinstance(rows.vectors, np.memmap) and rows.vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(rows.vectors, axis=1), 1, atol=1e-6)
+
+
+def test_queries_are_embedded_in_the_precision_of_the_index(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder, precision="bf16")
+    index.add(encoder, ["more"])
+    index.search(encoder, ["q"])
+    assert encoder.precisions == ["bf16"] * 3
+
+
+def test_unicode_and_line_breaks_survive(encoder, folder):
+    texts = ["zwei\nZeilen", "日本語 ✓", 'quote " tab \t end', "x\r\ny"]
+    index = Index.build(encoder, texts, folder)
+    assert [index.search(encoder, [t], 1)[0][0].text for t in texts] == texts
+
+
+def test_no_query_no_hits(encoder, folder):
+    assert Index.build(encoder, TEXTS, folder).search(encoder, []) == []
+
+
+# What is refused, and that nothing is written then
+
+
+def test_another_encoder_is_refused_by_build_in_add_and_search(encoder, folder):
+    index, other = Index.build(encoder, TEXTS, folder), DummyEncoder(salt="x", name="other")
+    before = everything(folder)
+    for use in (lambda: index.search(other, ["q"]), lambda: index.add(other, ["t"])):
+        with pytest.raises(CheckpointError) as caught:
+            use()
+        assert encoder.fingerprint() in str(caught.value)
+        assert other.fingerprint() in str(caught.value)
+        assert "was built with dummy (pooler cls" in str(caught.value)
+    assert everything(folder) == before and other.embedded == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "ids", "said"),
+    [
+        ([], None, "there is no text to index"),
+        (["a", " "], None, "text 1 is empty; leave it out, with its id"),
+        (["a", None], None, "text 1 is NoneType, not a string: None"),
+        (["a", "b"], ["1"], "there are 1 ids, but 2 texts"),
+        (["a", "b"], ["1", "1"], "id '1' of text 1 was given to text 0 too"),
+        (["a", "b"], ["1", ""], "the id of text 1 is empty; every text needs its own"),
+        (iter(["a", "b"]), ["1"], "there are 1 ids, but more texts"),
+        (iter(["a"]), ["1", "2"], "there are 2 ids, but 1 texts"),
+    ],
+)
+def test_texts_and_ids_that_do_not_fit_are_refused(encoder, folder, texts, ids, said):
+    with pytest.raises(DataError) as caught:
+        Index.build(encoder, texts, folder, ids)
+    assert said in str(caught.value)
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_wrong_additions_leave_the_index_as_it_was(encoder, folder):
+    index = Index.build(encoder, TEXTS[:2], folder, ["x", "y"])
+    before = everything(folder)
+    for texts, ids, said in [
+        (["new"], ["y"], "id 'y' of text 0 is in the index already"),
+        (["new"], None, "have ids of their own, so the new ones need ids too"),
+        (["new", ""], ["1", "2"], "text 1 is empty"),
+        ([], [], "there is no text to index"),
+    ]:
+        with pytest.raises(DataError, match=said):
+            index.add(encoder, texts, ids)
+    assert everything(folder) == before
+    assert len(Index.open(folder)) == len(index) == 2
+
+
+def test_row_numbers_count_as_ids(encoder, folder):
+    index = Index.build(encoder, TEXTS[:3], folder)
+    with pytest.raises(DataError, match="id '2' of text 0 is in the index already"):
+        index.add(encoder, ["new"], [2])
+
+
+@pytest.mark.parametrize("use", ["build", "add", "search"])
+def test_one_string_is_not_a_list(encoder, folder, use):
+    index = Index.build(encoder, TEXTS[:3], folder)
+    with pytest.raises(ConfigError, match=r"must be a list of strings, not one string: put it in"):
+        if use == "build":
+            Index.build(encoder, "texts.txt", folder, overwrite=True)
+        elif use == "add":
+            index.add(encoder, "texts.txt")
+        else:
+            index.search(encoder, "query")
+    assert len(Index.open(folder)) == 3
+
+
+@pytest.mark.parametrize("top_k", [0, -3])
+def test_a_top_k_below_one_is_refused(encoder, folder, top_k):
+    with pytest.raises(ConfigError, match=f"top_k must be at least 1, not {top_k}"):
+        Index.build(encoder, TEXTS, folder).search(encoder, ["q"], top_k)
+
+
+def test_an_empty_query_is_refused(encoder, folder):
+    with pytest.raises(DataError, match="query 1 is '  '; write what to look for"):
+        Index.build(encoder, TEXTS, folder).search(encoder, ["q", "  "])
+
+
+@pytest.mark.parametrize("vector", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_a_vector_without_a_direction_is_refused(folder, vector):
+    encoder = DummyEncoder(2, vectors={"bad": vector})
+    with pytest.raises(CheckpointError, match=r"vector without a direction .* for text 1: 'bad'"):
+        Index.build(encoder, ["good", "bad"], folder)
+    assert not folder.exists()
+
+
+def test_an_index_is_replaced_only_when_asked_and_nothing_else_is(encoder, folder):
+    Index.build(encoder, TEXTS, folder)
+    with pytest.raises(ConfigError, match="exists already; pass --overwrite to replace it"):
+        Index.build(encoder, TEXTS[:2], folder)
+    assert len(Index.build(encoder, TEXTS[:2], folder, overwrite=True)) == 2
+    other = folder.with_name("thesis")
+    other.mkdir()
+    other.joinpath("chapter.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match="it is not an index, so it is left alone"):
+        Index.build(encoder, TEXTS, other, overwrite=True)
+    assert other.joinpath("chapter.txt").read_text() == "years of work"
+
+
+def test_a_failing_replacement_leaves_the_old_index(encoder, folder):
+    Index.build(encoder, TEXTS, folder)
+    with pytest.raises(DataError):
+        Index.build(encoder, iter(["good", ""]), folder, overwrite=True)
+    assert len(Index.open(folder)) == 40
+    assert [p.name for p in folder.parent.iterdir()] == ["index"]
+
+
+def test_a_folder_that_is_no_index_is_explained(tmp_path):
+    with pytest.raises(CheckpointError, match=r"there is no index at .*: it is not a folder"):
+        Index.open(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match=r"it holds no manifest.json; make one with: contr"):
+        Index.open(tmp_path)
+
+
+def damaged(manifest, path, value):
+    read = json.loads(manifest.read_text())
+    target = read
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    manifest.write_text(json.dumps(read))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (["format"], "contrasent-index-9", "has format 'contrasent-index-9', but this version"),
+        (["encoder", "width"], "8", "is damaged (width is '8', not int)"),
+        (["encoder"], {}, "is damaged"),
+        (["segments"], [], "lists a segment without rows, or none"),
+        (["segments", 0, "rows"], 39, "has shape (40, 8); expected 39 rows of 8 float32"),
+        (["encoder", "width"], 9, "has shape (40, 8); expected 40 rows of 9 float32"),
+        (["segments", 0, "name"], "000009", "000009.npy cannot be read"),
+    ],
+)
+def test_a_damaged_manifest_is_explained(encoder, folder, path, value, said):
+    Index.build(encoder, TEXTS, folder)
+    damaged(folder / "manifest.json", path, value)
+    with pytest.raises(CheckpointError) as caught:
+        Index.open(folder)
+    assert said in str(caught.value)
+
+
+def test_a_manifest_cut_off_is_explained(encoder, folder):
+    Index.build(encoder, TEXTS, folder)
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text()[:50])
+    with pytest.raises(CheckpointError, match=r"manifest.json is damaged .*restore the folder"):
+        Index.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "keep"), [("000001.npy", 500), ("000001.npy", 20), ("000001.arrow", 300)]
+)
+def test_a_segment_cut_off_is_explained(encoder, folder, file, keep):
+    Index.build(encoder, TEXTS, folder)
+    path = folder / "segments" / file
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=f"{file} cannot be read"):
+        Index.open(folder)
+
+
+def test_a_segment_with_too_much_at_its_end_is_refused(encoder, folder):
+    Index.build(encoder, TEXTS, folder)
+    with (folder / "segments" / "000001.npy").open("ab") as file:
+        file.write(b"\0" * 32)
+    with pytest.raises(CheckpointError, match=r"000001.npy"):
+        Index.open(folder)
+
+
+def test_texts_of_another_segment_are_refused(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder)
+    index.add(encoder, ["more"])
+    segments = folder / "segments"
+    shutil.copy(segments / "000002.arrow", segments / "000001.arrow")
+    with pytest.raises(CheckpointError, match=r"000001.arrow has 1 rows of .*expected 40 rows"):
+        Index.open(folder)
+
+
+# A crash in the middle, and two writers
+
+
+def test_a_crash_before_the_manifest_leaves_the_old_index_whole(encoder, folder, monkeypatch):
+    index = Index.build(encoder, TEXTS[:10], folder)
+    hits = index.search(encoder, ["q"], 10)
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("contrasent.search.index.write_manifest", die)
+        with pytest.raises(KeyboardInterrupt):
+            index.add(encoder, TEXTS[10:])
+    assert (folder / "segments" / "000002.npy").exists()
+    reopened = Index.open(folder)
+    assert reopened.search(encoder, ["q"], 10) == hits
+    (folder / "segments" / ".000003.npy.99.partial").write_text("half")
+    reopened.add(encoder, ["another"])
+    assert len(Index.open(folder)) == 11
+    assert not (folder / "segments" / ".000003.npy.99.partial").exists()
+
+
+def test_an_index_opened_before_an_addition_loses_nothing_when_it_adds(encoder, folder):
+    Index.build(encoder, TEXTS[:2], folder)
+    first, second = Index.open(folder), Index.open(folder)
+    first.add(encoder, ["from the first"])
+    second.add(encoder, ["from the second"])
+    texts = {hit.text for hit in Index.open(folder).search(encoder, ["q"], 10)[0]}
+    assert texts == {*TEXTS[:2], "from the first", "from the second"}
+
+
+def test_two_writers_at_once_are_kept_apart(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder)
+    with exclusive(folder):
+        with pytest.raises(ConfigError, match=r"is being written by process \d+; wait until"):
+            index.add(encoder, ["text"])
+        with pytest.raises(ConfigError, match="is being written by process"):
+            Index.build(encoder, TEXTS, folder, overwrite=True)
+    index.add(encoder, ["text"])
+    assert len(Index.open(folder)) == 41

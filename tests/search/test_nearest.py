@@ -1,0 +1,67 @@
+import faiss
+import numpy as np
+import pytest
+
+from contrasent.search.nearest import nearest
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def random_rows(seed, count, width):
+    return unit(np.random.default_rng(seed).standard_normal((count, width)))
+
+
+def brute_force(rows, query, top_k):
+    """Every cosine in plain Python, then a sort by score and row."""
+    scored = [
+        (-sum(float(a) * float(b) for a, b in zip(row, query, strict=True)), number)
+        for number, row in enumerate(rows)
+    ]
+    return [(number, -negative) for negative, number in sorted(scored)[:top_k]]
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [7, 7 + 64], [100, 101, 102]])
+@pytest.mark.parametrize("top_k", [1, 5, 150, 1000])
+def test_hits_are_those_of_a_plain_loop(cuts, top_k):
+    rows, queries = random_rows(0, 150, 12), random_rows(1, 70, 12)
+    found = nearest(np.split(rows, cuts), queries, top_k)
+    for query, hits in zip(queries, found, strict=True):
+        expected = brute_force(rows, query, top_k)
+        assert [row for row, _ in hits] == [row for row, _ in expected]
+        assert [s for _, s in hits] == pytest.approx([s for _, s in expected], abs=1e-12)
+
+
+def test_hits_are_those_of_the_flat_index_of_faiss():
+    rows, queries = random_rows(2, 400, 32), random_rows(3, 25, 32)
+    index = faiss.IndexFlatIP(32)
+    index.add(rows)
+    scores, numbers = index.search(queries, 10)
+    for hits, score, number in zip(nearest([rows], queries, 10), scores, numbers, strict=True):
+        assert [row for row, _ in hits] == number.tolist()
+        assert [s for _, s in hits] == pytest.approx(score.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("copies", [3, 40, 500])
+@pytest.mark.parametrize("width", [3, 17, 384])
+def test_equal_vectors_come_in_the_order_of_their_rows_wherever_they_lie(copies, width):
+    same = random_rows(4, 1, width)[0]
+    rows = random_rows(5, 1200, width)
+    where = np.sort(np.random.default_rng(6).choice(1200, copies, replace=False))
+    rows[where] = same
+    found = nearest(np.split(rows, [311, 312, 900]), same[None], 25)[0]
+    assert [row for row, _ in found[: min(copies, 25)]] == where[:25].tolist()
+    assert len({score for _, score in found[: min(copies, 25)]}) == 1
+
+
+def test_a_score_is_never_outside_the_range_of_a_cosine():
+    rows = random_rows(7, 300, 384)
+    scores = [hits[0][1] for hits in nearest([rows], rows, 1)]
+    assert max(scores) <= 1.0 and min(scores) > 1 - 1e-6
+
+
+def test_one_query_and_many_give_the_same_scores():
+    rows, queries = random_rows(8, 500, 48), random_rows(9, 130, 48)
+    together = nearest([rows], queries, 7)
+    assert together == [nearest([rows], query[None], 7)[0] for query in queries]

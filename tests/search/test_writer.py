@@ -1,0 +1,276 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dummy import DummyEncoder
+from pyarrow import parquet
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.search.lock import exclusive
+from contrasent.search.parts import Settings
+from contrasent.search.sentences import open_sentences
+from contrasent.search.writer import write_embeddings
+
+TEXTS = [f"sentence {i} " + "word " * (i % 7) + "end" for i in range(50)]
+
+
+class Dies(DummyEncoder):
+    """Fails after a number of sentences, as a kill would."""
+
+    def __init__(self, after, **settings):
+        super().__init__(**settings)
+        self.left = after
+
+    def vector(self, text):
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().vector(text)
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "in" / "texts.txt"
+    path.parent.mkdir()
+    path.write_text("\n".join(TEXTS) + "\n")
+    return path
+
+
+@pytest.fixture
+def output(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder / "rows.npy"
+
+
+def write(source, output, encoder=None, *, overwrite=False, **settings):
+    with open_sentences(str(source)) as sentences:
+        return write_embeddings(
+            encoder or DummyEncoder(), sentences, output, Settings(**settings), overwrite=overwrite
+        )
+
+
+def expected(encoder=None):
+    return np.stack([(encoder or DummyEncoder()).vector(text) for text in TEXTS])
+
+
+@pytest.mark.parametrize("shard_size", [1, 7, 50, 51, 10_000])
+def test_the_matrix_holds_the_vector_of_each_sentence_in_order(source, output, shard_size):
+    written = write(source, output, shard_size=shard_size)
+    rows = np.load(output)
+    assert rows.dtype == np.float32 and (rows == expected()).all()
+    assert (written.rows, written.width, written.resumed) == (50, 8, 0)
+    assert [p.name for p in output.parent.iterdir()] == ["rows.npy"]
+
+
+def test_parquet_holds_texts_and_vectors(source, output):
+    path = output.with_suffix(".parquet")
+    write(source, path, shard_size=20)
+    table = parquet.read_table(path)
+    assert table.column_names == ["text", "embedding"]
+    assert str(table.schema.field("embedding").type).startswith("fixed_size_list<")
+    assert table["text"].to_pylist() == [text.strip() for text in TEXTS]
+    assert (np.array(table["embedding"].to_pylist(), np.float32) == expected()).all()
+    assert table.schema.metadata[b"fingerprint"].decode() == DummyEncoder().fingerprint()
+
+
+def test_rows_are_unit_vectors_only_if_asked(source, output):
+    write(source, output, normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(np.load(output), axis=1), 1, atol=1e-6)
+
+
+def test_sentences_that_were_cut_are_counted_across_shards(source, output):
+    short = DummyEncoder(max_tokens=5)
+    cut = sum(len(text.split()) > 5 for text in TEXTS)
+    assert write(source, output, short, shard_size=9).truncated == cut > 0
+
+
+@pytest.mark.parametrize("after", range(0, 50, 7))
+@pytest.mark.parametrize("kind", [".npy", ".parquet"])
+def test_a_rerun_goes_on_after_the_last_whole_shard(source, output, after, kind):
+    output = output.with_suffix(kind)
+    with pytest.raises(KeyboardInterrupt):
+        write(source, output, Dies(after, max_tokens=5), shard_size=6)
+    assert not output.exists()
+    again = DummyEncoder(max_tokens=5)
+    written = write(source, output, again, shard_size=6)
+    assert written.resumed == after // 6 * 6
+    assert len(again.embedded) == 50 - written.resumed
+    assert written.truncated == sum(len(text.split()) > 5 for text in TEXTS)
+    if kind == ".npy":
+        assert (np.load(output) == expected()).all()
+    else:
+        assert (np.array(parquet.read_table(output)["embedding"].to_pylist()) == expected()).all()
+    assert [p.name for p in output.parent.iterdir()] == [output.name]
+
+
+def test_a_run_that_died_while_joining_embeds_nothing_twice(source, output, monkeypatch):
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("contrasent.search.writer._join_npy", die)
+        with pytest.raises(KeyboardInterrupt):
+            write(source, output, shard_size=6)
+    output.with_name(".rows.npy.77.partial").write_text("half")
+    again = DummyEncoder()
+    assert write(source, output, again, shard_size=6).resumed == 50
+    assert again.embedded == [] and (np.load(output) == expected()).all()
+    assert [p.name for p in output.parent.iterdir()] == ["rows.npy"]
+
+
+SLOW = """
+import sys, time
+sys.path.insert(0, sys.argv[3])
+from dummy import DummyEncoder
+from contrasent.search.parts import Settings
+from contrasent.search.sentences import open_sentences
+from contrasent.search.writer import write_embeddings
+
+class Slow(DummyEncoder):
+    def vector(self, text):
+        time.sleep(0.02)
+        return super().vector(text)
+
+with open_sentences(sys.argv[1]) as sentences:
+    write_embeddings(Slow(), sentences, sys.argv[2], Settings(shard_size=4))
+"""
+
+
+def test_a_kill_loses_no_whole_shard(source, output):
+    here = str(Path(__file__).parent)
+    process = subprocess.Popen([sys.executable, "-c", SLOW, str(source), str(output), here])
+    second = output.with_name(".rows.npy.parts") / "000001.json"
+    deadline = time.monotonic() + 60
+    while not second.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert second.exists() and not output.exists()
+    written = write(source, output, shard_size=4)
+    assert 8 <= written.resumed < 50
+    assert (np.load(output) == expected()).all()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"encoder": DummyEncoder(salt="x")}, "another encoder;"),
+        ({"encoder": DummyEncoder(width=9)}, "another encoder, width;"),
+        ({"shard_size": 7}, "another shard_size;"),
+        ({"normalize": True}, "another normalize;"),
+        ({"precision": "bf16"}, "another precision;"),
+    ],
+)
+def test_shards_of_something_else_are_refused(source, output, change, said):
+    with pytest.raises(KeyboardInterrupt):
+        write(source, output, Dies(20), shard_size=6)
+    encoder = change.get("encoder", DummyEncoder())
+    settings = {"shard_size": 6} | {k: v for k, v in change.items() if k != "encoder"}
+    with pytest.raises(ConfigError) as caught:
+        write(source, output, encoder, **settings)
+    assert said in str(caught.value)
+    assert "repeat that run to finish it, or pass --overwrite to start again" in str(caught.value)
+    assert not output.exists()
+    write(source, output, encoder, overwrite=True, **settings)
+    assert len(np.load(output)) == 50
+
+
+def test_shards_of_another_input_are_refused(source, output):
+    with pytest.raises(KeyboardInterrupt):
+        write(source, output, Dies(20), shard_size=6)
+    source.write_text("something\nelse\n")
+    with pytest.raises(ConfigError, match="another input"):
+        write(source, output, shard_size=6)
+
+
+def test_a_damaged_manifest_of_shards_is_refused(source, output):
+    with pytest.raises(KeyboardInterrupt):
+        write(source, output, Dies(20), shard_size=6)
+    manifest = output.with_name(".rows.npy.parts") / "manifest.json"
+    for wrong in ("{", json.dumps([1])):
+        manifest.write_text(wrong)
+        with pytest.raises(ConfigError, match="another manifest, or a damaged one"):
+            write(source, output, shard_size=6)
+
+
+def test_a_damaged_shard_is_refused(source, output):
+    with pytest.raises(KeyboardInterrupt):
+        write(source, output, Dies(20), shard_size=6)
+    shard = output.with_name(".rows.npy.parts") / "000001.npy"
+    shard.write_bytes(shard.read_bytes()[:-4])
+    with pytest.raises(CheckpointError, match=r"000001.npy .*pass --overwrite to start again"):
+        write(source, output, shard_size=6)
+    assert not output.exists()
+
+
+def test_batch_tokens_may_change_between_runs(source, output):
+    with pytest.raises(KeyboardInterrupt):
+        write(source, output, Dies(20), shard_size=6, batch_tokens=4096)
+    assert write(source, output, shard_size=6, batch_tokens=64).resumed == 18
+
+
+def test_an_output_is_replaced_only_when_asked(source, output):
+    output.write_text("precious")
+    with pytest.raises(ConfigError, match="exists already; pass --overwrite to replace it"):
+        write(source, output)
+    assert output.read_text() == "precious"
+    write(source, output, overwrite=True)
+    assert (np.load(output) == expected()).all()
+
+
+def test_an_output_of_unknown_kind_or_a_folder_is_refused(source, output):
+    with pytest.raises(ConfigError, match=r"rows.csv: the output must end in .npy or .parquet"):
+        write(source, output.with_suffix(".csv"))
+    output.mkdir()
+    with pytest.raises(ConfigError, match="is a folder; name a file"):
+        write(source, output, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"precision": "fp16"}, "unknown precision 'fp16'"),
+        ({"batch_tokens": 0}, "batch_tokens must be at least 1, not 0"),
+        ({"shard_size": 0}, "shard_size must be at least 1, not 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        Settings(**settings)
+
+
+def test_two_runs_at_once_are_kept_apart(source, output):
+    with exclusive(output), pytest.raises(ConfigError, match="is being written by process"):
+        write(source, output)
+
+
+def test_numbers_that_are_not_finite_are_refused(source, output):
+    bad = DummyEncoder(2, vectors={TEXTS[3].strip(): [np.nan, 1.0]})
+    with pytest.raises(CheckpointError, match="dummy gives numbers that are not finite: 'senten"):
+        write(source, output, bad)
+    assert not output.exists()
+
+
+def test_a_bad_row_is_found_before_anything_is_embedded(source, output):
+    source.write_bytes(b"good\n" * 9 + b"caf\xe9\n")
+    encoder = DummyEncoder()
+    with pytest.raises(DataError, match=r"texts.txt:10: not UTF-8"):
+        write(source, output, encoder)
+    assert encoder.embedded == [] and list(output.parent.iterdir()) == []
+
+
+def test_a_source_that_shrinks_is_noticed(source, output, monkeypatch):
+    with open_sentences(str(source)) as sentences:
+        monkeypatch.setattr(sentences, "count", lambda: 51)
+        with pytest.raises(DataError, match="became shorter while it was read"):
+            write_embeddings(DummyEncoder(), sentences, output, Settings(shard_size=10))
