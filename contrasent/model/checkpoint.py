@@ -83,6 +83,15 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     )
 
 
+def says_how_it_embeds(name: str | Path) -> bool:
+    """Whether ``name`` is a sentence encoder, and not a plain masked language model.
+
+    Raises:
+        CheckpointError: there is no such encoder.
+    """
+    return str(name) in PUBLISHED_HEADS or st_modules.is_in(resolve(name))
+
+
 def write(folder: str | Path, parts: Parts, info: Mapping[str, Any]) -> None:
     """Write ``parts`` as a sentence-transformers folder, replacing ``folder`` as a whole."""
     with writing_folder(folder) as partial:
@@ -111,9 +120,7 @@ def write(folder: str | Path, parts: Parts, info: Mapping[str, Any]) -> None:
         (partial / INFO_FILE).write_text(text, encoding="utf-8")
 
 
-def _plain(
-    name: str, folder: Path, pooler: str | None, head: str | None
-) -> st_modules.Stated:
+def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_modules.Stated:
     """What a folder without `modules.json` is taken for."""
     published = PUBLISHED_HEADS.get(name)
     if published is None and (pooler is None or head is None):

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.data.tokens import Tokenizer

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 
 from contrasent.errors import CheckpointError
 from contrasent.model.heads import MlpHead
-from contrasent.model.pooling import POOLERS, pooler as pooler_named
+from contrasent.model.pooling import POOLERS
+from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.weights import read_tensors
 
 _MODULES = "modules.json"

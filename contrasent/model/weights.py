@@ -71,7 +71,9 @@ def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
     try:
         return {name: tensor.float() for name, tensor in _tensors(folder, set(names))}
     except Exception as error:
-        raise CheckpointError(f"cannot read the weights in {folder}: {_first_line(error)}") from error
+        raise CheckpointError(
+            f"cannot read the weights in {folder}: {_first_line(error)}"
+        ) from error
 
 
 def _tensors(folder: Path, names: set[str]) -> Iterator[tuple[str, Tensor]]:
@@ -109,7 +111,9 @@ def _without_pooler(config: Any) -> dict[str, bool]:
     import transformers
 
     found = transformers.MODEL_MAPPING.get(type(config), None)
-    takes = found is not None and "add_pooling_layer" in inspect.signature(found.__init__).parameters
+    takes = (
+        found is not None and "add_pooling_layer" in inspect.signature(found.__init__).parameters
+    )
     return {"add_pooling_layer": False} if takes else {}
 
 

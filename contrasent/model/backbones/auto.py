@@ -35,9 +35,7 @@ class AutoBackbone(Backbone):
         # The value under the padding does not matter: the attention mask hides it.
         padded = pad_sequence(list(sentences), batch_first=True, padding_value=0)
         mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)
-        output = self.model(
-            input_ids=padded, attention_mask=mask.long(), output_hidden_states=True
-        )
+        output = self.model(input_ids=padded, attention_mask=mask.long(), output_hidden_states=True)
         states = (*output.hidden_states[:-1], output.last_hidden_state)
         if first_only:
             return {layer: states[layer][:, 0] for layer in layers}

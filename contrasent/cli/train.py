@@ -1,0 +1,119 @@
+"""``contrasent train``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from contrasent.train.run import Result
+
+
+def train(  # noqa: PLR0913 - the arguments are the command's options
+    context: typer.Context,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A packaged recipe: unsup-simcse or sup-simcse, or one of the paper's such as "
+            "unsup-simcse-bert-base; or a YAML file.",
+            show_default=False,
+        ),
+    ],
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Start from this folder, run or Hugging Face id.", show_default=False),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Training text: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging "
+            "Face dataset id.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run; else runs/RECIPE.", show_default=False),
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(help="Stop after this many steps.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the output folder.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
+    ] = False,
+    settings: Annotated[
+        bool,
+        typer.Option("--settings", help="Print the recipe with every setting, and exit."),
+    ] = False,
+) -> None:
+    """Train a sentence encoder on your text.
+
+    Any setting of the recipe can follow as --section.key VALUE, for example --train.batch_size
+    128 --objective.temperature 0.1; --settings shows them all.
+    """
+    from contrasent.config import load_recipe
+
+    named = {"encoder.name": encoder, "data.file": data, "train.max_steps": max_steps}
+    overrides = {key: value for key, value in named.items() if value is not None}
+    loaded = load_recipe(recipe, {**overrides, **_overrides(context.args)})
+    if settings:
+        from contrasent.report.settings import describe
+
+        typer.echo(describe(loaded), nl=False)
+        return
+
+    from contrasent.train.run import train as run
+
+    folder = output or Path("runs") / Path(recipe).stem
+    result = run(loaded, folder, resume=resume, overwrite=overwrite, show_progress=True)
+    if result is not None:
+        _report(result)
+
+
+def _overrides(words: Sequence[str]) -> dict[str, Any]:
+    """``--section.key value`` and ``--section.key=value`` as a mapping."""
+    from contrasent.errors import ConfigError, pick
+
+    found: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or "." not in name:
+            options = ("encoder", "data", "output", "max-steps", "resume", "overwrite", "settings")
+            if word.startswith("--"):
+                pick("option", name, options)
+            raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
+        if not equals:
+            if not rest:
+                raise ConfigError(f"--{name} needs a value")
+            value = rest.pop(0)
+        found[name] = value
+    return found
+
+
+def _report(result: Result) -> None:
+    from rich.console import Console
+
+    from contrasent.report.tables import before_after
+
+    encoder = result.best or result.last
+    rate = result.examples / result.seconds if result.seconds else 0.0
+    typer.echo(
+        f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s "
+        f"({rate:.0f}/s, evaluation left out)",
+        err=True,
+    )
+    if result.best_score is not None:
+        typer.echo(f"best dev Spearman {result.best_score * 100:.2f} at step {result.best_step}")
+    if result.after:
+        before_after(Console(), result.before, result.after)
+    typer.echo(f"encoder: {encoder}")
+    typer.echo(f"next: contrasent similarity {encoder} 'a sentence' 'another sentence'", err=True)

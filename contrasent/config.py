@@ -1,0 +1,255 @@
+"""Recipes: typed settings of a training run, from YAML and from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+
+import yaml
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.dataclasses import dataclass
+
+from contrasent.errors import ConfigError, pick
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def settings(cls: type[T]) -> type[T]:
+    """Make a frozen class of checked settings; the docstring under a field explains it."""
+    config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    return dataclass(frozen=True, kw_only=True, config=config)(cls)
+
+
+@settings
+class EncoderSettings:
+    """What is trained, and how a sentence becomes an embedding."""
+
+    name: str = ""
+    """A folder, a training run, or a Hugging Face id to start from."""
+
+    pooler: str | None = None
+    """cls, mean, mean_top2, mean_first_last or mean_embed_last; null takes the folder's own."""
+
+    head: Literal["mlp", "none"] | None = None
+    """A Linear+Tanh after the pooler that inference keeps (supervised SimCSE): mlp takes the
+    stored one of a sentence encoder, else starts a new one; null takes what the folder has."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Rate of every dropout of the transformer; null keeps the checkpoint's (0.1 for BERT)."""
+
+
+@settings
+class DataSettings:
+    """The training text."""
+
+    file: str = ""
+    """.txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id."""
+
+    columns: list[str] | None = None
+    """Names or numbers (from 0) of the columns: anchor, positive, hard negatives."""
+
+    max_tokens: Annotated[int, Field(ge=3)] = 32
+    """Longer sentences are cut for training, special tokens included."""
+
+    shuffle: bool = True
+    """Draw a new order every epoch, from the seed."""
+
+    drop_last: bool = False
+    """Leave out the last, smaller batch of an epoch."""
+
+
+@settings
+class TrainSettings:
+    """How it is optimised: AdamW, linear decay."""
+
+    batch_size: Annotated[int, Field(ge=2)] = 64
+    """Examples per step; the others of a batch are each anchor's negatives."""
+
+    epochs: PositiveInt = 1
+    """Passes over the data."""
+
+    max_steps: PositiveInt | None = None
+    """Stop, and end the decay, after this many steps instead of after the epochs."""
+
+    learning_rate: PositiveFloat = 3e-5
+    """Of the first step after the warm-up; it falls linearly to 0."""
+
+    warmup_steps: NonNegativeInt = 0
+    """Steps over which the rate rises from 0."""
+
+    weight_decay: NonNegativeFloat = 0.0
+    """AdamW's, on every parameter."""
+
+    clip: PositiveFloat = 1.0
+    """Largest norm of the gradient of all parameters together."""
+
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Of the matrix products; auto is bf16 where the hardware has it. Loss and weights are fp32."""
+
+    checkpoint_every: PositiveInt | None = None
+    """Steps between states that --resume continues from; null takes evaluation.every."""
+
+    trackers: list[str] = Field(default_factory=list)
+    """Of accelerate, by name: tensorboard, wandb, mlflow, ..."""
+
+    seed: NonNegativeInt = 42
+    """Decides the new weights, the order of the data and every dropout mask."""
+
+
+@settings
+class EvaluationSettings:
+    """How progress is measured."""
+
+    task: str = "auto"
+    """Selects `best`: stsb-dev, or a FILE.tsv of sentence, sentence, score; none; auto is
+    stsb-dev if its data is there."""
+
+    every: PositiveInt = 125
+    """Steps between evaluations; the last step is evaluated too."""
+
+    patience: PositiveInt | None = None
+    """Stop after this many evaluations in a row without a new best."""
+
+    final: str = "auto"
+    """Tasks scored before and after training: sts, names, files, none; auto is sts if its data
+    is there."""
+
+    precision: Literal["bf16", "fp32"] = "fp32"
+    """Of the matrix products while evaluating."""
+
+    data_dir: str | None = None
+    """Folder in SentEval's layout; null: CONTRASENT_DATA, then where `data fetch` writes."""
+
+
+@settings
+class Recipe:
+    """Everything that decides a training run."""
+
+    encoder: EncoderSettings = Field(default_factory=EncoderSettings)
+    """What is trained, and how a sentence becomes an embedding."""
+
+    data: DataSettings = Field(default_factory=DataSettings)
+    """The training text."""
+
+    objective: dict[str, Any] = Field(default_factory=lambda: {"name": "simcse"})
+    """What is minimised: the name of an objective, and its settings."""
+
+    train: TrainSettings = Field(default_factory=TrainSettings)
+    """How it is optimised: AdamW, linear decay."""
+
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
+    """How progress is measured. The dev task is labelled: selecting by it is supervision."""
+
+
+def recipes() -> dict[str, Path]:
+    """The packaged recipes by name."""
+    folder = Path(str(files("contrasent") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Read a recipe and apply overrides.
+
+    Args:
+        name: a packaged recipe, or a YAML file.
+        overrides: values by dotted name, such as ``{"train.learning_rate": "1e-5"}``; strings are
+            read as YAML.
+
+    Raises:
+        ConfigError: no such recipe or setting, or a value that a setting cannot take.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = recipes()[pick("recipe", str(name), recipes())]
+    elif not path.is_file():
+        raise ConfigError(f"no recipe file {path}; the packaged ones are {', '.join(recipes())}")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold sections such as 'encoder:', not {content!r}")
+    for dotted, value in (overrides or {}).items():
+        _set(content, dotted, value)
+    return checked(Recipe, content, "recipe")
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """The whole recipe, defaults included, as YAML."""
+    content: str = yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False, allow_unicode=True)
+    return content
+
+
+def checked(cls: Callable[..., T], content: Mapping[str, Any], where: str) -> T:
+    """Make ``cls`` of ``content``.
+
+    Raises:
+        ConfigError: a setting is unknown, or its value cannot be taken; the message has the
+            dotted name, the value, and what is expected.
+    """
+    try:
+        return TypeAdapter(cls).validate_python(dict(content))
+    except ValidationError as error:
+        raise _explained(cls, error, where) from error
+
+
+def fields_of(cls: Any) -> dict[str, Any]:
+    """The settings of a class made by `settings`, by name."""
+    return {field.name: field for field in dataclasses.fields(cls)}
+
+
+def explanations(cls: Any) -> dict[str, str]:
+    """The docstring of each setting, by its name."""
+    return {name: field.description or "" for name, field in cls.__pydantic_fields__.items()}
+
+
+def _set(content: dict[str, Any], dotted: str, value: Any) -> None:
+    section, _, key = dotted.partition(".")
+    pick("recipe section", section, fields_of(Recipe))
+    if not key:
+        raise ConfigError(
+            f"{dotted!r} is a section; name one of its settings: --{dotted}.NAME VALUE"
+        )
+    known = content.get(section)
+    content[section] = {**(known or {}), key: _parsed(value)}
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+
+
+def _explained(cls: Any, error: ValidationError, where: str) -> ConfigError:
+    first = error.errors()[0]
+    location = [str(part) for part in first["loc"]]
+    if first["type"] == "unexpected_keyword_argument":
+        owner = cls
+        for part in location[:-1]:
+            owner = fields_of(owner)[part].type
+            owner = globals().get(owner, owner) if isinstance(owner, str) else owner
+        section = ".".join(location[:-1]) or where
+        try:
+            pick(f"setting of {section!r}:", location[-1], fields_of(owner))
+        except ConfigError as unknown:
+            return unknown
+    prefix = [] if where == "recipe" else [where]
+    dotted = ".".join([*prefix, *location])
+    said = first["msg"][0].lower() + first["msg"][1:]
+    return ConfigError(f"{dotted} cannot be {first['input']!r}: {said}")

@@ -1,0 +1,47 @@
+"""One objective per file. The folder is the registry: ``simcse.py`` is the objective "simcse"."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from contrasent.config import checked
+from contrasent.errors import pick
+from contrasent.objectives.base import Objective
+
+_NOT_OBJECTIVES = {"base"}
+
+
+def available() -> list[str]:
+    """Names that `build` takes, read from the file names without importing them."""
+    return sorted({m.name for m in pkgutil.iter_modules(__path__)} - _NOT_OBJECTIVES)
+
+
+def build(name: str, settings: Mapping[str, Any], *, width: int, data_views: int) -> Objective:
+    """Make the objective ``name``.
+
+    Args:
+        name: one of :func:`available`.
+        settings: fields of its ``Config``.
+        width: D, numbers in an embedding.
+        data_views: how many sentences each example of the training data has.
+
+    Raises:
+        ConfigError: no such objective, a setting it does not have or cannot take, or data that
+            has too few sentences in each example.
+    """
+    config = config_of(name, settings)
+    objective: Objective = _module(name).build(config, width, data_views)
+    return objective
+
+
+def config_of(name: str, settings: Mapping[str, Any]) -> Any:
+    """The checked ``Config`` of the objective ``name``; errors as :func:`build`."""
+    return checked(_module(name).Config, settings, "objective")
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"{__name__}.{pick('objective', name, available())}")

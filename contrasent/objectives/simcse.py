@@ -1,0 +1,82 @@
+"""SimCSE (Gao et al. 2021, arXiv:2104.08821).
+
+Unsupervised: the same sentence twice, apart only by dropout (eq. 4). Supervised: pairs (eq. 1),
+or pairs with one or several hard negatives (eq. 5, weighted: eq. 8).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+from typing_extensions import override
+
+from contrasent.config import settings
+from contrasent.data.batch import Batch
+from contrasent.errors import ConfigError
+from contrasent.functional import info_nce
+from contrasent.model.encoder import Encoded
+from contrasent.model.heads import MlpHead
+from contrasent.objectives.base import Objective, Terms
+
+
+@settings
+class Config:
+    """Settings of the SimCSE objective."""
+
+    temperature: PositiveFloat = 0.05
+    """tau of eq. 1; the cosine is divided by it."""
+
+    hard_negatives: int | None = None
+    """Hard negatives of each example (eq. 5): 0, 1 or more; null takes all that the data has."""
+
+    hard_negative_weight: PositiveFloat = 1.0
+    """alpha of eq. 8, the weight of an anchor's own hard negatives in the sum."""
+
+    head: Literal["mlp", "none"] = "mlp"
+    """A Linear+Tanh head that is trained and then dropped; none if the encoder keeps one."""
+
+    exclude_duplicates: bool = True
+    """Leave candidates with the text of the anchor or of its positive out of the negatives."""
+
+
+class SimCSE(Objective):
+    """In-batch contrastive loss on two dropout views, on pairs, or with hard negatives."""
+
+    def __init__(self, config: Config, width: int, data_views: int) -> None:
+        super().__init__()
+        self.config = config
+        self.views = max(2, data_views)
+        if config.hard_negatives is not None:
+            self.views = 2 + config.hard_negatives
+        if config.hard_negatives and data_views != self.views:
+            raise ConfigError(
+                f"objective.hard_negatives is {config.hard_negatives}, which needs data of "
+                f"{self.views} sentences per example (anchor, positive, hard negatives); this "
+                f"data has {data_views}"
+            )
+        self.head: nn.Module = MlpHead(width) if config.head == "mlp" else nn.Identity()
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        anchor, *others = self.head(encoded.pooled)
+        loss = info_nce(
+            anchor,
+            torch.cat(others),
+            self.config.temperature,
+            own_weight=self.config.hard_negative_weight,
+            excluded=_duplicates(batch) if self.config.exclude_duplicates else None,
+        )
+        return {"contrast": loss}
+
+
+def _duplicates(batch: Batch) -> Tensor:
+    """``(B, C)``, where a candidate has the text of the anchor or of the anchor's positive."""
+    anchor, *others = batch.same_text().view(batch.views, -1)
+    candidates = torch.cat(others)
+    return (candidates == anchor.unsqueeze(1)) | (candidates == others[0].unsqueeze(1))
+
+
+build = SimCSE

@@ -1,0 +1,168 @@
+"""What a run writes while it runs: metrics.jsonl, log.txt, trackers, a progress bar."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from contrasent.errors import ConfigError, MissingExtraError, pick
+from contrasent.files import write_text
+from contrasent.train.loop import Step
+
+logger = logging.getLogger("contrasent")
+METRICS_FILE = "metrics.jsonl"
+
+
+class MetricsFile:
+    """``metrics.jsonl``: a line per step, and a line per evaluation.
+
+    Lines of updates from ``first_step`` on were written by a run that was cut off; they are
+    dropped, and come again.
+    """
+
+    def __init__(self, path: Path, first_step: int) -> None:
+        kept = [line for line in _whole_lines(path) if _is_before(json.loads(line), first_step)]
+        write_text(path, "".join(kept))
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Append a line; it is on disk when the process dies, not when the machine does."""
+        self._file.write(json.dumps(values) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def step_values(step: Step, seconds: float) -> dict[str, float | int]:
+    """The numbers of a step under the names they have in ``metrics.jsonl`` and in trackers."""
+    return {
+        "step": step.number,
+        "loss": step.loss,
+        **{f"term_{name}": value for name, value in step.terms.items()},
+        "learning_rate": step.learning_rate,
+        "gradient_norm": step.gradient_norm,
+        "alignment": step.alignment,
+        "uniformity": step.uniformity,
+        "sentences_per_second": step.sentences / seconds,
+    }
+
+
+class Stopwatch:
+    """Seconds since it was last asked; the time spent on evaluation can be left out."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        now = time.perf_counter()
+        passed, self._since = now - self._since, now
+        return passed
+
+
+@contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """Append what is logged to ``path``, with the time."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+@contextmanager
+def training_progress(first: int, total: int, shown: bool) -> Iterator[Callable[[Step], None]]:
+    """Yield a function that is told of each step; a bar is drawn on a terminal only."""
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("training", total=total, completed=first, loss=float("nan"))
+        yield lambda step: progress.update(task, advance=1, loss=step.loss)
+
+
+def check_trackers(names: list[str]) -> None:
+    """Make sure that each tracker can be used.
+
+    Raises:
+        ConfigError: accelerate knows no tracker of that name.
+        MissingExtraError: its package is not installed.
+    """
+    if not names:
+        return
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    known = [str(name) for name in LOGGER_TYPE_TO_CLASS]
+    installed = {str(name) for name in get_available_trackers()}
+    for name in names:
+        if pick("tracker", name, known) not in installed:
+            raise MissingExtraError(f"tracker {name!r} needs its package: pip install {name}")
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names, in the types that every tracker takes."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            simple = isinstance(value, bool | int | float | str)
+            flat[f"{prefix}{key}"] = value if simple else str(value)
+    return flat
+
+
+def refuse_several_processes(count: int) -> None:
+    """Stop a launch that would train on a part of the negatives without saying so.
+
+    Raises:
+        ConfigError: there is more than one process.
+    """
+    if count > 1:
+        raise ConfigError(
+            f"training runs in one process, not {count}: start it without torchrun or "
+            "accelerate launch"
+        )
+
+
+def _is_before(values: Mapping[str, Any], first_step: int) -> bool:
+    """An evaluation of step N was made after N updates, the loss of step N before the next."""
+    reached: int = values["step"] + (0 if "evaluation" in values else 1)
+    return reached <= first_step
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    """The lines of a file without the last one if it was cut off."""
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            yield from (line for line in file if line.endswith("\n"))

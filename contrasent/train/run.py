@@ -1,0 +1,275 @@
+"""One training run from a recipe to encoders on disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from contrasent.config import Recipe
+from contrasent.evaluate.sts import StsTasks
+from contrasent.files import write_text
+from contrasent.model.checkpoint import INFO_FILE
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.precision import resolve_precision
+from contrasent.records import Record, write_records
+from contrasent.train import log
+from contrasent.train.folder import RunFolder
+from contrasent.train.loop import Step, Training, run, trained
+from contrasent.train.start import Parts, prepare, start_encoder
+from contrasent.train.state import Progress, load_state, save_state
+
+logger = logging.getLogger("contrasent")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Where a run ended.
+
+    Attributes:
+        best: folder of the encoder with the highest dev score; None without a dev task.
+        last: folder of the encoder after the last step.
+        steps: updates made.
+        best_step: the update after which ``best`` was saved.
+        best_score: its dev score, in [-1, 1].
+        seconds: time of the steps of this process, evaluation left out.
+        examples: examples trained on in that time.
+        before: records of the start encoder on the final tasks.
+        after: records of ``best``, else of ``last``.
+    """
+
+    best: Path | None
+    last: Path
+    steps: int
+    best_step: int | None
+    best_score: float | None
+    seconds: float
+    examples: int
+    before: list[Record] = field(default_factory=list)
+    after: list[Record] = field(default_factory=list)
+
+
+def train(
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = False,
+) -> Result | None:
+    """Train, evaluate and save what ``recipe`` says.
+
+    Args:
+        recipe: the settings.
+        output: the run's folder.
+        resume: continue the run in ``output``, bit-equal to one that was never cut off; a folder
+            without a run starts one.
+        overwrite: replace the run in ``output``.
+        show_progress: a progress bar on standard error.
+
+    Returns:
+        Where it ended; None if ``resume`` finds the run complete.
+
+    Raises:
+        ContrasentError: see :func:`contrasent.train.start.prepare`; ``output`` holds another run;
+            the loss is not finite. Nothing is written before the first step can be made.
+    """
+    folder = RunFolder(Path(output))
+    folder.check(recipe, resume=resume, overwrite=overwrite)
+    if resume and folder.is_complete:
+        logger.info("%s is complete: nothing to resume", folder.root)
+        return None
+    accelerator = Accelerator(
+        cpu=not torch.cuda.is_available(),
+        log_with=recipe.train.trackers or None,
+        project_dir=str(folder.root),
+    )
+    log.refuse_several_processes(accelerator.num_processes)
+    parts = prepare(recipe, accelerator.device)
+    folder.open(recipe, resume=resume)
+    with log.log_file(folder.log):
+        session = _Session(recipe, folder, parts, accelerator)
+        session.train(show_progress)
+        return session.finish(show_progress)
+
+
+class _Session:
+    """The state of one call of :func:`train`."""
+
+    def __init__(
+        self, recipe: Recipe, folder: RunFolder, parts: Parts, accelerator: Accelerator
+    ) -> None:
+        self.recipe, self.folder, self.parts = recipe, folder, parts
+        settings = recipe.train
+        optimizer = torch.optim.AdamW(
+            trained(parts.encoder, parts.objective),
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self.training = Training(
+            encoder=parts.encoder,
+            objective=parts.objective,
+            optimizer=optimizer,
+            accelerator=accelerator,
+            settings=settings,
+            precision=resolve_precision(settings.precision, accelerator.device),
+            steps=parts.steps,
+        )
+        self.modules = {"encoder": parts.encoder, "objective": parts.objective}
+        self.seconds, self.examples = 0.0, 0
+        restored = load_state(folder.state, self.modules, optimizer, accelerator.device)
+        self.progress = restored or Progress()
+        self.metrics = log.MetricsFile(folder.metrics, self.progress.step)
+        self.watch = log.Stopwatch()
+
+    def train(self, show_progress: bool) -> None:
+        """Make the steps that are left."""
+        first, steps = self.progress.step, self.parts.steps
+        logger.info(
+            "%s %d of %d steps of %d examples in %s on %s",
+            "resuming after" if first else "training:",
+            first,
+            steps,
+            self.recipe.train.batch_size,
+            self.training.precision,
+            self.training.accelerator.device,
+        )
+        with self._trackers(), log.training_progress(first, steps, show_progress) as shown:
+
+            def after_step(step: Step) -> bool:
+                shown(step)
+                return self._after_step(step)
+
+            end = first if self.progress.ended else steps
+            with closing(self.parts.loader.stream(first, end)) as batches:
+                self.watch.lap()
+                run(self.training, batches, self.progress, after_step)
+        self.metrics.close()
+
+    def finish(self, show_progress: bool) -> Result:
+        """Save ``last``, score the start and the result, mark the run complete."""
+        folder, progress = self.folder, self.progress
+        self._save_encoder(folder.last, {})
+        best = folder.best if progress.best_step is not None else None
+        before, after = self._before_and_after(best or folder.last, show_progress)
+        result = Result(
+            best=best,
+            last=folder.last,
+            steps=progress.step,
+            best_step=progress.best_step,
+            best_score=progress.best_score,
+            seconds=self.seconds,
+            examples=self.examples,
+            before=before,
+            after=after,
+        )
+        described = {**asdict(progress), "seconds": self.seconds, "examples": self.examples}
+        write_text(folder.result, json.dumps(described, indent=2) + "\n")
+        shutil.rmtree(folder.state, ignore_errors=True)
+        return result
+
+    def _after_step(self, step: Step) -> bool:
+        """Log the step and do what is due after it; False stops the run."""
+        seconds = self.watch.lap()
+        self.seconds += seconds
+        self.examples += step.sentences // self.parts.objective.views
+        values = log.step_values(step, seconds)
+        self.metrics.write(values)
+        if self.recipe.train.trackers:
+            self.training.accelerator.log(values, step=step.number)
+        self._after_update(self.progress)
+        self.watch.lap()
+        return not self.progress.ended
+
+    def _after_update(self, progress: Progress) -> None:
+        """Evaluate, stop and save the state when it is time."""
+        settings = self.recipe.evaluation
+        progress.ended = progress.step == self.parts.steps
+        if self.parts.dev is not None and (progress.ended or progress.step % settings.every == 0):
+            self._evaluate(self.parts.dev)
+            if settings.patience is not None and progress.without_best >= settings.patience:
+                logger.info("no new best in %d evaluations: stopping", progress.without_best)
+                progress.ended = True
+        every = self.recipe.train.checkpoint_every or settings.every
+        if progress.ended or progress.step % every == 0:
+            device = self.training.accelerator.device
+            save_state(self.folder.state, progress, self.modules, self.training.optimizer, device)
+
+    def _evaluate(self, dev: StsTasks) -> None:
+        progress, encoder = self.progress, self.parts.encoder
+        scores = dev.score(encoder, precision=self.recipe.evaluation.precision)
+        ((name, score),) = scores.items()
+        self.metrics.write({"step": progress.step, "evaluation": scores})
+        if self.recipe.train.trackers:
+            self.training.accelerator.log(scores, step=progress.step)
+        is_best = progress.best_score is None or score > progress.best_score
+        if is_best:
+            progress.best_step, progress.best_score = progress.step, score
+            progress.without_best = 0
+            self._save_encoder(self.folder.best, scores)
+        else:
+            progress.without_best += 1
+        logger.info(
+            "step %d: %s Spearman %.2f%s", progress.step, name, score * 100, " *" if is_best else ""
+        )
+
+    def _save_encoder(self, target: Path, dev_scores: dict[str, float]) -> None:
+        info: dict[str, Any] = {
+            "recipe": asdict(self.recipe),
+            "data": self.parts.data,
+            "step": self.progress.step,
+            "train_precision": self.training.precision,
+            "dev_spearman": dev_scores,
+        }
+        self.parts.encoder.save(target, info)
+
+    def _before_and_after(
+        self, target: Path, show_progress: bool
+    ) -> tuple[list[Record], list[Record]]:
+        final = self.parts.final
+        if final is None:
+            return [], []
+        found = []
+        for encoder in (start_encoder(self.recipe.encoder), SentenceEncoder.load(target)):
+            logger.info("scoring %s", encoder.name)
+            scored = final.records(
+                encoder.to(self.training.accelerator.device).eval(),
+                precision=self.recipe.evaluation.precision,
+                seed=self.recipe.train.seed if found else None,
+                show_progress=show_progress,
+            )
+            for problem in scored.problems:
+                logger.warning("%s is not scored: %s", problem.task, problem.message)
+            found.append(list(scored.records))
+        before, after = found
+        write_records(self.folder.scores, before + after)
+        _add_scores(target / INFO_FILE, after)
+        return before, after
+
+    @contextmanager
+    def _trackers(self) -> Iterator[None]:
+        if not self.recipe.train.trackers:
+            yield
+            return
+        accelerator = self.training.accelerator
+        accelerator.init_trackers("contrasent", config=log.flat_settings(asdict(self.recipe)))
+        try:
+            yield
+        finally:
+            accelerator.end_training()
+
+
+def _add_scores(path: Path, records: list[Record]) -> None:
+    """Put the scores over whole tasks beside what ``contrasent.json`` says already."""
+    info = json.loads(path.read_text(encoding="utf-8"))
+    info["scores"] = [asdict(record) for record in records if record.aggregation != "subset"]
+    write_text(path, json.dumps(info, indent=2, ensure_ascii=False) + "\n")

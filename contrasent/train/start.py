@@ -1,0 +1,164 @@
+"""From a recipe to the parts of a run, everything checked before anything is written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contrasent import objectives
+from contrasent.config import EncoderSettings, EvaluationSettings, Recipe
+from contrasent.data.loader import Loader
+from contrasent.data.store import tokenize
+from contrasent.data.text import open_examples
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluate.read import Task
+from contrasent.evaluate.run import load_available
+from contrasent.evaluate.sts import StsTasks
+from contrasent.model import checkpoint
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import MlpHead
+from contrasent.objectives.base import Objective
+from contrasent.train.log import check_trackers
+
+logger = logging.getLogger("contrasent")
+
+_DEV, _FINAL = "stsb-dev", "sts"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a run is made of.
+
+    Attributes:
+        encoder: the start, with new weights where the recipe asks for a new head.
+        objective: with its own new weights.
+        loader: the batches.
+        steps: updates in all.
+        dev: the task that selects ``best``; None without one.
+        final: the tasks scored before and after; None without.
+        data: what is kept of the data in ``contrasent.json``.
+    """
+
+    encoder: SentenceEncoder
+    objective: Objective
+    loader: Loader
+    steps: int
+    dev: StsTasks | None
+    final: StsTasks | None
+    data: dict[str, Any]
+
+
+def prepare(recipe: Recipe, device: torch.device) -> Parts:
+    """Read the data, load the encoder, build the objective.
+
+    Raises:
+        ConfigError: settings are missing, wrong or at odds with each other or with the data.
+        DataError: the training or evaluation data is missing or damaged.
+        CheckpointError: the encoder cannot be loaded.
+    """
+    if not recipe.encoder.name:
+        raise ConfigError("no encoder to start from: name a folder or model with --encoder")
+    if not recipe.data.file:
+        raise ConfigError("no training text: name a file or data set with --data")
+    check_trackers(recipe.train.trackers)
+    dev, final = dev_task(recipe.evaluation), final_tasks(recipe.evaluation)
+    examples = open_examples(recipe.data.file, recipe.data.columns)
+    logger.info("data: %s", examples.columns)
+
+    torch.manual_seed(recipe.train.seed)
+    encoder = start_encoder(recipe.encoder)
+    if recipe.encoder.head == "mlp" and encoder.head is None:
+        encoder.head = MlpHead(encoder.backbone.width)
+    encoder.to(device)
+    settings = dict(recipe.objective)
+    objective = objectives.build(
+        str(settings.pop("name", "simcse")),
+        settings,
+        width=encoder.width,
+        data_views=examples.views,
+    ).to(device)
+    if recipe.data.max_tokens > encoder.max_tokens:
+        raise ConfigError(
+            f"data.max_tokens is {recipe.data.max_tokens}, but {recipe.encoder.name} takes at "
+            f"most {encoder.max_tokens} tokens"
+        )
+    store = tokenize(examples, encoder.tokenizer, recipe.data.max_tokens)
+    loader = Loader(
+        store,
+        batch_size=recipe.train.batch_size,
+        seed=recipe.train.seed,
+        shuffle=recipe.data.shuffle,
+        drop_last=recipe.data.drop_last,
+        views=objective.views,
+    )
+    steps = recipe.train.max_steps or recipe.train.epochs * loader.steps_per_epoch
+    data = {
+        "source": Path(recipe.data.file).name,
+        "sha256": examples.sha256,
+        "columns": examples.columns,
+        "examples": len(store),
+    }
+    return Parts(encoder, objective, loader, steps, dev, final, data)
+
+
+def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
+    """The encoder a run starts from, before new weights are added.
+
+    A sentence encoder's stored head is taken on. The layer over [CLS] of a plain masked language
+    model is not: it was trained for something else, and SimCSE starts anew.
+    """
+    finished = checkpoint.says_how_it_embeds(settings.name)
+    encoder = SentenceEncoder.load(
+        settings.name,
+        pooler=settings.pooler or (None if finished else "cls"),
+        head=settings.head if settings.head == "none" else None if finished else "none",
+        device="cpu",
+    )
+    if settings.dropout is not None:
+        encoder.backbone.set_dropout(settings.dropout)
+    return encoder
+
+
+def dev_task(settings: EvaluationSettings) -> StsTasks | None:
+    """The task that selects ``best``.
+
+    Raises:
+        ConfigError: it is not exactly one task.
+        DataError: its data is missing, and the recipe names it.
+    """
+    tasks = _named(settings.task, _DEV, settings, "no dev scores: only `last` is kept")
+    if tasks is not None and len(tasks) != 1:
+        raise ConfigError(
+            f"evaluation.task must be one task, because it selects the best step; "
+            f"{settings.task!r} is {len(tasks)}"
+        )
+    return None if tasks is None else StsTasks(tasks)
+
+
+def final_tasks(settings: EvaluationSettings) -> StsTasks | None:
+    """The tasks scored before and after; errors as :func:`dev_task`."""
+    tasks = _named(settings.final, _FINAL, settings, "no scores before and after")
+    return None if tasks is None else StsTasks(tasks)
+
+
+def _named(
+    name: str, usual: str, settings: EvaluationSettings, consequence: str
+) -> Sequence[Task] | None:
+    if name == "none":
+        return None
+    asked = usual if name == "auto" else name
+    try:
+        found = load_available(asked.split(","), settings.data_dir)
+    except DataError as error:
+        if name != "auto":
+            raise DataError(f"{error}\nOr train without: --evaluation.task none") from error
+        logger.warning("%s; the data of %s was not found", consequence, asked)
+        return None
+    for problem in found.problems:
+        logger.warning("%s is not scored: %s", problem.task, problem.message)
+    return found.tasks

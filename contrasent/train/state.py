@@ -1,0 +1,120 @@
+"""Everything a run needs to go on as if it had never stopped, in files that hold only tensors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from contrasent.errors import CheckpointError
+from contrasent.files import writing_folder
+
+_FORMAT = 1
+_PREFIX = "step-"
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run has come, and what its evaluations found.
+
+    Attributes:
+        step: optimiser updates made; the place in the data and the learning rate follow from it.
+        best_step: the update after which the dev score was highest; None before an evaluation.
+        best_score: that score.
+        without_best: evaluations since then.
+        ended: no further update is to be made.
+    """
+
+    step: int = 0
+    best_step: int | None = None
+    best_score: float | None = None
+    without_best: int = 0
+    ended: bool = False
+
+
+def save_state(
+    folder: Path,
+    progress: Progress,
+    modules: Mapping[str, nn.Module],
+    optimizer: Optimizer,
+    device: torch.device,
+) -> None:
+    """Write ``folder/step-N`` whole, then remove older states."""
+    target = folder / f"{_PREFIX}{progress.step:09d}"
+    with writing_folder(target) as partial:
+        for name, module in modules.items():
+            _save(module.state_dict(), partial / f"{name}.safetensors")
+        _save(_optimizer_tensors(optimizer), partial / "optimizer.safetensors")
+        _save(_random_state(device), partial / "random.safetensors")
+        described = {"format": _FORMAT, **asdict(progress)}
+        (partial / "progress.json").write_text(json.dumps(described), encoding="utf-8")
+    for other in folder.iterdir():
+        if other != target:
+            shutil.rmtree(other)
+
+
+def load_state(
+    folder: Path,
+    modules: Mapping[str, nn.Module],
+    optimizer: Optimizer,
+    device: torch.device,
+) -> Progress | None:
+    """Restore the newest whole state below ``folder``; None if there is none.
+
+    Raises:
+        CheckpointError: the state is damaged, or belongs to another model.
+    """
+    states = sorted(folder.glob(f"{_PREFIX}*")) if folder.is_dir() else []
+    if not states:
+        return None
+    newest = states[-1]
+    try:
+        described = json.loads((newest / "progress.json").read_text(encoding="utf-8"))
+        if described.pop("format") != _FORMAT:
+            raise CheckpointError("it was written by another version of contrasent")
+        for name, module in modules.items():
+            module.load_state_dict(load_file(newest / f"{name}.safetensors"))
+        _restore_optimizer(optimizer, load_file(newest / "optimizer.safetensors"))
+        _restore_random_state(load_file(newest / "random.safetensors"), device)
+        return Progress(**described)
+    except Exception as error:
+        raise CheckpointError(
+            f"cannot resume from {newest}: {error}; start the run again with --overwrite"
+        ) from error
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path)
+
+
+def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    state = optimizer.state_dict()["state"]
+    return {f"{number}.{key}": t for number, found in state.items() for key, t in found.items()}
+
+
+def _restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        number, _, key = name.partition(".")
+        state.setdefault(int(number), {})[key] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def _random_state(device: torch.device) -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def _restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
