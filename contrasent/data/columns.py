@@ -1,0 +1,232 @@
+"""Which columns of a table are the sentences of an example."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from contrasent.errors import ConfigError, DataError, pick
+
+ALONE = ("text", "sentence", "sentences")
+PAIRS = (
+    ("anchor", "positive"),
+    ("sent0", "sent1"),
+    ("sentence1", "sentence2"),
+    ("sentence_1", "sentence_2"),
+    ("sentence_a", "sentence_b"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("question1", "question2"),
+    ("premise", "hypothesis"),
+    ("premise", "entailment"),
+    ("query", "positive"),
+    ("query", "document"),
+    ("query", "passage"),
+    ("query", "answer"),
+    ("question", "answer"),
+    ("source", "target"),
+)
+_NEGATIVE = re.compile(r"(?:hard_)?neg(?:ative)?_?(\d*)|contradiction")
+_LABEL = re.compile(
+    r"(?:gold_|annotator_)?labels?_?\d*|(?:relatedness_|similarity_)?score|similarity|"
+    r"is_duplicate|entailment_judgment"
+)
+_OTHER = re.compile(r"id|idx|index|row|(?:pair|prompt|caption)_?id|split|genre|category|file|year")
+# These two names say that the second sentence is a positive; with the others a label may deny it.
+_SURE = {"anchor", "positive", "sent0", "entailment"}
+_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The sentences of a table's rows.
+
+    Attributes:
+        positions: the chosen columns, counted from 0: anchor, positive, hard negatives.
+        header: the first row holds names, so it is no example.
+        width: cells in every row.
+        described: one line saying what was understood.
+    """
+
+    positions: tuple[int, ...]
+    header: bool
+    width: int
+    described: str
+
+
+def table_layout(first: Sequence[str], columns: Sequence[str] | None, where: str) -> Layout:
+    """Understand a table by its first row.
+
+    The row is a header if every cell is a known column name, whatever its case, or if ``columns``
+    gives names. Without a header, every column is a sentence, in the order of the file.
+
+    Args:
+        first: the first row.
+        columns: chosen header names, or chosen positions as digits; None to decide by the header.
+        where: ``path:line`` of the first row.
+
+    Raises:
+        ConfigError: ``columns`` does not fit the table.
+        DataError: the columns cannot be told without ``columns``.
+    """
+    names = [cell.strip() for cell in first]
+    known = [_is_known(name) for name in names]
+    if columns is not None:
+        _refuse_repeats(columns)
+        told = _as_roles(columns)
+        if all(column.isdecimal() for column in columns):
+            header = "first row is a header" if all(known) else "no header"
+            positions, how = _numbered(names, columns, where), f"chosen by number; {header}"
+            return Layout(positions, all(known), len(names), f"{told} ({how})")
+        positions, how = _named(names, columns, where), "chosen by name"
+        return Layout(positions, True, len(names), f"{told} ({how})")
+    if all(known):
+        chosen, described = choose(names, where)
+        return Layout(tuple(map(names.index, chosen)), True, len(names), described)
+    _refuse_doubtful(names, known, where)
+    count = len(names)
+    what = "1 column" if count == 1 else f"{count} columns in the order of the file"
+    described = f"{what}: {', '.join(_roles(count))} (no header)"
+    return Layout(tuple(range(count)), False, count, described)
+
+
+def named_columns(
+    names: Sequence[str], columns: Sequence[str] | None, where: str
+) -> tuple[tuple[str, ...], str]:
+    """Choose among columns whose names are certain, as in JSON objects and Parquet files.
+
+    Returns:
+        The chosen names, and one line saying what was understood.
+
+    Raises:
+        ConfigError: ``columns`` names one that is not there.
+        DataError: the columns cannot be told without ``columns``.
+    """
+    if columns is None:
+        return choose(names, where)
+    _refuse_repeats(columns)
+    numbered = all(column.isdecimal() for column in columns)
+    find = _numbered if numbered else _named
+    chosen = tuple(names[position] for position in find(list(names), columns, where))
+    return chosen, f"{_as_roles(chosen)} (chosen by {'number' if numbered else 'name'})"
+
+
+def choose(names: Sequence[str], where: str) -> tuple[tuple[str, ...], str]:
+    """Pick the sentence columns by their names.
+
+    Returns:
+        Names as they are spelt in ``names``, the anchor first, and one line saying what was chosen.
+
+    Raises:
+        DataError: no choice, or more than one, can be made; the message names the remedy.
+    """
+    spelt = {name.lower(): name for name in names}
+    remedy = f"choose with columns=, one or more of {', '.join(names)}"
+    found = [pair for pair in PAIRS if set(pair) <= spelt.keys()]
+    if not found:
+        alone = [name for name in ALONE if name in spelt] or [*filter(_is_sentence, spelt)]
+        if len(alone) != 1:
+            raise DataError(f"{where}: cannot tell which column is the sentence; {remedy}")
+        return _chosen(names, [spelt[alone[0]]])
+    if len(found) > 1:
+        told = " or ".join("+".join(pair) for pair in found)
+        raise DataError(f"{where}: the pair could be {told}; {remedy}")
+    labels = [name for name in names if _LABEL.fullmatch(name.lower())]
+    if labels and not _SURE & set(found[0]):
+        raise DataError(
+            f"{where}: column {labels[0]!r} says that not every {'+'.join(found[0])} is a positive "
+            f"pair; keep the rows that are, or {remedy}"
+        )
+    return _chosen(names, [*(spelt[name] for name in found[0]), *_negatives(spelt)])
+
+
+def _negatives(spelt: dict[str, str]) -> list[str]:
+    found = [(match, spelt[name]) for name in spelt if (match := _NEGATIVE.fullmatch(name))]
+    return [name for match, name in sorted(found, key=lambda it: int(it[0][1] or 0))]
+
+
+def _chosen(names: Sequence[str], chosen: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    ignored = [name for name in names if name not in chosen]
+    rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
+    return tuple(chosen), f"{_as_roles(chosen)} (by name{rest})"
+
+
+def _numbered(names: list[str], columns: Sequence[str], where: str) -> tuple[int, ...]:
+    positions = tuple(int(column) for column in columns)
+    if max(positions) >= len(names):
+        raise ConfigError(
+            f"{where}: no column {max(positions)}; there are {len(names)}, counted from 0"
+        )
+    return positions
+
+
+def _named(names: list[str], columns: Sequence[str], where: str) -> tuple[int, ...]:
+    lower = [name.lower() for name in names]
+    positions = []
+    for column in columns:
+        exact = names if column in names else lower
+        wanted = column if column in names else column.lower()
+        if wanted not in exact:
+            pick(f"column of {where}", column, [_shortened(name) for name in names])
+        if exact.count(wanted) > 1:
+            raise ConfigError(f"{where}: {column!r} heads more than one column; choose by number")
+        positions.append(exact.index(wanted))
+    return tuple(positions)
+
+
+def _as_roles(columns: Sequence[str]) -> str:
+    roles = _roles(len(columns))
+    return ", ".join(f"{column} as {role}" for column, role in zip(columns, roles, strict=True))
+
+
+def _shortened(cell: str) -> str:
+    return cell if len(cell) <= _SHOWN else f"{cell[: _SHOWN - 3]}..."
+
+
+def _roles(count: int) -> list[str]:
+    if count == 1:
+        return ["the sentence"]
+    hard = ["hard negative"] if count == 3 else [f"hard negative {k}" for k in range(1, count - 1)]
+    return ["anchor", "positive", *hard]
+
+
+def _is_known(name: str) -> bool:
+    name = name.lower()
+    return _is_sentence(name) or bool(_LABEL.fullmatch(name) or _OTHER.fullmatch(name))
+
+
+def _is_sentence(name: str) -> bool:
+    return name in ALONE or any(name in p for p in PAIRS) or bool(_NEGATIVE.fullmatch(name))
+
+
+def _refuse_repeats(columns: Sequence[str]) -> None:
+    if not columns:
+        raise ConfigError("columns is empty; name at least one, or leave it out")
+    repeated = [column for column in columns if list(columns).count(column) > 1]
+    if repeated:
+        raise ConfigError(f"columns names {repeated[0]!r} twice; every sentence is a column")
+
+
+def _refuse_doubtful(names: list[str], known: list[bool], where: str) -> None:
+    """Refuse what would make a header, a label or another delimiter part of a sentence."""
+    if any("\t" in name for name in names):
+        raise DataError(f"{where}: cells are separated by tabs, not commas; name the file .tsv")
+    if len(names) == 1:
+        cells = names[0].split(";")
+        if len(cells) > 1 and all(_is_known(cell.strip()) for cell in cells):
+            raise DataError(f"{where}: cells are separated by ';'; separate them by ',' instead")
+        return
+    headings = [name for name in names if _is_sentence(name.lower())]
+    if headings:
+        unknown = names[known.index(False)]
+        raise DataError(
+            f"{where}: is this a header? {headings[0]!r} is a column name, {unknown!r} is not; "
+            "choose with columns=, by name if it is a header, by number if it is an example"
+        )
+    numbers = [name for name in names if re.fullmatch(r"[-+]?\d+(?:\.\d+)?", name)]
+    if numbers:
+        raise DataError(
+            f"{where}: column {names.index(numbers[0])} holds the number {numbers[0]}, which is no "
+            f"sentence; choose the sentence columns of {len(names)} with columns=, by number from 0"
+        )

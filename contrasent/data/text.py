@@ -1,0 +1,81 @@
+"""Examples from whatever a user names: a text file, or a data set on the hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from contrasent.data.examples import Examples
+from contrasent.data.hub import HubExamples
+from contrasent.data.jsonl import JsonExamples
+from contrasent.data.parquet import ParquetExamples
+from contrasent.data.tables import TableExamples
+from contrasent.errors import DataError
+
+__all__ = ["Examples", "open_examples"]
+
+_TEXT_KINDS = (".txt", ".csv", ".tsv", ".jsonl")
+_KNOWN = f"{', '.join(_TEXT_KINDS)} (each also with .gz) and .parquet"
+_DATASET = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<split>.+))?")
+
+
+def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples:
+    r"""Understand a text file or a Hugging Face data set as examples.
+
+    ========== ====================================================================================
+    ``.txt``   a sentence per line; blank lines separate documents and are left out
+    ``.csv``   comma separated, cells quoted with ``"``
+    ``.tsv``   tab separated, quotes are literal
+    ``.jsonl`` an object or an array of strings per line
+    .parquet   text columns
+    org/name   ``org/name[:config][@split]`` on the Hugging Face hub, split ``train`` if not said
+    ========== ====================================================================================
+
+    The text files may be gzipped, with ``.gz`` after the name's end. UTF-8 with or without byte
+    order mark, lines ended by ``\n`` or ``\r\n``.
+
+    Args:
+        source: a path, or a data set's id; what exists as a file is a file.
+        columns: the sentence columns in the order anchor, positive, hard negatives: header names,
+            or numbers counted from 0. None picks them by well-known names (``sent0, sent1,
+            hard_neg``; ``anchor, positive, negative``; ``sentence1, sentence2``; ``text``; ...) or,
+            in a table without header, takes every column.
+
+    Raises:
+        DataError: the source is missing, empty, of unknown kind, or its first row cannot be
+            understood; further rows are checked when they are read.
+        ConfigError: ``columns`` does not fit the source.
+        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+    """
+    path = Path(source)
+    if not path.exists() and (parts := _dataset_parts(source)):
+        return HubExamples(source, parts, columns)
+    kind = _kind(path)
+    if path.is_dir():
+        raise DataError(f"{source} is a folder; give one file: {_KNOWN}")
+    if not path.exists():
+        raise DataError(f"there is no file {source}; look for a misspelling, or give a full path")
+    if kind == ".parquet":
+        return ParquetExamples(path, columns)
+    if kind == ".jsonl":
+        return JsonExamples(path, columns)
+    return TableExamples(path, kind, columns)
+
+
+def _dataset_parts(source: str) -> re.Match[str] | None:
+    path = Path(source)
+    kinds = {suffix.lower() for suffix in path.suffixes}
+    if kinds & {*_TEXT_KINDS, ".parquet", ".gz"} or path.parent.is_dir():
+        return None
+    return _DATASET.fullmatch(source)
+
+
+def _kind(path: Path) -> str:
+    name = path.name.lower()
+    kind = Path(name.removesuffix(".gz")).suffix
+    if kind in _TEXT_KINDS or (kind == ".parquet" and not name.endswith(".gz")):
+        return kind
+    if path.is_dir() or not path.exists():
+        return ""
+    raise DataError(f"{path}: unknown kind of file; known are {_KNOWN}; rename it to one of them")

@@ -1,0 +1,149 @@
+import pytest
+
+from contrasent.data.columns import named_columns, table_layout
+from contrasent.errors import ConfigError, DataError
+
+
+@pytest.mark.parametrize(
+    ("first", "positions"),
+    [
+        ("sent0,sent1,hard_neg", (0, 1, 2)),
+        ("sent0,sent1", (0, 1)),
+        ("anchor,positive,negative", (0, 1, 2)),
+        ("anchor,positive,negative_2,negative_10,negative_1", (0, 1, 4, 2, 3)),
+        ("anchor,positive,negative,negative2,negative3", (0, 1, 2, 3, 4)),
+        ("hard_neg,sent1,sent0", (2, 1, 0)),
+        ("Sentence1, SENTENCE2 ", (0, 1)),
+        ("id,premise,hypothesis", (1, 2)),
+        ("premise,entailment,contradiction", (0, 1, 2)),
+        ("query,positive,negative", (0, 1, 2)),
+        ("question,answer", (0, 1)),
+        ("text", (0,)),
+        ("sentence,label", (0,)),
+        ("split,text,year", (1,)),
+        ("query", (0,)),
+        ("anchor,positive,score", (0, 1)),
+    ],
+)
+def test_a_first_row_of_known_names_is_a_header(first, positions):
+    layout = table_layout(first.split(","), None, "f.csv:1")
+    assert layout.header
+    assert layout.positions == positions
+    assert layout.width == first.count(",") + 1
+
+
+@pytest.mark.parametrize(
+    ("first", "described"),
+    [
+        (["a dog barks"], "1 column: the sentence (no header)"),
+        (["x y", "z"], "2 columns in the order of the file: anchor, positive (no header)"),
+        (
+            ["x", "y", "z"],
+            "3 columns in the order of the file: anchor, positive, hard negative (no header)",
+        ),
+        (
+            ["x", "y", "z", "w"],
+            "4 columns in the order of the file: "
+            "anchor, positive, hard negative 1, hard negative 2 (no header)",
+        ),
+    ],
+)
+def test_any_other_first_row_is_an_example_and_every_column_a_sentence(first, described):
+    layout = table_layout(first, None, "f.csv:1")
+    assert not layout.header
+    assert layout.positions == tuple(range(len(first)))
+    assert layout.described == described
+
+
+@pytest.mark.parametrize(
+    ("first", "columns", "positions", "header", "described"),
+    [
+        ("a,b,c", "c,a", (2, 0), True, "c as anchor, a as positive (chosen by name)"),
+        ("Frage,Antwort", "frage", (0,), True, "frage as the sentence (chosen by name)"),
+        ("a,A", "A", (1,), True, "A as the sentence (chosen by name)"),
+        ("x,y,z", "2,0", (2, 0), False, "2 as anchor, 0 as positive (chosen by number; no header)"),
+        (
+            "sent0,sent1",
+            "1",
+            (1,),
+            True,
+            "1 as the sentence (chosen by number; first row is a header)",
+        ),
+        ("sentence1,sentence2,label", "sentence1,sentence2", (0, 1), True, "sentence1 as anchor"),
+    ],
+)
+def test_columns_are_chosen_by_name_or_number(first, columns, positions, header, described):
+    layout = table_layout(first.split(","), columns.split(","), "f.csv:1")
+    assert (layout.positions, layout.header) == (positions, header)
+    assert layout.described.startswith(described)
+
+
+def test_ignored_columns_are_told():
+    layout = table_layout(["id", "sent0", "sent1"], None, "f.csv:1")
+    assert layout.described == "sent0 as anchor, sent1 as positive (by name; ignored: id)"
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("my_id,sent0,sent1", "f.csv:1: is this a header? 'sent0' is a column name, 'my_id' is"),
+        ("a dog,a cat,2.5", "f.csv:1: column 2 holds the number 2.5, which is no sentence"),
+        ("a dog\ta cat", "f.csv:1: cells are separated by tabs, not commas; name the file .tsv"),
+        ("sent0;sent1", "f.csv:1: cells are separated by ';'; separate them by ',' instead"),
+        (
+            "sentence1,sentence2,gold_label",
+            "f.csv:1: column 'gold_label' says that not every sentence1+sentence2 is a positive "
+            "pair; keep the rows that are, or choose with columns=, one or more of "
+            "sentence1, sentence2, gold_label",
+        ),
+        ("premise,hypothesis,label1", "column 'label1' says"),
+        ("question1,question2,is_duplicate", "column 'is_duplicate' says"),
+        ("id,label", "f.csv:1: cannot tell which column is the sentence; choose with columns="),
+        ("text,sentence", "cannot tell which column is the sentence"),
+        (
+            "anchor,positive,sent0,sent1",
+            "f.csv:1: the pair could be anchor+positive or sent0+sent1; choose with columns=",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_understood_is_explained(first, said):
+    with pytest.raises(DataError) as caught:
+        table_layout(first.split(","), None, "f.csv:1")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["sent9"], "unknown column of f.csv:1 'sent9'; choose one of aaaa"),
+        (["sent"], "aaa..., hard_neg, sent0, sent0. Did you mean 'sent0'?"),
+        (["7"], "f.csv:1: no column 7; there are 4, counted from 0"),
+        (["hard_neg", "hard_neg"], "columns names 'hard_neg' twice"),
+        ([], "columns is empty; name at least one, or leave it out"),
+        (["sent0"], "f.csv:1: 'sent0' heads more than one column; choose by number"),
+    ],
+)
+def test_a_wrong_choice_is_explained(columns, said):
+    first = ["sent0", "sent0", "hard_neg", "a" * 50]
+    with pytest.raises(ConfigError) as caught:
+        table_layout(first, columns, "f.csv:1")
+    assert said in str(caught.value)
+    assert "a" * 41 not in str(caught.value)
+
+
+def test_names_that_are_certain_need_not_be_known():
+    names = ["url", "anchor", "positive", "vector"]
+    assert named_columns(names, None, "f.parquet")[0] == ("anchor", "positive")
+    assert named_columns(names, ["url"], "f.parquet") == (
+        ("url",),
+        "url as the sentence (chosen by name)",
+    )
+    assert named_columns(names, ["3", "0"], "f.parquet") == (
+        ("vector", "url"),
+        "vector as anchor, url as positive (chosen by number)",
+    )
+    assert named_columns(["text", "source"], None, "f.parquet")[0] == ("text",)
+    with pytest.raises(DataError, match=r"f.parquet: cannot tell which column"):
+        named_columns(["url", "body"], None, "f.parquet")
+    with pytest.raises(ConfigError, match="columns names 'url' twice"):
+        named_columns(names, ["url", "url"], "f.parquet")

@@ -1,0 +1,337 @@
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from contrasent.data.text import open_examples
+from contrasent.errors import ConfigError, DataError
+
+PAIRS = [("a dog", "a puppy"), ("naïve café", "日本語 😀")]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(name, content):
+        data = content.encode() if isinstance(content, str) else content
+        if name.endswith(".gz"):
+            data = gzip.compress(data)
+        (tmp_path / name).write_bytes(data)
+        return str(tmp_path / name)
+
+    return written
+
+
+def as_csv(rows, header=None):
+    rows = [header, *rows] if header else rows
+    return "".join(",".join('"' + c.replace('"', '""') + '"' for c in row) + "\n" for row in rows)
+
+
+def as_tsv(rows, header=None):
+    rows = [header, *rows] if header else rows
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def as_objects(rows):
+    return "".join(json.dumps({"sent1": b, "id": 3, "sent0": a}) + "\n" for a, b in rows)
+
+
+def as_arrays(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def as_parquet(rows, path):
+    columns = {"sent0": [a for a, _ in rows], "n": [1] * len(rows), "sent1": [b for _, b in rows]}
+    parquet.write_table(pyarrow.table(columns), path)
+
+
+@pytest.mark.parametrize("gz", ["", ".gz"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("f.csv", as_csv(PAIRS)),
+        ("f.csv", as_csv(PAIRS, ["sent0", "sent1"])),
+        ("f.tsv", as_tsv(PAIRS)),
+        ("F.TSV", as_tsv(PAIRS, ["anchor", "positive"])),
+        ("f.jsonl", as_objects(PAIRS)),
+        ("f.jsonl", as_arrays(PAIRS)),
+    ],
+)
+def test_every_kind_gives_the_same_pairs(write, name, content, end, mark, gz):
+    examples = open_examples(write(name + gz, mark + content.replace("\n", end)))
+    assert examples.views == 2
+    assert list(examples) == PAIRS
+    assert list(examples) == PAIRS
+    assert (examples.skipped, examples.blank) == (0, 0)
+
+
+def test_a_parquet_file_gives_them_too(tmp_path):
+    as_parquet(PAIRS, tmp_path / "f.parquet")
+    examples = open_examples(str(tmp_path / "f.parquet"))
+    assert list(examples) == PAIRS
+    assert examples.columns == "sent0 as anchor, sent1 as positive (by name; ignored: n)"
+
+
+def test_lines_are_sentences_and_blank_lines_are_left_out(write):
+    text = 'one, "two"\t\n\n  \n \tthree\u2028still\x85three  \nsentence\nlast without line end'
+    examples = open_examples(write("f.txt", text))
+    assert [s for (s,) in examples] == [
+        'one, "two"',
+        "three\u2028still\x85three",
+        "sentence",
+        "last without line end",
+    ]
+    assert (examples.views, examples.blank, examples.skipped) == (1, 2, 0)
+    assert examples.columns == "1 sentence per line"
+
+
+def test_quoted_csv_cells_may_hold_commas_quotes_and_line_ends(write):
+    text = 'sent0,sent1\n"a, ""b""","two\r\nlines"\n\n c ,"d\n\n"\n'
+    assert list(open_examples(write("f.csv", text))) == [('a, "b"', "two\r\nlines"), ("c", "d")]
+
+
+def test_quotes_in_tsv_are_literal(write):
+    text = '"a" b\t"c\nd\te"\n'
+    assert list(open_examples(write("f.tsv", text))) == [('"a" b', '"c'), ("d", 'e"')]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("f.csv", 'a,b,c\n"",b,c\na, ,c\nd,e,f\n'),
+        ("f.tsv", "a\tb\tc\n\tb\tc\na\t\u2003\tc\nd\te\tf\n"),
+        ("f.jsonl", '["a","b","c"]\n["","b","c"]\n["a",null,"c"]\n["d","e","f"]\n'),
+    ],
+)
+def test_rows_with_an_empty_sentence_are_skipped_and_counted(write, name, content):
+    examples = open_examples(write(name, content))
+    assert examples.skipped == 0
+    for _ in range(2):
+        assert list(examples) == [("a", "b", "c"), ("d", "e", "f")]
+        assert examples.skipped == 2
+
+
+def test_parquet_nulls_are_empty_and_dictionaries_are_text(tmp_path):
+    column = pyarrow.array(["a", None, "b", "a"]).dictionary_encode()
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "f.parquet")
+    examples = open_examples(str(tmp_path / "f.parquet"))
+    assert list(examples) == [("a",), ("b",), ("a",)]
+    assert examples.skipped == 1
+
+
+def test_any_number_of_hard_negatives(write):
+    rows = [[f"{word}{k}" for k in range(6)] for word in "xy"]
+    examples = open_examples(write("f.csv", as_csv(rows)))
+    assert examples.views == 6
+    assert list(examples) == [tuple(row) for row in rows]
+
+
+def test_chosen_columns_come_in_the_order_of_the_choice(write):
+    path = write("f.csv", "x,y,z\n1a,2a,3a\n1b,2b,3b\n")
+    assert list(open_examples(path, ["z", "x"])) == [("3a", "1a"), ("3b", "1b")]
+    assert next(iter(open_examples(path, ["2", "0"]))) == ("z", "x")
+    objects = write("f.jsonl", '{"x": "1", "y": "2"}\n{"y": "4", "x": "3", "new": 0}\n')
+    assert list(open_examples(objects, ["y", "x"])) == [("2", "1"), ("4", "3")]
+    arrays = write("g.jsonl", '["1", "2"]\n["3", "4"]\n')
+    assert list(open_examples(arrays, ["1"])) == [("2",), ("4",)]
+
+
+def test_the_hash_is_of_content_and_columns(write, tmp_path):
+    path = write("f.csv", as_csv(PAIRS))
+    whole = open_examples(path).sha256
+    (tmp_path / "elsewhere").mkdir()
+    assert open_examples(write("elsewhere/g.csv", as_csv(PAIRS))).sha256 == whole
+    others = [
+        open_examples(path, ["0"]).sha256,
+        open_examples(path, ["1", "0"]).sha256,
+        open_examples(write("h.csv", as_csv(PAIRS[:1]))).sha256,
+        open_examples(path, ["a dog", "a puppy"]).sha256,
+    ]
+    assert len({whole, *others}) == 5
+    assert len(whole) == 64
+
+
+def test_a_minimum_of_examples_can_be_required(write):
+    one = open_examples(write("f.csv", "a,b\nc,\n"))
+    one.require(1)
+    with pytest.raises(DataError, match=r"f.csv holds 1 example without an empty sentence, but at"):
+        one.require(2)
+    with pytest.raises(DataError, match="holds 0 examples"):
+        open_examples(write("g.csv", ",a\n")).require(1)
+
+
+UTF16 = "a\nb\n".encode("utf-16")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("f.txt", "", "f.txt is empty; it needs at least one sentence per line or row"),
+        ("f.txt", "\n \r\n\n", "f.txt is empty"),
+        ("f.txt", "\ufeff", "f.txt is empty"),
+        ("f.jsonl", "\n\n", "f.jsonl is empty"),
+        ("f.csv.gz", "", "f.csv.gz is empty"),
+        ("f.txt", UTF16, "f.txt:1: UTF-16 text; convert the file with iconv -f utf-16 -t utf-8"),
+        ("f.csv", UTF16, "f.csv:1: UTF-16"),
+        ("f.json", "{}", "f.json: unknown kind of file; known are .txt, .csv, .tsv, .jsonl (each"),
+        ("noextension", "a", "noextension: unknown kind of file"),
+        ("f.parquet.gz", "a", "unknown kind of file"),
+        ("f.parquet", "no", "f.parquet: not a readable Parquet file: "),
+        ("f.jsonl", "3\n", "f.jsonl:1: expected an object or an array of strings in every line"),
+        ("f.jsonl", "[]\n", "f.jsonl:1: expected an object or an array"),
+        ("f.jsonl", '["a", 3]\n', "f.jsonl:1: expected an object or an array of strings"),
+        ("f.jsonl", '{"a": "b"}\n', "f.jsonl:1: cannot tell which column is the sentence"),
+        ("f.jsonl", "[\n", "f.jsonl:1: not JSON: "),
+        ("f.csv", '"a\n', "f.csv:1: not a row of quoted CSV: unexpected end of data; put cells"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_refused_when_opened(write, name, content, said):
+    path = write(name, content)
+    with pytest.raises(DataError) as caught:
+        open_examples(path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            "f.csv",
+            "a,b\nc,d\ne\n",
+            "f.csv:3: 1 column, but the first row has 2; look for missing cells, cells",
+        ),
+        ("f.csv", 'a,b\n"c\nd",e\nf,g,h\n', "f.csv:4: 3 columns, but the first row has 2"),
+        ("f.csv", 'a,b\n"c\nd" e,f\n', "f.csv:2: not a row of quoted CSV: ',' expected after '\"'"),
+        ("f.csv", "a,b\nc,d\re,f\n", "f.csv:2: not a row of quoted CSV: new-line character seen"),
+        ("f.csv", 'a,b\n"' + "c" * 140_000, "f.csv:2: not a row of quoted CSV: field larger than"),
+        (
+            "f.tsv",
+            "a\tb\n\nc\n",
+            "f.tsv:3: 1 column, but the first row has 2; look for missing cells, or tabs inside",
+        ),
+        ("f.txt", b"a\nb\nna\xefve\n", "f.txt:3: not UTF-8: byte 0xef at 2; convert the file"),
+        ("f.csv.gz", b"a\n\xff\n", "f.csv.gz:2: not UTF-8: byte 0xff at 0"),
+        ("f.txt", b"a\nb\0c\n", "f.txt:2: holds a NUL byte, so it is no text; is it UTF-16?"),
+        ("f.txt", b"a\n" + b"b" * ((1 << 24) + 2), "f.txt:2: longer than 16 MiB, so no line"),
+        ("f.jsonl", '["a"]\n{"b": 1}\n', "f.jsonl:2: no array, but the first line is an array of"),
+        ("f.jsonl", '["a"]\n["b", "c"]\n', "f.jsonl:2: 2 sentences, but the first line is"),
+        ("f.jsonl", '["a"]\n\n[3]\n', "f.jsonl:3: 3 is no text; sentences are strings"),
+        ("f.jsonl", '["a"]\n["\\ud83d"]\n', "f.jsonl:2: half of a surrogate pair in '\\ud83d'"),
+        ("f.jsonl", '["a"]\n["b"\n', "f.jsonl:2: not JSON: "),
+        ("f.jsonl", '["a"]\n' + "[" * 100_000 + "\n", "f.jsonl:2: not JSON: "),
+        ("f.jsonl", '{"text": "a"}\n["b"]\n', "f.jsonl:2: expected an object, as in the first"),
+        ("f.jsonl", '{"text": "a"}\n{"txt": ""}\n', "f.jsonl:2: no 'text', which the first line"),
+        ("f.jsonl", '{"text": "a"}\n{"text": ["b"]}\n', "f.jsonl:2: ['b'] is no text"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_line(write, name, content, said):
+    examples = open_examples(write(name, content))
+    with pytest.raises(DataError) as caught:
+        list(examples)
+    assert said in str(caught.value)
+
+
+def test_reading_can_go_on_after_bad_rows(write):
+    text = b'a,b\nc\n"d" d,e\nf\xff,g\n"h\ni",j\nk,l,m\n\nn,o\n'
+    told = []
+    examples = open_examples(write("f.csv", text))
+    assert list(examples.read(lambda error: told.append(str(error)))) == [
+        ("a", "b"),
+        ("h\ni", "j"),
+        ("n", "o"),
+    ]
+    assert [message.split(":")[1] for message in told] == ["2", "3", "4", "7"]
+    assert examples.blank == 1
+
+
+@pytest.mark.parametrize("cut", [5, 40, -4])
+def test_a_truncated_gzip_is_named(write, cut):
+    path = write("f.txt.gz", "".join(f"sentence {k * k}\n" for k in range(999)))
+    Path(path).write_bytes(Path(path).read_bytes()[:cut])
+    with pytest.raises(DataError, match=r"f.txt.gz: damaged or truncated gzip .*fetch the file"):
+        list(open_examples(path))
+
+
+def test_what_is_not_gzip_is_named(tmp_path):
+    (tmp_path / "f.txt.gz").write_text("plain\n")
+    with pytest.raises(DataError, match=r"f.txt.gz: damaged or truncated gzip \(Not a gzipped"):
+        open_examples(str(tmp_path / "f.txt.gz"))
+
+
+def test_a_folder_or_a_missing_file_is_named(tmp_path):
+    (tmp_path / "f.csv").mkdir()
+    for folder in (tmp_path, tmp_path / "f.csv"):
+        with pytest.raises(DataError, match=r"is a folder; give one file: .txt, .csv"):
+            open_examples(str(folder))
+    for name in ("gone.txt", "gone"):
+        with pytest.raises(DataError, match=f"there is no file .*{name}; look for a misspelling"):
+            open_examples(str(tmp_path / name))
+
+
+def test_a_file_without_permission_is_named(write, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    path = write("f.txt", "a\n")
+    monkeypatch.setattr("pathlib.Path.open", refuse)
+    with pytest.raises(DataError, match=r"f.txt: cannot be read: Permission denied"):
+        open_examples(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "said"),
+    [
+        ("f.txt", "a\n", ["text"], "f.txt holds one sentence per line, so columns=text has nothin"),
+        ("f.jsonl", '["a"]\n', ["text"], "f.jsonl:1: arrays have no column names; choose by num"),
+        ("f.jsonl", '{"a": "b"}\n', ["c"], "unknown column of"),
+        ("f.jsonl", '["a"]\n', ["1"], "f.jsonl:1: no column 1; there are 1, counted from 0"),
+    ],
+)
+def test_columns_that_do_not_fit_are_explained(write, name, content, columns, said):
+    path = write(name, content)
+    with pytest.raises(ConfigError) as caught:
+        open_examples(path, columns)
+    assert said in str(caught.value)
+
+
+def test_parquet_without_text_or_rows_is_named(tmp_path):
+    path = str(tmp_path / "f.parquet")
+    parquet.write_table(pyarrow.table({"text": [1, 2]}), path)
+    with pytest.raises(DataError, match=r"f.parquet: column 'text' holds int64, not text; choose"):
+        open_examples(path)
+    parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), path)
+    with pytest.raises(DataError, match=r"f.parquet is empty; it needs at least one row"):
+        open_examples(path)
+
+
+def test_a_parquet_file_damaged_inside_is_named(tmp_path):
+    path = tmp_path / "f.parquet"
+    rows = [str(k) * 9 for k in range(9999)]
+    parquet.write_table(pyarrow.table({"text": rows}), path, row_group_size=5000)
+    data = bytearray(path.read_bytes())
+    half = len(data) // 2
+    data[half - 3000 : half + 3000] = bytes(6000)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"f.parquet: damaged after row \d+: "):
+        list(open_examples(str(path)))
+
+
+@pytest.mark.acceptance
+def test_real_files_are_understood(shared):
+    data = shared / "data"
+    triplets = open_examples(str(data / "nli/nli_triplets.csv"))
+    assert (triplets.views, sum(1 for _ in triplets)) == (3, 11_379)
+    lines = open_examples(str(data / "wiki/wiki1m_for_simcse.head11914.txt"))
+    assert (lines.views, sum(1 for _ in lines)) == (1, 11_914)
+    documents = open_examples(str(data / "wiki/wiki_docs.txt.gz"))
+    assert (sum(1 for _ in documents), documents.blank) == (200_000, 11_510)
+    with pytest.raises(DataError, match="'gold_label' says that not every"):
+        open_examples(str(data / "nli/snli_counterfactual/dev.tsv"))
+    chosen = open_examples(str(data / "nli/breaking_nli/dataset.jsonl"), ["sentence1"])
+    assert sum(1 for _ in chosen) == 8193
+    with pytest.raises(DataError, match=r"sts-dev.csv:1: .*\.tsv"):
+        open_examples(str(data / "senteval/STS/STSBenchmark/sts-dev.csv"))
