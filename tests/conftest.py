@@ -3,6 +3,9 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import ipaddress
+import socket
+
 import pytest
 import torch
 
@@ -12,3 +15,56 @@ def rng():
     """Random normal tensors of a shape, the same in every run."""
     generator = torch.Generator().manual_seed(0)
     return lambda *shape: torch.randn(*shape, generator=generator)
+
+
+@pytest.fixture(autouse=True)
+def no_network(request, monkeypatch):
+    """Refuse every connection that would leave this machine, except in tests marked network."""
+    if request.node.get_closest_marker("network"):
+        return
+    connect = socket.socket.connect
+
+    def checked(self, address):
+        if self.family != socket.AF_UNIX and not _is_loopback(address[0]):
+            raise OSError(f"a test tried to connect to {address}")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", checked)
+
+
+def _is_loopback(host):
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory):
+    """The folder of a tiny BERT with a WordPiece tokenizer; copy it before changing it."""
+    from tiny_models import save_tiny
+
+    return save_tiny(tmp_path_factory.mktemp("tiny") / "bert", "bert")
+
+
+@pytest.fixture(scope="session")
+def tiny_roberta(tmp_path_factory):
+    """The folder of a tiny RoBERTa with a byte-level tokenizer; copy it before changing it."""
+    from tiny_models import save_tiny
+
+    return save_tiny(tmp_path_factory.mktemp("tiny") / "roberta", "roberta")
+
+
+@pytest.fixture(scope="session")
+def loaded_tiny_bert(tiny_bert):
+    from contrasent.model.encoder import SentenceEncoder
+
+    return SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+
+
+@pytest.fixture
+def tiny_encoder(loaded_tiny_bert):
+    """A fresh copy of a tiny encoder on the CPU: cls, no head, fp32 weights."""
+    import copy
+
+    return copy.deepcopy(loaded_tiny_bert)
