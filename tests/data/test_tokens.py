@@ -19,11 +19,6 @@ def no_network(monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
-@pytest.fixture
-def bert(tmp_path):
-    return Tokenizer.load(bert_folder(tmp_path / "bert"))
-
-
 def listed(tokenizer, texts, max_tokens=None):
     ids, cut = tokenizer.ids(texts, max_tokens)
     return [row.tolist() for row in ids], cut

@@ -1,0 +1,153 @@
+"""Batches in an order that the seed decides, any of which can be had at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+import numpy as np
+import torch
+
+from contrasent.data.batch import Batch
+from contrasent.data.store import IndexArray, TokenStore
+from contrasent.errors import ConfigError, DataError
+
+_AHEAD = 4
+_ALONE = "a batch of one has no negatives"
+
+
+class Loader:
+    """Batches of a store, as a function of nothing but the settings and the step.
+
+    An epoch holds every example exactly once, unless ``drop_last`` leaves the last few out. One
+    example that would be left for a batch of its own has no negative there; it joins the batch
+    before, which then has ``batch_size + 1``.
+
+    Attributes:
+        views: V, sentences per example of every batch.
+        steps_per_epoch: batches that make an epoch.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        *,
+        batch_size: int,
+        seed: int,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        views: int | None = None,
+    ) -> None:
+        """Check the settings against the store.
+
+        Args:
+            store: the examples.
+            batch_size: B, at least 2. More than there are examples makes one batch of all of them,
+                unless ``drop_last``.
+            seed: at least 0; decides the order of every epoch.
+            shuffle: draw a new order every epoch; otherwise keep the order of the source.
+            drop_last: leave a last batch out that has fewer than ``batch_size`` examples.
+            views: V, sentences per example that the objective takes; None takes what there is.
+                A store with one sentence per example gives it V times, for dropout to vary.
+
+        Raises:
+            ConfigError: a setting is out of range, or does not fit the store.
+            DataError: the store has fewer than 2 examples.
+        """
+        examples = len(store)
+        if examples < 2:
+            raise DataError(
+                f"training needs at least 2 examples, because the others of a batch are an "
+                f"example's negatives; the data has {examples}"
+            )
+        if batch_size < 2:
+            raise ConfigError(f"batch_size must be at least 2, not {batch_size}: {_ALONE}")
+        if seed < 0:
+            raise ConfigError(f"seed must be at least 0, not {seed}")
+        if drop_last and batch_size > examples:
+            raise ConfigError(
+                f"batch_size {batch_size} is more than the {examples} examples, so drop_last "
+                f"leaves no batch at all; take a smaller batch_size, or drop_last false"
+            )
+        self._views = _chosen_views(store.views, views)
+        self.views = len(self._views)
+        whole, rest = divmod(examples, batch_size)
+        self.steps_per_epoch = whole + (rest > 1 and not drop_last)
+        self._examples_per_epoch = whole * batch_size if drop_last else examples
+        self._store, self._batch_size = store, batch_size
+        self._seed, self._shuffle = seed, shuffle
+        self._drawn: tuple[int, IndexArray] | None = None
+
+    def batch(self, step: int) -> Batch:
+        """The batch of one step; the same step always gives the same batch.
+
+        Args:
+            step: counted from 0 over all epochs.
+
+        Raises:
+            ConfigError: ``step`` is negative.
+        """
+        if step < 0:
+            raise ConfigError(f"step must be at least 0, not {step}")
+        epoch, place = divmod(step, self.steps_per_epoch)
+        start = place * self._batch_size
+        end = start + self._batch_size
+        if place == self.steps_per_epoch - 1:
+            end = self._examples_per_epoch
+        token_ids, offsets = self._store.gather(self._order(epoch)[start:end], self._views)
+        return Batch(torch.from_numpy(token_ids), torch.from_numpy(offsets), self.views)
+
+    def stream(self, first_step: int, last_step: int) -> Iterator[Batch]:
+        """Batches of the steps ``range(first_step, last_step)``, gathered ahead by a thread.
+
+        The thread ends when the iterator is exhausted, closed or forgotten; what goes wrong in
+        it is raised here.
+        """
+        steps = iter(range(first_step, last_step))
+        with ThreadPoolExecutor(1, thread_name_prefix="contrasent-loader") as pool:
+            ahead = deque(pool.submit(self.batch, step) for step in islice(steps, _AHEAD))
+            try:
+                while ahead:
+                    batch = ahead.popleft().result()
+                    ahead.extend(pool.submit(self.batch, step) for step in islice(steps, 1))
+                    yield batch
+            finally:
+                for future in ahead:
+                    future.cancel()
+
+    def _order(self, epoch: int) -> IndexArray:
+        """Numbers of all examples in the order of an epoch."""
+        drawn = self._drawn
+        if drawn is None or drawn[0] != epoch:
+            count = len(self._store)
+            random = np.random.default_rng([self._seed, epoch])
+            order = random.permutation(count) if self._shuffle else np.arange(count)
+            drawn = self._drawn = epoch, order
+        return drawn[1]
+
+
+def _chosen_views(there: int, wanted: int | None) -> tuple[int, ...]:
+    if wanted is None or wanted == there:
+        return tuple(range(there))
+    if there == 1 and wanted > 1:
+        return (0,) * wanted
+    if wanted < 1:
+        raise ConfigError(f"views must be at least 1, not {wanted}")
+    raise ConfigError(
+        f"the data has {_told(there)}, but the objective takes {_told(wanted)}; "
+        f"{_remedy(there, wanted)}"
+    )
+
+
+def _told(views: int) -> str:
+    hard = views - 2
+    what = {1: "1 sentence", 2: "2 (anchor, positive)", 3: "3 (anchor, positive, hard negative)"}
+    return f"{what.get(views, f'{views} (anchor, positive, {hard} hard negatives)')} per example"
+
+
+def _remedy(there: int, wanted: int) -> str:
+    if there > wanted:
+        return f"choose {wanted} of its columns with data.columns, or another objective"
+    return "give data with more columns, such as sent0,sent1,hard_neg, or take another objective"

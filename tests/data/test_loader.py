@@ -1,0 +1,231 @@
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from contrasent.data.batch import pack
+from contrasent.data.loader import Loader
+from contrasent.data.store import tokenize
+from contrasent.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def numbered(opened, tmp_path):
+    """A store whose sentences say which example and view they are: tokens (example, view)."""
+
+    class Numbers:
+        vocabulary, fingerprint = 1 << 16, "numbers"
+
+        def ids(self, texts, _):
+            ids = [np.array([int(x) for x in text.split()], dtype=np.int32) for text in texts]
+            return ids, 0
+
+    def stored(examples, views):
+        rows = [[f"{n} {v}" + " 9" * (n % 4) for v in range(views)] for n in range(examples)]
+        return tokenize(opened(rows), Numbers(), None, tmp_path / "cache")
+
+    return stored
+
+
+def sentences(batch):
+    offsets = batch.offsets.tolist()
+    return [batch.token_ids[a:b].tolist() for a, b in pairwise(offsets)]
+
+
+def examples_of(batch):
+    """The example numbers of a batch, after checking that its views belong together."""
+    rows = sentences(batch)
+    numbers = [
+        [row[0] for row in rows[v * batch.examples :][: batch.examples]] for v in range(batch.views)
+    ]
+    assert all(view == numbers[0] for view in numbers)
+    return numbers[0]
+
+
+def same(a, b):
+    return a.views == b.views and a.token_ids.equal(b.token_ids) and a.offsets.equal(b.offsets)
+
+
+SIZES = [(2, 2), (2, 5), (3, 2), (9, 4), (9, 3), (10, 4), (12, 4), (13, 4), (7, 100), (5, 5)]
+
+
+@pytest.mark.parametrize(("examples", "batch_size"), SIZES)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_example_appears_exactly_once_an_epoch(numbered, examples, batch_size, shuffle):
+    loader = Loader(numbered(examples, 2), batch_size=batch_size, seed=1, shuffle=shuffle)
+    for epoch in range(3):
+        steps = range(epoch * loader.steps_per_epoch, (epoch + 1) * loader.steps_per_epoch)
+        batches = [examples_of(loader.batch(step)) for step in steps]
+        assert sorted(n for batch in batches for n in batch) == list(range(examples))
+        assert all(2 <= len(batch) <= batch_size + 1 for batch in batches)
+        assert all(len(batch) == batch_size for batch in batches[:-1])
+
+
+@pytest.mark.parametrize(("examples", "batch_size"), [s for s in SIZES if s[0] >= s[1]])
+def test_drop_last_leaves_only_whole_batches(numbered, examples, batch_size):
+    loader = Loader(numbered(examples, 2), batch_size=batch_size, seed=1, drop_last=True)
+    assert loader.steps_per_epoch == examples // batch_size
+    batches = [examples_of(loader.batch(step)) for step in range(loader.steps_per_epoch)]
+    assert all(len(batch) == batch_size for batch in batches)
+    assert max(Counter(n for batch in batches for n in batch).values()) == 1
+
+
+def test_a_lone_last_example_joins_the_batch_before(numbered):
+    loader = Loader(numbered(9, 2), batch_size=4, seed=0)
+    assert [loader.batch(step).examples for step in range(4)] == [4, 5, 4, 5]
+
+
+def test_without_shuffling_the_order_is_that_of_the_source(numbered):
+    loader = Loader(numbered(5, 1), batch_size=2, seed=0, shuffle=False)
+    assert [examples_of(loader.batch(step)) for step in range(4)] == [[0, 1], [2, 3, 4]] * 2
+
+
+def test_epochs_and_seeds_are_ordered_differently(numbered):
+    store = numbered(50, 1)
+    orders = [
+        tuple(examples_of(Loader(store, batch_size=50, seed=seed).batch(epoch)))
+        for seed in range(3)
+        for epoch in range(3)
+    ]
+    assert len(set(orders)) == 9
+
+
+@pytest.mark.parametrize("views", [2, 3])
+def test_one_sentence_is_repeated_for_every_view(numbered, views):
+    loader = Loader(numbered(6, 1), batch_size=4, seed=0, views=views)
+    batch = loader.batch(0)
+    rows = sentences(batch)
+    assert (loader.views, batch.views, batch.examples) == (views, views, 4)
+    assert rows == rows[:4] * views
+
+
+def test_views_come_anchors_first(numbered):
+    batch = Loader(numbered(6, 3), batch_size=4, seed=0, views=3).batch(0)
+    assert [row[1] for row in sentences(batch)] == [0] * 4 + [1] * 4 + [2] * 4
+    assert len(set(examples_of(batch))) == 4
+    repacked = pack(sentences(batch), views=3)
+    assert same(batch, repacked)
+    assert batch.token_ids.dtype == torch.int64
+
+
+def test_a_batch_depends_on_nothing_but_the_step(numbered):
+    store = numbered(23, 2)
+    settings = {"batch_size": 4, "seed": 3}
+    steps = list(range(20))
+    straight = [Loader(store, **settings).batch(step) for step in steps]
+    loader = Loader(store, **settings)
+    for step in reversed(steps):
+        assert same(loader.batch(step), straight[step])
+    for first in (0, 5, 6, 13, 19, 20):
+        resumed = list(Loader(store, **settings).stream(first, 20))
+        assert len(resumed) == 20 - first
+        assert all(map(same, resumed, straight[first:]))
+
+
+def loader_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("contrasent-loader")]
+
+
+def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
+    loader = Loader(numbered(8, 1), batch_size=2, seed=0)
+    asked = []
+
+    class Watched:
+        views = 1
+
+        def __len__(self):
+            return 8
+
+        def gather(self, *arguments):
+            asked.append(threading.current_thread().name)
+            return loader_store.gather(*arguments)
+
+    loader_store = loader._store
+    watched = Loader(Watched(), batch_size=2, seed=0)
+    with closing(watched.stream(0, 1000)) as batches:
+        next(batches)
+        time.sleep(0.1)
+        assert len(asked) == 5
+        assert loader_threads()
+    assert not loader_threads()
+    assert all(name.startswith("contrasent-loader") for name in asked)
+
+    batches = watched.stream(0, 1000)
+    next(batches)
+    del batches
+    assert not loader_threads()
+    assert len(list(watched.stream(3, 3))) == 0
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_to_the_consumer():
+    def gather(*_):
+        raise OSError("the disk is gone")
+
+    class Broken:
+        views = 1
+
+        def __len__(self):
+            return 8
+
+    Broken.gather = gather
+    loader = Loader(Broken(), batch_size=2, seed=0)
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(loader.stream(0, 4))
+    assert not loader_threads()
+
+
+@pytest.mark.parametrize(
+    ("store", "settings", "error", "said"),
+    [
+        ((1, 1), {}, DataError, "training needs at least 2 examples, .* the data has 1"),
+        (
+            (9, 1),
+            {"batch_size": 1},
+            ConfigError,
+            "batch_size must be at least 2, not 1: a batch of",
+        ),
+        ((9, 1), {"seed": -1}, ConfigError, "seed must be at least 0, not -1"),
+        (
+            (9, 1),
+            {"batch_size": 10, "drop_last": True},
+            ConfigError,
+            "batch_size 10 is more than the 9 examples, so drop_last leaves no batch at all",
+        ),
+        (
+            (9, 2),
+            {"views": 3},
+            ConfigError,
+            r"the data has 2 \(anchor, positive\) per example, but the objective takes "
+            r"3 \(anchor, positive, hard negative\) per example; give data with more columns",
+        ),
+        (
+            (9, 5),
+            {"views": 2},
+            ConfigError,
+            r"the data has 5 \(anchor, positive, 3 hard negatives\) per example, but the "
+            r"objective takes 2 .*; choose 2 of its columns with data.columns",
+        ),
+        ((9, 2), {"views": 1}, ConfigError, "the objective takes 1 sentence per example"),
+        ((9, 1), {"views": 0}, ConfigError, "views must be at least 1, not 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_explained(store, settings, error, said):
+    examples, views = store
+
+    class Store(SimpleNamespace):
+        def __len__(self):
+            return examples
+
+    with pytest.raises(error, match=said):
+        Loader(Store(views=views), **{"batch_size": 4, "seed": 0, **settings})
+
+
+def test_a_negative_step_is_refused(numbered):
+    with pytest.raises(ConfigError, match="step must be at least 0, not -1"):
+        Loader(numbered(4, 1), batch_size=2, seed=0).batch(-1)

@@ -1,0 +1,263 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contrasent.data import store as store_module
+from contrasent.data.store import default_cache, tokenize
+from contrasent.errors import ConfigError, DataError
+
+WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
+
+
+class Letters:
+    """A tokenizer without special tokens: one id per letter, and none for an x."""
+
+    fingerprint = "letters"
+
+    def __init__(self, vocabulary=128):
+        self.vocabulary = vocabulary
+        self.calls = []
+
+    def ids(self, texts, max_tokens):
+        self.calls.append(list(texts))
+        whole = [[ord(letter) for letter in text if letter != "x"] for text in texts]
+        ids = [np.array(row[:max_tokens], dtype=np.int32) for row in whole]
+        return ids, sum(len(a) > len(b) for a, b in zip(whole, ids, strict=True))
+
+
+def rows_of(seed, count, views):
+    random = np.random.default_rng(seed)
+    return [
+        tuple(" ".join(random.choice(WORDS, random.integers(1, 9))) for _ in range(views))
+        for _ in range(count)
+    ]
+
+
+def content(store):
+    return [
+        [store.tokens(example, view).tolist() for view in range(store.views)]
+        for example in range(len(store))
+    ]
+
+
+@pytest.mark.parametrize("views", [1, 2, 3, 5])
+@pytest.mark.parametrize("at_once", [1, 7, 4096])
+def test_the_store_holds_what_the_tokenizer_says(
+    bert, opened, tmp_path, monkeypatch, views, at_once
+):
+    monkeypatch.setattr(store_module, "_SENTENCES_AT_ONCE", at_once)
+    rows = rows_of(0, 23, views)
+    store = tokenize(opened(rows), bert, 6, tmp_path / "cache")
+    expected = [[ids.tolist() for ids in bert.ids(row, 6)[0]] for row in rows]
+    assert content(store) == expected
+    assert (len(store), store.views) == (23, views)
+    assert store.tokens(0, 0).dtype == np.int32
+    manifest = store.manifest
+    assert manifest.tokens == sum(len(ids) for row in expected for ids in row)
+    assert manifest.cut == sum(bert.ids(row, 6)[1] for row in rows) > 0
+    assert (manifest.max_tokens, manifest.tokenizer) == (6, bert.fingerprint)
+
+
+@pytest.mark.parametrize("views", [(0,), (0, 0), (0, 1, 2), (2, 0)])
+def test_gather_lays_sentences_end_to_end_view_by_view(opened, tmp_path, views):
+    store = tokenize(opened(rows_of(1, 20, 3)), Letters(), None, tmp_path)
+    examples = np.array([7, 0, 19, 7])
+    token_ids, offsets = store.gather(examples, views)
+    sentences = [store.tokens(example, view).tolist() for view in views for example in examples]
+    assert token_ids.tolist() == [token for sentence in sentences for token in sentence]
+    assert np.diff(offsets).tolist() == [len(sentence) for sentence in sentences]
+    assert (token_ids.dtype, offsets.dtype, offsets[0]) == (np.int64, np.int64, 0)
+
+
+@pytest.mark.parametrize(("example", "view"), [(2, 0), (-1, 0), (0, 2), (0, -1)])
+def test_a_sentence_that_is_not_there_is_an_error(opened, tmp_path, example, view):
+    store = tokenize(opened([("a", "b"), ("c", "d")]), Letters(), None, tmp_path)
+    with pytest.raises(IndexError, match="no view"):
+        store.tokens(example, view)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "dtype"), [(128, "uint16"), (1 << 16, "uint16"), ((1 << 16) + 1, "int32")]
+)
+def test_ids_are_kept_in_two_bytes_if_the_vocabulary_allows(opened, tmp_path, vocabulary, dtype):
+    store = tokenize(opened(["é\uffff"]), Letters(vocabulary), None, tmp_path)
+    assert store.manifest.dtype == dtype
+    assert content(store) == [[[0xE9, 0xFFFF]]]
+
+
+def test_a_second_call_reads_the_cache(opened, tmp_path):
+    rows, tokenizer = rows_of(2, 9, 2), Letters()
+    first = tokenize(opened(rows), tokenizer, 4, tmp_path)
+    again = tokenize(opened(rows, "same content.tsv"), tokenizer, 4, tmp_path)
+    assert len(tokenizer.calls) == 1
+    assert again.folder == first.folder
+    assert content(again) == content(first)
+    assert again.manifest == first.manifest
+    assert again.folder.parent == tmp_path / "tokens"
+
+
+def test_content_columns_tokenizer_and_limit_each_make_another_entry(opened, tmp_path):
+    rows, other = rows_of(3, 9, 2), Letters()
+    other.fingerprint = "other"
+    stores = [
+        tokenize(opened(rows), Letters(), 4, tmp_path),
+        tokenize(opened(rows), Letters(), 5, tmp_path),
+        tokenize(opened(rows), Letters(), None, tmp_path),
+        tokenize(opened(rows), other, 4, tmp_path),
+        tokenize(opened(rows[1:], "fewer.tsv"), Letters(), 4, tmp_path),
+        tokenize(opened([row[:1] for row in rows], "one.tsv"), Letters(), 4, tmp_path),
+    ]
+    assert len({store.folder for store in stores}) == len(stores)
+
+
+def shorten(folder):
+    for name in ("tokens.bin", "offsets.bin"):
+        yield lambda name=name: (folder / name).write_bytes((folder / name).read_bytes()[:-2])
+        yield lambda name=name: (folder / name).unlink()
+    manifest = folder / "manifest.json"
+    yield lambda: manifest.write_text("{")
+    yield lambda: manifest.write_text("[]")
+    yield lambda: manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "new": 1}))
+    yield lambda: manifest.write_text(manifest.read_text().replace("uint16", "nonsense"))
+    yield manifest.unlink
+
+
+def test_a_damaged_entry_is_computed_again(opened, tmp_path):
+    rows, tokenizer = rows_of(4, 9, 2), Letters()
+    store = tokenize(opened(rows), tokenizer, None, tmp_path)
+    expected = content(store)
+    for number, damage in enumerate(shorten(store.folder), start=2):
+        damage()
+        assert content(tokenize(opened(rows), tokenizer, None, tmp_path)) == expected
+        assert len(tokenizer.calls) == number
+    assert number == 10
+
+
+def test_a_failure_leaves_no_entry(opened, tmp_path):
+    examples = opened([("a", "b"), ("c", "d"), ("e",)])
+    with pytest.raises(DataError, match=r"rows.tsv:3: 1 column"):
+        tokenize(examples, Letters(), None, tmp_path / "cache")
+    assert not [path for path in (tmp_path / "cache/tokens").iterdir() if path.suffix != ".lock"]
+
+
+def test_rows_without_a_token_are_left_out_and_counted(opened, tmp_path):
+    rows = [("a", "b"), ("x", "b"), ("", "b"), ("a", "xx"), ("c", "d")]
+    store = tokenize(opened(rows), Letters(), None, tmp_path)
+    assert content(store) == [[[97], [98]], [[99], [100]]]
+    assert store.manifest.skipped == 3
+    with pytest.raises(DataError, match=r"none.tsv holds no example whose sentences all have a"):
+        tokenize(opened([("x", "a"), ("", "b")], "none.tsv"), Letters(), None, tmp_path)
+
+
+def test_portions_are_bounded_in_sentences_and_characters(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "_SENTENCES_AT_ONCE", 4)
+    monkeypatch.setattr(store_module, "_CHARACTERS_AT_ONCE", 100)
+    rows = [("a", "b")] * 5 + [("c" * 90, "d" * 90)] * 2 + [("e", "f")]
+    tokenizer, done = Letters(), []
+    tokenize(opened(rows), tokenizer, None, tmp_path, done.append)
+    assert [len(call) for call in tokenizer.calls] == [4, 4, 4, 2, 2]
+    assert done == [2, 4, 6, 7, 8]
+
+
+def test_the_default_cache_follows_the_environment(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("CONTRASENT_CACHE", raising=False)
+    assert default_cache() == Path("/home/someone/.cache/contrasent")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert default_cache() == Path("/caches/contrasent")
+    monkeypatch.setenv("CONTRASENT_CACHE", "/mine")
+    assert default_cache() == Path("/mine")
+
+
+def test_the_default_cache_is_used(opened, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "mine"))
+    store = tokenize(opened(["a"]), Letters(), None)
+    assert store.folder.parent == tmp_path / "mine" / "tokens"
+
+
+def test_a_cache_that_cannot_be_written_is_explained(opened, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ConfigError, match=r"cannot keep token ids in .*file: .*cache_dir or in the"
+    ):
+        tokenize(opened(["a"]), Letters(), None, tmp_path / "file")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_module, "_append", full)
+    with pytest.raises(ConfigError, match="No space left on device; name a folder with room as"):
+        tokenize(opened(["a"]), Letters(), None, tmp_path / "cache")
+    assert not [path for path in (tmp_path / "cache/tokens").iterdir() if path.suffix != ".lock"]
+
+
+class Slow(Letters):
+    """Blocks in the middle of its work until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.started, self.go = threading.Event(), threading.Event()
+
+    def ids(self, texts, max_tokens):
+        self.started.set()
+        assert self.go.wait(10)
+        return super().ids(texts, max_tokens)
+
+
+def test_of_two_that_want_one_entry_one_computes_and_one_waits(opened, tmp_path, caplog):
+    rows, slow, quick, found = rows_of(5, 30, 2), Slow(), Letters(), []
+    first = threading.Thread(
+        target=lambda: found.append(tokenize(opened(rows), slow, None, tmp_path))
+    )
+    second = threading.Thread(
+        target=lambda: found.append(tokenize(opened(rows, "2.tsv"), quick, None, tmp_path))
+    )
+    with caplog.at_level("INFO", logger="contrasent"):
+        first.start()
+        assert slow.started.wait(10)
+        second.start()
+        second.join(0.5)
+        assert second.is_alive()
+        slow.go.set()
+        first.join(10)
+        second.join(10)
+    assert (len(slow.calls), len(quick.calls)) == (1, 0)
+    assert content(found[0]) == content(found[1])
+    assert "waiting for another process that computes the same token ids" in caplog.text
+
+
+PROGRAM = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+from contrasent.data.store import tokenize
+from contrasent.data.text import open_examples
+from test_store import Letters, content
+print(content(tokenize(open_examples(sys.argv[3]), Letters(), None, sys.argv[4])))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_build_one_entry_at_once_agree(opened, tmp_path):
+    rows = rows_of(6, 3000, 2)
+    examples = opened(rows)
+    here = Path(__file__)
+    arguments = [str(here.parents[2]), str(here.parent), examples.source, str(tmp_path / "cache")]
+    commands = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for _ in range(3)
+    ]
+    said = {command.communicate(timeout=60)[0] for command in commands}
+    expected = content(tokenize(examples, Letters(), None, tmp_path / "alone"))
+    assert said == {f"{expected}\n".encode()}
+    assert all(command.returncode == 0 for command in commands)
