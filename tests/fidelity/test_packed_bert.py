@@ -1,0 +1,145 @@
+"""PackedBert against transformers' own padded forward: states and gradients, dropout 0."""
+
+import pytest
+import torch
+from padded import gradients, ids_of, packed_states, padded_states
+from tiny_models import config_of, transformer
+
+from contrasent.data.batch import pack
+from contrasent.model.backbones.packed_bert import PackedBert
+
+BAR = 1e-5
+FAMILY = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
+LENGTHS = {
+    "random, 1 to 512": [1, 512, 37, 3, 200, 1, 90],
+    "equal": [8, 8, 8],
+    "equal, 1 token": [1, 1, 1, 1],
+    "one sentence": [17],
+    "one token": [1],
+}
+VOCABULARY = 100
+
+
+def no_dropout(model_type, **changes):
+    """A tiny model in training mode with every dropout off."""
+    model = transformer(config_of(model_type, VOCABULARY, positions=512, **changes))
+    if hasattr(model, "pooler"):
+        model.pooler = None
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model.train()
+
+
+@pytest.fixture(scope="module", params=FAMILY)
+def model(request):
+    return no_dropout(request.param)
+
+
+def assert_same(model, sentences, record):
+    expected = padded_states(model, sentences)
+    got = packed_states(PackedBert(model).train(), sentences)
+    for layer, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
+        difference = (mine - theirs).abs().max().item()
+        record(f"layer {layer}", difference)
+        assert difference < BAR
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(state.shape, generator=generator) for state in expected]
+    theirs = gradients(model, expected, weights)
+    mine = gradients(model, got, weights)
+    assert all(gradient is not None for gradient in theirs.values())
+    for name, gradient in theirs.items():
+        difference = (mine[name] - gradient).abs().max().item()
+        record(name, difference)
+        assert difference < BAR, name
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_states_and_gradients_are_those_of_transformers(model, lengths, record_property):
+    assert_same(model, ids_of(lengths, VOCABULARY), record_property)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_batches(model, seed, record_property):
+    generator = torch.Generator().manual_seed(seed)
+    count = int(torch.randint(1, 12, (), generator=generator))
+    lengths = torch.randint(1, 64, (count,), generator=generator).tolist()
+    assert_same(model, ids_of(lengths, VOCABULARY, seed), record_property)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_act": "relu"},
+        {"hidden_act": "gelu_new"},
+        {"num_attention_heads": 4, "num_hidden_layers": 3},
+        {"layer_norm_eps": 0.1},
+        {"attn_implementation": "eager"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("model_type", ["bert", "roberta"])
+def test_other_configurations(model_type, changes, record_property):
+    assert_same(no_dropout(model_type, **changes), ids_of([5, 1, 9], VOCABULARY), record_property)
+
+
+def test_states_can_be_asked_for_from_either_end(model):
+    backbone, batch = PackedBert(model), pack(ids_of([4, 2], VOCABULARY))
+    states = backbone(batch, [0, -3, 1, -2, 2, -1])
+    assert list(states) == [0, -3, 1, -2, 2, -1]
+    for front, back in ((0, -3), (1, -2), (2, -1)):
+        assert torch.equal(states[front], states[back])
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_first_rows_alone_are_those_of_the_whole(model, lengths):
+    backbone, batch = PackedBert(model), pack(ids_of(lengths, VOCABULARY))
+    rows = backbone(batch, [-1], first_only=True)[-1]
+    assert rows.shape == (len(lengths), 16)
+    whole = backbone(batch, [-1])[-1][batch.offsets[:-1]]
+    torch.testing.assert_close(rows, whole, rtol=0, atol=BAR)
+    weights = [torch.randn(rows.shape, generator=torch.Generator().manual_seed(2))]
+    expected = gradients(model, [whole], weights)
+    for name, gradient in gradients(model, [rows], weights).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=BAR, msg=name)
+
+
+def test_a_sentence_has_the_same_states_alone_and_in_company(model):
+    sentences = ids_of([7, 1, 30, 2], VOCABULARY)
+    backbone = PackedBert(model)
+    together = packed_states(backbone, sentences)
+    alone = [packed_states(backbone, [sentence]) for sentence in sentences]
+    for layer, states in enumerate(together):
+        expected = torch.cat([one[layer] for one in alone])
+        torch.testing.assert_close(states, expected, rtol=0, atol=BAR)
+
+
+def test_the_order_of_a_batch_does_not_matter(model):
+    sentences = ids_of([7, 1, 30, 2], VOCABULARY)
+    backbone = PackedBert(model)
+    forwards = backbone(pack(sentences), [-1], first_only=True)[-1]
+    backwards = backbone(pack(sentences[::-1]), [-1], first_only=True)[-1]
+    torch.testing.assert_close(backwards.flip(0), forwards, rtol=0, atol=BAR)
+
+
+def test_bf16_is_close(model):
+    backbone, batch = PackedBert(model).eval(), pack(ids_of([7, 1, 30, 2, 64], VOCABULARY))
+    with torch.no_grad():
+        exact = backbone(batch, [1, -1])
+        with torch.autocast("cpu", torch.bfloat16):
+            rough = backbone(batch, [1, -1])
+    for layer, state in exact.items():
+        cosine = torch.cosine_similarity(rough[layer].float(), state, dim=-1)
+        assert 0.999 < cosine.min() < 1
+        assert not torch.equal(rough[layer].float(), state)
+
+
+def test_bf16_gradients_are_close(model):
+    backbone, sentences = PackedBert(model), ids_of([7, 1, 30, 2], VOCABULARY)
+    weights = [torch.randn(40, 16, generator=torch.Generator().manual_seed(3)) for _ in range(3)]
+    exact = gradients(model, packed_states(backbone, sentences), weights)
+    with torch.autocast("cpu", torch.bfloat16):
+        states = packed_states(backbone, sentences)
+    rough = gradients(model, [state.float() for state in states], weights)
+    flat = [torch.cat([g.flatten() for g in found.values()]) for found in (exact, rough)]
+    assert torch.cosine_similarity(*flat, dim=0) > 0.999
