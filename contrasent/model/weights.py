@@ -33,14 +33,8 @@ def load_backbone(folder: Path) -> Backbone:
         CheckpointError: no configuration, unknown architecture, damaged weights, or weights that
             would be random.
     """
-    import transformers
-
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} holds no config.json, so it is not an encoder")
+    config = _config(folder)
     try:
-        config = transformers.AutoConfig.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        )
         with quiet():
             model, report = _class_for(config).from_pretrained(
                 folder,
@@ -58,8 +52,7 @@ def load_backbone(folder: Path) -> Backbone:
             f"{folder} lacks {len(lost)} of the weights of its architecture (first: {lost[0]}), "
             "which would be random; the file is damaged or belongs to another config.json"
         )
-    packed = config.model_type in PACKED
-    return (PackedBert if packed else AutoBackbone)(model.float())
+    return (PackedBert if _is_packed(config) else AutoBackbone)(model.float())
 
 
 def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
@@ -98,12 +91,38 @@ def _shards(folder: Path, name: str) -> list[Path]:
     return [folder / name] if (folder / name).is_file() else []
 
 
-def _class_for(config: Any) -> Any:
+def _config(folder: Path) -> Any:
     import transformers
 
-    if config.is_encoder_decoder:
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} holds no config.json, so it is not an encoder")
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    except Exception as error:
+        raise CheckpointError(f"cannot load {folder}: {_first_line(error)}") from error
+    positions = getattr(config, "position_embedding_type", "absolute")
+    if config.model_type in PACKED and positions != "absolute":
+        raise CheckpointError(
+            f"{folder} has position_embedding_type {positions!r}; for {config.model_type} only "
+            "'absolute' is computed"
+        )
+    return config
+
+
+def _class_for(config: Any) -> Any:
+    """The encoder alone of T5 and its kin, also from a folder that holds nothing but it."""
+    import transformers
+
+    if type(config) in transformers.MODEL_FOR_TEXT_ENCODING_MAPPING:
         return transformers.AutoModelForTextEncoding
     return transformers.AutoModel
+
+
+def _is_packed(config: Any) -> bool:
+    """A BERT that was made a decoder sees only the tokens before each token; `PackedBert` all."""
+    return config.model_type in PACKED and not getattr(config, "is_decoder", False)
 
 
 def _without_pooler(config: Any) -> dict[str, bool]:
@@ -111,9 +130,7 @@ def _without_pooler(config: Any) -> dict[str, bool]:
     import transformers
 
     found = transformers.MODEL_MAPPING.get(type(config), None)
-    takes = (
-        found is not None and "add_pooling_layer" in inspect.signature(found.__init__).parameters
-    )
+    takes = found is not None and "add_pooling_layer" in inspect.signature(found).parameters
     return {"add_pooling_layer": False} if takes else {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 from typing_extensions import override
@@ -26,17 +26,26 @@ class AutoBackbone(Backbone):
         self.width = config.hidden_size
         self.depth = config.num_hidden_layers
         self.max_tokens = getattr(config, "max_position_embeddings", None) or _UNBOUNDED
+        self.max_tokens -= _first_position(model)
 
     @override
     def forward(
         self, batch: Batch, layers: Sequence[int] = (-1,), *, first_only: bool = False
     ) -> dict[int, Tensor]:
         sentences = batch.token_ids.split(batch.lengths.tolist())
-        # The value under the padding does not matter: the attention mask hides it.
-        padded = pad_sequence(list(sentences), batch_first=True, padding_value=0)
+        padding = self.model.config.pad_token_id or 0
+        padded = pad_sequence(list(sentences), batch_first=True, padding_value=padding)
         mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)
         output = self.model(input_ids=padded, attention_mask=mask.long(), output_hidden_states=True)
         states = (*output.hidden_states[:-1], output.last_hidden_state)
         if first_only:
             return {layer: states[layer][:, 0] for layer in layers}
         return {layer: states[layer][mask] for layer in layers}
+
+
+def _first_position(model: PreTrainedModel) -> int:
+    """The first token's position: MPNet and others count, as RoBERTa does, from the padding's."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0

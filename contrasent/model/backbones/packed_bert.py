@@ -8,53 +8,19 @@ Dropout falls in the places, and with the rates, of the ``transformers`` modules
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
+from contrasent.model.backbones.attention import attention
 from contrasent.model.backbones.base import Backbone
+from contrasent.model.backbones.blocks import Blocks
 from contrasent.model.backbones.layers import LayerModules, LayerWeights, layers_of
-
-
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """How packed tokens lie in the padded ``(S, L)`` blocks that attention works on."""
-
-    sentences: int
-    longest: int
-    first: Tensor  # (S,) the packed number of each sentence's first token
-    positions: Tensor  # (T,) the place of each token in its sentence
-    slots: Tensor | None  # (T,) the place of each token in the (S * L) block; None: no padding
-    mask: Tensor | None  # (S, 1, 1, L) True where there is a token; None: no padding
-
-    @classmethod
-    def of(cls, batch: Batch) -> _Blocks:
-        lengths, first, tokens = batch.lengths, batch.offsets[:-1], len(batch.token_ids)
-        longest = int(lengths.max())
-        sentence = torch.repeat_interleave(lengths, output_size=tokens)
-        positions = torch.arange(tokens, device=first.device) - first[sentence]
-        if tokens == batch.sentences * longest:
-            return cls(batch.sentences, longest, first, positions, None, None)
-        mask = torch.arange(longest, device=first.device) < lengths.unsqueeze(1)
-        slots = sentence * longest + positions
-        return cls(batch.sentences, longest, first, positions, slots, mask[:, None, None])
-
-    def pad(self, packed: Tensor) -> Tensor:
-        """``(T, X)`` to ``(S, L, X)``, zero where there is no token."""
-        if self.slots is not None:
-            block = packed.new_zeros(self.sentences * self.longest, packed.shape[1])
-            packed = block.index_copy(0, self.slots, packed)
-        return packed.view(self.sentences, self.longest, -1)
-
-    def unpad(self, block: Tensor) -> Tensor:
-        """``(S, L, X)`` to ``(T, X)``."""
-        flat = block.reshape(self.sentences * self.longest, -1)
-        return flat if self.slots is None else flat[self.slots]
+from contrasent.model.dropout import add_dropped, dropout
 
 
 class PackedBert(Backbone):
@@ -85,7 +51,7 @@ class PackedBert(Backbone):
         narrow = torch.is_autocast_enabled(device_type)
         dtype = torch.get_autocast_dtype(device_type) if narrow else self.model.dtype
         with torch.autocast(device_type, enabled=False):
-            blocks = _Blocks.of(batch)
+            blocks = Blocks.of(batch, self.heads)
             state = self._embed(batch, blocks)
             found = {0: state}
             weights = self._weights(dtype)
@@ -96,17 +62,16 @@ class PackedBert(Backbone):
                     found[number] = state
         return {layer: found[number] for layer, number in wanted.items()}
 
-    def _embed(self, batch: Batch, blocks: _Blocks) -> Tensor:
+    def _embed(self, batch: Batch, blocks: Blocks) -> Tensor:
         part = self.model.embeddings
         state = part.word_embeddings(batch.token_ids)
         state = state + part.position_embeddings(blocks.positions + self.first_position)
         if hasattr(part, "token_type_embeddings"):
             state = state + part.token_type_embeddings.weight[0]
-        dropped: Tensor = part.dropout(part.LayerNorm(state))
-        return dropped
+        return dropout(part.LayerNorm(state), self._rate(part.dropout))
 
     def _layer(
-        self, number: int, weights: LayerWeights, state: Tensor, blocks: _Blocks, cut: bool
+        self, number: int, weights: LayerWeights, state: Tensor, blocks: Blocks, cut: bool
     ) -> Tensor:
         """One transformer layer; with ``cut``, only the first row of each sentence comes out."""
         modules = self._layers[number]
@@ -115,12 +80,11 @@ class PackedBert(Backbone):
         if cut:
             state = state[blocks.first]
         mixed = F.linear(mixed, weights.output, weights.output_bias)
-        if modules.output_dropout is not None:
-            mixed = modules.output_dropout(mixed)
-        state = modules.attention_norm(state + mixed)
+        rate = self._rate(modules.output_dropout)
+        state = modules.attention_norm(add_dropped(state, mixed, rate))
         inner = modules.activation(F.linear(state.to(dtype), weights.up, weights.up_bias))
-        inner = modules.down_dropout(F.linear(inner, weights.down, weights.down_bias))
-        normed: Tensor = modules.norm(state + inner)
+        inner = F.linear(inner, weights.down, weights.down_bias)
+        normed: Tensor = modules.norm(add_dropped(state, inner, self._rate(modules.down_dropout)))
         return normed
 
     def _attend(
@@ -128,32 +92,28 @@ class PackedBert(Backbone):
         modules: LayerModules,
         weights: LayerWeights,
         state: Tensor,
-        blocks: _Blocks,
+        blocks: Blocks,
         cut: bool,
     ) -> Tensor:
         """Self-attention; ``(T, D)``, or ``(S, D)`` of the first tokens with ``cut``."""
-        if cut:
-            width = self.width
-            query = F.linear(state[blocks.first], weights.qkv[:width], weights.qkv_bias[:width])
-            rest = F.linear(state, weights.qkv[width:], weights.qkv_bias[width:])
-            key, value = self._split(blocks.pad(rest), 2)
-            query = query.view(blocks.sentences, 1, self.heads, -1).transpose(1, 2)
-        else:
+        rate = self._rate(modules.attention_dropout)
+        bias = blocks.bias(state.dtype)
+        if not cut:
             packed = F.linear(state, weights.qkv, weights.qkv_bias)
-            query, key, value = self._split(blocks.pad(packed), 3)
-        rate = modules.attention_dropout.p if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, blocks.mask, rate)
-        mixed = mixed.transpose(1, 2)
-        return mixed.reshape(blocks.sentences, -1) if cut else blocks.unpad(mixed)
+            query, key, value = blocks.spread(packed, 3)
+            return blocks.gather(attention(query, key, value, bias, rate))
+        width = self.width
+        query = F.linear(state[blocks.first], weights.qkv[:width], weights.qkv_bias[:width])
+        rest = F.linear(state, weights.qkv[width:], weights.qkv_bias[width:])
+        key, value = blocks.spread(rest, 2)
+        alone = query.view(blocks.sentences * self.heads, 1, -1)
+        return attention(alone, key, value, bias, rate).view(blocks.sentences, width)
 
-    def _split(self, block: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """``(S, L, parts * D)`` to ``parts`` times ``(S, H, L, D / H)``."""
-        sentences, longest, _ = block.shape
-        apart = block.view(sentences, longest, parts, self.heads, -1)
-        return apart.permute(2, 0, 3, 1, 4).unbind(0)
+    def _rate(self, module: nn.Dropout | None) -> float:
+        return module.p if self.training and module is not None else 0.0
 
     def _weights(self, dtype: torch.dtype) -> list[LayerWeights]:
-        """The matrices of all layers in ``dtype``; without gradients they are kept for next time."""
+        """All matrices in ``dtype``; without gradients they are kept for the next call."""
         if torch.is_grad_enabled():
             return [LayerWeights.of(layer, dtype) for layer in self._layers]
         key = (dtype, *((p.data_ptr(), p._version) for p in self.model.parameters()))

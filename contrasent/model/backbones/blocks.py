@@ -1,0 +1,113 @@
+"""How packed tokens lie in the blocks that attention works on.
+
+Shapes: T tokens end to end, S sentences, L tokens of the longest, H heads, P parts (query, key,
+value), d = D / H numbers per head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from typing_extensions import override
+
+from contrasent.data.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Places of a batch's tokens, computed once per forward call.
+
+    Attributes:
+        sentences: S.
+        longest: L.
+        heads: H.
+        first: ``(S,)`` the packed number of each sentence's first token.
+        positions: ``(T,)`` the place of each token in its sentence.
+        sentence: ``(T,)`` the sentence of each token.
+        mask: ``(S, L)`` True where there is a token; None if nothing is padded.
+    """
+
+    sentences: int
+    longest: int
+    heads: int
+    first: Tensor
+    positions: Tensor
+    sentence: Tensor
+    mask: Tensor | None
+    _places: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, batch: Batch, heads: int) -> Blocks:
+        """Find the places of ``batch``."""
+        lengths, first, tokens = batch.lengths, batch.offsets[:-1], len(batch.token_ids)
+        longest = int(lengths.max())
+        sentence = torch.repeat_interleave(lengths, output_size=tokens)
+        positions = torch.arange(tokens, device=first.device) - first[sentence]
+        mask = None
+        if tokens < batch.sentences * longest:
+            mask = torch.arange(longest, device=first.device) < lengths.unsqueeze(1)
+        return cls(batch.sentences, longest, heads, first, positions, sentence, mask)
+
+    def spread(self, packed: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """``(T, P * D)`` to P times ``(S * H, L, d)``, each contiguous.
+
+        Padded places repeat some token; the attention mask keeps them out of every sum.
+        """
+        block, token = self._index(parts)
+        rows = packed.reshape(len(packed) * parts * self.heads, -1)
+        spread: Tensor = _Permuted.apply(rows, block, token)
+        return spread.view(parts, self.sentences * self.heads, self.longest, -1).unbind(0)
+
+    def gather(self, block: Tensor) -> Tensor:
+        """``(S * H, L, d)`` back to ``(T, D)``."""
+        _, token = self._index(1)
+        rows = block.reshape(self.sentences * self.heads * self.longest, -1)
+        return rows.index_select(0, token).view(len(self.positions), -1)
+
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
+        """``(S * H, 1, L)`` to add to the scores: 0 at tokens, minus infinity at padding."""
+        if self.mask is None:
+            return None
+        zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
+        bias = zeros.masked_fill(~self.mask, float("-inf"))
+        return bias.repeat_interleave(self.heads, 0).unsqueeze(1)
+
+    def _index(self, parts: int) -> tuple[Tensor, Tensor]:
+        """Where each row of the block is in the packed rows, and the other way round."""
+        if parts not in self._places:
+            self._places[parts] = self._find(parts)
+        return self._places[parts]
+
+    def _find(self, parts: int) -> tuple[Tensor, Tensor]:
+        heads, longest, device = self.heads, self.longest, self.first.device
+        part = torch.arange(parts, device=device)[None, :, None]
+        head = torch.arange(heads, device=device)[None, None, :]
+        row = (part * self.sentences + self.sentence[:, None, None]) * heads + head
+        token = (row * longest + self.positions[:, None, None]).flatten()
+        block = torch.zeros(
+            parts * self.sentences * heads * longest, dtype=torch.int64, device=device
+        )
+        block[token] = torch.arange(len(token), device=device)
+        return block, token
+
+
+class _Permuted(Function):
+    """Rows in another order; rows that repeat another one must get a gradient of zero."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, rows: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        return rows.index_select(0, there)
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        return gradient.index_select(0, back), None, None

@@ -1,0 +1,97 @@
+"""Dropout whose masks cost little to draw.
+
+Drawing one random number per element took a fifth of a training step on a CPU. Here one 64-bit
+number serves four elements: each takes 15 bits of its own, so elements are independent, and the
+rate is the asked one to 1 in 65,536. Kept elements are scaled by the exact rate of the draw. The
+numbers come from torch's generator, so seeding and resuming work as ever. Accelerators draw masks
+inside their kernels, and keep torch's own dropout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from typing_extensions import override
+
+_STEPS = 1 << 15
+_AS_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """Zero each element with probability ``rate`` and scale the others, as ``F.dropout`` does."""
+    if rate == 0:
+        return x
+    if x.device.type != "cpu":
+        return F.dropout(x, rate)
+    dropped: Tensor = _Dropout.apply(x, rate)
+    return dropped
+
+
+def add_dropped(state: Tensor, x: Tensor, rate: float) -> Tensor:
+    """``state + dropout(x, rate)`` in the number format of ``state``."""
+    if rate == 0:
+        return state + x
+    if x.device.type != "cpu":
+        return state + F.dropout(x, rate)
+    added: Tensor = _AddDropped.apply(state, x, rate)
+    return added
+
+
+def keep_mask(x: Tensor, rate: float) -> tuple[Tensor, float]:
+    """Draw which elements of ``x`` stay.
+
+    Returns:
+        A tensor of the shape of ``x``, all bits set where an element stays and none where it is
+        dropped, to be applied with :func:`masked`; and the factor that keeps the mean.
+    """
+    limit = round(rate * _STEPS)
+    numbers = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    mask = numbers.view(torch.int16)[: x.numel()].view(x.shape)
+    # 15 random bits r; (limit - 1 - r) is negative, all sign bits after the shift, if r >= limit.
+    mask.bitwise_and_(_STEPS - 1).neg_().add_(limit - 1).bitwise_right_shift_(15)
+    return mask, _STEPS / (_STEPS - limit)
+
+
+def masked(x: Tensor, mask: Tensor) -> Tensor:
+    """``x`` with zeros where ``mask`` has none of its bits set."""
+    integer = _AS_INTEGER[x.element_size()]
+    return (x.view(integer) & mask.to(integer)).view(x.dtype)
+
+
+class _Dropout(Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
+        mask, ctx.scale = keep_mask(x, rate)
+        ctx.save_for_backward(mask)
+        return masked(x, mask) * ctx.scale
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return masked(gradient.contiguous() * ctx.scale, mask), None
+
+
+class _AddDropped(Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, state: Tensor, x: Tensor, rate: float) -> Tensor:
+        mask, ctx.scale = keep_mask(x, rate)
+        ctx.save_for_backward(mask)
+        ctx.dtype = x.dtype
+        return torch.add(state, masked(x, mask), alpha=ctx.scale)
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        scaled = (gradient.contiguous() * ctx.scale).to(ctx.dtype)
+        return gradient, masked(scaled, mask), None
