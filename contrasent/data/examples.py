@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,10 @@ from contrasent.files import sha256_of
 
 Row = tuple[str, Sequence[str | None]]
 """Where a row stands (``path:line``), and its V sentences as they are in the file."""
+
+# A portion is bounded both ways: short sentences are many, long ones are large.
+_SENTENCES_AT_ONCE = 4096
+_CHARACTERS_AT_ONCE = 1 << 20
 
 
 class Examples(ABC):
@@ -52,15 +56,16 @@ class Examples(ABC):
         Raises:
             DataError: a row cannot be read; the message names file and line.
         """
-        return self.read(stop)
+        for _, sentences in self.read(stop):
+            yield sentences
 
-    def read(self, trouble: Trouble) -> Iterator[tuple[str, ...]]:
-        """Iterate, but leave it to ``trouble`` what becomes of rows that cannot be read."""
+    def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Examples with where they stand; unreadable rows are left to ``trouble``."""
         skipped = 0
-        for _, cells in self.rows(trouble):
+        for where, cells in self.rows(trouble):
             sentences = tuple([(cell or "").strip() for cell in cells])
             if all(sentences):
-                yield sentences
+                yield where, sentences
             else:
                 skipped += 1
         self.skipped = skipped
@@ -91,3 +96,17 @@ class FileExamples(Examples):
     @override
     def sha256(self) -> str:
         return hashlib.sha256(f"{sha256_of(self.path)}\n{self._chosen!r}".encode()).hexdigest()
+
+
+def portions(examples: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
+    """Sentences of whole examples, one example after the other, a bounded number at once."""
+    portion: list[str] = []
+    characters = 0
+    for sentences in examples:
+        portion += sentences
+        characters += sum(map(len, sentences))
+        if len(portion) >= _SENTENCES_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+            yield portion
+            portion, characters = [], 0
+    if portion:
+        yield portion

@@ -88,19 +88,20 @@ def tab_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[st
 
 def comma_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[str]]]:
     """Cells of quoted CSV; a row is numbered by its first line, as a cell may hold line ends."""
-    last = 0
+    first = 0
 
     def text() -> Iterator[str]:
-        nonlocal last
+        nonlocal first
         for number, line in lines(path, trouble):
-            last = number
+            first = first or number
             yield line
 
     reader = csv.reader(text(), strict=True)
     while True:
-        first = last + 1
+        first = 0
         try:
-            yield first, next(reader)
+            cells = next(reader)
+            yield first, cells
         except StopIteration:
             return
         except csv.Error as error:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from contrasent.data.examples import Examples
+from contrasent.data.examples import Examples, portions
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import writing_folder
 
@@ -22,9 +22,6 @@ logger = logging.getLogger(__name__)
 
 _FORMAT = 1
 _TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"
-# A batch for the tokenizer is bounded both ways: short lines are plenty, long ones are large.
-_SENTENCES_AT_ONCE = 4096
-_CHARACTERS_AT_ONCE = 1 << 20
 
 IdArray = np.ndarray[Any, np.dtype[np.int32]]
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -222,7 +219,7 @@ def _write(
     kept = tokens = cut = dropped = 0
     with (folder / _TOKENS).open("wb") as ids_file, (folder / _OFFSETS).open("wb") as offsets_file:
         np.zeros(1, dtype=np.int64).tofile(offsets_file)
-        for sentences in _portions(examples):
+        for sentences in portions(examples):
             ids, count = tokenizer.ids(sentences, max_tokens)
             cut += count
             lengths = np.array([len(row) for row in ids], dtype=np.int64)
@@ -256,17 +253,3 @@ def _write(
 def _append(file: BinaryIO, ids: list[IdArray], dtype: str) -> None:
     if ids:
         np.concatenate(ids).astype(dtype).tofile(file)
-
-
-def _portions(examples: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
-    """Sentences of whole examples, one example after the other, a bounded number at once."""
-    portion: list[str] = []
-    characters = 0
-    for sentences in examples:
-        portion += sentences
-        characters += sum(map(len, sentences))
-        if len(portion) >= _SENTENCES_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
-            yield portion
-            portion, characters = [], 0
-    if portion:
-        yield portion

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from contrasent.data import examples as examples_module
 from contrasent.data import store as store_module
 from contrasent.data.store import default_cache, tokenize
 from contrasent.errors import ConfigError, DataError
@@ -51,7 +52,7 @@ def content(store):
 def test_the_store_holds_what_the_tokenizer_says(
     bert, opened, tmp_path, monkeypatch, views, at_once
 ):
-    monkeypatch.setattr(store_module, "_SENTENCES_AT_ONCE", at_once)
+    monkeypatch.setattr(examples_module, "_SENTENCES_AT_ONCE", at_once)
     rows = rows_of(0, 23, views)
     store = tokenize(opened(rows), bert, 6, tmp_path / "cache")
     expected = [[ids.tolist() for ids in bert.ids(row, 6)[0]] for row in rows]
@@ -156,8 +157,8 @@ def test_rows_without_a_token_are_left_out_and_counted(opened, tmp_path):
 
 
 def test_portions_are_bounded_in_sentences_and_characters(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "_SENTENCES_AT_ONCE", 4)
-    monkeypatch.setattr(store_module, "_CHARACTERS_AT_ONCE", 100)
+    monkeypatch.setattr(examples_module, "_SENTENCES_AT_ONCE", 4)
+    monkeypatch.setattr(examples_module, "_CHARACTERS_AT_ONCE", 100)
     rows = [("a", "b")] * 5 + [("c" * 90, "d" * 90)] * 2 + [("e", "f")]
     tokenizer, done = Letters(), []
     tokenize(opened(rows), tokenizer, None, tmp_path, done.append)

@@ -1,6 +1,5 @@
 import json
 import logging
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,14 +8,6 @@ from tiny_tokenizers import WORDS, bert_folder, roberta_folder
 
 from contrasent.data.tokens import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, DataError
-
-
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch):
-    def refuse(*_):
-        raise OSError("a tokenizer is read without a network")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
 def listed(tokenizer, texts, max_tokens=None):

@@ -1,0 +1,175 @@
+"""``contrasent data check``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from contrasent.data.check import Finding, Report
+    from contrasent.data.tokens import Tokenizer
+
+_ENOUGH = 100
+
+
+def check(
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="Text file (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on "
+            "the Hugging Face hub as org/name:config@split.",
+            show_default=False,
+        ),
+    ],
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated sentence columns, anchor first: header names, or numbers from 0; "
+            "else picked by well-known names, or all if there is no header.",
+            show_default=False,
+        ),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or Hugging Face id of the encoder to train: count in its tokens too.",
+            show_default=False,
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int,
+        typer.Option(help="With --encoder: count the sentences that this training limit cuts."),
+    ] = 32,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Check training text: what is understood, how long it is, what would do harm.
+
+    Ends with exit code 2 if training could not use the file.
+    """
+    from contrasent.data.check import check as checked
+
+    chosen = None if columns is None else [column.strip() for column in columns.split(",")]
+    tokenizer = None if encoder is None else _tokenizer(encoder)
+    with _progress() as advance:
+        report = checked(file, chosen, tokenizer, max_tokens, advance)
+    if json:
+        _print_json(report)
+    else:
+        _print_tables(report)
+    report.require_usable()
+
+
+def _tokenizer(encoder: str) -> Tokenizer:
+    from contrasent.data.tokens import Tokenizer
+    from contrasent.model import st_modules
+    from contrasent.model.hub import resolve
+
+    folder = resolve(encoder)
+    if st_modules.is_in(folder):
+        folder = st_modules.read(folder).transformer
+    return Tokenizer.load(folder)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    told = TextColumn("reading: {task.completed:,.0f} examples")
+    columns = (SpinnerColumn(), told, TimeElapsedColumn())
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task("reading", total=None)
+        yield lambda count: progress.advance(task, count)
+
+
+def _print_json(report: Report) -> None:
+    import json
+    from dataclasses import asdict
+
+    typer.echo(json.dumps(asdict(report), ensure_ascii=False, indent=2))
+
+
+def _print_tables(report: Report) -> None:
+    for name, value in _facts(report):
+        typer.echo(f"{name:<12}{value}")
+    if report.words:
+        from rich.console import Console
+
+        Console().print("", _length_table(report), sep="\n", end="")
+    for number, sentences in enumerate(report.shown, start=1):
+        typer.echo(f"example {number}")
+        for view, sentence in zip(_views(report.views), sentences, strict=True):
+            typer.echo(f"  {view}: {_shown(sentence)}")
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    each = "" if report.views == 1 else " each"
+    yield "file", report.source
+    yield "columns", report.columns
+    yield "examples", f"{report.examples:,} of {_plural(report.views, 'sentence')}{each}"
+    yield (
+        "left out",
+        f"{_plural(report.skipped, 'row')} with an empty sentence, "
+        f"{_plural(report.blank, 'blank line')}",
+    )
+    yield "unreadable", _plural(report.unreadable.count, "row")
+    for message in report.unreadable.first:
+        yield "", message
+    share = f" ({report.repeated / report.examples:.1%})" if report.repeated else ""
+    first = "sentence" if report.views == 1 else "anchor"
+    yield "repeated", f"{_plural(report.repeated, 'example')}{share} with an earlier one's {first}"
+    if report.identical is not None:
+        yield "identical", f"anchor and positive in {_found(report.identical, report)}"
+    yield "encoding", f"U+FFFD in {_found(report.replaced, report)}"
+    yield "", f"control characters in {_found(report.control, report)}"
+    yield "", f"looks wrongly decoded, as Ã© for é, in {_found(report.mojibake, report)}"
+    if report.cut is not None and report.examples:
+        share = f"{report.cut / (report.examples * report.views):.1%}"
+        cut = _plural(report.cut, "sentence")
+        yield "cut", f"{cut} ({share}) longer than {report.max_tokens} tokens"
+    yield "sha256", f"{report.sha256} (content and columns)"
+
+
+def _length_table(report: Report) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("length")
+    for name in ("min", "median", "mean", "p95", "max"):
+        table.add_column(name, justify="right")
+    for unit, found in (("words", report.words), ("tokens", report.tokens or ())):
+        for view, it in zip(_views(report.views), found, strict=False):
+            row = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
+            table.add_row(f"{view}, {unit}", *map(str, row))
+    return table
+
+
+def _views(views: int) -> list[str]:
+    if views == 1:
+        return ["sentence"]
+    hard = ["hard negative"] if views == 3 else [f"hard negative {k}" for k in range(1, views - 1)]
+    return ["anchor", "positive", *hard]
+
+
+def _found(finding: Finding, report: Report) -> str:
+    lines = (where.removeprefix(report.source) for where in finding.first)
+    first = f", first at {', '.join(lines)}" if finding.first else ""
+    return f"{_plural(finding.count, 'example')}{first}"
+
+
+def _shown(sentence: str) -> str:
+    """A sentence on one line, safe to print, its end left out if it is long."""
+    line = "".join(c if c.isprintable() else " " for c in " ".join(sentence.split()))
+    return line if len(line) <= _ENOUGH else f"{line[:_ENOUGH]}..."
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,257 @@
+"""What a file holds, and what about it would make training worse than it could be."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from contrasent.data.examples import Examples, portions
+from contrasent.data.store import TokenSource
+from contrasent.data.text import open_examples
+from contrasent.errors import DataError
+
+_SHOWN = 3
+_TOLD_EVERY = 1000
+# C0 and C1 without tab and line ends. C1 usually is Windows-1252 that was read as Latin-1.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# UTF-8 that was read as Latin-1 or Windows-1252: its two to four bytes as letters of their own.
+_MOJIBAKE = re.compile(
+    "[\u00c2-\u00c5\u00d0\u00d1][\u0080-\u00bf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc"
+    "\u2018-\u2022\u2026\u2030\u2039\u203a\u20ac\u2122]"
+    "|\u00e2(?:\u20ac|\u0080)|\u00ef\u00bb\u00bf|\u00f0[\u0178\u009f]"
+)
+_REPLACED = "\ufffd"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How often something was found, and where first."""
+
+    count: int = 0
+    first: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """How long sentences are, in words (between white space) or tokens (with special ones)."""
+
+    minimum: int
+    median: float
+    mean: float
+    p95: int
+    maximum: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What was found in a source of examples.
+
+    Attributes:
+        source: what was checked.
+        columns: which columns were understood as sentences, and how.
+        sha256: hash of the content and of the columns.
+        views: V, sentences per example.
+        examples: rows that training would use.
+        skipped: rows with an empty sentence, which training leaves out.
+        blank: blank lines, which training leaves out.
+        unreadable: rows at which training would stop; ``first`` holds the messages.
+        repeated: examples whose first sentence an earlier example has, letter by letter.
+        identical: examples whose anchor is its positive; None if there is no positive.
+        replaced: examples with U+FFFD, which stands for bytes that once could not be read.
+        control: examples with control characters.
+        mojibake: examples that look like UTF-8 once read as Latin-1 or Windows-1252.
+        words: lengths of each view; empty if there is no example.
+        tokens: the same in tokens; None without a tokenizer.
+        max_tokens: the limit that ``cut`` is counted at.
+        cut: sentences longer than ``max_tokens``; None without a tokenizer.
+        shown: the first examples.
+    """
+
+    source: str
+    columns: str
+    sha256: str
+    views: int
+    examples: int
+    skipped: int
+    blank: int
+    unreadable: Finding
+    repeated: int
+    identical: Finding | None
+    replaced: Finding
+    control: Finding
+    mojibake: Finding
+    words: tuple[Lengths, ...]
+    tokens: tuple[Lengths, ...] | None
+    max_tokens: int
+    cut: int | None
+    shown: tuple[tuple[str, ...], ...]
+
+    def require_usable(self) -> None:
+        """Make sure that training can use the source.
+
+        Raises:
+            DataError: a row cannot be read, or there are fewer than 2 examples.
+        """
+        if count := self.unreadable.count:
+            rows = "1 row" if count == 1 else f"{count} rows"
+            raise DataError(
+                f"{rows} of {self.source} cannot be read, at which training would stop: "
+                f"{self.unreadable.first[0]}"
+            )
+        if self.examples < 2:
+            raise DataError(
+                f"{self.source} holds {self.examples} example{'s' if self.examples != 1 else ''} "
+                "without an empty sentence; training needs at least 2"
+            )
+
+
+def check(
+    source: str,
+    columns: Sequence[str] | None = None,
+    tokenizer: TokenSource | None = None,
+    max_tokens: int = 32,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Read a whole source as training would, but go on after rows that cannot be read.
+
+    Args:
+        source: as for :func:`contrasent.data.text.open_examples`.
+        columns: as for :func:`contrasent.data.text.open_examples`.
+        tokenizer: counts tokens.
+        max_tokens: the training's limit, special tokens included.
+        progress: is told now and then how many further examples were read.
+
+    Raises:
+        DataError: the source as a whole cannot be read.
+        ConfigError: ``columns`` does not fit the source.
+    """
+    examples = open_examples(source, columns)
+    survey = _Survey(examples.views)
+    tokens = _Histograms(examples.views)
+    rows = survey.watched(examples, progress)
+    for portion in portions(rows):
+        if tokenizer is not None:
+            ids, _ = tokenizer.ids(portion, None)
+            tokens.add([len(row) for row in ids])
+    return Report(
+        source=source,
+        columns=examples.columns,
+        sha256=examples.sha256,
+        views=examples.views,
+        examples=survey.examples,
+        skipped=examples.skipped,
+        blank=examples.blank,
+        unreadable=survey.unreadable.finding(),
+        repeated=survey.repeated(),
+        identical=survey.identical.finding() if examples.views > 1 else None,
+        replaced=survey.replaced.finding(),
+        control=survey.control.finding(),
+        mojibake=survey.mojibake.finding(),
+        words=survey.words.lengths(),
+        tokens=None if tokenizer is None else tokens.lengths(),
+        max_tokens=max_tokens,
+        cut=None if tokenizer is None else tokens.above(max_tokens),
+        shown=tuple(survey.shown),
+    )
+
+
+@dataclass(slots=True)
+class _Found:
+    """A :class:`Finding` that still grows."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, where: str) -> None:
+        self.count += 1
+        if len(self.first) < _SHOWN:
+            self.first.append(where)
+
+    def finding(self) -> Finding:
+        return Finding(self.count, tuple(self.first))
+
+
+class _Histograms:
+    """How often every length occurs, for each of V views."""
+
+    def __init__(self, views: int) -> None:
+        self._counts: list[Counter[int]] = [Counter() for _ in range(views)]
+
+    def add(self, lengths: Sequence[int]) -> None:
+        """Count the lengths of whole examples, one example after the other."""
+        views = len(self._counts)
+        for view, counts in enumerate(self._counts):
+            counts.update(lengths[view::views])
+
+    def above(self, limit: int) -> int:
+        return sum(n for counts in self._counts for length, n in counts.items() if length > limit)
+
+    def lengths(self) -> tuple[Lengths, ...]:
+        return tuple(_lengths(counts) for counts in self._counts if counts)
+
+
+def _lengths(counts: Counter[int]) -> Lengths:
+    values = np.array(sorted(counts))
+    weights = np.array([counts[value] for value in values.tolist()])
+    reached = np.cumsum(weights)
+    total = int(reached[-1])
+
+    def at(rank: int) -> int:
+        """The length of the sentence of a rank, counted from 1, shortest first."""
+        return int(values[np.searchsorted(reached, rank)])
+
+    return Lengths(
+        minimum=int(values[0]),
+        median=(at((total + 1) // 2) + at(total // 2 + 1)) / 2,
+        mean=float((values * weights).sum() / total),
+        p95=at(-(-95 * total // 100)),
+        maximum=int(values[-1]),
+    )
+
+
+class _Survey:
+    """Looks at examples while they pass, in memory of 8 bytes per example."""
+
+    def __init__(self, views: int) -> None:
+        self.examples = 0
+        self.words = _Histograms(views)
+        self.unreadable, self.identical = _Found(), _Found()
+        self.replaced, self.control, self.mojibake = _Found(), _Found(), _Found()
+        self.shown: list[tuple[str, ...]] = []
+        self._hashes = array("q")
+
+    def watched(
+        self, examples: Examples, progress: Callable[[int], None] | None
+    ) -> Iterator[tuple[str, ...]]:
+        """Yield the sentences of ``examples``, each looked at."""
+        for where, sentences in examples.read(lambda error: self.unreadable.add(str(error))):
+            self._look(where, sentences)
+            if progress is not None and not self.examples % _TOLD_EVERY:
+                progress(_TOLD_EVERY)
+            yield sentences
+
+    def repeated(self) -> int:
+        """Examples whose first sentence has the hash of an earlier one."""
+        hashes = np.frombuffer(self._hashes, dtype=np.int64)
+        return len(hashes) - len(np.unique(hashes))
+
+    def _look(self, where: str, sentences: tuple[str, ...]) -> None:
+        self.examples += 1
+        if len(self.shown) < _SHOWN:
+            self.shown.append(sentences)
+        self.words.add([len(sentence.split()) for sentence in sentences])
+        self._hashes.append(hash(sentences[0]))
+        if len(sentences) > 1 and sentences[0] == sentences[1]:
+            self.identical.add(where)
+        text = "\t".join(sentences)
+        if _REPLACED in text:
+            self.replaced.add(where)
+        if _CONTROL.search(text):
+            self.control.add(where)
+        if not text.isascii() and _MOJIBAKE.search(text):
+            self.mojibake.add(where)

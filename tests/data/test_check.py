@@ -1,0 +1,184 @@
+import json
+import statistics
+
+import numpy as np
+import pytest
+from tiny_tokenizers import bert_folder
+from typer.testing import CliRunner
+
+from contrasent.data import examples as examples_module
+from contrasent.data.check import Finding, check
+from contrasent.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(name, content):
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(data)
+        return str(tmp_path / name)
+
+    return written
+
+
+def lengths(values):
+    ordered = sorted(values)
+    return {
+        "minimum": ordered[0],
+        "median": statistics.median(ordered),
+        "mean": pytest.approx(statistics.mean(ordered)),
+        "p95": next(v for k, v in enumerate(ordered, 1) if k >= 0.95 * len(ordered)),
+        "maximum": ordered[-1],
+    }
+
+
+def as_dict(found):
+    return {name: getattr(found, name) for name in found.__slots__}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 19, 20, 21, 100])
+@pytest.mark.parametrize("views", [1, 3])
+def test_lengths_are_those_of_every_view(write, bert, monkeypatch, count, views):
+    monkeypatch.setattr(examples_module, "_SENTENCES_AT_ONCE", 7)
+    random = np.random.default_rng(count)
+    rows = [[" ".join("a" * random.integers(1, 9)) for _ in range(views)] for _ in range(count)]
+    report = check(write("f.tsv", "".join("\t".join(row) + "\n" for row in rows)), None, bert, 6)
+    words = [[len(row[view].split()) for row in rows] for view in range(views)]
+    assert [as_dict(found) for found in report.words] == [lengths(column) for column in words]
+    assert [as_dict(found) for found in report.tokens] == [
+        lengths([n + 2 for n in column]) for column in words
+    ]
+    assert report.cut == sum(n + 2 > 6 for column in words for n in column)
+    assert (report.examples, report.views, report.max_tokens) == (count, views, 6)
+
+
+def test_without_a_tokenizer_tokens_are_absent(write):
+    report = check(write("f.txt", "a b\nc\n"))
+    assert (report.tokens, report.cut) == (None, None)
+
+
+def test_repeats_and_pairs_of_the_same_sentence_are_counted(write):
+    report = check(write("f.tsv", "a\tb\na\tc\nb\tb\nA\ta\n a \td\nc\tc \n"))
+    assert report.repeated == 2
+    assert report.identical == Finding(2, (f"{report.source}:3", f"{report.source}:6"))
+    assert check(write("f.txt", "a\na\n")).identical is None
+
+
+def test_signs_of_wrong_encoding_are_placed(write):
+    sentences = [
+        "fine: naïve Ångström Ärger À São Ça va Âme ½ °",
+        "caf\ufffd",
+        "bell \x07",
+        "dash \x96",
+        "é".encode().decode("latin-1"),
+        "“quoted”".encode().decode("cp1252", "replace"),
+        "it\u2019s".encode().decode("cp1252"),
+        "ñ ü ö".encode().decode("cp1252"),
+        "привет".encode().decode("latin-1"),
+        "😀".encode().decode("latin-1"),
+        "tab\tinside",
+    ]
+    report = check(write("f.txt", "\n".join(sentences)))
+
+    def lines(finding):
+        return [int(where.rsplit(":", 1)[1]) for where in finding.first]
+
+    assert (report.replaced.count, lines(report.replaced)) == (2, [2, 6])
+    assert lines(report.control)[:2] == [3, 4]
+    assert (report.mojibake.count, lines(report.mojibake)) == (6, [5, 6, 7])
+    assert check(write("g.txt", "\n".join(["1", *sentences[:1], "2"]))).mojibake.count == 0
+
+
+def test_what_is_left_out_is_counted(write):
+    report = check(write("f.csv", "text,id\n\na,1\n,2\n\nb,3\n"))
+    assert (report.examples, report.skipped, report.blank) == (2, 1, 2)
+    assert report.shown == (("a",), ("b",))
+    assert report.columns == "text as the sentence (by name; ignored: id)"
+
+
+def test_unreadable_rows_are_told_and_the_rest_is_checked(write):
+    rows = b"a,b\n" + b"c\n" * 5 + b"d,\xff\n" + b"e,f\n" * 4
+    report = check(write("f.csv", rows))
+    assert report.examples == 5
+    assert report.unreadable.count == 6
+    assert [message.split(": ")[0] for message in report.unreadable.first] == [
+        f"{report.source}:{line}" for line in (2, 3, 4)
+    ]
+    with pytest.raises(DataError) as caught:
+        report.require_usable()
+    said = f"6 rows of {report.source} cannot be read, at which training would stop: "
+    assert str(caught.value).startswith(f"{said}{report.source}:2: 1 column, but the first row")
+
+
+def test_too_few_examples_are_not_usable(write):
+    with pytest.raises(DataError, match=r"f.csv holds 1 example without .*at least 2"):
+        check(write("f.csv", "a,b\n,c\n")).require_usable()
+    empty = check(write("f.csv", ",c\n"), progress=lambda _: None)
+    assert (empty.words, empty.examples) == ((), 0)
+    with pytest.raises(DataError, match="holds 0 examples"):
+        empty.require_usable()
+    check(write("f.csv", "a,b\nd,c\n")).require_usable()
+
+
+def test_progress_is_told_by_the_thousand(write):
+    done = []
+    check(write("f.txt", "a\n" * 2500), progress=done.append)
+    assert done == [1000, 1000]
+
+
+@pytest.fixture
+def run():
+    from contrasent.cli.app import app
+
+    def call(*words, expect=0):
+        result = CliRunner().invoke(app, ["data", "check", *words])
+        assert result.exit_code == expect, result.output
+        return result
+
+    return call
+
+
+def test_the_command_prints_tables(run, write, tmp_path):
+    path = write("f.csv", 'anchor,positive\na b,"c\n d"\na b,a b\n[red]e[/red],\x1b[31mf\n')
+    said = run(path, "--encoder", str(bert_folder(tmp_path / "bert")), "--max-tokens", "3").stdout
+    lines = [line.split(maxsplit=1) for line in said.splitlines() if line.strip()]
+    told = {line[0]: line[1] for line in lines if len(line) == 2}
+    assert told["file"] == path
+    assert told["columns"] == "anchor as anchor, positive as positive (by name)"
+    assert told["examples"] == "3 of 2 sentences each"
+    assert told["repeated"] == "1 example (33.3%) with an earlier one's anchor"
+    assert told["identical"] == "anchor and positive in 1 example, first at :4"
+    assert told["control"] == "characters in 1 example, first at :5"
+    assert told["cut"] == "6 sentences (100.0%) longer than 3 tokens"
+    assert "anchor, words        1        2    1.7     2     2" in said
+    assert "positive, tokens" in said
+    assert "  positive: c d\n" in said
+    assert "  anchor: [red]e[/red]\n  positive:  [31mf\n" in said
+    assert "\x1b" not in said
+
+
+def test_the_command_prints_json(run, write):
+    path = write("f.tsv", "é\tb\nc\td\n")
+    found = json.loads(run(path, "--json", "--columns", "1, 0").stdout)
+    assert found["shown"] == [["b", "é"], ["d", "c"]]
+    assert found["words"][0]["maximum"] == 1
+    assert found["unreadable"] == {"count": 0, "first": []}
+    assert found["tokens"] is None
+
+
+def test_the_command_ends_with_2_for_what_training_would_refuse(run, write):
+    result = run(write("f.csv", "a,b\nc\nd,e\n"), expect=2)
+    assert "unreadable  1 row\n" in result.stdout
+    assert "f.csv:2: 1 column, but the first row has 2" in result.stdout
+    assert "error: 1 row of" in result.stderr
+    assert not result.stderr.startswith("\n")
+    for path, said in [
+        (write("f.txt", ""), "f.txt is empty"),
+        (write("g.txt", "alone\n"), "g.txt holds 1 example"),
+        ("gone.txt", "there is no file gone.txt"),
+    ]:
+        assert said in run(path, expect=2).stderr
+    path = write("h.tsv", "sent0\tsent1\na\tb\n")
+    assert "Did you mean 'sent0'?" in run(path, "--columns", "sent00", expect=2).stderr
+    with pytest.raises(ConfigError):
+        check(path, ["sent00"])

@@ -1,0 +1,54 @@
+"""Reading, tokenising and iterating stay within a bound that does not grow with the data."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import json, resource, sys
+import transformers
+from contrasent.data.loader import Loader
+from contrasent.data.store import tokenize
+from contrasent.data.text import open_examples
+from contrasent.data.tokens import Tokenizer
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+text, vocabulary, cache = sys.argv[1:]
+imports = peak()
+store = tokenize(open_examples(text), Tokenizer.load(vocabulary), 32, cache)
+loader = Loader(store, batch_size=64, seed=0, views=2)
+read = sum(batch.examples for batch in loader.stream(0, loader.steps_per_epoch))
+told = {"read": read, "tokens": store.manifest.tokens, "imports": imports, "peak": peak()}
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.acceptance
+def test_two_hundred_thousand_lines_need_little_memory(shared, tmp_path):
+    lines = 200_000
+    text = tmp_path / "text.txt.gz"
+    with gzip.open(shared / "data/wiki/wiki1m_style.txt.gz") as whole:
+        text.write_bytes(gzip.compress(b"".join(islice(whole, lines)), 1))
+    vocabulary = shared / "data/tokenizers/bert-base-uncased"
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(text), str(vocabulary), str(tmp_path / "cache")],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TOKENIZERS_PARALLELISM": "true"},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=300,
+    )
+    told = json.loads(found.stdout)
+    assert (told["read"], told["tokens"]) == (lines, 4_777_211)
+    mebibyte = 1024 if sys.platform == "linux" else 1024**2
+    assert told["peak"] < 1000 * mebibyte
+    assert told["peak"] - told["imports"] < 200 * mebibyte
