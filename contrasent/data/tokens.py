@@ -26,6 +26,7 @@ _VOCABULARIES = (
 _DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json")
 _SANE_LIMIT = 1_000_000
 _KEPT_BACKENDS = 4
+_LONGEST_REASON = 200
 
 
 class Tokenizer:
@@ -181,4 +182,5 @@ def _refuse_unencodable(texts: Sequence[str]) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."

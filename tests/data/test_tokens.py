@@ -137,9 +137,25 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_damaged_tokenizer_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "trunc')
-    with pytest.raises(CheckpointError, match=f"cannot read the tokenizer of {tmp_path}: .+json"):
+    with pytest.raises(CheckpointError, match=f"cannot read the tokenizer of {tmp_path}: .+; save"):
         Tokenizer.load(tmp_path)
+
+
+def test_only_the_beginning_of_a_long_reason_is_told(tmp_path, monkeypatch):
+    from transformers import AutoTokenizer
+
+    def fail(*_, **__):
+        raise ValueError("many models: " + "bert, " * 999 + "\nand a second line")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", fail)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.load(tmp_path)
+    assert "many models: bert, bert" in str(caught.value)
+    assert "...; save it with a fast tokenizer" in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 def test_a_tokenizer_written_in_python_is_refused(tmp_path, monkeypatch):
