@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform
 
 import yaml
 from pydantic import (
@@ -30,7 +30,7 @@ T = TypeVar("T")
 def settings(cls: type[T]) -> type[T]:
     """Make a frozen class of checked settings; the docstring under a field explains it."""
     config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-    return dataclass(frozen=True, kw_only=True, config=config)(cls)
+    return cast(type[T], dataclass(frozen=True, kw_only=True, config=config)(cls))
 
 
 @settings
@@ -193,7 +193,7 @@ def to_yaml(recipe: Recipe) -> str:
     return content
 
 
-def checked(cls: Callable[..., T], content: Mapping[str, Any], where: str) -> T:
+def checked(cls: type[T], content: Mapping[str, Any], where: str) -> T:
     """Make ``cls`` of ``content``.
 
     Raises:

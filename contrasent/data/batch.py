@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -57,7 +58,7 @@ class Batch:
         """``(S,)`` int64: the number of the first sentence of the batch with the same tokens."""
         tokens, offsets = self.token_ids.cpu().numpy(), self.offsets.tolist()
         first: dict[bytes, int] = {}
-        texts = (tokens[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False))
+        texts = (tokens[a:b].tobytes() for a, b in pairwise(offsets))
         found = [first.setdefault(text, s) for s, text in enumerate(texts)]
         return torch.tensor(found, device=self.token_ids.device)
 

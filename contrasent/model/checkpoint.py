@@ -66,7 +66,8 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
         stated = _plain(str(name), folder, pooler, head)
     backbone = load_backbone(stated.transformer)
     tokenizer = Tokenizer.load(stated.transformer)
-    rows = backbone.model.get_input_embeddings().weight.shape[0]
+    embeddings: Any = backbone.model.get_input_embeddings()
+    rows = embeddings.weight.shape[0]
     if tokenizer.vocabulary > rows:
         raise CheckpointError(
             f"the tokenizer in {folder} has {tokenizer.vocabulary} token ids, its weights only "
@@ -76,7 +77,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     return Parts(
         backbone=backbone,
         tokenizer=tokenizer,
-        pooler=pooler or stated.pooler,
+        pooler=pooler or _saved_name(folder, stated.pooler, backbone.depth),
         head=_head(stated, folder) if wanted == "mlp" else None,
         normalize=stated.normalize,
         max_tokens=stated.max_tokens,
@@ -133,16 +134,31 @@ def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_
     return st_modules.Stated(transformer=folder, pooler="cls", head=published or "none")
 
 
+def _saved_name(folder: Path, name: str, depth: int) -> str:
+    """Of several poolers that are one in a shallow model, the one the encoder was saved with."""
+    path = folder / INFO_FILE
+    if not path.is_file():
+        return name
+    try:
+        saved = POOLERS.get(json.loads(path.read_text(encoding="utf-8"))["pooler"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    stated = POOLERS[name]
+    if saved is None or saved.first_only != stated.first_only:
+        return name
+    return saved.name if saved.shares(depth) == stated.shares(depth) else name
+
+
 def _head(stated: st_modules.Stated, folder: Path) -> MlpHead:
     """The stored head.
 
     Raises:
         CheckpointError: none is stored, so that it would be random.
     """
+    names: tuple[str, ...] = _STORED_HEADS
+    source = stated.transformer
     if stated.dense is not None:
         names, source = ("linear",), stated.dense
-    else:
-        names, source = _STORED_HEADS, stated.transformer
     tensors = read_tensors(source, [f"{n}.{part}" for n in names for part in ("weight", "bias")])
     for name in names:
         weight, bias = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")

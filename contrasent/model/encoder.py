@@ -177,7 +177,7 @@ class SentenceEncoder(nn.Module):
         pooled = self._pooler(states, batch)
         if self.head is not None:
             pooled = self.head(pooled)
-        return Encoded(pooled.unflatten(0, (batch.views, -1)), states)
+        return Encoded(pooled.float().view(batch.views, -1, self.width), states)
 
     def encode(
         self,

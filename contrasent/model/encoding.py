@@ -24,7 +24,10 @@ def token_ids(
     """Token ids of ``texts``, and how many of them were cut at ``encoder.max_tokens``.
 
     Args:
+        encoder: gives the tokenizer and the limit.
+        texts: the sentences.
         before: how many sentences of the same call came before, for the messages.
+        on_overflow: ``warn``, ``error`` or ``truncate``; only ``error`` matters here.
 
     Raises:
         DataError: an item is not a string, or one is too long under ``on_overflow="error"``.
@@ -51,6 +54,8 @@ def embed(
     """Embed sentences given as token ids, ``(N, D)`` float32 in their order.
 
     Args:
+        encoder: put into evaluation mode meanwhile.
+        ids: the token ids of N sentences.
         batch_tokens: padded tokens computed at once.
         precision: ``fp32`` or ``bf16``.
         advance: told how many more sentences are done, batch by batch.

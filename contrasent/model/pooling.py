@@ -30,6 +30,11 @@ class Pooler:
     layers: tuple[int, ...]
     first_only: bool = False
 
+    def shares(self, depth: int) -> dict[int, float]:
+        """How much each state of a model of ``depth`` layers counts, by its number from 0."""
+        numbers = [layer % (depth + 1) for layer in self.layers]
+        return {number: numbers.count(number) / len(numbers) for number in sorted(numbers)}
+
     def __call__(self, states: Mapping[int, Tensor], batch: Batch) -> Tensor:
         """Pool ``states`` to ``(S, D)``.
 

@@ -43,7 +43,7 @@ def matrix_precision(precision: str, device: torch.device) -> AbstractContextMan
 
 def _has_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "cpu":
         described = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
         return bool(described.get("avx512_bf16") or described.get("amx_bf16"))

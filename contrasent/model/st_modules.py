@@ -108,7 +108,7 @@ def write(
     parts = ["Transformer"]
     if chosen.layers != (-1,):
         parts.append(_LAYERS)
-        _write_layers(folder / f"1_{_LAYERS}", chosen.layers, width, depth)
+        _write_layers(folder / f"1_{_LAYERS}", chosen.shares(depth), width, depth)
         # sentence-transformers hands on the states of every layer only if the config asks for it.
         config = _json(folder / "config.json")
         _write_json(folder / "config.json", {**config, "output_hidden_states": True})
@@ -158,16 +158,16 @@ def _layer_pooler(path: Path) -> str:
         shares = (weights / weights.sum()).tolist()
         used = {start + n: round(share, 6) for n, share in enumerate(shares) if share}
         for name, known in POOLERS.items():
-            if used == {n % (depth + 1): 0.5 for n in known.layers}:
+            if not known.first_only and used == known.shares(depth):
                 return name
     raise CheckpointError(f"{path} weighs layers in a way that is none of our poolers")
 
 
-def _write_layers(path: Path, layers: tuple[int, ...], width: int, depth: int) -> None:
-    numbers = [layer % (depth + 1) for layer in layers]
-    start = min(numbers)
+def _write_layers(path: Path, shares: dict[int, float], width: int, depth: int) -> None:
+    start = min(shares)
     weights = torch.zeros(depth + 1 - start)
-    weights[[number - start for number in numbers]] = 1.0
+    for number, share in shares.items():
+        weights[number - start] = share
     config = {
         "word_embedding_dimension": width,
         "layer_start": start,

@@ -129,7 +129,7 @@ def _without_pooler(config: Any) -> dict[str, bool]:
     """Ask for no pooler where the architecture can do without: it would be random, and saved."""
     import transformers
 
-    found = transformers.MODEL_MAPPING.get(type(config), None)
+    found: Any = transformers.MODEL_MAPPING.get(type(config), None)
     takes = found is not None and "add_pooling_layer" in inspect.signature(found).parameters
     return {"add_pooling_layer": False} if takes else {}
 
@@ -137,8 +137,9 @@ def _without_pooler(config: Any) -> dict[str, bool]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep ``transformers`` from reporting on what we check and say ourselves."""
-    from transformers.utils import logging
+    import transformers
 
+    logging: Any = transformers.logging
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()

@@ -74,7 +74,7 @@ class SimCSE(Objective):
 
 def _duplicates(batch: Batch) -> Tensor:
     """``(B, C)``, where a candidate has the text of the anchor or of the anchor's positive."""
-    anchor, *others = batch.same_text().view(batch.views, -1)
+    anchor, *others = batch.same_text().view(batch.views, -1).unbind()
     candidates = torch.cat(others)
     return (candidates == anchor.unsqueeze(1)) | (candidates == others[0].unsqueeze(1))
 

@@ -32,7 +32,7 @@ class AutoBackbone(Backbone):
     def forward(
         self, batch: Batch, layers: Sequence[int] = (-1,), *, first_only: bool = False
     ) -> dict[int, Tensor]:
-        sentences = batch.token_ids.split(batch.lengths.tolist())
+        sentences = torch.split(batch.token_ids, batch.lengths.tolist())
         padding = self.model.config.pad_token_id or 0
         padded = pad_sequence(list(sentences), batch_first=True, padding_value=padding)
         mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)

@@ -1,0 +1,165 @@
+"""AutoBackbone: other architectures give what transformers gives, and survive saving."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from padded import gradients, ids_of, packed_states, padded_states
+from tiny_models import SENTENCES, SIZES, transformer, word_piece
+
+from contrasent.data.batch import pack
+from contrasent.model.backbones.auto import AutoBackbone
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.weights import load_backbone
+
+LIMIT = 64
+
+
+def mpnet(vocabulary):
+    return transformers.MPNetConfig(
+        vocab_size=vocabulary, max_position_embeddings=LIMIT + 2, pad_token_id=1, **SIZES
+    )
+
+
+def electra(vocabulary):
+    return transformers.ElectraConfig(
+        vocab_size=vocabulary, max_position_embeddings=LIMIT, embedding_size=8, **SIZES
+    )
+
+
+def albert(vocabulary):
+    return transformers.AlbertConfig(
+        vocab_size=vocabulary, max_position_embeddings=LIMIT, embedding_size=8, **SIZES
+    )
+
+
+def modernbert(vocabulary):
+    specials = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
+    return transformers.ModernBertConfig(
+        vocab_size=vocabulary,
+        max_position_embeddings=LIMIT,
+        local_attention=8,
+        attention_dropout=0.1,
+        mlp_dropout=0.1,
+        **specials,
+        **SIZES,
+    )
+
+
+def deberta_v2(vocabulary):
+    return transformers.DebertaV2Config(
+        vocab_size=vocabulary,
+        max_position_embeddings=LIMIT,
+        relative_attention=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        **SIZES,
+    )
+
+
+def t5(vocabulary):
+    return transformers.T5Config(
+        vocab_size=vocabulary, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2
+    )
+
+
+def causal_bert(vocabulary):
+    return transformers.BertConfig(
+        vocab_size=vocabulary, max_position_embeddings=LIMIT, is_decoder=True, **SIZES
+    )
+
+
+CONFIGS = {
+    config.__name__: config
+    for config in (mpnet, electra, albert, modernbert, deberta_v2, t5, causal_bert)
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def folder(request, tmp_path_factory):
+    """A plain Hugging Face folder of an architecture that PackedBert does not compute."""
+    folder = tmp_path_factory.mktemp("auto") / request.param
+    config = CONFIGS[request.param](word_piece(folder, LIMIT, "PreTrainedTokenizerFast"))
+    kind = (
+        transformers.AutoModelForTextEncoding if request.param == "t5" else transformers.AutoModel
+    )
+    transformer(config, kind=kind).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def backbone(folder):
+    return load_backbone(folder)
+
+
+def test_states_and_gradients_are_those_of_transformers(backbone):
+    assert isinstance(backbone, AutoBackbone)
+    backbone.eval()
+    sentences = ids_of([6, 1, 30, 64, 2], 50)
+    expected = padded_states(backbone.model, sentences)
+    states = packed_states(backbone, sentences)
+    last = len(expected) - 1
+    assert last == backbone.depth == 2
+    for layer, (mine, theirs) in enumerate(zip(states, expected, strict=True)):
+        assert mine.shape == (103, backbone.width)
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5, msg=f"layer {layer}")
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(state.shape, generator=generator) for state in states]
+    wanted = gradients(backbone.model, expected, weights)
+    for name, gradient in gradients(backbone.model, states, weights).items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=0, atol=1e-5, msg=name)
+
+
+def test_first_rows_and_layers_from_either_end(backbone):
+    backbone.eval()
+    batch = pack(ids_of([3, 5], 50))
+    states = backbone(batch, [0, -3, 1, -2, 2, -1])
+    for front, back in ((0, -3), (1, -2), (2, -1)):
+        assert torch.equal(states[front], states[back])
+    rows = backbone(batch, [-1], first_only=True)[-1]
+    torch.testing.assert_close(rows, states[-1][batch.offsets[:-1]])
+
+
+def test_the_longest_sentence_it_promises_can_be_computed(backbone):
+    backbone.eval()
+    longest = min(backbone.max_tokens, 100)
+    state = backbone(pack(ids_of([longest], 50)), [-1])[-1]
+    assert state.isfinite().all()
+
+
+def test_a_longer_sentence_than_promised_has_no_position():
+    backbone = AutoBackbone(transformer(mpnet(60)))
+    assert backbone.max_tokens == LIMIT
+    with pytest.raises(IndexError):
+        backbone(pack(ids_of([LIMIT + 1], 50)), [-1])
+
+
+@pytest.mark.parametrize("pooler", ["cls", "mean", "mean_top2", "mean_first_last"])
+def test_saved_and_loaded_it_embeds_the_same(folder, pooler, tmp_path):
+    encoder = SentenceEncoder.load(folder, pooler=pooler, head="none", device="cpu")
+    rows = encoder.encode(SENTENCES, precision="fp32")
+    encoder.save(tmp_path / "saved")
+    loaded = SentenceEncoder.load(tmp_path / "saved", device="cpu")
+    assert (loaded.pooler, loaded.max_tokens) == (pooler, encoder.max_tokens)
+    assert loaded.fingerprint() == encoder.fingerprint()
+    assert np.array_equal(loaded.encode(SENTENCES, precision="fp32"), rows)
+
+
+def test_a_sentence_has_the_same_embedding_alone_and_in_company(folder):
+    encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
+    together = encoder.encode(SENTENCES, precision="fp32")
+    alone = np.concatenate([encoder.encode([s], precision="fp32") for s in SENTENCES])
+    np.testing.assert_allclose(alone, together, rtol=0, atol=1e-5)
+
+
+def test_bf16_is_close(folder):
+    encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
+    exact = torch.from_numpy(encoder.encode(SENTENCES, precision="fp32"))
+    rough = torch.from_numpy(encoder.encode(SENTENCES, precision="bf16"))
+    assert torch.cosine_similarity(exact, rough, dim=-1).min() > 0.995
+
+
+def test_dropout_is_drawn_for_each_view(backbone):
+    backbone.set_dropout(0.1)
+    one, two = backbone.train()(pack(ids_of([4, 6], 50) * 2, views=2), [-1])[-1].chunk(2)
+    assert not torch.isclose(one, two).all(dim=1).any()
