@@ -163,6 +163,26 @@ def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
     assert len(list(watched.stream(3, 3))) == 0
 
 
+def test_a_consumer_that_stops_waits_for_one_batch_and_not_for_all_that_were_due():
+    asked, go = [], threading.Event()
+
+    class Slow:
+        views = 1
+
+        def __len__(self):
+            return 8
+
+        def gather(self, examples, _):
+            asked.append(examples)
+            assert len(asked) == 1 or go.wait(10)
+            return np.zeros(2, dtype=np.int64), np.arange(3)
+
+    with closing(Loader(Slow(), batch_size=2, seed=0).stream(0, 100)) as batches:
+        next(batches)
+        threading.Timer(0.2, go.set).start()
+    assert len(asked) == 2
+
+
 def test_what_goes_wrong_in_the_thread_is_raised_to_the_consumer():
     def gather(*_):
         raise OSError("the disk is gone")

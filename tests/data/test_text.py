@@ -94,6 +94,12 @@ def test_quoted_csv_cells_may_hold_commas_quotes_and_line_ends(write):
     assert list(open_examples(write("f.csv", text))) == [('a, "b"', "two\r\nlines"), ("c", "d")]
 
 
+def test_a_header_may_follow_blank_lines(write):
+    examples = open_examples(write("f.csv", "\n\nsent0,sent1\n\na,b\nsent0,sent1\n"))
+    assert list(examples) == [("a", "b"), ("sent0", "sent1")]
+    assert examples.blank == 3
+
+
 def test_quotes_in_tsv_are_literal(write):
     text = '"a" b\t"c\nd\te"\n'
     assert list(open_examples(write("f.tsv", text))) == [('"a" b', '"c'), ("d", 'e"')]
