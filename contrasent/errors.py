@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -38,3 +40,11 @@ def pick(kind: str, name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ConfigError(f"unknown {kind} {name!r}; choose one of {', '.join(choices)}.{hint}")
+
+
+def warn(message: str) -> None:
+    """Warn about something that may not be what the user meant, at the line that called us."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "contrasent":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)

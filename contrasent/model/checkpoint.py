@@ -7,14 +7,13 @@ folders that their training scripts wrote.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from contrasent.data.tokens import Tokenizer
-from contrasent.errors import CheckpointError, pick
+from contrasent.errors import CheckpointError, pick, warn
 from contrasent.files import writing_folder
 from contrasent.model import st_modules
 from contrasent.model.backbones.base import Backbone
@@ -125,11 +124,10 @@ def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_
     """What a folder without `modules.json` is taken for."""
     published = PUBLISHED_HEADS.get(name)
     if published is None and (pooler is None or head is None):
-        warnings.warn(
+        warn(
             f"{folder} does not say how it makes an embedding: taking pooler "
             f"{pooler or 'cls'!r} with head {head or 'none'!r}. Supervised SimCSE checkpoints "
-            "need head 'mlp'; pass pooler and head to choose, and to silence this",
-            stacklevel=4,
+            "need head 'mlp'; pass pooler and head to choose, and to silence this"
         )
     return st_modules.Stated(transformer=folder, pooler="cls", head=published or "none")
 

@@ -6,10 +6,8 @@ Shapes: N sentences of a call, S sentences of a batch, D embedding width.
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,11 +21,10 @@ from contrasent.data.tokens import Tokenizer
 from contrasent.errors import ConfigError, pick
 from contrasent.model import checkpoint
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.encoding import embed, token_ids, unit_rows
+from contrasent.model.encoding import How, stream
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.precision import default_device, resolve_precision
-from contrasent.model.progress import sentence_progress
 
 ON_OVERFLOW = ("error", "truncate", "warn")
 _CHUNK = 65_536
@@ -238,28 +235,23 @@ class SentenceEncoder(nn.Module):
         Args as in :meth:`encode`; ``chunk`` sentences are read, sorted by length and embedded at
         a time.
 
-        Yields:
-            ``(chunk, D)`` float32, rows in the order of ``sentences``; the last may be shorter.
+        Returns:
+            An iterator of ``(chunk, D)`` float32, rows in the order of ``sentences``; the last may
+            be shorter. Settings are checked at once, sentences as they are read.
         """
         if isinstance(sentences, str):
             raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")
         pick("on_overflow", on_overflow, ON_OVERFLOW)
-        budget = batch_tokens or (4096 if self.device.type == "cpu" else 65_536)
+        usual = 4096 if self.device.type == "cpu" else 65_536
+        budget = usual if batch_tokens is None else batch_tokens
         if budget < 1 or chunk < 1:
-            raise ConfigError(f"batch_tokens {batch_tokens} and chunk {chunk} must be above 0")
-        resolved = resolve_precision(precision, self.device)
-        unit = self.normalize if normalize is None else normalize
-        total = len(sentences) if isinstance(sentences, Sequence) else None
-        truncated = 0
-        with sentence_progress(total, show_progress) as advance:
-            rest, done = iter(sentences), 0
-            while texts := list(islice(rest, chunk)):
-                ids, cut = token_ids(self, texts, done, on_overflow)
-                truncated, done = truncated + cut, done + len(texts)
-                rows = embed(self, ids, budget, resolved, advance)
-                yield unit_rows(rows) if unit else rows
-        if truncated and on_overflow == "warn":
-            warnings.warn(
-                f"{truncated} of {done} sentences were cut at {self.max_tokens} tokens",
-                stacklevel=2,
-            )
+            raise ConfigError(f"batch_tokens {budget} and chunk {chunk} must be above 0")
+        how = How(
+            chunk=chunk,
+            batch_tokens=budget,
+            normalize=self.normalize if normalize is None else normalize,
+            precision=resolve_precision(precision, self.device),
+            show_progress=show_progress,
+            on_overflow=on_overflow,
+        )
+        return stream(self, sentences, how)

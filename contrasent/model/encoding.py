@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,11 +13,39 @@ import torch
 from torch import nn
 
 from contrasent.data.batch import pack
-from contrasent.errors import DataError
+from contrasent.errors import DataError, warn
 from contrasent.model.precision import matrix_precision
+from contrasent.model.progress import sentence_progress
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """Checked settings of one call of `SentenceEncoder.encode_stream`, where they are explained."""
+
+    chunk: int
+    batch_tokens: int
+    normalize: bool
+    precision: str
+    show_progress: bool
+    on_overflow: str
+
+
+def stream(encoder: SentenceEncoder, sentences: Iterable[str], how: How) -> Iterator[np.ndarray]:
+    """Embed ``how.chunk`` sentences at a time; see `SentenceEncoder.encode_stream`."""
+    total = len(sentences) if isinstance(sentences, Sequence) else None
+    truncated = done = 0
+    with sentence_progress(total, how.show_progress) as advance:
+        rest = iter(sentences)
+        while texts := list(islice(rest, how.chunk)):
+            ids, cut = token_ids(encoder, texts, done, how.on_overflow)
+            truncated, done = truncated + cut, done + len(texts)
+            rows = embed(encoder, ids, how.batch_tokens, how.precision, advance)
+            yield unit_rows(rows) if how.normalize else rows
+    if truncated and how.on_overflow == "warn":
+        warn(f"{truncated} of {done} sentences were cut at {encoder.max_tokens} tokens")
 
 
 def token_ids(
@@ -30,11 +60,14 @@ def token_ids(
         on_overflow: ``warn``, ``error`` or ``truncate``; only ``error`` matters here.
 
     Raises:
-        DataError: an item is not a string, or one is too long under ``on_overflow="error"``.
+        DataError: an item is not a string, or is no valid text, or one is too long under
+            ``on_overflow="error"``.
     """
     for number, text in enumerate(texts, start=before):
         if not isinstance(text, str):
             raise DataError(f"sentence {number} is {type(text).__name__}, not a string: {text!r}")
+        if not text.isascii():
+            _require_utf8(number, text)
     ids, cut = encoder.tokenizer.ids(texts, encoder.max_tokens)
     if cut and on_overflow == "error":
         raise DataError(
@@ -42,6 +75,16 @@ def token_ids(
             f"{encoder.max_tokens} tokens; shorten them or pass on_overflow='truncate'"
         )
     return ids, cut
+
+
+def _require_utf8(number: int, text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"sentence {number} cannot be written as UTF-8: character {error.start} is half of a "
+            "surrogate pair; decode the text again, or drop it"
+        ) from error
 
 
 def embed(

@@ -1,0 +1,213 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import SENTENCES
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.model.encoding import by_length
+
+MANY = [f"{a} {b}" for a, b in itertools.product(SENTENCES, ["", "dog", "the cat sits"])]
+LONG = "dog " * 80
+
+
+@pytest.fixture
+def rows(tiny_encoder):
+    return tiny_encoder.encode(MANY, precision="fp32")
+
+
+def test_rows_are_float32_in_the_order_of_the_sentences(tiny_encoder, rows):
+    assert rows.shape == (len(MANY), 16) == (21, tiny_encoder.width)
+    assert rows.dtype == np.float32
+    for sentence, row in zip(MANY, rows, strict=True):
+        alone = tiny_encoder.encode([sentence], precision="fp32")
+        np.testing.assert_allclose(alone[0], row, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 7, 20, 100, 100_000])
+def test_the_batch_budget_does_not_matter(batch_tokens, tiny_encoder, rows):
+    got = tiny_encoder.encode(MANY, batch_tokens=batch_tokens, precision="fp32")
+    np.testing.assert_allclose(got, rows, rtol=0, atol=1e-6)
+
+
+def test_company_and_order_do_not_matter(tiny_encoder, rows):
+    backwards = tiny_encoder.encode(MANY[::-1], precision="fp32")
+    np.testing.assert_allclose(backwards[::-1], rows, rtol=0, atol=1e-6)
+    twice = tiny_encoder.encode([*MANY, *SENTENCES], precision="fp32")
+    np.testing.assert_allclose(twice[: len(MANY)], rows, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [tuple, iter, lambda s: (x for x in s), dict.fromkeys])
+def test_any_iterable_will_do(kind, tiny_encoder, rows):
+    assert np.array_equal(tiny_encoder.encode(kind(MANY), precision="fp32"), rows)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 21, 1000])
+def test_a_stream_gives_chunks_in_order_and_reads_no_further_than_it_must(
+    chunk, tiny_encoder, rows
+):
+    taken = []
+    sentences = (taken.append(s) or s for s in MANY)
+    stream = tiny_encoder.encode_stream(sentences, chunk=chunk, precision="fp32")
+    first = next(stream)
+    assert len(taken) == min(chunk, len(MANY))
+    parts = [first, *stream]
+    assert [len(p) for p in parts[:-1]] == [chunk] * (len(parts) - 1)
+    np.testing.assert_allclose(np.concatenate(parts), rows, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("nothing", [[], (), iter([])])
+def test_no_sentence_gives_no_row(nothing, tiny_encoder):
+    rows = tiny_encoder.encode(nothing)
+    assert rows.shape == (0, 16)
+    assert rows.dtype == np.float32
+    assert list(tiny_encoder.encode_stream([])) == []
+
+
+def test_an_empty_sentence_is_its_special_tokens(tiny_encoder):
+    rows = tiny_encoder.encode(["", "   ", "dog"], precision="fp32")
+    np.testing.assert_allclose(rows[0], rows[1], rtol=0, atol=1e-6)
+    assert np.abs(rows[0] - rows[2]).max() > 0.01
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_stream"])
+def test_one_string_is_refused(method, tiny_encoder):
+    with pytest.raises(ConfigError, match="a list of strings, not one string"):
+        list(getattr(tiny_encoder, method)("a dog"))
+
+
+@pytest.mark.parametrize("item", [None, 3.5, float("nan"), b"dog", ["dog"]])
+def test_what_is_not_a_string_is_named_with_its_number(item, tiny_encoder):
+    sentences = ["a", "b", "c", item]
+    said = f"sentence 3 is {type(item).__name__}, not a string: "
+    with pytest.raises(DataError, match=said):
+        tiny_encoder.encode(sentences)
+    with pytest.raises(DataError, match=said):
+        list(tiny_encoder.encode_stream(iter(sentences), chunk=2))
+
+
+def test_half_a_surrogate_pair_is_named_with_its_number(tiny_encoder):
+    with pytest.raises(DataError, match=r"sentence 2 .* UTF-8"):
+        list(tiny_encoder.encode_stream(["a", "b", "\ud800"], chunk=1))
+
+
+def test_too_long_sentences_are_cut_with_one_warning_and_their_number(tiny_encoder):
+    sentences = ["dog", LONG, "dog " * 62, "dog " * 63, LONG]  # 64 tokens with the two specials
+    with pytest.warns(UserWarning, match="^3 of 5 sentences were cut at 64 tokens$") as caught:
+        rows = tiny_encoder.encode(iter(sentences), precision="fp32")
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    np.testing.assert_allclose(rows[1], rows[2], rtol=0, atol=1e-6)
+    with pytest.warns(UserWarning, match="^3 of 5 sentences were cut at 64 tokens$") as caught:
+        list(tiny_encoder.encode_stream(sentences, chunk=2))
+    assert len(caught) == 1
+    silent = tiny_encoder.encode(sentences, on_overflow="truncate", precision="fp32")
+    np.testing.assert_allclose(silent, rows, rtol=0, atol=1e-6)
+
+
+def test_too_long_sentences_can_be_an_error(tiny_encoder):
+    fitting = tiny_encoder.encode(["dog " * 62], on_overflow="error", precision="fp32")
+    assert fitting.shape == (1, 16)
+    said = "2 of the sentences 2 to 3 are longer than 64 tokens; .* on_overflow='truncate'"
+    with pytest.raises(DataError, match=said):
+        list(tiny_encoder.encode_stream(["a", "b", LONG, LONG], chunk=2, on_overflow="error"))
+
+
+def test_normalize_gives_unit_rows_and_its_default_is_the_encoders(tiny_encoder, rows):
+    unit = tiny_encoder.encode(MANY, normalize=True, precision="fp32")
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
+    expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(unit, expected, rtol=0, atol=1e-6)
+    tiny_encoder.normalize = True
+    assert np.array_equal(tiny_encoder.encode(MANY, precision="fp32"), unit)
+    raw = tiny_encoder.encode(MANY, normalize=False, precision="fp32")
+    assert np.array_equal(raw, rows)
+
+
+def test_bf16_is_close_to_fp32_and_not_equal(tiny_encoder, rows):
+    rough = tiny_encoder.encode(MANY, precision="bf16")
+    assert rough.dtype == np.float32
+    cosine = (rough * rows).sum(1) / np.linalg.norm(rough, axis=1) / np.linalg.norm(rows, axis=1)
+    assert 0.999 < cosine.min() < 1
+    assert not np.array_equal(rough, rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"precision": "fp16"}, "unknown precision 'fp16'; choose one of auto, bf16, fp32"),
+        ({"on_overflow": "warning"}, r"unknown on_overflow 'warning'; .* Did you mean 'warn'\?"),
+        ({"batch_tokens": -1}, "batch_tokens -1 and chunk .* must be above 0"),
+        ({"batch_tokens": 0}, "batch_tokens 0 and chunk .* must be above 0"),
+    ],
+)
+def test_settings_are_checked_before_a_sentence_is_read(settings, said, tiny_encoder):
+    def untouched():
+        raise AssertionError("a sentence was read")
+        yield ""
+
+    with pytest.raises(ConfigError, match=said):
+        tiny_encoder.encode(untouched(), **settings)
+    with pytest.raises(ConfigError, match=said):
+        tiny_encoder.encode_stream(untouched(), **settings)
+
+
+def test_a_chunk_below_1_is_refused(tiny_encoder):
+    with pytest.raises(ConfigError, match="chunk 0 must be above 0"):
+        tiny_encoder.encode_stream(["a"], chunk=0)
+
+
+def modes(encoder):
+    return {name: part.training for name, part in encoder.named_modules()}
+
+
+def test_every_part_is_put_back_into_its_mode(tiny_encoder, rows):
+    tiny_encoder.train()
+    tiny_encoder.backbone.model.embeddings.eval()
+    before = modes(tiny_encoder)
+    assert {True, False} == set(before.values())
+    dropped = tiny_encoder.encode(MANY, precision="fp32")
+    assert modes(tiny_encoder) == before
+    np.testing.assert_allclose(dropped, rows, rtol=0, atol=1e-6)
+
+
+def test_modes_are_put_back_after_an_error_too(tiny_encoder, monkeypatch):
+    tiny_encoder.train()
+    before = modes(tiny_encoder)
+
+    def fail(*_, **__):
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(tiny_encoder.backbone, "forward", fail)
+    with pytest.raises(MemoryError):
+        tiny_encoder.encode(["a dog"])
+    assert modes(tiny_encoder) == before
+    assert torch.is_grad_enabled()
+
+
+def test_modes_are_put_back_between_the_chunks_of_a_stream(tiny_encoder):
+    tiny_encoder.train()
+    stream = tiny_encoder.encode_stream(MANY, chunk=4)
+    next(stream)
+    assert tiny_encoder.training
+    assert torch.is_grad_enabled()
+    stream.close()
+
+
+def test_a_batch_holds_no_more_padded_tokens_than_its_budget():
+    lengths = [5, 1, 9, 30, 2, 2, 7, 12, 30, 1]
+    seen = []
+    for numbers in by_length(lengths, 24):
+        longest = max(lengths[n] for n in numbers)
+        assert len(numbers) == 1 or len(numbers) * longest <= 24
+        seen += [int(n) for n in numbers]
+    assert sorted(seen) == list(range(10))
+    assert [lengths[n] for n in seen] == sorted(lengths)
+
+
+def test_progress_is_drawn_on_standard_error_only_when_asked(tiny_encoder, capsys):
+    tiny_encoder.encode(MANY, show_progress=True)
+    assert capsys.readouterr().out == ""
+    tiny_encoder.encode(MANY)
+    assert capsys.readouterr() == ("", "")

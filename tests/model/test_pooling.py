@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
+from contrasent.model.pooling import POOLERS, pooler
+
+SENTENCES = [[5, 6], [7, 8, 9, 10], [11]]
+DEPTH = 4
+FROM_THE_FRONT = {
+    "cls": [4],
+    "mean": [4],
+    "mean_top2": [3, 4],
+    "mean_first_last": [1, 4],
+    "mean_embed_last": [0, 4],
+}
+
+
+@pytest.fixture
+def states(rng):
+    """Five states, 0 the embedding layer, of seven tokens."""
+    return [rng(7, 6) for _ in range(DEPTH + 1)]
+
+
+def asked(name, states):
+    """The states under the numbers that the pooler asks for."""
+    return {layer: states[layer] for layer in pooler(name).layers}
+
+
+def test_the_five_poolers():
+    assert set(POOLERS) == set(FROM_THE_FRONT)
+
+
+@pytest.mark.parametrize("name", POOLERS)
+def test_a_pooler_is_its_loop(name, states):
+    batch = pack(SENTENCES)
+    rows = []
+    start = 0
+    for sentence in SENTENCES:
+        tokens = range(start, start + (1 if name == "cls" else len(sentence)))
+        row = torch.zeros(6)
+        for layer in FROM_THE_FRONT[name]:
+            for token in tokens:
+                row += states[layer][token] / len(tokens) / len(FROM_THE_FRONT[name])
+        rows.append(row)
+        start += len(sentence)
+    torch.testing.assert_close(pooler(name)(asked(name, states), batch), torch.stack(rows))
+
+
+@pytest.mark.parametrize("name", POOLERS)
+def test_a_sentence_pools_the_same_alone_and_in_company(name, states):
+    batch = pack(SENTENCES)
+    together = pooler(name)(asked(name, states), batch)
+    for i, sentence in enumerate(SENTENCES):
+        start, end = batch.offsets[i], batch.offsets[i + 1]
+        own = [state[start:end] for state in states]
+        alone = pooler(name)(asked(name, own), pack([sentence]))
+        torch.testing.assert_close(together[i], alone[0])
+
+
+def test_cls_takes_rows_that_are_already_the_first(states):
+    batch = pack(SENTENCES)
+    firsts = {-1: states[-1][batch.offsets[:-1]]}
+    expected = pooler("cls")({-1: states[-1]}, batch)
+    assert torch.equal(pooler("cls")(firsts, batch), expected)
+
+
+def test_mean_first_last_and_mean_embed_last_are_two_things(states):
+    batch = pack(SENTENCES)
+    simcse = pooler("mean_first_last")(asked("mean_first_last", states), batch)
+    diffcse = pooler("mean_embed_last")(asked("mean_embed_last", states), batch)
+    assert (simcse - diffcse).abs().amin(dim=1).min() > 0
+    assert pooler("mean_first_last").layers == (1, -1)
+    assert pooler("mean_embed_last").layers == (0, -1)
+
+
+@pytest.mark.parametrize("name", POOLERS)
+def test_shares_are_the_layers_from_the_front(name):
+    numbers = FROM_THE_FRONT[name]
+    assert pooler(name).shares(DEPTH) == {number: 1 / len(numbers) for number in numbers}
+
+
+def test_shares_of_a_model_of_one_layer():
+    assert pooler("mean_first_last").shares(1) == {1: 1.0}
+    assert pooler("mean_top2").shares(1) == pooler("mean_embed_last").shares(1) == {0: 0.5, 1: 0.5}
+
+
+def test_a_mean_of_bf16_states_is_taken_in_fp32():
+    states = torch.full((1000, 1), 1.0, dtype=torch.bfloat16)
+    assert pooler("mean")({-1: states}, pack([[1] * 1000])) == 1.0
+    assert pooler("mean")({-1: states}, pack([[1] * 1000])).dtype == torch.float32
+
+
+def test_an_unknown_pooler_is_refused():
+    with pytest.raises(ConfigError, match=r"unknown pooler 'means'; .* Did you mean 'mean'\?"):
+        pooler("means")
