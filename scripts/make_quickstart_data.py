@@ -16,7 +16,8 @@ import re
 import shutil
 from pathlib import Path
 
-SENTENCES = 3500
+ARTICLES = 350
+PER_ARTICLE = 10
 SEED = 20260
 WORDS = range(6, 61)
 
@@ -59,12 +60,20 @@ def stands_alone(sentence: str) -> bool:
 
 
 def wikipedia(source: Path) -> list[str]:
-    """``SENTENCES`` distinct sentences, drawn with a fixed seed, in the order of the source."""
+    """``PER_ARTICLE`` sentences of ``ARTICLES`` articles, drawn with a fixed seed.
+
+    Several of an article, so that a search has neighbours to find; in the order of the source.
+    """
     with gzip.open(source / "wiki" / "wiki_docs.txt.gz", "rt", encoding="utf-8") as file:
-        lines = dict.fromkeys(line.strip() for line in file)
-    known = [line for line in lines if line and stands_alone(line)]
-    chosen = sorted(random.Random(SEED).sample(range(len(known)), SENTENCES))
-    return [known[i] for i in chosen]
+        articles = [text.split("\n") for text in file.read().split("\n\n")]
+    known = [dict.fromkeys(filter(stands_alone, article)) for article in articles]
+    rich = [list(article) for article in known if len(article) >= PER_ARTICLE]
+    draw = random.Random(SEED)
+    sentences = dict[str, None]()
+    for article in sorted(draw.sample(range(len(rich)), ARTICLES)):
+        chosen = sorted(draw.sample(range(len(rich[article])), PER_ARTICLE))
+        sentences.update(dict.fromkeys(rich[article][i] for i in chosen))
+    return list(sentences)
 
 
 def scored_pairs(source: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.files import recover_folder, refuse_existing, writing_folder
 from contrasent.search.encoder import TextEncoder
 from contrasent.search.lock import exclusive
@@ -56,6 +57,7 @@ class Index:
         self.folder = folder
         self.manifest = manifest
         self._rows = rows
+        self._checked: weakref.ref[TextEncoder] | None = None
 
     @classmethod
     def build(
@@ -81,18 +83,13 @@ class Index:
             show_progress: a progress bar on standard error.
 
         Raises:
-            ConfigError: something else is at ``folder``, or it is an index and ``overwrite`` is
-                off, or another process writes it.
+            ConfigError: no such precision; or something else is at ``folder``, or an index and
+                ``overwrite`` is off, or another process writes it.
             DataError: there is no text, a text is empty, or ids are repeated, empty or too few.
         """
         folder = Path(folder)
-        recover_folder(folder)
-        replaced = overwrite and (folder / FILE).is_file()
-        if not replaced:
-            remedy = "it is not an index, so it is left alone: name another folder"
-            if (folder / FILE).is_file():
-                remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
-            refuse_existing(folder, remedy)
+        require_folder(folder, overwrite)
+        pick("precision", precision, ("auto", "bf16", "fp32"))
         maker = Maker(
             name=_lasting_name(encoder.name),
             fingerprint=encoder.fingerprint(),
@@ -102,7 +99,7 @@ class Index:
             precision=precision,
         )
         addition = _addition(texts, ids, 0, set())
-        with exclusive(folder), writing_folder(folder) as partial:
+        with exclusive(folder), writing_folder(folder.resolve()) as partial:
             first = write_segment(
                 partial, _name(1), encoder, maker, addition, show_progress=show_progress
             )
@@ -117,7 +114,7 @@ class Index:
             CheckpointError: there is none at ``folder``, or it is damaged.
         """
         folder = Path(folder)
-        recover_folder(folder)
+        recover_folder(folder.resolve())
         manifest = read_manifest(folder)
         width = manifest.encoder.width
         rows = [read_segment(folder, segment, width) for segment in manifest.segments]
@@ -170,7 +167,7 @@ class Index:
         """The ``top_k`` texts nearest to each query by cosine, best first.
 
         Equal scores are in the order of the rows. Fewer hits than ``top_k`` come back only when
-        the index holds fewer texts.
+        the index holds fewer texts. An encoder is checked when it searches for the first time.
 
         Raises:
             CheckpointError: another encoder built the index.
@@ -179,12 +176,11 @@ class Index:
         """
         if isinstance(queries, str):
             raise ConfigError("queries must be a list of strings, not one string: put it in [ ]")
-        if top_k < 1:
-            raise ConfigError(f"top_k must be at least 1, not {top_k}")
         for number, query in enumerate(queries):
-            if not isinstance(query, str) or not query.strip():
-                raise DataError(f"query {number} is {query!r}; write what to look for")
-        self.require(encoder)
+            require_query(query, top_k, f"query {number}")
+        if self._checked is None or self._checked() is not encoder:
+            self.require(encoder)
+            self._checked = weakref.ref(encoder)  # hashing all weights takes longer than a search
         precision = self.manifest.encoder.precision
         blocks = list(encoder.encode_stream(queries, normalize=True, precision=precision))
         if not blocks:
@@ -223,6 +219,34 @@ class Index:
             f"the texts of {self.folder} have ids of their own, so the new ones need ids too: "
             "give them with --ids COLUMN (ids=[...] in Python)"
         )
+
+
+def require_folder(folder: Path, overwrite: bool) -> None:
+    """Make sure that an index can be built at ``folder``, before anything expensive happens.
+
+    Raises:
+        ConfigError: something else is there, or an index that may not be replaced.
+    """
+    recover_folder(folder.resolve())
+    is_index = (folder / FILE).is_file()
+    if not (is_index and overwrite):
+        remedy = "it is not an index, so it is left alone: name another folder"
+        if is_index:
+            remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
+        refuse_existing(folder, remedy)
+
+
+def require_query(query: str, top_k: int, name: str = "the query") -> None:
+    """Make sure that something is looked for.
+
+    Raises:
+        ConfigError: ``top_k`` is below 1.
+        DataError: the query is empty or no string.
+    """
+    if top_k < 1:
+        raise ConfigError(f"top_k must be at least 1, not {top_k}")
+    if not isinstance(query, str) or not query.strip():
+        raise DataError(f"{name} is {query!r}; write what to look for")
 
 
 def _addition(

@@ -1,0 +1,103 @@
+"""``contrasent encode``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def encode(  # noqa: PLR0913 - the arguments are the command's options
+    model: Annotated[
+        str, typer.Argument(help="The encoder: a folder, a training run or a Hugging Face id.")
+    ],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A file or data set with one sentence per row; - reads lines of standard input.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Argument(
+            help=".npy: a float32 matrix, a row per sentence; .parquet: columns text, embedding."
+        ),
+    ],
+    pooler: Annotated[
+        str | None,
+        typer.Option(
+            help="cls, mean, mean_top2, mean_first_last, mean_embed_last; else the encoder's own.",
+            show_default=False,
+        ),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="none or mlp; else the encoder's own.", show_default=False),
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")
+    ] = "auto",
+    batch_tokens: Annotated[
+        int, typer.Option(help="Tokens computed at once; memory grows with it.")
+    ] = 8192,
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalize/--no-normalize",
+            help="Scale every row to length 1; else as the encoder was saved.",
+            show_default=False,
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column of the sentences, by name or by number from 0.",
+            show_default=False,
+        ),
+    ] = None,
+    shard_size: Annotated[
+        int, typer.Option(help="Sentences written at a time; a kill loses no more than that.")
+    ] = 65_536,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Replace OUTPUT, and shards made from something else."),
+    ] = False,
+) -> None:
+    """Write the embedding of every sentence to a file; a rerun after a kill goes on."""
+    from contrasent.search.parts import Settings
+    from contrasent.search.sentences import open_sentences
+    from contrasent.search.writer import require_output, write_embeddings
+
+    settings = Settings(
+        batch_tokens=batch_tokens, normalize=normalize, precision=precision, shard_size=shard_size
+    )
+    require_output(output, overwrite)
+    with open_sentences(source, columns) as sentences:
+        total = sentences.count()
+        typer.echo(f"{sentences.source}: {total} sentences; {sentences.columns}", err=True)
+        if sentences.skipped:
+            typer.echo(
+                f"{sentences.skipped} rows without a sentence are left out: the rows of {output} "
+                "are those of the other rows, in order",
+                err=True,
+            )
+
+        from contrasent.model.encoder import SentenceEncoder
+
+        encoder = SentenceEncoder.load(model, pooler=pooler, head=head)
+        written = write_embeddings(
+            encoder, sentences, output, settings, overwrite=overwrite, show_progress=True
+        )
+    if written.resumed:
+        typer.echo(f"{written.resumed} rows came from shards of an earlier run", err=True)
+    if written.truncated:
+        typer.echo(
+            f"{written.truncated} sentences were longer than {encoder.max_tokens} tokens and cut",
+            err=True,
+        )
+    new = written.rows - written.resumed
+    rate = f", {new / written.seconds:.0f} sentences/s" if new else ""
+    typer.echo(f"{output}: {written.rows} rows of {written.width} numbers{rate}", err=True)

@@ -1,0 +1,53 @@
+"""``contrasent similarity``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def similarity(
+    model: Annotated[
+        str, typer.Argument(help="The encoder: a folder, a training run or a Hugging Face id.")
+    ],
+    text_a: Annotated[str, typer.Argument(help="A text.")],
+    text_b: Annotated[str, typer.Argument(help="Another text.")],
+    pooler: Annotated[
+        str | None,
+        typer.Option(
+            help="cls, mean, mean_top2, mean_first_last, mean_embed_last; else the encoder's own.",
+            show_default=False,
+        ),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="none or mlp; else the encoder's own.", show_default=False),
+    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32, bf16 or auto.")] = "fp32",
+    json: Annotated[
+        bool, typer.Option("--json", help="Full precision, with what it was computed with.")
+    ] = False,
+) -> None:
+    """Print the cosine of the embeddings of two texts."""
+    from json import dumps
+
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.precision import resolve_precision
+    from contrasent.search.similarity import similarity as cosine_of
+
+    encoder = SentenceEncoder.load(model, pooler=pooler, head=head)
+    used = resolve_precision(precision, encoder.device)
+    cosine = cosine_of(encoder, text_a, text_b, precision=used)
+    if not json:
+        typer.echo(f"{cosine:.4f}")
+        return
+    described = {
+        "cosine": cosine,
+        "model": model,
+        "pooler": encoder.pooler,
+        "head": encoder.head_name,
+        "precision": used,
+        "fingerprint": encoder.fingerprint(),
+    }
+    typer.echo(dumps(described))

@@ -1,0 +1,177 @@
+"""The whole way on shipped text: train, score before and after, index, search. No network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from contrasent.config import load_recipe
+from contrasent.errors import ConfigError
+from contrasent.evaluate.read import Subset, Task, load
+from contrasent.evaluate.sts import StsTasks
+from contrasent.evaluate.tasks import TaskName
+from contrasent.files import refuse_existing, write_text
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.hub import OFFLINE_NAMES, offline_folder
+from contrasent.records import Record
+from contrasent.search.index import Hit, Index
+from contrasent.train.run import train
+
+ENCODER = OFFLINE_NAMES[0]
+"""The name of the encoder it starts from."""
+
+RECIPE, POOLER = "unsup-simcse", "cls"
+QUERIES = (
+    "A storm destroyed houses and left people without power",
+    "children learning their first words",
+    "how steel is made easier to cut",
+)
+TOP_K = 3
+PARTS = {"answers-forums": 375, "answer-answer": 254, "question-question": 209}
+"""Parts of the shipped pairs, in their order, with the number of their pairs."""
+
+_DATA = Path(str(files("contrasent") / "quickstart_data"))
+TEXT = _DATA / "wikipedia.txt"
+PAIRS = _DATA / "stack_exchange_pairs.tsv"
+
+_WRITTEN = ("run", "index", "results.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came out.
+
+    Attributes:
+        encoder: folder of the trained encoder.
+        index: folder of the index over the training text.
+        steps: updates made.
+        before: records of the start.
+        after: records of the trained encoder.
+        hits: the nearest sentences to each of :data:`QUERIES`.
+        seconds: time of each stage.
+    """
+
+    encoder: Path
+    index: Path
+    steps: int
+    before: list[Record]
+    after: list[Record]
+    hits: dict[str, list[Hit]]
+    seconds: dict[str, float]
+
+
+def quickstart(
+    output: str | Path,
+    *,
+    overwrite: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+    show_progress: bool = False,
+) -> Outcome:
+    """Train the offline encoder on the shipped sentences and use the result.
+
+    Args:
+        output: the folder to write: ``run``, ``index`` and ``results.json``.
+        overwrite: replace what an earlier quickstart wrote there.
+        tell: is told what comes next.
+        show_progress: progress bars on standard error.
+
+    Raises:
+        MissingExtraError: the offline encoder is not installed.
+        CheckpointError: it is not the published one.
+        ConfigError: ``output`` exists and is not to be replaced, or is no quickstart's.
+    """
+    output = Path(output)
+    start = offline_folder()
+    _prepare(output, overwrite)
+    settings = {"encoder.name": str(start), "encoder.pooler": POOLER, "data.file": str(TEXT)}
+    # The pairs select nothing, so that the score after training is that of unseen text.
+    recipe = load_recipe(
+        RECIPE, {**settings, "evaluation.task": "none", "evaluation.final": "none"}
+    )
+    texts = TEXT.read_text(encoding="utf-8").splitlines()
+    pairs, seconds = StsTasks([_scored_pairs()]), dict[str, float]()
+
+    count = sum(PARTS.values())
+    tell(f"1/4 scoring {ENCODER} (pooler {POOLER}) on {count} pairs of sentences")
+    with _timed(seconds, "score before"):
+        before = _score(pairs, start, None, show_progress)
+    tell(f"2/4 training it on {len(texts)} Wikipedia sentences, no labels (recipe {RECIPE})")
+    with _timed(seconds, "train"):
+        result = train(recipe, output / "run", show_progress=show_progress)
+    if result is None:
+        raise ConfigError(f"{output / 'run'} holds a complete run; name another --output")
+    tell("3/4 scoring the trained encoder")
+    with _timed(seconds, "score after"):
+        after = _score(pairs, result.last, recipe.train.seed, show_progress)
+    tell("4/4 indexing the sentences with it, and searching them")
+    with _timed(seconds, "index and search"):
+        encoder = SentenceEncoder.load(result.last)
+        index = Index.build(encoder, texts, output / "index", show_progress=show_progress)
+        found = index.search(encoder, QUERIES, TOP_K)
+    hits = dict(zip(QUERIES, found, strict=True))
+    outcome = Outcome(result.last, index.folder, result.steps, before, after, hits, seconds)
+    write_text(output / "results.json", json.dumps(_described(outcome, output), indent=2) + "\n")
+    return outcome
+
+
+def spearman(records: list[Record], part: str = "") -> float:
+    """The correlation on one of :data:`PARTS`, or on all pairs together, in [-1, 1]."""
+    wanted = ("spearman", part, "subset" if part else "all")
+    return next(r.value for r in records if (r.metric, r.subset, r.aggregation) == wanted)
+
+
+def _prepare(output: Path, overwrite: bool) -> None:
+    if output.is_dir():
+        foreign = sorted(path.name for path in output.iterdir() if path.name not in _WRITTEN)
+        if foreign:
+            raise ConfigError(
+                f"{output} holds {foreign[0]}, which no quickstart wrote; name another --output"
+            )
+        if overwrite:
+            shutil.rmtree(output)
+    refuse_existing(output, "name another folder with --output, or replace it with --overwrite")
+
+
+def _scored_pairs() -> Task:
+    """The shipped pairs as one task with its parts."""
+    task = load(TaskName(str(PAIRS)))
+    (whole,) = task.subsets
+    ends = [0, *accumulate(PARTS.values())]
+    spans = [slice(start, end) for start, end in pairwise(ends)]
+    parts = tuple(
+        Subset(name, whole.first[span], whole.second[span], whole.gold[span])
+        for name, span in zip(PARTS, spans, strict=True)
+    )
+    return replace(task, subsets=parts)
+
+
+def _score(pairs: StsTasks, folder: Path, seed: int | None, show_progress: bool) -> list[Record]:
+    encoder = SentenceEncoder.load(folder, pooler=POOLER)
+    scores = pairs.records(encoder, seed=seed, show_progress=show_progress)
+    return list(scores.records)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - started
+
+
+def _described(outcome: Outcome, output: Path) -> dict[str, object]:
+    return {
+        "encoder": outcome.encoder.relative_to(output).as_posix(),
+        "index": outcome.index.relative_to(output).as_posix(),
+        "steps": outcome.steps,
+        "seconds": outcome.seconds,
+        "before": [asdict(record) for record in outcome.before],
+        "after": [asdict(record) for record in outcome.after],
+        "hits": {query: [asdict(hit) for hit in hits] for query, hits in outcome.hits.items()},
+    }

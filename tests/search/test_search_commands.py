@@ -1,0 +1,200 @@
+import json
+
+import numpy as np
+import pytest
+import typer
+from dummy import DummyEncoder
+from typer.testing import CliRunner
+
+from contrasent.cli.encode import encode
+from contrasent.cli.guard import guarded
+from contrasent.cli.index import add, build, info
+from contrasent.cli.search import search
+from contrasent.cli.similarity import similarity
+from contrasent.model.encoder import SentenceEncoder
+
+TEXTS = ["one fish", "two fish", "red fish", "blue fish"]
+
+
+@pytest.fixture(autouse=True)
+def loaded(monkeypatch):
+    """What was asked of the encoder's loader; every name gives the same dummy encoder."""
+    asked = []
+
+    def load(name, *, pooler=None, head=None, device=None):
+        asked.append((str(name), pooler, head))
+        encoder = DummyEncoder(salt="x" if "other" in str(name) else "", name=str(name))
+        encoder.device = device or "cpu"
+        return encoder
+
+    monkeypatch.setattr(SentenceEncoder, "load", load)
+    return asked
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    app = typer.Typer()
+    for command in (encode, similarity, search, build, add, info):
+        app.command()(guarded(command))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+
+    def call(*words, expect=0, stdin=None):
+        result = CliRunner().invoke(app, [*words], input=stdin)
+        assert result.exit_code == expect, result.output
+        return result
+
+    return call
+
+
+def test_encode_writes_rows_and_speaks_on_stderr_only(run, loaded):
+    told = run("encode", "m", "texts.txt", "rows.npy", "--pooler", "mean", "--normalize")
+    rows = np.load("rows.npy")
+    assert rows.shape == (4, 8)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+    assert loaded == [("m", "mean", None)]
+    assert told.stdout == ""
+    assert "rows.npy: 4 rows of 8 numbers, " in told.stderr and "sentences/s" in told.stderr
+
+
+def test_encode_reads_a_column_and_says_what_is_left_out(run, tmp_path):
+    (tmp_path / "t.tsv").write_text("sentence1\tsentence2\na\tb\nc\t\n")
+    told = run("encode", "m", "t.tsv", "rows.npy", "--columns", "sentence2")
+    assert len(np.load("rows.npy")) == 1
+    assert "1 rows without a sentence are left out" in told.stderr
+    told = run("encode", "m", "t.tsv", "two.npy", expect=2)
+    assert "t.tsv has 2 sentences in a row" in told.stderr
+
+
+def test_encode_reads_standard_input(run):
+    run("encode", "m", "-", "rows.npy", stdin="eins\nzwei\n")
+    assert len(np.load("rows.npy")) == 2
+
+
+def test_encode_says_how_many_sentences_were_cut(run, tmp_path):
+    (tmp_path / "long.txt").write_text("word " * 70 + "\nshort\n")
+    told = run("encode", "m", "long.txt", "rows.npy")
+    assert "1 sentences were longer than 64 tokens and cut" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nowhere.txt", "rows.npy"), "there is no file nowhere.txt"),
+        (("empty.txt", "rows.npy"), "empty.txt is empty"),
+        (("texts.txt", "rows.csv"), "the output must end in .npy or .parquet"),
+        (("texts.txt", "there.npy"), "there.npy exists already; pass --overwrite"),
+        (("texts.txt", "rows.npy", "--shard-size", "0"), "shard_size must be at least 1"),
+        (("texts.txt", "rows.npy", "--precision", "int8"), "unknown precision 'int8'"),
+    ],
+)
+def test_encode_refuses_before_it_loads_the_encoder(run, loaded, tmp_path, words, said):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "there.npy").write_text("precious")
+    before = sorted(tmp_path.iterdir())
+    told = run("encode", "m", *words, expect=2)
+    assert said in told.stderr and told.stdout == "" and loaded == []
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_similarity_prints_a_cosine(run):
+    assert run("similarity", "m", "a", "a").stdout == "1.0000\n"
+    encoder = DummyEncoder()
+    a, b = encoder.vector("a").astype(float), encoder.vector("b").astype(float)
+    cosine = a @ b / np.sqrt((a @ a) * (b @ b))
+    assert run("similarity", "m", "a", "b").stdout == f"{cosine:.4f}\n"
+    told = json.loads(run("similarity", "m", "a", "b", "--json").stdout)
+    assert told == {
+        "cosine": pytest.approx(cosine, abs=1e-12),
+        "model": "m",
+        "pooler": "cls",
+        "head": "none",
+        "precision": "fp32",
+        "fingerprint": encoder.fingerprint(),
+    }
+
+
+def test_similarity_takes_text_even_if_it_names_a_file(run):
+    encoder = DummyEncoder()
+    a, b = encoder.vector("texts.txt").astype(float), encoder.vector("b").astype(float)
+    cosine = a @ b / np.sqrt((a @ a) * (b @ b))
+    assert run("similarity", "m", "texts.txt", "b").stdout == f"{cosine:.4f}\n"
+
+
+def test_similarity_of_nothing_is_refused(run):
+    assert (
+        "' ' is empty; a similarity needs two texts"
+        in run("similarity", "m", "a", " ", expect=2).stderr
+    )
+
+
+def test_build_search_add_info(run, loaded):
+    told = run("build", "m", "texts.txt", "index", "--precision", "fp32")
+    assert "index: 4 texts, 8 numbers each" in told.stderr and told.stdout == ""
+    lines = run("search", "index", "red fish", "--top-k", "2").stdout.splitlines()
+    assert lines[0].split() == ["rank", "score", "id", "text"]
+    assert lines[1].split() == ["1", "1.0000", "2", "red", "fish"] and len(lines) == 3
+    run("add", "index", "-", stdin="new fish\n")
+    hit = json.loads(run("search", "index", "new fish", "--top-k", "1", "--json").stdout)
+    assert hit == {"rank": 1, "score": pytest.approx(1.0), "id": "4", "text": "new fish"}
+    told = json.loads(run("info", "index", "--json").stdout)
+    assert told["texts"] == 5 and told["segments"] == 2 and told["encoder"] == "m"
+    assert told["fingerprint"] == DummyEncoder().fingerprint() and told["bytes"] > 0
+    assert "texts        5\n" in run("info", "index").stdout
+    assert set(loaded[1:]) == {("m", "cls", "none")}
+
+
+def test_an_index_remembers_a_local_encoder_by_its_full_path(run, tmp_path, loaded, monkeypatch):
+    (tmp_path / "encoder").mkdir()
+    run("build", "encoder", "texts.txt", "index")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run("search", "../index", "red fish")
+    assert loaded[-1][0] == str(tmp_path / "encoder")
+
+
+def test_ids_from_a_column(run, tmp_path):
+    (tmp_path / "t.tsv").write_text("id\ttext\nx\tone fish\ny\ttwo fish\n")
+    run("build", "m", "t.tsv", "index", "--columns", "text", "--ids", "id")
+    hit = json.loads(run("search", "index", "two fish", "--top-k", "1", "--json").stdout)
+    assert hit["id"] == "y"
+    told = run("add", "index", "t.tsv", "--columns", "text", "--ids", "id", expect=2)
+    assert "id 'x' of text 0 is in the index already" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("search", "index", "q", "--encoder", "other"), "was built with m (pooler cls"),
+        (("add", "index", "texts.txt", "--encoder", "other"), "was built with m (pooler cls"),
+        (("search", "index", " "), "the query is ' '; write what to look for"),
+        (("search", "index", "q", "--top-k", "0"), "top_k must be at least 1, not 0"),
+        (("search", "nowhere", "q"), "there is no index at nowhere: it is not a folder"),
+        (("info", "."), "there is no index at .: it holds no manifest.json"),
+        (("build", "m", "texts.txt", "index"), "index exists already; pass --overwrite"),
+        (("build", "m", "nowhere.txt", "new"), "there is no file nowhere.txt"),
+        (("build", "m", "texts.txt", "new", "--precision", "x"), "unknown precision 'x'"),
+    ],
+)
+def test_mistakes_are_one_message_and_change_nothing(run, tmp_path, words, said):
+    run("build", "m", "texts.txt", "index")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    told = run(*words, expect=2)
+    assert said in told.stderr and told.stdout == "" and "Traceback" not in told.stderr
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_an_encoder_that_has_moved_is_asked_for(run, monkeypatch):
+    from contrasent.errors import CheckpointError
+
+    run("build", "m", "texts.txt", "index")
+
+    def load(*_, **__):
+        raise CheckpointError("'m' is no folder here")
+
+    monkeypatch.setattr(SentenceEncoder, "load", load)
+    told = run("search", "index", "q", expect=2)
+    assert "index was built with m, which cannot be loaded: 'm' is no folder here" in told.stderr
+    assert "say where it is with --encoder FOLDER" in told.stderr
+    told = run("search", "index", "q", "--encoder", "there", expect=2)
+    assert told.stderr == "error: 'm' is no folder here\n"
