@@ -150,6 +150,7 @@ def config_of(model_type, vocabulary, positions=64, **changes):
     )
 
 
+FAMILY = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
 TOKENIZERS = {
     "bert": (word_piece, "BertTokenizerFast"),
     "roberta": (byte_level, "RobertaTokenizerFast"),

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from padded import gradients, ids_of, packed_states, padded_states
-from tiny_models import config_of, transformer
+from tiny_models import FAMILY, config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones.packed_bert import PackedBert
 
 BAR = 1e-5
-FAMILY = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
+
 LENGTHS = {
     "random, 1 to 512": [1, 512, 37, 3, 200, 1, 90],
     "equal": [8, 8, 8],

@@ -1,0 +1,238 @@
+"""What is saved is read back as it was, and an existing folder is replaced whole or not at all."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from tiny_models import FAMILY, SENTENCES, save_tiny
+
+from contrasent import __version__
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import MlpHead
+from contrasent.model.pooling import POOLERS
+
+
+def vectors(encoder):
+    return encoder.encode(SENTENCES, precision="fp32")
+
+
+def loaded(folder, **settings):
+    """Load without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return SentenceEncoder.load(folder, device="cpu", **settings)
+
+
+def with_head(encoder, width=16):
+    torch.manual_seed(3)
+    encoder.head = MlpHead(16, width)
+    torch.nn.init.normal_(encoder.head.linear.bias)
+    torch.nn.init.normal_(encoder.head.linear.weight, std=0.3)
+    return encoder
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("head", [None, 16, 5])
+@pytest.mark.parametrize("pooler", POOLERS)
+def test_a_saved_encoder_embeds_bit_for_bit_the_same(pooler, head, normalize, tiny_bert, tmp_path):
+    encoder = SentenceEncoder.load(tiny_bert, pooler=pooler, head="none", device="cpu")
+    encoder.normalize = normalize
+    if head:
+        with_head(encoder, head)
+    encoder.save(tmp_path / "saved")
+    again = loaded(tmp_path / "saved")
+    assert (again.pooler, again.head_name) == (pooler, "mlp" if head else "none")
+    assert (again.normalize, again.max_tokens, again.width) == (normalize, 64, head or 16)
+    assert np.array_equal(vectors(again), vectors(encoder))
+    assert again.fingerprint() == encoder.fingerprint()
+
+
+@pytest.mark.parametrize("model_type", FAMILY)
+def test_every_architecture_of_the_family_is_saved_and_read(model_type, tmp_path):
+    folder = save_tiny(tmp_path / "plain", model_type)
+    encoder = loaded(folder, pooler="mean", head="none")
+    encoder.save(tmp_path / "saved")
+    assert np.array_equal(vectors(loaded(tmp_path / "saved")), vectors(encoder))
+    again = tmp_path / "again"
+    loaded(tmp_path / "saved").save(again)
+    for file in sorted((tmp_path / "saved").rglob("*")):
+        copied = again / file.relative_to(tmp_path / "saved")
+        assert file.is_dir() or copied.read_bytes() == file.read_bytes(), file.name
+
+
+@pytest.mark.parametrize("pooler", ["mean_top2", "mean_first_last", "mean_embed_last"])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_shallow_encoder_keeps_its_poolers_name(depth, pooler, tmp_path):
+    folder = save_tiny(tmp_path / "plain", num_hidden_layers=depth)
+    encoder = loaded(folder, pooler=pooler, head="none")
+    encoder.save(tmp_path / "saved")
+    again = loaded(tmp_path / "saved")
+    assert again.pooler == pooler
+    assert np.array_equal(vectors(again), vectors(encoder))
+
+
+def test_a_lower_limit_is_kept(tiny_encoder, tmp_path):
+    tiny_encoder.max_tokens = 10
+    tiny_encoder.save(tmp_path / "saved")
+    assert loaded(tmp_path / "saved").max_tokens == 10
+
+
+def test_what_the_user_asks_for_goes_before_what_the_folder_says(tiny_encoder, tmp_path):
+    with_head(tiny_encoder).save(tmp_path / "saved")
+    bare = loaded(tmp_path / "saved", pooler="mean", head="none")
+    assert (bare.pooler, bare.head) == ("mean", None)
+    headed = loaded(tmp_path / "saved", pooler="mean", head="mlp")
+    torch.testing.assert_close(headed.head.state_dict(), tiny_encoder.head.state_dict())
+
+
+def test_a_folder_is_what_the_ecosystem_reads(tiny_encoder, tmp_path):
+    with_head(tiny_encoder).save(tmp_path / "saved")
+    files = {str(f.relative_to(tmp_path / "saved")) for f in (tmp_path / "saved").rglob("*.*")}
+    assert files == {
+        "modules.json",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "sentence_bert_config.json",
+        "contrasent.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+    }
+    with safe_open(tmp_path / "saved" / "model.safetensors", "pt") as stored:
+        names = set(stored.keys())
+    assert names == set(tiny_encoder.backbone.model.state_dict())
+
+
+def test_contrasent_json_says_what_was_done(tiny_encoder, tmp_path):
+    info = {"recipe": {"train": {"seed": 42}}, "scores": [0.5], "text": "é"}
+    with_head(tiny_encoder).save(tmp_path / "saved", info)
+    text = (tmp_path / "saved" / "contrasent.json").read_text(encoding="utf-8")
+    said = json.loads(text)
+    assert "é" in text
+    versions = said.pop("versions")
+    assert versions["contrasent"] == __version__
+    assert {"python", "torch", "transformers"} < set(versions)
+    assert said == {
+        "format": 1,
+        "pooler": "cls",
+        "head": "mlp",
+        "normalize": False,
+        "max_tokens": 64,
+        **info,
+    }
+
+
+def test_saving_replaces_a_folder_as_a_whole(tiny_encoder, tmp_path):
+    folder = tmp_path / "saved"
+    with_head(tiny_encoder).save(folder)
+    tiny_encoder.head = None
+    tiny_encoder.save(folder)
+    assert not (folder / "2_Dense").exists()
+    assert loaded(folder).head is None
+    assert [p.name for p in tmp_path.iterdir()] == ["saved"]
+
+
+@pytest.mark.parametrize("place", ["save_pretrained", "tokenizer", "modules"])
+def test_a_failed_save_leaves_the_old_encoder(place, tiny_encoder, tmp_path, monkeypatch):
+    folder = tmp_path / "saved"
+    tiny_encoder.save(folder, {"turn": 1})
+    before = {f: f.read_bytes() for f in folder.rglob("*.*")}
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    if place == "save_pretrained":
+        monkeypatch.setattr(tiny_encoder.backbone.model, "save_pretrained", full)
+    elif place == "tokenizer":
+        monkeypatch.setattr(type(tiny_encoder.tokenizer), "save", full)
+    else:
+        monkeypatch.setattr("contrasent.model.st_modules.write", full)
+    with pytest.raises(OSError, match="No space left"):
+        tiny_encoder.save(folder, {"turn": 2})
+    assert {f: f.read_bytes() for f in folder.rglob("*.*")} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["saved"]
+    assert np.array_equal(vectors(loaded(folder)), vectors(tiny_encoder))
+
+
+def test_saving_over_the_folder_it_was_loaded_from(tiny_encoder, tmp_path):
+    tiny_encoder.save(tmp_path / "saved")
+    encoder = loaded(tmp_path / "saved")
+    before = vectors(encoder)
+    encoder.save(tmp_path / "saved")
+    assert np.array_equal(vectors(loaded(tmp_path / "saved")), before)
+
+
+def test_a_fingerprint_tells_encoders_apart(tiny_encoder, tiny_roberta):
+    first = tiny_encoder.fingerprint()
+    assert first == tiny_encoder.fingerprint()
+    seen = {first, loaded(tiny_roberta, pooler="cls", head="none").fingerprint()}
+    for name, value in (("normalize", True), ("max_tokens", 10)):
+        old = getattr(tiny_encoder, name)
+        setattr(tiny_encoder, name, value)
+        seen.add(tiny_encoder.fingerprint())
+        setattr(tiny_encoder, name, old)
+    with_head(tiny_encoder)
+    seen.add(tiny_encoder.fingerprint())
+    with torch.no_grad():
+        tiny_encoder.head.linear.bias[0] += 1e-6
+    seen.add(tiny_encoder.fingerprint())
+    assert len(seen) == 6
+
+
+def test_an_encoder_is_loaded_for_inference_and_keeps_its_name(tiny_bert):
+    encoder = loaded(tiny_bert, pooler="cls", head="none")
+    assert not any(part.training for part in encoder.modules())
+    assert encoder.name == str(tiny_bert)
+    assert encoder.device == torch.device("cpu")
+    assert {p.dtype for p in encoder.parameters()} == {torch.float32}
+
+
+def test_weights_stored_in_half_precision_are_loaded_in_fp32(tiny_encoder, tmp_path):
+    tiny_encoder.backbone.model.half()
+    tiny_encoder.save(tmp_path / "saved")
+    with safe_open(tmp_path / "saved" / "model.safetensors", "pt") as stored:
+        assert stored.get_tensor("embeddings.LayerNorm.weight").dtype == torch.float16
+    encoder = loaded(tmp_path / "saved")
+    assert {p.dtype for p in encoder.parameters()} == {torch.float32}
+    assert vectors(encoder).dtype == np.float32
+
+
+def test_a_layer_over_cls_that_inference_does_not_use_is_not_saved(tiny_encoder, tmp_path):
+    tiny_encoder.save(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match=r"stores no Linear\+Tanh head"):
+        loaded(tmp_path / "saved", head="mlp")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"pooler": "avg"}, "unknown pooler 'avg'"),
+        ({"head": "tanh"}, "unknown head 'tanh'; choose one of mlp, none"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, said, tiny_bert):
+    with pytest.raises(ConfigError, match=said):
+        SentenceEncoder.load(tiny_bert, **settings)
+
+
+def test_a_plain_folder_says_what_it_is_taken_for(tiny_bert):
+    with pytest.warns(UserWarning, match="taking pooler 'cls' with head 'none'") as caught:
+        encoder = SentenceEncoder.load(tiny_bert, device="cpu")
+    assert caught[0].filename == __file__
+    assert (encoder.pooler, encoder.head) == ("cls", None)
+    with pytest.warns(UserWarning, match="taking pooler 'mean' with head 'none'"):
+        SentenceEncoder.load(tiny_bert, pooler="mean", device="cpu")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"pooler": []}', '"cls"', "\ufffd{"])
+def test_a_damaged_contrasent_json_is_named(content, tiny_encoder, tmp_path):
+    tiny_encoder.save(tmp_path / "saved")
+    (tmp_path / "saved" / "contrasent.json").write_text(content, encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"contrasent\.json is damaged"):
+        loaded(tmp_path / "saved")
