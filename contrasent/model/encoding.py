@@ -104,7 +104,8 @@ def embed(
         advance: told how many more sentences are done, batch by batch.
     """
     rows = np.empty((len(ids), encoder.width), np.float32)
-    with inference(encoder), matrix_precision(precision, encoder.device):
+    fast = matrix_precision(precision, encoder.device)
+    with inference(encoder), fast, encoder.backbone.unchanging():
         for numbers in by_length([len(i) for i in ids], batch_tokens):
             batch = pack([ids[n] for n in numbers]).to(encoder.device)
             rows[numbers] = encoder(batch).pooled[0].float().cpu().numpy()

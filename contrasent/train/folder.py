@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from contrasent.errors import ConfigError
 from contrasent.files import recover_folder, write_text
 from contrasent.records import installed_versions
 
-_RECIPE = "recipe.yaml"
+_RECIPE, _DATA = "recipe.yaml", "data.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +93,20 @@ class RunFolder:
                 "with --overwrite, or choose another --output"
             )
 
-    def open(self, recipe: Recipe, *, resume: bool) -> None:
-        """Take the folder: write the recipe and the environment; a new run removes an old one."""
+    def open(self, recipe: Recipe, data: Mapping[str, Any], *, resume: bool) -> None:
+        """Take the folder: write recipe, data and environment; a new run removes an old one.
+
+        Raises:
+            ConfigError: the run to resume was trained on other data.
+        """
         if self.root.is_dir() and not resume:
             shutil.rmtree(self.root)
+        self._refuse_other_data(data)
         self.root.mkdir(parents=True, exist_ok=True)
         recover_folder(self.best)
         recover_folder(self.last)
         write_text(self.root / _RECIPE, to_yaml(recipe))
+        write_text(self.root / _DATA, json.dumps(data, indent=2) + "\n")
         write_text(self.root / "environment.json", json.dumps(_environment(), indent=2) + "\n")
 
     def _refuse_other(self, recipe: Recipe) -> None:
@@ -113,6 +120,16 @@ class RunFolder:
         if differing:
             raise ConfigError(
                 f"cannot resume {self.root} with other settings: {'; '.join(differing)}"
+            )
+
+    def _refuse_other_data(self, data: Mapping[str, Any]) -> None:
+        if not (self.root / _DATA).is_file():
+            return
+        stored = json.loads((self.root / _DATA).read_text(encoding="utf-8"))
+        if stored["sha256"] != data["sha256"]:
+            raise ConfigError(
+                f"cannot resume {self.root}: the training data has changed since it started (sha256 "
+                f"{stored['sha256'][:12]} then, {data['sha256'][:12]} now)"
             )
 
 

@@ -94,7 +94,7 @@ def train(
     )
     log.refuse_several_processes(accelerator.num_processes)
     parts = prepare(recipe, accelerator.device)
-    folder.open(recipe, resume=resume)
+    folder.open(recipe, parts.data, resume=resume)
     with log.log_file(folder.log):
         session = _Session(recipe, folder, parts, accelerator)
         session.train(show_progress)
@@ -143,7 +143,8 @@ class _Session:
             self.training.precision,
             self.training.accelerator.device,
         )
-        with self._trackers(), log.training_progress(first, steps, show_progress) as shown:
+        shown_progress = log.training_progress(first, steps, show_progress)
+        with closing(self.metrics), self._trackers(), shown_progress as shown:
 
             def after_step(step: Step) -> bool:
                 shown(step)
@@ -153,7 +154,6 @@ class _Session:
             with closing(self.parts.loader.stream(first, end)) as batches:
                 self.watch.lap()
                 run(self.training, batches, self.progress, after_step)
-        self.metrics.close()
 
     def finish(self, show_progress: bool) -> Result:
         """Save ``last``, score the start and the result, mark the run complete."""

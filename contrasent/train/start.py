@@ -69,6 +69,7 @@ def prepare(recipe: Recipe, device: torch.device) -> Parts:
     dev, final = dev_task(recipe.evaluation), final_tasks(recipe.evaluation)
     examples = open_examples(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
+    examples.require(2)
 
     torch.manual_seed(recipe.train.seed)
     encoder = start_encoder(recipe.encoder)
@@ -88,6 +89,14 @@ def prepare(recipe: Recipe, device: torch.device) -> Parts:
             f"most {encoder.max_tokens} tokens"
         )
     store = tokenize(examples, encoder.tokenizer, recipe.data.max_tokens)
+    found = store.manifest
+    logger.info(
+        "%d examples; %d sentences cut at %d tokens, %d rows with an empty sentence skipped",
+        found.examples,
+        found.cut,
+        recipe.data.max_tokens,
+        found.skipped,
+    )
     loader = Loader(
         store,
         batch_size=recipe.train.batch_size,

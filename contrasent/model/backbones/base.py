@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -41,6 +42,10 @@ class Backbone(nn.Module, ABC):
         Returns:
             For each of ``layers``, under the number it was asked by, ``(T, D)``.
         """
+
+    def unchanging(self) -> AbstractContextManager[None]:
+        """A promise that no weight changes inside: what is made of them may be kept."""
+        return nullcontext()
 
     def set_dropout(self, rate: float) -> None:
         """Give every dropout of the transformer the same rate."""

@@ -7,7 +7,8 @@ Dropout falls in the places, and with the rates, of the ``transformers`` modules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ class PackedBert(Backbone):
         self.first_position = _first_position(model)
         self.max_tokens = config.max_position_embeddings - self.first_position
         self._layers = layers_of(model)
-        self._kept: tuple[object, list[LayerWeights]] | None = None
+        self._kept: dict[torch.dtype, list[LayerWeights]] | None = None
 
     @override
     def forward(
@@ -112,14 +113,22 @@ class PackedBert(Backbone):
     def _rate(self, module: nn.Dropout | None) -> float:
         return module.p if self.training and module is not None else 0.0
 
+    @override
+    @contextmanager
+    def unchanging(self) -> Iterator[None]:
+        self._kept = {}
+        try:
+            yield
+        finally:
+            self._kept = None
+
     def _weights(self, dtype: torch.dtype) -> list[LayerWeights]:
-        """All matrices in ``dtype``; without gradients they are kept for the next call."""
-        if torch.is_grad_enabled():
+        """The matrices of all layers in ``dtype``."""
+        if self._kept is None or torch.is_grad_enabled():
             return [LayerWeights.of(layer, dtype) for layer in self._layers]
-        key = (dtype, *((p.data_ptr(), p._version) for p in self.model.parameters()))
-        if self._kept is None or self._kept[0] != key:
-            self._kept = (key, [LayerWeights.of(layer, dtype) for layer in self._layers])
-        return self._kept[1]
+        if dtype not in self._kept:
+            self._kept[dtype] = [LayerWeights.of(layer, dtype) for layer in self._layers]
+        return self._kept[dtype]
 
 
 def _first_position(model: PreTrainedModel) -> int:

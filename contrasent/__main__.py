@@ -1,0 +1,5 @@
+"""``python -m contrasent``."""
+
+from contrasent.cli import main
+
+main()

@@ -1,0 +1,73 @@
+"""A recipe over tiny text that trains in a second."""
+
+import pytest
+from tiny_models import WORDS
+
+from contrasent.config import load_recipe
+from contrasent.train.run import train
+
+PLAIN = [word for word in WORDS if word.isalpha()]
+
+
+def sentence(number, words=7):
+    return " ".join(PLAIN[(number * 7 + k * (3 + number % 5)) % len(PLAIN)] for k in range(words))
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"{sentence(n, 3 + n % 6)}\n" for n in range(40)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def triplet_file(tmp_path):
+    path = tmp_path / "triplets.csv"
+    rows = [f"{sentence(n)},{sentence(n, 4)},{sentence(n + 17)}" for n in range(40)]
+    path.write_text("sent0,sent1,hard_neg\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def pairs_file(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    rows = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.delenv("CONTRASENT_DATA", raising=False)
+
+
+@pytest.fixture
+def recipe(tiny_bert, text_file, pairs_file):
+    """Make a recipe for the tiny encoder: 40 sentences, batches of 8, 5 steps an epoch."""
+
+    def make(name="unsup-simcse", **overrides):
+        settings = {
+            "encoder.name": str(tiny_bert),
+            "data.file": str(text_file),
+            "train.batch_size": 8,
+            "train.learning_rate": 1e-3,
+            "train.precision": "fp32",
+            "evaluation.task": str(pairs_file),
+            "evaluation.every": 2,
+            "evaluation.final": "none",
+            **{key.replace("__", "."): value for key, value in overrides.items()},
+        }
+        return load_recipe(name, settings)
+
+    return make
+
+
+@pytest.fixture
+def trained(tmp_path, recipe):
+    """Train a recipe into a new folder."""
+
+    def run(name="unsup-simcse", folder="run", **overrides):
+        return train(recipe(name, **overrides), tmp_path / folder)
+
+    return run

@@ -1,0 +1,102 @@
+"""The first steps, once more in transformers' padded forward, plain loops and torch's AdamW."""
+
+import json
+
+import oracles
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from contrasent.data.tokens import Tokenizer
+
+RATE, STEPS, BATCH = 1e-3, 3, 8
+PLAIN = {"data__shuffle": False, "encoder__dropout": 0.0, "evaluation__task": "none"}
+
+
+def padded(tokenizer, texts):
+    ids, _ = tokenizer.ids(texts, 32)
+    longest = max(len(i) for i in ids)
+    tokens = torch.zeros(len(ids), longest, dtype=torch.int64)
+    mask = torch.zeros_like(tokens)
+    for row, sentence in enumerate(ids):
+        tokens[row, : len(sentence)] = torch.from_numpy(sentence)
+        mask[row, : len(sentence)] = 1
+    return {"input_ids": tokens, "attention_mask": mask}
+
+
+def other_implementation(folder, rows, temperature, head_seed, own_weight=1.0):
+    """Losses of each step, and the weights after them; the head is drawn as a run draws it."""
+    model = transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False).float().train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    torch.manual_seed(head_seed)
+    head = torch.nn.Linear(16, 16)
+    torch.nn.init.normal_(head.weight, std=0.02)
+    torch.nn.init.zeros_(head.bias)
+    parameters = [*model.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.0)
+    tokenizer, losses = Tokenizer.load(folder), []
+    for step in range(STEPS):
+        batch = rows[step * BATCH : (step + 1) * BATCH]
+        views = [
+            torch.tanh(head(model(**padded(tokenizer, list(view))).last_hidden_state[:, 0]))
+            for view in zip(*batch, strict=True)
+        ]
+        loss = oracles.info_nce(views[0], torch.cat(views[1:]), temperature, own_weight)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * (STEPS - step) / STEPS
+        optimizer.step()
+    return losses, model.state_dict(), head.state_dict()
+
+
+def losses_of(result):
+    lines = (result.last.parent / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def check(result, expected, weights):
+    assert losses_of(result) == pytest.approx(expected, abs=2e-5)
+    stored = load_file(result.last / "model.safetensors")
+    for name, tensor in stored.items():
+        if name.endswith("key.bias"):
+            continue  # its gradient is 0 in exact arithmetic, so Adam scales up rounding
+        torch.testing.assert_close(tensor, weights[name], atol=2e-5, rtol=0, msg=name)
+
+
+def test_unsupervised_steps_equal_another_implementation(trained, tiny_bert, text_file):
+    result = trained(train__max_steps=STEPS, **PLAIN)
+    texts = text_file.read_text(encoding="utf-8").splitlines()
+    rows = [(text, text) for text in texts]
+    expected, weights, _ = other_implementation(tiny_bert, rows, 0.05, 42)
+    check(result, expected, weights)
+
+
+def test_supervised_steps_equal_another_implementation(trained, tiny_bert, triplet_file):
+    result = trained(
+        "sup-simcse",
+        train__max_steps=STEPS,
+        train__learning_rate=RATE,
+        data__file=str(triplet_file),
+        objective__temperature=0.1,
+        objective__hard_negative_weight=2.0,
+        objective__exclude_duplicates=False,
+        **PLAIN,
+    )
+    lines = triplet_file.read_text(encoding="utf-8").splitlines()[1:]
+    rows = [tuple(line.split(",")) for line in lines]
+    expected, weights, head = other_implementation(tiny_bert, rows, 0.1, 42, own_weight=2.0)
+    check(result, expected, weights)
+    dense = load_file(result.last / "2_Dense" / "model.safetensors")
+    torch.testing.assert_close(dense["linear.weight"], head["weight"], atol=2e-5, rtol=0)
+
+
+def test_the_first_line_is_the_loss_before_any_update(trained, recipe, tmp_path):
+    slow = trained(train__max_steps=1, train__learning_rate=1e-9, **PLAIN)
+    quick = trained(folder="quick", train__max_steps=2, train__learning_rate=1.0, **PLAIN)
+    assert losses_of(slow)[0] == losses_of(quick)[0]

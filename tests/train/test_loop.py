@@ -1,0 +1,28 @@
+import pytest
+import torch
+
+from contrasent.config import TrainSettings
+from contrasent.errors import ContrasentError
+from contrasent.train.loop import learning_rate, trained as trained_parameters
+
+
+def test_the_rate_falls_linearly_from_the_first_step_to_zero():
+    settings = TrainSettings(learning_rate=1.0)
+    assert [learning_rate(settings, 4, step) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+
+
+def test_the_rate_rises_in_the_warm_up():
+    settings = TrainSettings(learning_rate=1.0, warmup_steps=2)
+    assert [learning_rate(settings, 4, step) for step in range(5)] == [0.0, 0.5, 1.0, 0.5, 0.0]
+
+
+def test_only_parameters_with_a_gradient_are_trained():
+    encoder, objective = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    encoder.bias.requires_grad_(False)
+    found = trained_parameters(encoder, objective)
+    assert [p is q for p, q in zip(found, [encoder.weight, *objective.parameters()], strict=True)]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_what_to_do(trained):
+    with pytest.raises(ContrasentError, match=r"step \d: the loss is .*learning_rate"):
+        trained(train__learning_rate=1e30, train__epochs=3)
