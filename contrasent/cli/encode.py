@@ -16,7 +16,8 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A file or data set with one sentence per row; - reads lines of standard input.",
+            help="A file or data set with one sentence per row; - reads lines of standard input. "
+            "Blank lines are left out, so they have no row in OUTPUT.",
         ),
     ],
     output: Annotated[

@@ -84,8 +84,14 @@ def open_sentences(
         raise ConfigError(f"--columns {columns}: one column holds the sentences; name only that")
     chosen = [column for column in (columns, ids) if column is not None] or None
     with tempfile.TemporaryDirectory() as folder:
-        path = source if source != "-" else _spooled(Path(folder))
-        yield _opened(path, "standard input" if source == "-" else source, chosen, ids is not None)
+        if source != "-":
+            yield _opened(source, source, chosen, ids is not None)
+            return
+        path = _spooled(Path(folder))
+        try:
+            yield _opened(path, "standard input", chosen, ids is not None)
+        except DataError as error:
+            raise DataError(str(error).replace(path, "standard input")) from error
 
 
 def _opened(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> Sentences:

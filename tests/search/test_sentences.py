@@ -57,11 +57,25 @@ def test_a_source_without_a_sentence_is_refused(tmp_path):
         sentences.count()
 
 
-def test_standard_input_is_a_sentence_per_line(monkeypatch):
+def given(monkeypatch, content):
     class Stdin:
-        buffer = io.BytesIO("erste Zeile\n\nzweite ✓\n".encode())
+        buffer = io.BytesIO(content)
 
     monkeypatch.setattr("sys.stdin", Stdin)
+
+
+def test_standard_input_is_a_sentence_per_line(monkeypatch):
+    given(monkeypatch, "erste Zeile\n\nzweite ✓\n".encode())
     with open_sentences("-") as sentences:
         assert [*sentences] == [*sentences] == ["erste Zeile", "zweite ✓"]
         assert sentences.source == "standard input"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", r"^standard input is empty"), (b"good\ncaf\xe9\n", r"^standard input:2: not UTF-8")],
+)
+def test_trouble_with_standard_input_is_told_under_its_name(monkeypatch, content, said):
+    given(monkeypatch, content)
+    with pytest.raises(DataError, match=said), open_sentences("-") as sentences:
+        sentences.count()
