@@ -28,6 +28,9 @@ _LAYERS, _POOLING, _DENSE, _NORMALIZE = (
     "Normalize",
 )
 _TANH = "torch.nn.modules.activation.Tanh"
+_KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+_TRANSFORMER_CONFIGS = [f"sentence_{kind}_config.json" for kind in _KINDS]
+_OWN_CONFIG = "config_sentence_transformers.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +63,19 @@ def read(folder: Path) -> Stated:
     """Read a sentence-transformers folder.
 
     Raises:
-        CheckpointError: it has a module, or a setting of one, that we do not compute.
+        CheckpointError: it is damaged, or has a module, or a setting of one, that we do not
+            compute.
     """
+    try:
+        return _read(folder)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise CheckpointError(
+            f"{folder / _MODULES}, or a config.json that it points to, is not in the form that "
+            f"sentence-transformers writes ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _read(folder: Path) -> Stated:
     modules = [(m["type"].rsplit(".", 1)[-1], folder / m["path"]) for m in _json(folder / _MODULES)]
     names = [name for name, _ in modules]
     paths = dict(modules)
@@ -72,12 +86,17 @@ def read(folder: Path) -> Stated:
             "Dense (with Tanh) and Normalize are computed"
         )
     transformer = paths["Transformer"]
-    settings = _json(transformer / "sentence_bert_config.json", optional=True)
+    found = [name for name in _TRANSFORMER_CONFIGS if (transformer / name).is_file()]
+    settings = _json(transformer / found[0]) if found else {}
     if settings.get("do_lower_case"):
         raise CheckpointError(
             f"{folder} lower-cases text outside its tokenizer (do_lower_case); set it to false in "
-            "sentence_bert_config.json if its tokenizer lower-cases anyway"
+            f"{found[0]} if its tokenizer lower-cases anyway"
         )
+    limit = settings.get("max_seq_length")
+    if limit is not None and not (isinstance(limit, int) and limit > 0):
+        raise CheckpointError(f"{transformer / found[0]}: max_seq_length cannot be {limit!r}")
+    _require_no_prompt(folder)
     dense = paths.get(_DENSE)
     if dense is not None:
         _require_tanh(dense)
@@ -87,7 +106,7 @@ def read(folder: Path) -> Stated:
         head="none" if dense is None else "mlp",
         dense=dense,
         normalize=_NORMALIZE in paths,
-        max_tokens=settings.get("max_seq_length"),
+        max_tokens=limit,
     )
 
 
@@ -134,14 +153,14 @@ def write(
 
 def _pooler(paths: dict[str, Path]) -> str:
     config = _json(paths[_POOLING] / "config.json")
-    mode = config.get("pooling_mode")
-    modes = [mode] if isinstance(mode, str) else list(mode or [])
     prefix, suffix = "pooling_mode_", "_tokens"
-    modes += [
+    modes = [
         key.removeprefix(prefix).removesuffix(suffix).removesuffix("_token")
         for key, on in config.items()
         if key.startswith(prefix) and on
     ]
+    if stated := config.get("pooling_mode"):
+        modes = [stated] if isinstance(stated, str) else list(stated)
     if modes not in (["cls"], ["mean"]) or (modes == ["cls"] and _LAYERS in paths):
         raise CheckpointError(
             f"{paths[_POOLING]} pools by {' + '.join(modes) or 'nothing'}; only cls and mean are "
@@ -177,13 +196,36 @@ def _write_layers(path: Path, shares: dict[int, float], width: int, depth: int) 
     save_file({"layer_weights": weights}, path / "model.safetensors")
 
 
+def _require_no_prompt(folder: Path) -> None:
+    if not (folder / _OWN_CONFIG).is_file():
+        return
+    config = _json(folder / _OWN_CONFIG)
+    name = config.get("default_prompt_name")
+    prompt = (config.get("prompts") or {}).get(name)
+    if prompt:
+        raise CheckpointError(
+            f"{folder} puts the prompt {prompt!r} before every sentence (default_prompt_name "
+            f"{name!r} in {_OWN_CONFIG}), which is not done here; set it to null, and put the "
+            "prompt into the sentences"
+        )
+
+
 def _require_tanh(path: Path) -> None:
     config = _json(path / "config.json")
-    if config.get("activation_function") != _TANH or not config.get("bias", True):
-        raise CheckpointError(
-            f"{path} is not a Linear map with bias followed by Tanh but "
-            f"{config.get('activation_function')}; it is not computed here"
-        )
+    name = "sentence_embedding"
+    asked = {
+        "activation_function": (config.get("activation_function"), _TANH),
+        "bias": (config.get("bias", True), True),
+        "use_residual": (config.get("use_residual", False), False),
+        "module_input_name": (config.get("module_input_name", name), name),
+        "module_output_name": (config.get("module_output_name") or name, name),
+    }
+    for key, (value, computed) in asked.items():
+        if value != computed:
+            raise CheckpointError(
+                f"{path} has {key} {value!r}; only a Linear map with bias followed by Tanh "
+                f"({key} {computed!r}) is computed"
+            )
 
 
 def _write_dense(path: Path, head: MlpHead) -> None:
@@ -198,9 +240,7 @@ def _write_dense(path: Path, head: MlpHead) -> None:
     save_file(state, path / "model.safetensors")
 
 
-def _json(path: Path, *, optional: bool = False) -> Any:
-    if optional and not path.is_file():
-        return {}
+def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,0 +1,192 @@
+"""sentence-transformers folders that would give other vectors here are refused by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from contrasent.errors import CheckpointError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import MlpHead
+
+OWN = "config_sentence_transformers.json"
+
+
+@pytest.fixture
+def folder(tiny_encoder, tmp_path):
+    """A sentence-transformers folder with a Dense and a Normalize."""
+    tiny_encoder.head = MlpHead(16)
+    tiny_encoder.normalize = True
+    tiny_encoder.save(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+@pytest.fixture
+def layered(tiny_encoder, tmp_path):
+    tiny_encoder._pooler = __import__("contrasent.model.pooling", fromlist=["x"]).pooler(
+        "mean_top2"
+    )
+    tiny_encoder.save(tmp_path / "layered")
+    return tmp_path / "layered"
+
+
+def change(path, **settings):
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**content, **settings}))
+
+
+def refused(folder, said):
+    with pytest.raises(CheckpointError, match=said):
+        SentenceEncoder.load(folder)
+
+
+def modules_of(folder, *names):
+    """Let the folder be made of these modules."""
+    kept = {
+        m["type"].rsplit(".", 1)[-1]: m for m in json.loads((folder / "modules.json").read_text())
+    }
+    modules = []
+    for name in names:
+        module = kept.get(
+            name, {"path": f"9_{name}", "type": f"sentence_transformers.models.{name}"}
+        )
+        modules.append(module)
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Transformer", "Pooling", "LayerNorm"),
+        ("Transformer", "Pooling", "Dense", "Dense"),
+        ("Transformer", "Dense", "Pooling"),
+        ("Transformer", "Pooling", "Normalize", "Dense"),
+        ("Transformer", "CNN", "Pooling"),
+        ("StaticEmbedding",),
+        ("Transformer",),
+        ("Pooling",),
+        (),
+    ],
+    ids=" ".join,
+)
+def test_modules_in_another_order_or_of_another_kind(names, folder):
+    modules_of(folder, *names)
+    refused(folder, f"is made of {', '.join(names)}; only Transformer, Pooling")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"activation_function": "torch.nn.modules.linear.Identity"}, r"linear\.Identity'; only"),
+        ({"activation_function": None}, "activation_function None; only a Linear map"),
+        ({"bias": False}, "bias False"),
+        ({"use_residual": True}, "use_residual True"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name 'token_embeddings'"),
+        ({"module_output_name": "other"}, "module_output_name 'other'"),
+    ],
+)
+def test_another_dense(settings, said, folder):
+    change(folder / "2_Dense" / "config.json", **settings)
+    refused(folder, f"2_Dense has .*{said}")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"pooling_mode": "max"}, "pools by max; only cls and mean"),
+        ({"pooling_mode": ["cls", "mean"]}, r"pools by cls \+ mean; only"),
+        ({"pooling_mode": "weightedmean"}, "pools by weightedmean; only"),
+        ({"pooling_mode_max_tokens": True}, "pools by max; only"),
+        (
+            {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+            r"pools by cls \+ mean; only",
+        ),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, "pools by mean_sqrt_len; only"),
+        ({"pooling_mode_cls_token": False}, "pools by nothing; only"),
+    ],
+)
+def test_another_pooling(config, said, folder):
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    refused(folder, said)
+
+
+def test_the_new_spelling_goes_before_the_old_flags(folder):
+    both = {
+        "pooling_mode": "mean",
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_cls_token": True,
+    }
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(both))
+    assert SentenceEncoder.load(folder).pooler == "mean"
+
+
+def test_layers_weighed_in_another_way(layered):
+    from safetensors.torch import save_file
+
+    path = layered / "1_WeightedLayerPooling" / "model.safetensors"
+    for weights in ([1.0, 2.0], [1.0], [0.0, 0.0]):
+        save_file({"layer_weights": torch.tensor(weights)}, path)
+        refused(layered, "weighs layers in a way that is none of our poolers")
+    save_file({"other": torch.ones(2)}, path)
+    refused(layered, "weighs layers in a way that is none of our poolers")
+
+
+def test_cls_of_weighted_layers(layered):
+    change(layered / "2_Pooling" / "config.json", pooling_mode="cls")
+    refused(layered, "pools by cls")
+
+
+def test_text_lower_cased_outside_the_tokenizer(folder):
+    change(folder / "sentence_bert_config.json", do_lower_case=True)
+    refused(folder, "do_lower_case.*set it to false in sentence_bert_config.json")
+
+
+def test_a_prompt_before_every_sentence(folder):
+    change(folder / OWN, prompts={"query": "query: ", "document": ""}, default_prompt_name="query")
+    refused(folder, "puts the prompt 'query: ' before every sentence .*default_prompt_name 'query'")
+    for name in (None, "document"):
+        change(folder / OWN, default_prompt_name=name)
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize("limit", ["128", 0, -1, 12.5])
+def test_a_limit_that_is_none(limit, folder):
+    change(folder / "sentence_bert_config.json", max_seq_length=limit)
+    refused(folder, f"sentence_bert_config.json: max_seq_length cannot be {limit!r}")
+
+
+@pytest.mark.parametrize("content", ["", "not JSON", '{"a": ', "\x00"])
+@pytest.mark.parametrize(
+    "name", ["modules.json", "1_Pooling/config.json", "2_Dense/config.json", OWN]
+)
+def test_what_is_no_json_is_named(name, content, folder):
+    (folder / name).write_text(content)
+    refused(folder, f"cannot read .*{Path(name).name}")
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "3", "null", '["a"]', "[{}]", '[{"type": 3, "path": ""}]']
+)
+def test_json_of_another_form_is_named(content, folder):
+    (folder / "modules.json").write_text(content)
+    refused(folder, "modules.json.*is not in the form that sentence-transformers writes|is made of")
+
+
+@pytest.mark.parametrize("name", ["1_Pooling/config.json", "2_Dense/config.json"])
+@pytest.mark.parametrize("content", ["[]", "3", "null"])
+def test_a_configuration_of_another_form_is_named(name, content, folder):
+    (folder / name).write_text(content)
+    refused(folder, "is not in the form that sentence-transformers writes")
+
+
+def test_a_missing_configuration_is_named(layered):
+    (layered / "1_WeightedLayerPooling" / "config.json").write_text("{}")
+    refused(layered, r"is not in the form .*KeyError: 'num_hidden_layers'")
+    (layered / "2_Pooling" / "config.json").unlink()
+    refused(layered, r"cannot read .*2_Pooling.config\.json")
+
+
+def test_a_dense_without_its_weights(folder):
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    refused(folder, r"stores no Linear\+Tanh head \(linear\)")
