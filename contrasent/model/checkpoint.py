@@ -77,7 +77,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
         backbone=backbone,
         tokenizer=tokenizer,
         pooler=pooler or _saved_name(folder, stated.pooler, backbone.depth),
-        head=_head(stated, folder) if wanted == "mlp" else None,
+        head=_head(stated, folder, backbone.width) if wanted == "mlp" else None,
         normalize=stated.normalize,
         max_tokens=stated.max_tokens,
     )
@@ -147,11 +147,12 @@ def _saved_name(folder: Path, name: str, depth: int) -> str:
     return saved.name if saved.shares(depth) == stated.shares(depth) else name
 
 
-def _head(stated: st_modules.Stated, folder: Path) -> MlpHead:
+def _head(stated: st_modules.Stated, folder: Path, width: int) -> MlpHead:
     """The stored head.
 
     Raises:
-        CheckpointError: none is stored, so that it would be random.
+        CheckpointError: none is stored, so that it would be random; or it is one for embeddings
+            of another width.
     """
     names: tuple[str, ...] = _STORED_HEADS
     source = stated.transformer
@@ -161,6 +162,11 @@ def _head(stated: st_modules.Stated, folder: Path) -> MlpHead:
     for name in names:
         weight, bias = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
         if weight is not None and bias is not None:
+            if weight.shape[1:] != (width,) or bias.shape != weight.shape[:1]:
+                raise CheckpointError(
+                    f"the head in {source} has weights {list(weight.shape)} and "
+                    f"{list(bias.shape)}, which do not fit embeddings of {width} numbers"
+                )
             head = MlpHead(weight.shape[1], weight.shape[0])
             head.linear.load_state_dict({"weight": weight, "bias": bias})
             return head

@@ -9,6 +9,7 @@ import torch
 from contrasent.errors import CheckpointError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
+from contrasent.model.pooling import pooler
 
 OWN = "config_sentence_transformers.json"
 
@@ -24,9 +25,7 @@ def folder(tiny_encoder, tmp_path):
 
 @pytest.fixture
 def layered(tiny_encoder, tmp_path):
-    tiny_encoder._pooler = __import__("contrasent.model.pooling", fromlist=["x"]).pooler(
-        "mean_top2"
-    )
+    tiny_encoder._pooler = pooler("mean_top2")
     tiny_encoder.save(tmp_path / "layered")
     return tmp_path / "layered"
 
@@ -190,3 +189,11 @@ def test_a_missing_configuration_is_named(layered):
 def test_a_dense_without_its_weights(folder):
     (folder / "2_Dense" / "model.safetensors").unlink()
     refused(folder, r"stores no Linear\+Tanh head \(linear\)")
+
+
+def test_a_dense_for_another_width(folder):
+    from safetensors.torch import save_file
+
+    state = {"linear.weight": torch.ones(16, 12), "linear.bias": torch.ones(16)}
+    save_file(state, folder / "2_Dense" / "model.safetensors")
+    refused(folder, r"the head in .*2_Dense has weights \[16, 12\] and \[16\].* 16 numbers")
