@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -22,16 +23,18 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 # Every other word of `train` may be a setting of the recipe: --section.key value.
 _SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
+# Plain help: the framed one wraps some texts at odd places, and takes [ ] in them for markup.
 app = typer.Typer(
     name="contrasent",
     help="Train, evaluate and use contrastive sentence embeddings.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings=_HELP,
 )
-data_app = typer.Typer(help="Check training text; get evaluation data.", no_args_is_help=True)
-index_app = typer.Typer(help="Build and extend a search index.", no_args_is_help=True)
+data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+index_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
 @app.callback()
@@ -46,17 +49,27 @@ def options(
         raise typer.Exit
 
 
-app.command()(guarded(quickstart))
-app.command(context_settings=_SETTINGS)(guarded(train))
-for _command in (evaluate, encode, similarity):
-    app.command()(guarded(_command))
-for _command in (build, add, info):
-    index_app.command()(guarded(_command))
-app.add_typer(index_app, name="index")
-app.command()(guarded(search))
-for _command in (check, fetch):
-    data_app.command()(guarded(_command))
-app.add_typer(data_app, name="data")
+def _add(
+    to: typer.Typer, command: Callable[..., None], settings: dict[str, Any] | None = None
+) -> None:
+    """Make a function a command; the list of commands shows the first paragraph of its text."""
+    first = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
+    to.command(short_help=first, context_settings=settings)(guarded(command))
+
+
+_add(app, quickstart)
+_add(app, train, _SETTINGS)
+_add(app, evaluate)
+_add(app, encode)
+_add(app, similarity)
+_add(index_app, build)
+_add(index_app, add)
+_add(index_app, info)
+app.add_typer(index_app, name="index", help="Build and extend a search index.")
+_add(app, search)
+_add(data_app, check)
+_add(data_app, fetch)
+app.add_typer(data_app, name="data", help="Check training text; get evaluation data.")
 
 
 def main() -> None:

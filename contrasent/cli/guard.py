@@ -8,10 +8,12 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
 
 import typer
+from typing_extensions import override
 
 from contrasent.errors import ContrasentError
 
@@ -38,9 +40,9 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        _speak_on_stderr()
         try:
-            result = command(*args, **kwargs)
+            with _speaking_on_stderr():
+                result = command(*args, **kwargs)
             sys.stdout.flush()
         except ContrasentError as error:
             _say("error", str(error))
@@ -52,8 +54,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except OSError as error:
             if error.errno not in _USERS:
                 raise
-            place = f"{error.filename}: " if error.filename else ""
-            _say("error", f"{place}{os.strerror(error.errno)}")
+            _say("error", _explained(error))
             raise typer.Exit(_MISTAKE) from error
         except KeyboardInterrupt as error:
             _say("stopped", "interrupted; what was written is whole")
@@ -63,23 +64,51 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def _speak_on_stderr() -> None:
+class _Stderr(logging.Handler):
+    """Writes to what standard error is now: a progress bar puts itself before it while drawn."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        message = self.format(record)
+        if record.levelno < logging.WARNING:
+            typer.echo(message, err=True)
+        else:
+            _say(record.levelname.lower(), message)
+
+
+@contextmanager
+def _speaking_on_stderr() -> Iterator[None]:
     """Send log lines and warnings to standard error, one line each."""
     logger = logging.getLogger("contrasent")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger.addHandler(handler)
+    level, propagate, handler = logger.level, logger.propagate, _Stderr()
+    logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show
+            if not sys.warnoptions:
+                warnings.simplefilter("default", UserWarning)
+                for category in (DeprecationWarning, FutureWarning):
+                    warnings.simplefilter("ignore", category)
+            yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
 
-    def show(message: Warning | str, category: type[Warning], *_: object) -> None:
-        kind = "warning" if issubclass(category, UserWarning) else category.__name__
-        _say(kind, str(message))
 
-    warnings.showwarning = show
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    warnings.filterwarnings("ignore", category=FutureWarning)
+def _show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    kind = "warning" if issubclass(category, UserWarning) else category.__name__
+    _say(kind, str(message))
+
+
+def _explained(error: OSError) -> str:
+    place = f"{error.filename}: " if error.filename else ""
+    remedy = ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "; make room, and run the command again"
+    return f"{place}{error.strerror}{remedy}"
 
 
 def _say(kind: str, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     recipe: Annotated[
         str,
         typer.Argument(
+            metavar="RECIPE",
             help="A packaged recipe: unsup-simcse or sup-simcse, or one of the paper's such as "
             "unsup-simcse-bert-base; or a YAML file.",
             show_default=False,
@@ -72,7 +74,12 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.train.run import train as run
 
     folder = output or Path("runs") / Path(recipe).stem
-    result = run(loaded, folder, resume=resume, overwrite=overwrite, show_progress=True)
+    try:
+        result = run(loaded, folder, resume=resume, overwrite=overwrite, show_progress=True)
+    except KeyboardInterrupt:
+        if (folder / "recipe.yaml").is_file():
+            typer.echo("go on with the same command and --resume", err=True)
+        raise
     if result is not None:
         _report(result)
 
@@ -92,8 +99,8 @@ def _overrides(words: Sequence[str]) -> dict[str, Any]:
                 pick("option", name, options)
             raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
         if not equals:
-            if not rest:
-                raise ConfigError(f"--{name} needs a value")
+            if not rest or rest[0].startswith("--"):
+                raise ConfigError(f"--{name} needs a value: --{name} VALUE")
             value = rest.pop(0)
         found[name] = value
     return found
@@ -102,9 +109,8 @@ def _overrides(words: Sequence[str]) -> dict[str, Any]:
 def _report(result: Result) -> None:
     from rich.console import Console
 
-    from contrasent.report.tables import before_after
+    from contrasent.report.tables import Layout, print_sts
 
-    encoder = result.best or result.last
     rate = result.examples / result.seconds if result.seconds else 0.0
     typer.echo(
         f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s "
@@ -113,7 +119,10 @@ def _report(result: Result) -> None:
     )
     if result.best_score is not None:
         typer.echo(f"best dev Spearman {result.best_score * 100:.2f} at step {result.best_step}")
-    if result.after:
-        before_after(Console(), result.before, result.after)
+    if result.before and result.after:
+        rows = {"before": result.before, "after": result.after}
+        print_sts(Console(), rows, Layout(difference=("before", "after")))
+    encoder = result.best or result.last
     typer.echo(f"encoder: {encoder}")
-    typer.echo(f"next: contrasent similarity {encoder} 'a sentence' 'another sentence'", err=True)
+    shown = shlex.quote(str(encoder))
+    typer.echo(f"next: contrasent similarity {shown} 'a sentence' 'another sentence'", err=True)

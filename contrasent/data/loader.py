@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
@@ -99,7 +99,7 @@ class Loader:
         token_ids, offsets = self._store.gather(self._order(epoch)[start:end], self._views)
         return Batch(torch.from_numpy(token_ids), torch.from_numpy(offsets), self.views)
 
-    def stream(self, first_step: int, last_step: int) -> Iterator[Batch]:
+    def stream(self, first_step: int, last_step: int) -> Generator[Batch, None, None]:
         """Batches of the steps ``range(first_step, last_step)``, gathered ahead by a thread.
 
         The thread ends when the iterator is exhausted, closed or forgotten; what goes wrong in

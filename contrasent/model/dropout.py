@@ -28,7 +28,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, rate)
-    dropped: Tensor = _Dropout.apply(x, rate)
+    dropped: Tensor = _Dropout.apply(x, rate)  # type: ignore[no-untyped-call]
     return dropped
 
 
@@ -38,7 +38,7 @@ def add_dropped(state: Tensor, x: Tensor, rate: float) -> Tensor:
         return state + x
     if x.device.type != "cpu":
         return state + F.dropout(x, rate)
-    added: Tensor = _AddDropped.apply(state, x, rate)
+    added: Tensor = _AddDropped.apply(state, x, rate)  # type: ignore[no-untyped-call]
     return added
 
 
@@ -69,7 +69,8 @@ class _Dropout(Function):
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
         mask, ctx.scale = keep_mask(x, rate)
         ctx.save_for_backward(mask)
-        return masked(x, mask) * ctx.scale
+        kept: Tensor = masked(x, mask) * ctx.scale
+        return kept
 
     @staticmethod
     @once_differentiable

@@ -31,11 +31,11 @@ def attention(
         ``(N, Q, d)``.
     """
     if torch.is_grad_enabled() and query.device.type == "cpu":
-        mixed: Tensor = _Attention.apply(query, key, value, bias, rate)
+        mixed: Tensor = _Attention.apply(query, key, value, bias, rate)  # type: ignore[no-untyped-call]
         return mixed
-    four = (t.unsqueeze(0) for t in (query, key, value))
+    q, k, v = (t.unsqueeze(0) for t in (query, key, value))
     mask = None if bias is None else bias.unsqueeze(0)
-    return F.scaled_dot_product_attention(*four, mask, rate).squeeze(0)
+    return F.scaled_dot_product_attention(q, k, v, mask, rate).squeeze(0)
 
 
 class _Attention(Function):
@@ -55,7 +55,8 @@ class _Attention(Function):
         mask, ctx.scale = keep_mask(weights, rate) if rate else (None, 1.0)
         kept = weights if mask is None else masked(weights, mask)
         ctx.save_for_backward(query, key, value, weights, mask)
-        return torch.bmm(kept, value) * ctx.scale
+        mixed: Tensor = torch.bmm(kept, value) * ctx.scale
+        return mixed
 
     @staticmethod
     @once_differentiable

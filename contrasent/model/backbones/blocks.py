@@ -60,7 +60,7 @@ class Blocks:
         """
         block, token = self._index(parts)
         rows = packed.reshape(len(packed) * parts * self.heads, -1)
-        spread: Tensor = _Permuted.apply(rows, block, token)
+        spread: Tensor = _Permuted.apply(rows, block, token)  # type: ignore[no-untyped-call]
         return spread.view(parts, self.sentences * self.heads, self.longest, -1).unbind(0)
 
     def gather(self, block: Tensor) -> Tensor:

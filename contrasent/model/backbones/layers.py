@@ -67,9 +67,10 @@ class LayerWeights:
 
 def layers_of(model: PreTrainedModel) -> list[LayerModules]:
     """The layers of a model whose ``config.model_type`` is one of :data:`PACKED`."""
+    known: Any = model  # its parts have no static types
     if model.config.model_type == "distilbert":
-        return [_distilbert(layer) for layer in model.transformer.layer]
-    return [_bert(layer) for layer in model.encoder.layer]
+        return [_distilbert(layer) for layer in known.transformer.layer]
+    return [_bert(layer) for layer in known.encoder.layer]
 
 
 def _bert(layer: Any) -> LayerModules:

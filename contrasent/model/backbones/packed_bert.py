@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +65,7 @@ class PackedBert(Backbone):
         return {layer: found[number] for layer, number in wanted.items()}
 
     def _embed(self, batch: Batch, blocks: Blocks) -> Tensor:
-        part = self.model.embeddings
+        part: Any = self.model.embeddings
         state = part.word_embeddings(batch.token_ids)
         state = state + part.position_embeddings(blocks.positions + self.first_position)
         if hasattr(part, "token_type_embeddings"):

@@ -1,0 +1,1 @@
+"""Speed against the peers, both sides in one run."""
