@@ -43,8 +43,14 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
 
     A replaced folder is set aside first, so that one of the two is there at every moment;
     :func:`recover_folder` puts it back if the process died between the two renames.
+
+    Raises:
+        ConfigError: ``path`` is a file.
     """
     path = Path(path)
+    if path.is_file():
+        raise ConfigError(f"{path} is a file; name a folder to write, or remove the file")
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial, previous = _beside(path, "partial"), _beside(path, "previous")
     shutil.rmtree(partial, ignore_errors=True)
@@ -54,24 +60,20 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
         for file in partial.rglob("*"):
             if file.is_file():
                 _sync(file)
-        recover_folder(path)
-        if path.exists():
-            path.rename(previous)
-        partial.rename(path)
-        shutil.rmtree(previous, ignore_errors=True)
+        _exchange(partial, path, previous)
     finally:
+        recover_folder(path)
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def recover_folder(path: str | Path) -> None:
     """Finish a replacement of ``path`` by :func:`writing_folder` that was cut off."""
-    path = Path(path)
+    path = Path(path).resolve()
     previous = _beside(path, "previous")
-    if previous.exists():
-        if path.exists():
-            shutil.rmtree(previous)
-        else:
-            previous.rename(path)
+    if previous.exists() and not path.exists():
+        _rename_unless_there(previous, path)
+    if path.exists():
+        shutil.rmtree(previous, ignore_errors=True)
 
 
 def refuse_existing(path: str | Path, remedy: str) -> None:
@@ -94,6 +96,23 @@ def sha256_of(path: str | Path) -> str:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _exchange(partial: Path, path: Path, previous: Path) -> None:
+    """Let ``partial`` take the place of ``path``, also if a reader recovers ``path`` meanwhile."""
+    while partial.exists():
+        recover_folder(path)
+        if path.exists():
+            path.rename(previous)
+        _rename_unless_there(partial, path)
+
+
+def _rename_unless_there(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError:
+        if not target.exists():
+            raise
 
 
 def _beside(path: Path, what: str) -> Path:

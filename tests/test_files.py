@@ -1,0 +1,236 @@
+import errno
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from contrasent import files
+from contrasent.errors import ConfigError
+from contrasent.files import (
+    recover_folder,
+    refuse_existing,
+    sha256_of,
+    write_text,
+    writing,
+    writing_folder,
+)
+
+
+def disk_full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def listing(folder):
+    return {p.name: p.read_bytes() if p.is_file() else listing(p) for p in folder.iterdir()}
+
+
+def make(folder, **contents):
+    folder.mkdir()
+    for name, text in contents.items():
+        (folder / name).write_text(text)
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path):
+    with writing(tmp_path / "new" / "a.txt") as partial:
+        partial.write_text("half")
+        assert partial.parent == tmp_path / "new"
+        assert not (tmp_path / "new" / "a.txt").exists()
+    assert listing(tmp_path / "new") == {"a.txt": b"half"}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_failure_keeps_the_old_file_and_leaves_nothing_behind(error, tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    with pytest.raises(error), writing(tmp_path / "a.txt") as partial:
+        partial.write_text("new")
+        raise error
+    assert listing(tmp_path) == {"a.txt": b"old"}
+
+
+def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("old")
+    monkeypatch.setattr(os, "fsync", disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        write_text(tmp_path / "a.txt", "new")
+    assert listing(tmp_path) == {"a.txt": b"old"}
+
+
+def test_a_block_that_writes_nothing_is_a_failure(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    with pytest.raises(FileNotFoundError), writing(tmp_path / "a.txt"):
+        pass
+    assert listing(tmp_path) == {"a.txt": b"old"}
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    order = []
+    monkeypatch.setattr(os, "fsync", lambda _: order.append("sync"))
+    replace = Path.replace
+
+    def noted(self, target):
+        order.append("rename")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    write_text(tmp_path / "a.txt", "new")
+    assert order == ["sync", "rename"]
+
+
+def test_text_is_utf_8_with_unix_line_ends(tmp_path):
+    write_text(str(tmp_path / "a.txt"), "é\n世\n")
+    assert (tmp_path / "a.txt").read_bytes() == "é\n世\n".encode()
+
+
+def test_a_folder_appears_when_it_is_whole(tmp_path):
+    with writing_folder(tmp_path / "deep" / "out") as partial:
+        assert list(partial.iterdir()) == []
+        make(partial / "inner", a="1")
+        assert not (tmp_path / "deep" / "out").exists()
+    assert listing(tmp_path) == {"deep": {"out": {"inner": {"a": b"1"}}}}
+
+
+def test_a_folder_replaces_another_as_a_whole(tmp_path):
+    make(tmp_path / "out", old="1", both="1")
+    with writing_folder(tmp_path / "out") as partial:
+        (partial / "both").write_text("2")
+        assert listing(tmp_path / "out") == {"old": b"1", "both": b"1"}
+    assert listing(tmp_path) == {"out": {"both": b"2"}}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_failure_keeps_the_old_folder_and_leaves_nothing_behind(error, tmp_path):
+    make(tmp_path / "out", old="1")
+    with pytest.raises(error), writing_folder(tmp_path / "out") as partial:
+        (partial / "new").write_text("2")
+        raise error
+    assert listing(tmp_path) == {"out": {"old": b"1"}}
+
+
+def test_a_full_disk_keeps_the_old_folder(tmp_path, monkeypatch):
+    make(tmp_path / "out", old="1")
+    monkeypatch.setattr(os, "fsync", disk_full)
+    with pytest.raises(OSError, match="No space left"), writing_folder(tmp_path / "out") as partial:
+        (partial / "new").write_text("2")
+    assert listing(tmp_path) == {"out": {"old": b"1"}}
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_rename_that_fails_keeps_the_old_folder(failing, tmp_path, monkeypatch):
+    make(tmp_path / "out", old="1")
+    rename, calls = Path.rename, []
+
+    def fails(self, target):
+        calls.append(self.name)
+        if len(calls) == failing:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(PermissionError), writing_folder(tmp_path / "out") as partial:
+        (partial / "new").write_text("2")
+    assert listing(tmp_path) == {"out": {"old": b"1"}}
+
+
+def test_a_reader_that_recovers_between_the_renames_does_no_harm(tmp_path, monkeypatch):
+    make(tmp_path / "out", old="1")
+    rename, seen = Path.rename, []
+
+    def with_a_reader(self, target):
+        done = rename(self, target)
+        if self.name == "out" and not seen:
+            seen.append(True)
+            recover_folder(tmp_path / "out")
+            assert listing(tmp_path / "out") == {"old": b"1"}
+        return done
+
+    monkeypatch.setattr(Path, "rename", with_a_reader)
+    with writing_folder(tmp_path / "out") as partial:
+        (partial / "new").write_text("2")
+    assert seen
+    assert listing(tmp_path) == {"out": {"new": b"2"}}
+
+
+def test_what_a_killed_process_left_is_not_in_the_new_folder(tmp_path):
+    make(tmp_path / ".out.partial", half="1")
+    with writing_folder(tmp_path / "out") as partial:
+        (partial / "new").write_text("2")
+    assert listing(tmp_path) == {"out": {"new": b"2"}}
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path):
+    make(tmp_path / "real", old="1")
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    for text in (b"2", b"3"):
+        with writing_folder(tmp_path / "out") as partial:
+            (partial / "new").write_bytes(text)
+        assert (tmp_path / "out").is_symlink()
+        assert listing(tmp_path) == {"real": {"new": text}, "out": {"new": text}}
+
+
+def test_a_folder_does_not_replace_a_file(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    said = re.escape(f"{tmp_path / 'out'} is a file; name a folder to write, or remove the file")
+    with pytest.raises(ConfigError, match=said), writing_folder(tmp_path / "out"):
+        pytest.fail("the block was entered")
+    assert listing(tmp_path) == {"out": b"mine"}
+
+
+OLD, NEW = {"a": "old"}, {"a": "new"}
+
+
+@pytest.mark.parametrize(
+    ("path", "previous", "partial", "expected"),
+    [
+        (None, None, None, None),
+        (OLD, None, None, OLD),
+        (OLD, None, NEW, OLD),  # died while writing
+        (None, OLD, NEW, OLD),  # died between the renames
+        (NEW, OLD, None, NEW),  # died while removing the old one
+        (NEW, {}, None, NEW),
+        (None, OLD, None, OLD),
+    ],
+)
+def test_recovery_from_every_state_that_a_killed_writer_leaves(
+    path, previous, partial, expected, tmp_path
+):
+    for name, contents in (("out", path), (".out.previous", previous), (".out.partial", partial)):
+        if contents is not None:
+            make(tmp_path / name, **contents)
+    for _ in range(2):
+        recover_folder(tmp_path / "out")
+        assert (tmp_path / "out").exists() == (expected is not None)
+        if expected:
+            assert listing(tmp_path / "out") == {"a": expected["a"].encode()}
+        assert not (tmp_path / ".out.previous").exists()
+    with writing_folder(tmp_path / "out") as folder:
+        (folder / "a").write_text("newer")
+    assert listing(tmp_path) == {"out": {"a": b"newer"}}
+
+
+def test_a_writer_recovers_first(tmp_path):
+    make(tmp_path / ".out.previous", a="old")
+    with pytest.raises(ValueError), writing_folder(tmp_path / "out"):
+        raise ValueError
+    assert listing(tmp_path) == {"out": {"a": b"old"}}
+
+
+def test_what_exists_is_refused(tmp_path):
+    refuse_existing(tmp_path / "nothing", "remove it")
+    (tmp_path / "empty").mkdir()
+    refuse_existing(tmp_path / "empty", "remove it")
+    (tmp_path / "file").write_text("")
+    make(tmp_path / "full", a="1")
+    for name in ("file", "full"):
+        said = re.escape(f"{tmp_path / name} exists already; remove it")
+        with pytest.raises(ConfigError, match=said):
+            refuse_existing(str(tmp_path / name), "remove it")
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 250])
+def test_sha256_of_a_file_read_in_blocks(size, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BLOCK", 100)
+    content = bytes(range(250))[:size]
+    (tmp_path / "a").write_bytes(content)
+    assert sha256_of(tmp_path / "a") == hashlib.sha256(content).hexdigest()
