@@ -1,0 +1,95 @@
+"""Which tasks there are, and how a user names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from contrasent.errors import ConfigError, pick
+
+SUBSETS: dict[str, tuple[str, ...]] = {
+    "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    # The SMT part of 2013 may not be redistributed; SentEval leaves it out too.
+    "sts13": ("FNWN", "headlines", "OnWN"),
+    "sts14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "sts15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+"""Parts of the SemEval tasks of 2012-2016, which have a test split only."""
+
+STS = (*SUBSETS, "stsb", "sickr")
+"""The seven tasks, in the order of the papers' tables."""
+
+SPLITS = ("train", "dev", "test")
+
+_HEADINGS = {"stsb": "STS-B", "sickr": "SICK-R"}
+_LONG_NAMES = {"stsbenchmark": "stsb", "sickrelatedness": "sickr"}
+_FILE = re.compile(r"\.(tsv|csv)(\.gz)?$", re.IGNORECASE)
+_SPLIT = re.compile(rf"(.+)-({'|'.join(SPLITS)})")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskName:
+    """One task and one split of it.
+
+    Attributes:
+        name: one of :data:`STS`, or the path of a user's file.
+        split: one of :data:`SPLITS`; a user's file is ``test``.
+    """
+
+    name: str
+    split: str = "test"
+
+    @property
+    def label(self) -> str:
+        """How the user names it: ``stsb``, ``stsb-dev`` or the path of a file."""
+        return self.name if self.split == "test" else f"{self.name}-{self.split}"
+
+    @property
+    def heading(self) -> str:
+        """How a table names it: ``STS-B``, ``STS-B dev`` or the name of a file."""
+        known = self.name in STS
+        name = _HEADINGS.get(self.name, self.name.upper()) if known else Path(self.name).name
+        return name if self.split == "test" else f"{name} {self.split}"
+
+
+def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:
+    """Resolve what a user asked for, each task and split once, in the order asked.
+
+    Args:
+        asked: ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, a task with its split
+            such as ``stsb-dev``, or a ``.tsv`` or ``.csv`` file (``.gz`` too) of sentence,
+            sentence, score.
+        splits: splits of the tasks asked for without one. Those that a task does not have are
+            left out, as STS12-16 have a test split only.
+
+    Raises:
+        ConfigError: a name or split is unknown, a task has no such split, or nothing is left.
+    """
+    for split in splits:
+        pick("split", split, SPLITS)
+    asked = list(asked)
+    found = [name for text in asked for name in _resolve(text.strip(), splits)]
+    if not found:
+        named = f"{', '.join(asked)} with split {', '.join(splits)}" if asked else "an empty list"
+        raise ConfigError(f"no task to score: {named} names none; STS12-16 have a test split only")
+    return list(dict.fromkeys(found))
+
+
+def _resolve(text: str, splits: Sequence[str]) -> list[TaskName]:
+    if _FILE.search(text):
+        return [TaskName(text)]
+    name, wanted = text.lower(), splits
+    suffixed = _SPLIT.fullmatch(name)
+    if suffixed:
+        name, wanted = suffixed[1], (suffixed[2],)
+    name = re.sub(r"[-_ ]", "", name)
+    kind = "task (a name, or a .tsv or .csv file of sentence, sentence, score)"
+    name = pick(kind, _LONG_NAMES.get(name, name), ("sts", *STS))
+    members = STS if name == "sts" else (name,)
+    found = [TaskName(m, s) for s in wanted for m in members if s == "test" or m not in SUBSETS]
+    if suffixed and not found:
+        raise ConfigError(f"{text!r}: {name} has no {wanted[0]} split, only test")
+    return found

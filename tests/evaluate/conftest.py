@@ -1,0 +1,79 @@
+"""A folder in SentEval's layout with a few made-up pairs per subset, and an encoder of words."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from contrasent.evaluate.tasks import SUBSETS
+
+WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")
+PAIRS = {"dev": 7, "train": 9, "test": 8}
+
+
+class WordEncoder:
+    """The mean of fixed random vectors of the words; says how often it was asked."""
+
+    name = "some/words"
+    pooler = "mean"
+
+    def __init__(self):
+        self.calls = []
+
+    def encode(self, sentences, *, precision, show_progress):
+        self.calls.append((list(sentences), precision, show_progress))
+        return np.stack([self.embed(sentence) for sentence in sentences])
+
+    def embed(self, sentence):
+        vectors = []
+        for word in sentence.split(" "):
+            seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "little")
+            vectors.append(np.random.default_rng(seed).normal(size=6))
+        return np.mean(vectors, axis=0).astype(np.float32)
+
+
+@pytest.fixture
+def encoder():
+    return WordEncoder()
+
+
+@pytest.fixture
+def senteval(tmp_path, monkeypatch):
+    """The folder; nothing else is in reach of the code under test."""
+    monkeypatch.delenv("CONTRASENT_DATA", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    draw = np.random.default_rng(0)
+
+    def sentence():
+        return " ".join(draw.choice(WORDS, size=draw.integers(2, 6)))
+
+    root = tmp_path / "senteval"
+    for task, subsets in SUBSETS.items():
+        folder = root / "STS" / f"{task.upper()}-en-test"
+        folder.mkdir(parents=True)
+        for size, subset in enumerate(subsets, start=6):
+            pairs = [f"{sentence()}\t{sentence()}\n" for _ in range(size)]
+            gold = [f"{draw.integers(0, 6)}.{number}0\n" for number in range(size)]
+            if task in ("sts15", "sts16"):
+                gold[1] = gold[4] = "\n"
+            (folder / f"STS.input.{subset}.txt").write_text("".join(pairs))
+            (folder / f"STS.gs.{subset}.txt").write_text("".join(gold))
+    (root / "STS" / "STSBenchmark").mkdir()
+    (root / "SICK").mkdir()
+    sick = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
+    for split, size in PAIRS.items():
+        rows = [
+            f'genre\tfile\t2012\t{number:04}\t{draw.integers(0, 5)}.{number}00\t"{sentence()}\t'
+            f'{sentence()} " said\n'
+            for number in range(size)
+        ]
+        (root / f"STS/STSBenchmark/sts-{split}.csv").write_text("".join(rows))
+        end = "\r\n" if split == "test" else "\n"
+        header = ["pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment"]
+        table = [header] + [
+            [str(n), sentence(), sentence(), f"{draw.integers(1, 5)}.{n}", "NEUTRAL"]
+            for n in range(size)
+        ]
+        text = "".join("\t".join(row) + end for row in table)
+        (root / "SICK" / sick[split]).write_bytes(text.encode())
+    return root

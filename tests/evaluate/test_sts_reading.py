@@ -1,0 +1,212 @@
+import gzip
+import hashlib
+
+import pytest
+
+from contrasent.errors import DataError
+from contrasent.evaluate.read import MissingDataError, load
+from contrasent.evaluate.tasks import SUBSETS, TaskName, task_names
+
+
+def write(folder, text, name="pairs.tsv"):
+    path = folder / name
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return TaskName(str(path))
+
+
+def only(task):
+    (subset,) = task.subsets
+    return list(zip(subset.first, subset.second, subset.gold.tolist(), strict=True))
+
+
+def test_a_pair_without_a_score_is_left_out_together_with_it(senteval):
+    folder = senteval / "STS/STS15-en-test"
+    (folder / "STS.input.belief.txt").write_text("a\tb\nc\td\ne\tf\n g  h \ti\u00a0j\n")
+    (folder / "STS.gs.belief.txt").write_text("1.00\n\n3.00\n4.00\n")
+    task = load(TaskName("sts15"), senteval)
+    assert [subset.name for subset in task.subsets] == list(SUBSETS["sts15"])
+    belief = task.subsets[2]
+    assert belief.first == ("a", "e", "g h")
+    assert belief.second == ("b", "f", "i j")
+    assert belief.gold.tolist() == [1.0, 3.0, 4.0]
+
+
+def test_quotes_in_stsb_are_letters(senteval):
+    path = senteval / "STS/STSBenchmark/sts-dev.csv"
+    path.write_text('g\tf\t2012\t1\t2.5\t"he said\tso " what "\ng\tf\t2012\t2\t0.000\ta\tb\n')
+    assert only(load(TaskName("stsb", "dev"), senteval)) == [
+        ('"he said', 'so " what "', 2.5),
+        ("a", "b", 0.0),
+    ]
+
+
+def test_sick_has_a_header_and_its_test_file_ends_lines_with_crlf(senteval):
+    path = senteval / "SICK/SICK_test_annotated.txt"
+    path.write_bytes(b"id\tA\tB\tscore\tjudgment\r\n1\ta b\tc\t4.5\tX\r\n2\td\te f\t1.0\tX\r\n")
+    task = load(TaskName("sickr"), senteval)
+    assert only(task) == [("a b", "c", 4.5), ("d", "e f", 1.0)]
+    assert task.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_every_task_and_split_is_found(senteval):
+    for name in task_names(["sts"], ["train", "dev", "test"]):
+        assert load(name, senteval).name == name
+
+
+def test_a_tasks_hash_is_over_its_files_one_after_the_other(senteval):
+    digest = hashlib.sha256()
+    for subset in SUBSETS["sts13"]:
+        for kind in ("input", "gs"):
+            path = senteval / f"STS/STS13-en-test/STS.{kind}.{subset}.txt"
+            digest.update(path.read_bytes())
+    assert load(TaskName("sts13"), senteval).sha256 == digest.hexdigest()
+
+
+@pytest.mark.parametrize("inside", ["", "downstream", "data/downstream"])
+@pytest.mark.parametrize("named_by", ["argument", "variable", "default"])
+def test_the_data_is_found(senteval, tmp_path, monkeypatch, inside, named_by):
+    named = tmp_path / "elsewhere"
+    if named_by == "default":
+        named = tmp_path / "home/contrasent/senteval"
+    (named / inside).parent.mkdir(parents=True, exist_ok=True)
+    senteval.rename(named / inside)
+    if named_by == "variable":
+        monkeypatch.setenv("CONTRASENT_DATA", str(named))
+    assert load(TaskName("stsb"), named if named_by == "argument" else None)
+
+
+ROWS = "a b\tc d\t1\ne\tf\t2.5\ng \t h  i\t-3e0\n"
+PARSED = [("a b", "c d", 1.0), ("e", "f", 2.5), ("g", "h i", -3.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pairs.tsv", ROWS),
+        ("pairs.TSV", ROWS.replace("\n", "\r\n")),
+        ("pairs.tsv.gz", ROWS),
+        ("pairs.tsv", "\ufeff" + ROWS + "\n\n"),
+        ("pairs.csv", ROWS.replace("\t", ",")),
+        ("pairs.csv.gz", '"a b","c\nd","1"\n' + ROWS.replace("\t", ",").split("\n", 1)[1]),
+    ],
+)
+def test_a_users_file_is_a_task(tmp_path, name, text):
+    task = load(write(tmp_path, text, name))
+    assert only(task) == PARSED
+    assert task.note == ""
+
+
+def test_a_header_is_recognised_and_said(tmp_path):
+    name = write(tmp_path, "first\tsecond\thow alike\n" + ROWS)
+    task = load(name)
+    assert only(task) == PARSED
+    assert task.note == f"{name.name}:1: taken as a header, because 'how alike' is not a number"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a\tb\n", ":1: 2 columns instead of sentence, sentence, score"),
+        (ROWS + "a\tb\t1\t2\n", ":4: 4 columns instead of sentence, sentence, score"),
+        (ROWS + "a\tb\tmuch\n", ":4: the score must be a number, not 'much'"),
+        (ROWS + "a\tb\t\n", ":4: the score must be a number, not ''"),
+        ("a\tb\t\n" + ROWS, ":1: the score must be a number, not ''"),
+        ("h\th\tscore\na\tb\tmore\n" + ROWS, ":2: the score must be a number, not 'more'"),
+        ("a\tb\tnan\n" + ROWS, ":1: the score must be a number, not 'nan'"),
+        (ROWS + "a\tb\tinf\n", ":4: the score must be a number, not 'inf'"),
+        (ROWS + " \tb\t1\n", ":4: a sentence is empty"),
+        ("", " has 0 pairs; a correlation needs at least 3"),
+        ("a\tb\t1\nc\td\t2\n", " has 2 pairs; a correlation needs at least 3"),
+        (ROWS.encode() + b"\xff\tb\t1\n", ":4: not UTF-8"),
+    ],
+)
+def test_what_is_wrong_with_a_users_file_is_told(tmp_path, text, said):
+    name = write(tmp_path, text)
+    with pytest.raises(DataError) as caught:
+        load(name)
+    assert f"{name.name}{said}" in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=r"no file .*nothing.tsv"):
+        load(TaskName(str(tmp_path / "nothing.tsv")))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "task", "said"),
+    [
+        ("STS/STS12-en-test/STS.gs.MSRpar.txt", "1\n2\n", "sts12", "has 2 lines, but"),
+        (
+            "STS/STS12-en-test/STS.input.MSRpar.txt",
+            "a\tb\n" * 3 + "a b\n" + "a\tb\n" * 2,
+            "sts12",
+            "STS.input.MSRpar.txt:4: 1 tab-separated columns instead of 2 sentences",
+        ),
+        (
+            "STS/STS12-en-test/STS.input.MSRpar.txt",
+            "a\t\n" * 6,
+            "sts12",
+            "STS.input.MSRpar.txt:1: a sentence is empty",
+        ),
+        (
+            "STS/STS14-en-test/STS.gs.OnWN.txt",
+            "1\n" * 9 + "x\n",
+            "sts14",
+            "STS.gs.OnWN.txt:10: the score must be a number, not 'x'",
+        ),
+        ("STS/STS13-en-test/STS.gs.FNWN.txt", "\n" * 6, "sts13", "FNWN.txt has no scored pair"),
+        (
+            "STS/STSBenchmark/sts-test.csv",
+            "g\tf\ty\t1\t2.0\ta\n",
+            "stsb",
+            "sts-test.csv:1: 6 tab-separated columns; the score and both sentences of STS-B need 7",
+        ),
+        (
+            "STS/STSBenchmark/sts-test.csv",
+            "g\tf\ty\t1\thigh\ta\tb\n",
+            "stsb",
+            "sts-test.csv:1: the score must be a number, not 'high'",
+        ),
+        (
+            "SICK/SICK_test_annotated.txt",
+            "1\ta\tb\t3.5\tNEUTRAL\n",
+            "sickr",
+            "SICK_test_annotated.txt:1: expected SICK's header line, found a scored pair",
+        ),
+    ],
+)
+def test_what_is_wrong_with_sentevals_files_is_told(senteval, path, text, task, said):
+    (senteval / path).write_text(text)
+    with pytest.raises(DataError) as caught:
+        load(TaskName(task), senteval)
+    assert said in str(caught.value)
+    assert not isinstance(caught.value, MissingDataError)
+
+
+def test_counts_that_differ_are_both_named(senteval):
+    gold = senteval / "STS/STS12-en-test/STS.gs.MSRpar.txt"
+    pairs = senteval / "STS/STS12-en-test/STS.input.MSRpar.txt"
+    gold.write_text(gold.read_text() + "1.0\n")
+    with pytest.raises(DataError) as caught:
+        load(TaskName("sts12"), senteval)
+    assert f"{gold} has 7 lines, but {pairs} has 6" in str(caught.value)
+
+
+def test_a_missing_file_is_named_with_the_remedy(senteval):
+    path = senteval / "STS/STSBenchmark/sts-test.csv"
+    path.unlink()
+    with pytest.raises(MissingDataError) as caught:
+        load(TaskName("stsb"), senteval)
+    said = str(caught.value)
+    assert str(path) in said and "contrasent data fetch" in said
+    assert "--data-dir" in said and "CONTRASENT_DATA" in said
+
+
+def test_a_folder_that_is_not_there(senteval, monkeypatch):
+    gone = senteval / "gone"
+    with pytest.raises(DataError, match=r"no folder .*gone \(--data-dir\)"):
+        load(TaskName("stsb"), gone)
+    monkeypatch.setenv("CONTRASENT_DATA", str(gone))
+    with pytest.raises(DataError, match=r"no folder .*gone \(CONTRASENT_DATA\)"):
+        load(TaskName("stsb"))

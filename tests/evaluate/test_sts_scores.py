@@ -1,0 +1,262 @@
+"""Scores against SentEval's rules written in loops, and what must not change them."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluate.run import evaluate, load_available
+from contrasent.evaluate.sts import StsTasks, prepare
+from contrasent.evaluate.tasks import SUBSETS
+
+
+def looped(metric, x, y):
+    if metric == "spearman":
+        x, y = (
+            [1 + sum(b < a for b in z) + (sum(b == a for b in z) - 1) / 2 for a in z]
+            for z in (x, y)
+        )
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    over = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return over / sqrt(sum((a - mean_x) ** 2 for a in x) * sum((b - mean_y) ** 2 for b in y))
+
+
+def cosine(encoder, first, second):
+    u, v = (encoder.embed(" ".join(text.split())).astype(float) for text in (first, second))
+    return float(u @ v / sqrt((u @ u) * (v @ v)))
+
+
+def expected(encoder, root, task, metric):
+    """Aggregations of one of the tasks of 2012-2016, read from its files once more."""
+    cosines, gold, parts, sizes = [], [], [], []
+    for subset in SUBSETS[task]:
+        folder = root / "STS" / f"{task.upper()}-en-test"
+        pairs = (folder / f"STS.input.{subset}.txt").read_text().splitlines()
+        scores = (folder / f"STS.gs.{subset}.txt").read_text().splitlines()
+        kept = [(p.split("\t"), float(s)) for p, s in zip(pairs, scores, strict=True) if s]
+        found = [cosine(encoder, *pair) for pair, _ in kept]
+        parts.append(looped(metric, found, [s for _, s in kept]))
+        sizes.append(len(kept))
+        cosines += found
+        gold += [s for _, s in kept]
+    return {
+        "all": looped(metric, cosines, gold),
+        "mean": sum(parts) / len(parts),
+        "wmean": sum(p * n for p, n in zip(parts, sizes, strict=True)) / sum(sizes),
+        "subset": dict(zip(SUBSETS[task], parts, strict=True)),
+        "pairs": sum(sizes),
+    }
+
+
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+@pytest.mark.parametrize("task", list(SUBSETS))
+def test_every_aggregation_is_sentevals(encoder, senteval, task, metric):
+    records = [r for r in evaluate(encoder, [task], senteval) if r.metric == metric]
+    oracle = expected(encoder, senteval, task, metric)
+    whole = {r.aggregation: r for r in records if not r.subset}
+    assert set(whole) == {"all", "mean", "wmean"}
+    for aggregation, record in whole.items():
+        assert record.value == pytest.approx(oracle[aggregation], abs=1e-9)
+        assert record.pairs == oracle["pairs"]
+    parts = {r.subset: r.value for r in records if r.aggregation == "subset"}
+    assert parts == pytest.approx(oracle["subset"], abs=1e-9)
+    assert len(records) == 3 + len(parts)
+
+
+@pytest.mark.parametrize(
+    ("task", "path", "header", "columns"),
+    [
+        ("stsb-train", "STS/STSBenchmark/sts-train.csv", 0, (5, 6, 4)),
+        ("stsb-dev", "STS/STSBenchmark/sts-dev.csv", 0, (5, 6, 4)),
+        ("stsb", "STS/STSBenchmark/sts-test.csv", 0, (5, 6, 4)),
+        ("sickr-train", "SICK/SICK_train.txt", 1, (1, 2, 3)),
+        ("sickr-dev", "SICK/SICK_trial.txt", 1, (1, 2, 3)),
+        ("sickr", "SICK/SICK_test_annotated.txt", 1, (1, 2, 3)),
+    ],
+)
+def test_tasks_of_one_file(encoder, senteval, task, path, header, columns):
+    text = (senteval / path).read_text()
+    rows = [line.split("\t") for line in text.splitlines()][header:]
+    a, b, score = columns
+    found = [cosine(encoder, row[a], row[b]) for row in rows]
+    records = evaluate(encoder, [task], senteval)
+    for record in records:
+        oracle = looped(record.metric, found, [float(row[score]) for row in rows])
+        assert record.value == pytest.approx(oracle, abs=1e-9)
+        assert (record.subset, record.pairs) == ("", len(rows))
+    assert [(r.metric, r.aggregation) for r in records] == [
+        (metric, aggregation)
+        for metric in ("spearman", "pearson")
+        for aggregation in ("all", "mean", "wmean")
+    ]
+
+
+def test_every_distinct_sentence_is_encoded_once_in_one_call(encoder, senteval):
+    evaluate(encoder, ["sts"], senteval, splits=["train", "dev", "test"])
+    ((sentences, precision, show_progress),) = encoder.calls
+    assert len(set(sentences)) == len(sentences)
+    assert (precision, show_progress) == ("fp32", False)
+    alone = [e for e in evaluate(encoder, ["stsb"], senteval) if e.aggregation == "all"]
+    together = evaluate(encoder, ["sickr", "sts12", "stsb"], senteval)
+    assert [r for r in together if r.task == "stsb" and r.aggregation == "all"] == alone
+
+
+def test_a_record_says_what_it_rests_on(encoder, senteval):
+    record = evaluate(encoder, ["stsb-dev"], senteval, precision="bf16", seed=3)[0]
+    assert (record.task, record.split, record.encoder) == ("stsb", "dev", "some/words")
+    assert (record.pooler, record.precision, record.seed) == ("mean", "bf16", 3)
+    assert (record.head, record.max_tokens) == (None, None)
+    assert {"python", "contrasent", "numpy", "scipy"} <= record.versions.keys()
+    encoder.head_name, encoder.max_tokens = "mlp", 32
+    record = evaluate(encoder, ["stsb-dev"], senteval)[0]
+    assert (record.head, record.max_tokens) == ("mlp", 32)
+
+
+def test_length_of_the_embeddings_changes_nothing(encoder, senteval):
+    before = evaluate(encoder, ["sts"], senteval)
+    embed = encoder.embed
+    encoder.embed = lambda sentence: embed(sentence) * np.float32(2.0 ** len(sentence))
+    assert evaluate(encoder, ["sts"], senteval) == before
+
+
+def test_identical_sentences_are_at_the_top(encoder, tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("red cat\tred cat\t5\nold dog\told dog\t5\nold dog\tnew house\t0\n")
+    scores = prepare([str(path)]).score(encoder, metric="pearson")
+    assert scores == {str(path): pytest.approx(1.0, abs=1e-12)}
+
+
+def test_prepared_tasks_are_scored_as_often_as_one_likes(encoder, senteval):
+    prepared = prepare(["stsb-dev", "sts13"], senteval)
+    records = evaluate(encoder, ["stsb-dev", "sts13"], senteval)
+    for path in senteval.rglob("*.*"):
+        if path.is_file():
+            path.unlink()
+    for metric in ("spearman", "pearson"):
+        for aggregation in ("all", "mean", "wmean"):
+            wanted = {
+                {"stsb": "stsb-dev", "sts13": "sts13"}[r.task]: r.value
+                for r in records
+                if (r.metric, r.aggregation) == (metric, aggregation)
+            }
+            scores = prepared.score(encoder, metric=metric, aggregation=aggregation)
+            assert scores == wanted
+    assert prepared.score(encoder) == prepared.score(encoder, metric="spearman", aggregation="all")
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 0.0])
+def test_an_embedding_without_direction_is_an_error(encoder, senteval, poison):
+    prepared = prepare(["stsb"], senteval)
+    bad = prepared.sentences[4]
+    embed = encoder.embed
+
+    def poisoned(sentence):
+        vector = embed(sentence)
+        if sentence == bad:
+            vector = vector * np.float32(0)
+            vector[2] = poison
+        return vector
+
+    encoder.embed = poisoned
+    for attempt in (prepared.score, prepared.records):
+        with pytest.raises(CheckpointError) as caught:
+            attempt(encoder)
+        assert "some/words gives 1 of " in str(caught.value)
+        assert repr(bad) in str(caught.value)
+
+
+def test_a_matrix_of_the_wrong_length_is_an_error(encoder, senteval):
+    encode = encoder.encode
+    encoder.encode = lambda *args, **kwargs: encode(*args, **kwargs)[1:]
+    with pytest.raises(CheckpointError, match=r"gave a matrix .* for 16 sentences"):
+        prepare(["stsb"], senteval).score(encoder)
+
+
+def test_a_collapsed_encoder_has_no_score(encoder, senteval):
+    encoder.embed = lambda _: np.ones(6, np.float32)
+    said = "STS12 MSRpar: no spearman correlation: every score is 1"
+    with pytest.raises(DataError, match=said):
+        prepare(["sts12"], senteval).score(encoder)
+    with pytest.raises(DataError, match=said):
+        evaluate(encoder, ["sts12"], senteval)
+    scores = StsTasks(load_available(["sts12"], senteval).tasks).records(encoder)
+    assert scores.records == ()
+    assert [problem.task for problem in scores.problems] == ["sts12"]
+
+
+def test_a_constant_gold_column_leaves_the_other_tasks_alone(encoder, senteval):
+    gold = senteval / "STS/STS13-en-test/STS.gs.FNWN.txt"
+    gold.write_text("2.0\n" * 6)
+    loaded = load_available(["sts12", "sts13", "stsb"], senteval)
+    scores = StsTasks(loaded.tasks).records(encoder)
+    assert {record.task for record in scores.records} == {"sts12", "stsb"}
+    ((task, message),) = [(problem.task, problem.message) for problem in scores.problems]
+    assert task == "sts13"
+    assert "STS13 FNWN: no spearman correlation: every gold is 2" in message
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"precision": "fp16"}, "unknown precision 'fp16'"),
+        ({"metric": "spearmen"}, "Did you mean 'spearman'?"),
+        ({"aggregation": "al"}, "Did you mean 'all'?"),
+    ],
+)
+def test_a_wrong_setting_is_explained_before_anything_is_encoded(encoder, senteval, setting, said):
+    with pytest.raises(ConfigError) as caught:
+        prepare(["stsb"], senteval).score(encoder, **setting)
+    assert said in str(caught.value)
+    assert encoder.calls == []
+
+
+def test_no_task_at_all(encoder):
+    with pytest.raises(ConfigError, match="no task to score"):
+        StsTasks([]).score(encoder)
+
+
+def test_tasks_without_data_are_told_and_the_others_kept(senteval):
+    (senteval / "STS/STS14-en-test/STS.gs.OnWN.txt").unlink()
+    (senteval / "STS/STS12-en-test/STS.gs.MSRpar.txt").write_text("1\n")
+    loaded = load_available(["sts"], senteval)
+    assert [task.name.label for task in loaded.tasks] == [
+        "sts13",
+        "sts15",
+        "sts16",
+        "stsb",
+        "sickr",
+    ]
+    assert [name.label for name in loaded.names][2] == "sts14"
+    damaged, missing = loaded.problems
+    assert (damaged.task, damaged.missing) == ("sts12", False)
+    assert "has 1 lines, but" in damaged.message
+    assert (missing.task, missing.missing) == ("sts14", True)
+    assert missing.message.endswith("STS.gs.OnWN.txt is missing")
+
+
+@pytest.mark.usefixtures("senteval")
+def test_no_task_with_data_is_an_error_that_names_each(tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DataError) as caught:
+        load_available(["stsb", "sickr-dev"], empty)
+    first, *reasons, remedy = str(caught.value).split("\n")
+    assert first == "no task has data to score:"
+    assert reasons == [
+        f"  stsb: {empty}/STS/STSBenchmark/sts-test.csv is missing",
+        f"  sickr-dev: {empty}/SICK/SICK_trial.txt is missing",
+    ]
+    assert "contrasent data fetch" in remedy
+
+
+def test_a_mistake_in_a_users_file_stops_everything(senteval, tmp_path):
+    with pytest.raises(DataError, match="no file"):
+        load_available(["stsb", str(tmp_path / "pairs.tsv")], senteval)
+
+
+@pytest.mark.parametrize("attempt", [prepare, lambda t, d: evaluate(None, t, d)])
+def test_the_library_stops_at_the_first_task_without_data(senteval, attempt):
+    (senteval / "STS/STSBenchmark/sts-test.csv").unlink()
+    with pytest.raises(DataError, match=r"sts-test.csv is missing; get SentEval's data with"):
+        attempt(["stsb"], senteval)

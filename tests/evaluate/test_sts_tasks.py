@@ -1,0 +1,85 @@
+import pytest
+
+from contrasent.errors import ConfigError
+from contrasent.evaluate.tasks import STS, SUBSETS, TaskName, task_names
+
+
+def labels(asked, splits=("test",)):
+    return [name.label for name in task_names(asked, splits)]
+
+
+def test_the_seven_tasks_are_in_the_order_of_the_papers():
+    assert labels(["sts"]) == ["sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"]
+    headings = [name.heading for name in task_names(["sts"])]
+    assert headings == ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
+
+
+def test_the_subsets_are_sentevals():
+    assert {task: len(subsets) for task, subsets in SUBSETS.items()} == {
+        "sts12": 5,
+        "sts13": 3,
+        "sts14": 6,
+        "sts15": 5,
+        "sts16": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "label"),
+    [
+        ("STS-B", "stsb"),
+        ("stsbenchmark", "stsb"),
+        ("STSBenchmark-dev", "stsb-dev"),
+        ("STS-B-train", "stsb-train"),
+        ("stsb-test", "stsb"),
+        (" stsb ", "stsb"),
+        ("SICK-R", "sickr"),
+        ("SICKRelatedness", "sickr"),
+        ("sick-r-dev", "sickr-dev"),
+        ("STS12", "sts12"),
+        ("sts-16", "sts16"),
+        ("data/My-Pairs.TSV", "data/My-Pairs.TSV"),
+        ("pairs.csv.gz", "pairs.csv.gz"),
+    ],
+)
+def test_spellings(asked, label):
+    assert labels([asked]) == [label]
+
+
+def test_splits_apply_to_tasks_named_without_one():
+    assert labels(["sts"], ["dev"]) == ["stsb-dev", "sickr-dev"]
+    assert labels(["stsb", "sickr-dev"], ["train", "test"]) == ["stsb-train", "stsb", "sickr-dev"]
+    assert labels(["sts-dev"]) == ["stsb-dev", "sickr-dev"]
+    assert labels(["sts12", "p.tsv"], ["dev"]) == ["p.tsv"]
+    assert len(labels(["sts"], ["train", "dev", "test"])) == len(STS) + 4
+
+
+def test_a_task_asked_for_twice_is_scored_once():
+    assert labels(["stsb", "sts12", "STS-B", "sts"]) == ["stsb", "sts12", *STS[1:5], "sickr"]
+
+
+def test_headings_name_other_splits_and_files():
+    assert TaskName("stsb", "dev").heading == "STS-B dev"
+    assert TaskName("some/where/pairs.tsv").heading == "pairs.tsv"
+
+
+@pytest.mark.parametrize(
+    ("asked", "splits", "said"),
+    [
+        (["stsbe"], ["test"], "Did you mean 'stsb'?"),
+        (["sickrelated"], ["test"], "Did you mean 'sickr'?"),
+        (
+            ["pairs.xlsx"],
+            ["test"],
+            "a .tsv or .csv file of sentence, sentence, score) 'pairs.xlsx'",
+        ),
+        (["sts12-dev"], ["test"], "'sts12-dev': sts12 has no dev split, only test"),
+        (["stsb"], ["tset"], "Did you mean 'test'?"),
+        (["sts12"], ["dev"], "no task to score: sts12 with split dev names none"),
+        ([], ["test"], "no task to score: an empty list"),
+    ],
+)
+def test_a_task_that_does_not_exist_is_explained(asked, splits, said):
+    with pytest.raises(ConfigError) as caught:
+        task_names(asked, splits)
+    assert said in str(caught.value)
