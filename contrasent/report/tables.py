@@ -1,0 +1,203 @@
+"""Records as the table of the papers, with the protocol beneath it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from contrasent.evaluate.tasks import SPLITS, STS, TaskName
+from contrasent.records import Record
+
+AVERAGE = "Avg."
+ABSENT = "-"
+
+_NO_LIMIT = 10_000
+_CORRELATION = {"spearman": "Spearman", "pearson": "Pearson"}
+_AGGREGATION = {
+    "all": "one correlation over all pairs of a task (aggregation all)",
+    "mean": "mean over the subsets of a task (aggregation mean)",
+    "wmean": "mean over the subsets of a task, weighted by their pairs (aggregation wmean)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a table shows of the records.
+
+    Attributes:
+        tasks: its columns; a task without a record is shown as absent, and so is the average.
+        metric: ``spearman`` or ``pearson``.
+        aggregation: ``all``, ``mean`` or ``wmean``.
+        difference: labels of two rows; a last row shows the second minus the first.
+    """
+
+    tasks: Sequence[TaskName] = ()
+    metric: str = "spearman"
+    aggregation: str = "all"
+    difference: tuple[str, str] | None = None
+
+
+Column = TaskName | str
+"""A task, or :data:`AVERAGE`."""
+
+
+def average(records: Iterable[Record], layout: Layout) -> float | None:
+    """Mean over the test splits of the named tasks of the layout, not of its files.
+
+    None if a value is absent, or if there are fewer than two such tasks.
+    """
+    return _line(records, layout).get(AVERAGE)
+
+
+def sts_table(
+    rows: Mapping[str, Sequence[Record]], layout: Layout | None = None, *, upright: bool = False
+) -> Table:
+    """Correlations x 100, two decimals, one row per label; averages of unrounded values.
+
+    Args:
+        rows: records of an encoder by the label of its row.
+        layout: what to show; by default all tasks of the records, Spearman, aggregation all.
+        upright: tasks as rows and encoders as columns, for narrow terminals.
+    """
+    layout = _filled(layout, rows)
+    columns = _columns(layout)
+    lines = {label: _line(records, layout) for label, records in rows.items()}
+    cells = [
+        [label, *(_printed(line.get(column)) for column in columns)]
+        for label, line in lines.items()
+    ]
+    if layout.difference:
+        before, after = (lines[label] for label in layout.difference)
+        changes = [
+            after[column] - before[column] if column in before and column in after else None
+            for column in columns
+        ]
+        cells.append(["difference", *(_printed(change, "+") for change in changes)])
+    grid = [["", *_headings(columns)], *cells]
+    if upright:
+        grid = [list(column) for column in zip(*grid, strict=True)]
+    table = Table(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
+    )
+    for number, heading in enumerate(grid[0]):
+        first = number == 0
+        table.add_column(
+            Text(heading),
+            justify="left" if first else "right",
+            no_wrap=first or not upright,
+            overflow="fold",
+        )
+    for row in grid[1:]:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def protocol(rows: Mapping[str, Sequence[Record]], layout: Layout | None = None) -> list[str]:
+    """What the numbers of :func:`sts_table` are, so that they can be compared with others."""
+    layout = _filled(layout, rows)
+    named = _averaged(layout.tasks)
+    other = any(name.split != "test" for name in layout.tasks)
+    said = [
+        f"{_CORRELATION[layout.metric]} correlation of the cosines x 100",
+        "test split unless the heading names another" if other else "test split",
+        _AGGREGATION[layout.aggregation],
+    ]
+    if len(named) > 1:
+        said.append(f"{AVERAGE} over {len(named)} tasks")
+    if any(name.name in STS for name in layout.tasks):
+        said.append("data and protocol of SentEval as changed by SimCSE")
+    lines = ["; ".join(said) + "."]
+    for label, records in rows.items():
+        if records:
+            lines.append(f"{label}: {_described(label, records[0])}.")
+    return lines
+
+
+def print_sts(
+    console: Console, rows: Mapping[str, Sequence[Record]], layout: Layout | None = None
+) -> None:
+    """Print table and protocol; upright where a terminal is too narrow, whole lines in a pipe."""
+    table = sts_table(rows, layout)
+    width = Measurement.get(console, console.options.update(width=_NO_LIMIT), table).maximum
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(width, 1), color_system=None)
+    elif width > console.width:
+        table = sts_table(rows, layout, upright=True)
+    console.print(table)
+    console.print()
+    for line in protocol(rows, layout):
+        console.print(Text(line), soft_wrap=not console.is_terminal)
+
+
+def _filled(layout: Layout | None, rows: Mapping[str, Sequence[Record]]) -> Layout:
+    """The layout, with the tasks of the records in the papers' order if it names none."""
+    layout = layout or Layout()
+    if layout.tasks:
+        return layout
+    found = {TaskName(r.task, r.split) for records in rows.values() for r in records}
+
+    def order(name: TaskName) -> tuple[int, int, str]:
+        return (
+            SPLITS[::-1].index(name.split),
+            STS.index(name.name) if name.name in STS else len(STS),
+            name.name,
+        )
+
+    return Layout(sorted(found, key=order), layout.metric, layout.aggregation, layout.difference)
+
+
+def _averaged(tasks: Sequence[TaskName]) -> list[TaskName]:
+    return [name for name in tasks if name.name in STS and name.split == "test"]
+
+
+def _columns(layout: Layout) -> list[Column]:
+    """The averaged tasks, their average, then files and other splits, which it leaves out."""
+    named = _averaged(layout.tasks)
+    rest = [name for name in layout.tasks if name not in named]
+    return [*named, *([AVERAGE] if len(named) > 1 else []), *rest]
+
+
+def _headings(columns: Sequence[Column]) -> list[str]:
+    """Short headings; files of one name in several folders are told apart by their paths."""
+    short = [column if isinstance(column, str) else column.heading for column in columns]
+    return [
+        heading if isinstance(column, str) or short.count(heading) == 1 else column.label
+        for column, heading in zip(columns, short, strict=True)
+    ]
+
+
+def _line(records: Iterable[Record], layout: Layout) -> dict[Column, float]:
+    """Values of one row; an absent one is not there."""
+    wanted = (layout.metric, layout.aggregation)
+    line: dict[Column, float] = {
+        TaskName(record.task, record.split): record.value
+        for record in records
+        if (record.metric, record.aggregation) == wanted
+    }
+    named = _averaged(layout.tasks)
+    present = [line[name] for name in named if name in line]
+    if len(present) == len(named) > 1:
+        line[AVERAGE] = sum(present) / len(present)
+    return line
+
+
+def _printed(value: float | None, sign: str = "") -> str:
+    return ABSENT if value is None else f"{100 * value:{sign}.2f}"
+
+
+def _described(label: str, record: Record) -> str:
+    parts = [f"pooler {record.pooler}"]
+    if record.head:
+        parts.append(f"head {record.head}")
+    parts.append(record.precision)
+    if record.max_tokens:
+        parts.append(f"sentences cut at {record.max_tokens} tokens")
+    if record.encoder != label:
+        parts.append(f"encoder {record.encoder}")
+    return ", ".join(parts)

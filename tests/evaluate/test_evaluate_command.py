@@ -1,0 +1,202 @@
+"""``contrasent evaluate`` through its command function, with the encoder of words."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from contrasent.cli.evaluate import evaluate
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.evaluate.run import evaluate as evaluate_in_code
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.records import read_records
+
+
+@pytest.fixture
+def command(encoder, senteval, monkeypatch):
+    """Run the command; returns what typer caught. ``collapsed`` and ``gone`` are bad models."""
+    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
+    monkeypatch.setenv("COLUMNS", "80")
+    loaded = []
+
+    def load(name, *, pooler=None, head=None):
+        loaded.append((name, pooler, head))
+        if name == "gone":
+            raise CheckpointError("'gone' is no folder here")
+        kind = type(encoder)()
+        kind.name = name
+        if name == "collapsed":
+            kind.embed = lambda _: np.ones(6, np.float32)
+        return kind
+
+    monkeypatch.setattr(SentenceEncoder, "load", load)
+    app = typer.Typer()
+    app.command()(evaluate)
+
+    def run(*arguments):
+        return CliRunner().invoke(app, arguments)
+
+    run.loaded = loaded
+    return run
+
+
+def rows(result):
+    """The table's cells, row by row, and what stands beneath it."""
+    table, _, protocol = result.stdout.partition("\n\n")
+    return [line.split() for line in table.split("\n")], protocol
+
+
+def test_the_table_is_the_papers(command, encoder, senteval):
+    result = command("org/model")
+    assert result.exit_code == 0, result.output
+    (heading, _, row), protocol = rows(result)
+    assert heading == ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R", "Avg."]
+    records = evaluate_in_code(encoder, ["sts"], senteval)
+    values = [r.value for r in records if (r.metric, r.aggregation) == ("spearman", "all")]
+    assert row == ["model", *(f"{100 * v:.2f}" for v in [*values, sum(values) / 7])]
+    assert "Spearman" in protocol and "test split" in protocol and "aggregation all" in protocol
+    assert "model: pooler mean, fp32, encoder org/model." in protocol
+    assert "\x1b" not in result.output
+
+
+def test_metric_and_aggregation_choose_what_the_table_shows(command, encoder, senteval):
+    result = command("m", "--metric", "pearson", "--aggregation", "wmean", "--tasks", "STS12,sts13")
+    (heading, _, row), protocol = rows(result)
+    assert heading == ["STS12", "STS13", "Avg."]
+    records = evaluate_in_code(encoder, ["sts12", "sts13"], senteval)
+    values = [r.value for r in records if (r.metric, r.aggregation) == ("pearson", "wmean")]
+    assert row[1:3] == [f"{100 * v:.2f}" for v in values]
+    assert "Pearson" in protocol and "weighted by their pairs (aggregation wmean)" in protocol
+    assert "Avg. over 2 tasks" in protocol
+
+
+def test_every_model_is_a_row(command):
+    result = command("a/one", "b/two", "b/two", "c/one", "--tasks", "stsb,sickr")
+    assert [row[0] for row in rows(result)[0][2:]] == ["a/one", "two", "c/one"]
+    assert [name for name, _, _ in command.loaded] == ["a/one", "b/two", "c/one"]
+
+
+def test_pooler_and_head_are_handed_on(command):
+    command("m", "--tasks", "stsb", "--pooler", "cls", "--head", "none")
+    assert command.loaded == [("m", "cls", "none")]
+
+
+def test_json_to_a_file_has_every_record(command, encoder, senteval, tmp_path):
+    path = tmp_path / "new" / "scores.jsonl"
+    result = command("some/words", "--tasks", "sts12,stsb", "--splits", "dev,test", "--json", path)
+    assert result.exit_code == 0
+    expected = evaluate_in_code(encoder, ["sts12", "stsb"], senteval, splits=["dev", "test"])
+    assert read_records(path) == expected
+    assert {record.split for record in expected} == {"dev", "test"}
+    assert "STS-B dev" in result.stdout
+
+
+def test_json_to_standard_output_replaces_the_table(command, encoder, senteval):
+    result = command("some/words", "--tasks", "stsb", "--json", "-")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["value"] for line in lines] == [
+        record.value for record in evaluate_in_code(encoder, ["stsb"], senteval)
+    ]
+
+
+def test_a_users_file_stands_beside_the_average(command, tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("a\tb\tscore\nred cat\tred dog\t3\nold\tnew\t1\nnew cat\told house\t0\n")
+    result = command("m", "--tasks", f"stsb,{pairs},sickr")
+    (heading, _, _), _ = rows(result)
+    assert heading == ["STS-B", "SICK-R", "Avg.", "pairs.tsv"]
+    assert f"{pairs}:1: taken as a header, because 'score' is not a number" in result.stderr
+
+
+def test_a_users_file_needs_no_other_data(command, monkeypatch, tmp_path):
+    monkeypatch.setenv("CONTRASENT_DATA", str(tmp_path / "gone"))
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("red cat\tred dog\t3\nold\tnew\t1\nnew cat\told house\t0\n")
+    result = command("m", "--tasks", str(pairs))
+    assert result.exit_code == 0
+    assert rows(result)[0][0] == ["pairs.tsv"]
+    assert "SentEval" not in result.stdout
+
+
+def test_a_task_without_data_is_a_dash_and_so_is_the_average(command, senteval):
+    path = senteval / "STS/STS13-en-test/STS.gs.OnWN.txt"
+    path.unlink()
+    result = command("m")
+    assert result.exit_code == 0
+    (_, _, row), _ = rows(result)
+    assert [number for number, cell in enumerate(row) if cell == "-"] == [2, 8]
+    assert f"sts13 is left out: {path} is missing" in result.stderr
+    assert "contrasent data fetch" in result.stderr
+    without = command("m", "--tasks", "sts12,sts14")
+    assert "-" not in rows(without)[0][2]
+
+
+def test_damaged_data_costs_its_task_only_and_ends_in_an_error(command, senteval):
+    (senteval / "STS/STS13-en-test/STS.gs.OnWN.txt").write_text("1\n")
+    result = command("m", "--tasks", "sts12,sts13")
+    (_, _, row), _ = rows(result)
+    assert row[2:] == ["-", "-"] and row[1] != "-"
+    assert isinstance(result.exception, ContrasentError)
+    assert "sts13: " in str(result.exception) and "has 1 lines, but" in str(result.exception)
+
+
+def test_no_data_at_all_is_an_error_before_a_model_is_loaded(command, tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = command("m", "--data-dir", str(tmp_path / "empty"))
+    assert isinstance(result.exception, DataError)
+    assert "no task has data to score" in str(result.exception)
+    assert (result.stdout, command.loaded) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [("gone", "gone: 'gone' is no folder here"), ("collapsed", "every score is 1")],
+)
+def test_a_bad_model_costs_its_row_only(command, bad, said):
+    result = command("good", bad, "--tasks", "stsb,sts12")
+    cells, _ = rows(result)
+    assert "-" not in cells[2]
+    assert cells[3] == [bad, "-", "-", "-"]
+    assert said in str(result.exception)
+
+
+@pytest.mark.parametrize("bad", ["gone", "collapsed"])
+def test_a_bad_model_alone_prints_no_table(command, bad, tmp_path):
+    result = command(bad, "--tasks", "stsb", "--json", str(tmp_path / "scores.jsonl"))
+    assert isinstance(result.exception, ContrasentError)
+    assert result.stdout == ""
+    assert not (tmp_path / "scores.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--precision", "fp23"], "Did you mean 'fp32'?"),
+        (["--aggregation", "wmeen"], "Did you mean 'wmean'?"),
+        (["--metric", "spearmen"], "Did you mean 'spearman'?"),
+        (["--tasks", "sts122"], "Did you mean 'sts12'?"),
+        (["--tasks", ","], "no task to score: an empty list"),
+        (["--splits", "tests"], "Did you mean 'test'?"),
+        (["--json", "."], "--json . is a folder"),
+    ],
+)
+def test_a_wrong_option_is_explained_before_a_model_is_loaded(command, arguments, said):
+    result = command("m", *arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert said in str(result.exception)
+    assert (result.stdout, command.loaded) == ("", [])
+
+
+def test_help_imports_nothing_heavy():
+    import subprocess
+
+    code = (
+        "import sys, contrasent.cli.evaluate, contrasent.cli.fetch\n"
+        "heavy = {'torch', 'transformers', 'scipy', 'numpy'} & sys.modules.keys()\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
