@@ -1,0 +1,315 @@
+"""Downloading from a server on this machine: a made-up archive with its own manifest."""
+
+import hashlib
+import io
+import socket
+import tarfile
+import threading
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from contrasent.cli.fetch import fetch as command
+from contrasent.data import senteval
+from contrasent.data.fetch import SENTEVAL_URL, fetch
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluate.read import _SICK, _STSB
+from contrasent.evaluate.tasks import SUBSETS
+
+CONTENT = {
+    "STS/STSBenchmark/sts-test.csv": b"g\tf\ty\t1\t5.000\ta\tb\n",
+    "STS/STSBenchmark/LICENSE.txt": b"free\n",
+    "SICK/SICK_trial.txt": b"header\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def manifest(monkeypatch, tmp_path):
+    """The manifest of the made-up archive, and nothing of this machine's own data in reach."""
+    sums = {path: hashlib.sha256(data).hexdigest() for path, data in CONTENT.items()}
+    monkeypatch.setattr(senteval, "manifest", lambda: sums)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CONTRASENT_DATA", raising=False)
+    for proxy in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(proxy, raising=False)
+        monkeypatch.delenv(proxy.upper(), raising=False)
+
+
+def archive(path, content, mode="w"):
+    with tarfile.open(path, mode) as tar:
+        for name, data in content.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Serve ``tmp_path / "web"``, or what a handler says; returns the address."""
+    running = []
+
+    def start(handler=None):
+        (tmp_path / "web").mkdir(exist_ok=True)
+        quiet = type("Quiet", (handler or SimpleHTTPRequestHandler,), {"log_message": _silent})
+        if handler is None:
+            quiet = partial(quiet, directory=str(tmp_path / "web"))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), quiet)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        running.append((server, thread))
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server, thread in running:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _silent(*_):
+    pass
+
+
+def tree(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("prefix", ["", "./", "downstream/", "senteval/data/downstream/"])
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_the_archive_is_unpacked_from_where_sts_lies(tmp_path, serve, prefix, mode):
+    address = serve()
+    content = {prefix + name: data for name, data in CONTENT.items()} | {f"{prefix}MR/a": b"b"}
+    packed = archive(tmp_path / "web/senteval.tar", content, mode)
+    told = []
+    found = fetch(
+        tmp_path / "new/data", f"{address}/senteval.tar", lambda *so_far: told.append(so_far)
+    )
+    assert found == []
+    assert tree(tmp_path / "new/data") == CONTENT | {"MR/a": b"b"}
+    assert told[-1] == (packed.stat().st_size, packed.stat().st_size)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["data"]
+
+
+def test_an_archive_on_this_machine(tmp_path):
+    packed = archive(tmp_path / "senteval.tar", CONTENT)
+    assert fetch(tmp_path / "data", str(packed)) == []
+    assert tree(tmp_path / "data") == CONTENT
+    assert packed.is_file()
+
+
+def test_a_licence_that_differs_is_told_and_kept(tmp_path):
+    packed = archive(tmp_path / "a.tar", CONTENT | {"STS/STSBenchmark/LICENSE.txt": b"new\n"})
+    (difference,) = fetch(tmp_path / "data", str(packed))
+    assert (difference.path, difference.what) == ("STS/STSBenchmark/LICENSE.txt", "differs")
+    assert not difference.needed
+    assert (tmp_path / "data" / difference.path).read_bytes() == b"new\n"
+
+
+def nothing_is_left(tmp_path):
+    assert not (tmp_path / "data").exists()
+    assert not list(tmp_path.glob(".data*"))
+
+
+def test_a_needed_file_that_differs_or_is_missing_refuses_the_whole(tmp_path):
+    content = CONTENT | {"STS/STSBenchmark/sts-test.csv": b"other\n"}
+    del content["SICK/SICK_trial.txt"]
+    with pytest.raises(DataError) as caught:
+        fetch(tmp_path / "data", str(archive(tmp_path / "a.tar", content)))
+    said = str(caught.value)
+    assert "2 files that the STS tasks need are not the published ones, nothing was kept" in said
+    assert "STS/STSBenchmark/sts-test.csv differs, SICK/SICK_trial.txt missing" in said
+    nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("escape", ["../outside.txt", "STS/../../outside.txt"])
+def test_an_archive_that_writes_elsewhere_is_refused(tmp_path, escape):
+    packed = archive(tmp_path / "a.tar", CONTENT | {escape: b"gotcha"})
+    with pytest.raises(DataError, match="unsafe archive, nothing was kept"):
+        fetch(tmp_path / "data", str(packed))
+    nothing_is_left(tmp_path)
+    assert not list(tmp_path.rglob("outside.txt"))
+
+
+def test_an_archive_that_links_elsewhere_is_refused(tmp_path):
+    packed = archive(tmp_path / "a.tar", CONTENT)
+    with tarfile.open(packed, "a") as tar:
+        link = tarfile.TarInfo("SICK/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+        tar.addfile(link)
+    with pytest.raises(DataError, match="unsafe archive, nothing was kept"):
+        fetch(tmp_path / "data", str(packed))
+    nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"no tar at all", "not a whole tar archive"),
+        (b"", "not a whole tar archive"),
+        (None, "no SentEval data; STS/STSBenchmark/sts-test.csv should be in it once"),
+    ],
+)
+def test_an_archive_without_the_data(tmp_path, data, said):
+    packed = archive(tmp_path / "a.tar", {"README": b"hello"})
+    if data is not None:
+        packed.write_bytes(data)
+    with pytest.raises(DataError) as caught:
+        fetch(tmp_path / "data", str(packed))
+    assert str(packed) in str(caught.value) and said in str(caught.value)
+    nothing_is_left(tmp_path)
+
+
+def test_an_archive_cut_short_on_disk(tmp_path):
+    packed = archive(tmp_path / "a.tar", CONTENT | {"SICK/last": b"x" * 50_000})
+    packed.write_bytes(packed.read_bytes()[:20_000])
+    with pytest.raises(DataError, match="not a whole tar archive"):
+        fetch(tmp_path / "data", str(packed))
+    nothing_is_left(tmp_path)
+
+
+class Truncating(BaseHTTPRequestHandler):
+    """Announces more than it sends."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "5000")
+        self.end_headers()
+        self.wfile.write(b"x" * 1200)
+
+
+def test_a_download_that_stops_early(tmp_path, serve):
+    with pytest.raises(DataError) as caught:
+        fetch(tmp_path / "data", f"{serve(Truncating)}/senteval.tar")
+    assert "the download stopped after 1,200 of 5,000 bytes; try again" in str(caught.value)
+    nothing_is_left(tmp_path)
+
+
+def test_a_server_that_does_not_have_it(tmp_path, serve):
+    with pytest.raises(DataError) as caught:
+        fetch(tmp_path / "data", f"{serve()}/gone.tar")
+    assert "gone.tar: 404 File not found. Where there is a network" in str(caught.value)
+    nothing_is_left(tmp_path)
+
+
+def test_a_server_that_cannot_be_reached(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/senteval.tar"
+    with pytest.raises(DataError) as caught:
+        fetch(tmp_path / "data", url)
+    said = str(caught.value)
+    assert said.startswith(f"cannot download {url}: ")
+    assert "contrasent data fetch --url FILE" in said and "--data-dir" in said
+    nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://host/senteval.tar", "cannot fetch ftp://host/senteval.tar; --url takes http://"),
+        ("nowhere/senteval.tar", "no file nowhere/senteval.tar; --url takes http://"),
+        ("http://", "cannot download http://: "),
+    ],
+)
+def test_an_address_that_cannot_be_one(tmp_path, url, said):
+    with pytest.raises(DataError) as caught:
+        fetch(tmp_path / "data", url)
+    assert said in str(caught.value)
+    nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_there_already_is_left_alone(tmp_path, kind):
+    folder = tmp_path / "data"
+    mine = folder
+    if kind == "folder":
+        folder.mkdir()
+        mine = folder / "mine.txt"
+    mine.write_text("mine")
+    with pytest.raises(ConfigError, match=r"data holds something else already; remove it or name"):
+        fetch(folder, str(archive(tmp_path / "a.tar", CONTENT)))
+    assert mine.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot write SentEval's data to .*file/data"):
+        fetch(tmp_path / "file/data", str(archive(tmp_path / "a.tar", CONTENT)))
+
+
+@pytest.fixture
+def run():
+    app = typer.Typer()
+    app.command()(command)
+    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.mark.parametrize("named_by", ["option", "variable", "default"])
+def test_the_command_fills_the_folder_that_evaluate_reads(tmp_path, run, monkeypatch, named_by):
+    packed = archive(tmp_path / "a.tar", CONTENT)
+    folder = tmp_path / "somewhere"
+    if named_by == "default":
+        folder = tmp_path / "home/contrasent/senteval"
+    if named_by == "variable":
+        monkeypatch.setenv("CONTRASENT_DATA", str(folder))
+    option = ["--data-dir", folder] if named_by == "option" else []
+    result = run("--url", packed, *option)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"{folder}: 3 files are the published ones\n"
+    assert senteval.senteval_root(folder if option else None).resolve() == folder
+    again = run("--url", "http://nowhere.invalid/", *option)
+    assert again.stdout == result.stdout
+    assert run("--check", *option).stdout == result.stdout
+
+
+def test_the_command_checks_a_folder(tmp_path, run):
+    packed = archive(tmp_path / "a.tar", CONTENT)
+    folder = tmp_path / "data"
+    fetch(folder / "downstream", str(packed))
+    (folder / "downstream/STS/STSBenchmark/LICENSE.txt").unlink()
+    result = run("--check", "--data-dir", folder)
+    assert result.exit_code == 0
+    assert f"{folder}/downstream/STS/STSBenchmark/LICENSE.txt: missing" in result.stderr
+    assert result.stdout == f"{folder}/downstream: 2 files are the published ones\n"
+    (folder / "downstream/SICK/SICK_trial.txt").write_text("other")
+    result = run("--check", "--data-dir", folder)
+    assert isinstance(result.exception, DataError)
+    assert f"1 of 3 files under {folder}/downstream are missing or not" in str(result.exception)
+    assert f"{folder}/downstream/SICK/SICK_trial.txt: differs" in result.stderr
+
+
+def test_the_command_does_not_touch_a_folder_that_is_not_whole(tmp_path, run):
+    packed = archive(tmp_path / "a.tar", CONTENT)
+    fetch(tmp_path / "data", str(packed))
+    (tmp_path / "data/SICK/SICK_trial.txt").write_text("mine")
+    result = run("--url", packed, "--data-dir", tmp_path / "data")
+    assert isinstance(result.exception, ConfigError)
+    assert (tmp_path / "data/SICK/SICK_trial.txt").read_text() == "mine"
+
+
+def test_checking_what_is_not_there(tmp_path, run):
+    result = run("--check", "--data-dir", tmp_path / "gone")
+    assert isinstance(result.exception, DataError)
+    assert "no folder" in str(result.exception)
+
+
+def test_the_default_address_is_simcses():
+    assert SENTEVAL_URL.endswith("/princeton-nlp/datasets-for-simcse/resolve/main/senteval.tar")
+
+
+def test_the_manifest_needs_exactly_what_the_tasks_read(monkeypatch):
+    monkeypatch.undo()
+    paths = {_STSB.format(split) for split in ("train", "dev", "test")} | set(_SICK.values())
+    for task, subsets in SUBSETS.items():
+        for subset in subsets:
+            folder = f"STS/{task.upper()}-en-test"
+            paths |= {f"{folder}/STS.{kind}.{subset}.txt" for kind in ("input", "gs")}
+    listed = senteval.manifest()
+    assert {path for path in listed if senteval.needed(path)} == paths
+    assert all(len(sha256) == 64 for sha256 in listed.values())
