@@ -57,7 +57,8 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             _say("error", _explained(error))
             raise typer.Exit(_MISTAKE) from error
         except KeyboardInterrupt as error:
-            _say("stopped", "interrupted; what was written is whole")
+            how = f"; {error}" if str(error) else ""
+            _say("stopped", f"interrupted; what was written is whole{how}")
             raise typer.Exit(_INTERRUPTED) from error
         return result
 
@@ -65,15 +66,12 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
 
 class _Stderr(logging.Handler):
-    """Writes to what standard error is now: a progress bar puts itself before it while drawn."""
+    """Sends log lines where messages go."""
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        message = self.format(record)
-        if record.levelno < logging.WARNING:
-            typer.echo(message, err=True)
-        else:
-            _say(record.levelname.lower(), message)
+        quiet = record.levelno < logging.WARNING
+        _say("" if quiet else record.levelname.lower(), self.format(record))
 
 
 @contextmanager
@@ -112,4 +110,6 @@ def _explained(error: OSError) -> str:
 
 
 def _say(kind: str, message: str) -> None:
-    typer.echo(f"{kind}: {message}", err=True)
+    # Not typer.echo, which finds its way around the progress bar that sys.stderr is behind.
+    sys.stderr.write(f"{kind}: {message}\n" if kind else f"{message}\n")
+    sys.stderr.flush()

@@ -76,10 +76,10 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     folder = output or Path("runs") / Path(recipe).stem
     try:
         result = run(loaded, folder, resume=resume, overwrite=overwrite, show_progress=True)
-    except KeyboardInterrupt:
-        if (folder / "recipe.yaml").is_file():
-            typer.echo("go on with the same command and --resume", err=True)
-        raise
+    except KeyboardInterrupt as error:
+        if not (folder / "recipe.yaml").is_file():
+            raise
+        raise KeyboardInterrupt("go on with the same command and --resume") from error
     if result is not None:
         _report(result)
 

@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import platform
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from contrasent.config import Recipe, to_yaml
-from contrasent.errors import ConfigError
+from contrasent.config import Recipe, load_recipe, to_yaml
+from contrasent.errors import ConfigError, ContrasentError
 from contrasent.files import recover_folder, write_text
 from contrasent.records import installed_versions
 
-_RECIPE, _DATA = "recipe.yaml", "data.json"
+logger = logging.getLogger("contrasent")
+
+_RECIPE, _DATA, _ENVIRONMENT = "recipe.yaml", "data.json", "environment.json"
+_LOCK = ".lock"
+_HEADER = "# The recipe of the training run in this folder, as contrasent understood it.\n"
+# In this order an old run is removed: as long as anything is left of it, it is known as a run, and
+# none that is half removed is taken for a complete one.
+_WRITTEN = (
+    "result.json",
+    "scores.jsonl",
+    "metrics.jsonl",
+    "log.txt",
+    "trackers",
+    "state",
+    "best",
+    "last",
+    _ENVIRONMENT,
+    _DATA,
+    _RECIPE,
+)
+# What an interrupted write leaves: .NAME.partial, .NAME.PROCESS.partial, .NAME.previous
+_UNFINISHED = re.compile(r"\.(?P<name>.+?)(\.\d+)?\.(partial|previous)")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# Libraries written in Rust (safetensors, tokenizers) tell the error number in words only.
+_TOLD_NO_ROOM = re.compile(rf"os error ({'|'.join(map(str, _NO_ROOM))})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +88,11 @@ class RunFolder:
         return self.root / "log.txt"
 
     @property
+    def trackers(self) -> Path:
+        """Where trackers that write files, such as TensorBoard, write them."""
+        return self.root / "trackers"
+
+    @property
     def scores(self) -> Path:
         """Records of the final tasks, before and after."""
         return self.root / "scores.jsonl"
@@ -75,62 +106,162 @@ class RunFolder:
         """Make sure that a run of ``recipe`` may write here, before anything is written.
 
         Raises:
-            ConfigError: the folder holds something else, or another run.
+            ConfigError: the folder cannot be written to, holds something else, or another run.
         """
-        if self.root.is_file():
-            raise ConfigError(f"{self.root} is a file; choose a folder with --output")
-        if not self.root.is_dir() or not any(self.root.iterdir()):
+        self._refuse_unwritable()
+        found = self._entries()
+        if not found:
             return
-        if not (self.root / _RECIPE).is_file():
+        if not self._is_run():
             raise ConfigError(
-                f"{self.root} holds files that are not of a training run; choose another --output"
+                f"{self.root} holds files that are not of a training run, such as {found[0]}; "
+                "choose another folder with --output"
             )
         if resume:
             self._refuse_other(recipe)
         elif not overwrite:
             raise ConfigError(
                 f"{self.root} holds a training run already; continue it with --resume, replace it "
-                "with --overwrite, or choose another --output"
+                "with --overwrite, or choose another folder with --output"
             )
+        else:
+            self._refuse_to_remove(found)
 
-    def open(self, recipe: Recipe, data: Mapping[str, Any], *, resume: bool) -> None:
-        """Take the folder: write recipe, data and environment; a new run removes an old one.
+    @contextmanager
+    def opened(
+        self, recipe: Recipe, data: Mapping[str, Any], *, resume: bool, overwrite: bool
+    ) -> Iterator[None]:
+        """Take the folder, and keep other processes out of it inside the block.
+
+        Recipe, data and environment are written; a new run removes an old one.
 
         Raises:
-            ConfigError: the run to resume was trained on other data.
+            ConfigError: the run to resume was trained on other data; another process trains here.
         """
-        if self.root.is_dir() and not resume:
-            shutil.rmtree(self.root)
-        self._refuse_other_data(data)
         self.root.mkdir(parents=True, exist_ok=True)
-        recover_folder(self.best)
-        recover_folder(self.last)
-        write_text(self.root / _RECIPE, to_yaml(recipe))
-        write_text(self.root / _DATA, json.dumps(data, indent=2) + "\n")
-        write_text(self.root / "environment.json", json.dumps(_environment(), indent=2) + "\n")
+        with self._alone():
+            self.check(recipe, resume=resume, overwrite=overwrite)
+            if resume:
+                self._refuse_other_data(data)
+            else:
+                self._clear()
+            recover_folder(self.best)
+            recover_folder(self.last)
+            write_text(self.root / _RECIPE, _HEADER + to_yaml(recipe))
+            write_text(self.root / _DATA, json.dumps(data, indent=2) + "\n")
+            write_text(self.root / _ENVIRONMENT, json.dumps(_environment(), indent=2) + "\n")
+            yield
+
+    @contextmanager
+    def explaining_a_full_disk(self) -> Iterator[None]:
+        """Raise ContrasentError instead of whatever a library makes of a disk without room."""
+        try:
+            yield
+        except Exception as error:
+            number = getattr(error, "errno", None)
+            if number not in _NO_ROOM and not _TOLD_NO_ROOM.search(str(error)):
+                raise
+            raise ContrasentError(
+                f"the disk of {self.root} is full ({error}); what was saved before is whole. Make "
+                "room, then go on with the same command and --resume"
+            ) from error
+
+    def _entries(self) -> list[str]:
+        """Names of what lies in the folder, without what an interrupted write left."""
+        if not self.root.is_dir():
+            return []
+        names = sorted(path.name for path in self.root.iterdir())
+        return [name for name in names if name != _LOCK and not _is_unfinished(name)]
+
+    def _is_run(self) -> bool:
+        """Whether the recipe is one that a run wrote, and not one that a user keeps here."""
+        path = self.root / _RECIPE
+        return path.is_file() and path.read_bytes().startswith(_HEADER.encode())
+
+    def _refuse_unwritable(self) -> None:
+        if self.root.is_symlink() and not self.root.exists():
+            raise ConfigError(f"{self.root} is a link to nothing; choose a folder with --output")
+        there = self.root.absolute()
+        while not there.exists():
+            there = there.parent
+        if not there.is_dir():
+            raise ConfigError(f"{there} is a file; choose a folder with --output")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise ConfigError(f"{there} cannot be written to; choose another folder with --output")
+
+    def _refuse_to_remove(self, found: list[str]) -> None:
+        foreign = [name for name in found if name not in _WRITTEN]
+        if foreign:
+            raise ConfigError(
+                f"{self.root} holds {foreign[0]}, which no training run wrote, so it is not "
+                "replaced; move that away, or choose another folder with --output"
+            )
 
     def _refuse_other(self, recipe: Recipe) -> None:
-        stored = yaml.safe_load((self.root / _RECIPE).read_text(encoding="utf-8"))
+        there, now = _dotted(load_recipe(self.root / _RECIPE)), _dotted(recipe)
         differing = [
-            f"{section}.{key} is {old!r} there, {new!r} now"
-            for section, settings in asdict(recipe).items()
-            for key, new in settings.items()
-            if (old := (stored.get(section) or {}).get(key)) != new
+            f"{name} is {there.get(name)!r} there, {now.get(name)!r} now"
+            for name in dict.fromkeys([*there, *now])
+            if there.get(name) != now.get(name)
         ]
         if differing:
             raise ConfigError(
-                f"cannot resume {self.root} with other settings: {'; '.join(differing)}"
+                f"cannot resume {self.root} with other settings: {'; '.join(differing)}. Repeat "
+                "those of the run, or choose another folder with --output"
             )
 
     def _refuse_other_data(self, data: Mapping[str, Any]) -> None:
         if not (self.root / _DATA).is_file():
             return
         stored = json.loads((self.root / _DATA).read_text(encoding="utf-8"))
-        if stored["sha256"] != data["sha256"]:
+        then, now = stored["sha256"][:12], data["sha256"][:12]
+        if then != now:
             raise ConfigError(
-                f"cannot resume {self.root}: the training data has changed since it started (sha256 "
-                f"{stored['sha256'][:12]} then, {data['sha256'][:12]} now)"
+                f"cannot resume {self.root}: the training data has changed since it started "
+                f"(sha256 {then} then, {now} now); bring it back, or choose another folder with "
+                "--output"
             )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        from filelock import FileLock, Timeout
+
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(FileLock(self.root / _LOCK, timeout=0))
+            except Timeout as error:
+                raise ConfigError(
+                    f"another process trains in {self.root}; wait until it has finished, or choose "
+                    "another folder with --output"
+                ) from error
+            except NotImplementedError:
+                logger.warning(
+                    "this file system has no locks: start no second run in %s", self.root
+                )
+            yield
+
+    def _clear(self) -> None:
+        """Remove an old run, and what an interrupted write left of it."""
+        unfinished = [path for path in self.root.iterdir() if _is_unfinished(path.name)]
+        for path in [*unfinished, *(self.root / name for name in _WRITTEN)]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _is_unfinished(name: str) -> bool:
+    found = _UNFINISHED.fullmatch(name)
+    return found is not None and found["name"] in _WRITTEN
+
+
+def _dotted(recipe: Recipe) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    return {
+        f"{section}.{key}": value
+        for section, settings in asdict(recipe).items()
+        for key, value in settings.items()
+    }
 
 
 def _environment() -> dict[str, Any]:

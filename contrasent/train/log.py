@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from contrasent.errors import ConfigError, MissingExtraError, pick
 from contrasent.files import write_text
 from contrasent.train.loop import Step
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 logger = logging.getLogger("contrasent")
 METRICS_FILE = "metrics.jsonl"
@@ -26,7 +32,7 @@ class MetricsFile:
     """
 
     def __init__(self, path: Path, first_step: int) -> None:
-        kept = [line for line in _whole_lines(path) if _is_before(json.loads(line), first_step)]
+        kept = [line for line in _whole_lines(path) if _is_before(line, first_step)]
         write_text(path, "".join(kept))
         self._file = path.open("a", encoding="utf-8")
 
@@ -67,10 +73,20 @@ class Stopwatch:
         return passed
 
 
+class _LogFile(logging.FileHandler):
+    """Raises what goes wrong, such as a full disk, where logging would print a traceback."""
+
+    @override
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exception()
+        if error is not None:
+            raise error
+
+
 @contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """Append what is logged to ``path``, with the time."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     level = logger.level
     logger.addHandler(handler)
@@ -112,6 +128,22 @@ def training_progress(first: int, total: int, shown: bool) -> Iterator[Callable[
         yield lambda step: progress.update(task, advance=1, loss=step.loss)
 
 
+@contextmanager
+def reading_progress(shown: bool) -> Iterator[Callable[[int], None]]:
+    """Yield a function that is told how many examples are read; drawn on a terminal only."""
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    told = TextColumn("reading: {task.completed:,.0f} examples")
+    columns = (SpinnerColumn(), told, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading", total=None)
+        yield lambda count: progress.update(task, completed=count)
+
+
 def check_trackers(names: list[str]) -> None:
     """Make sure that each tracker can be used.
 
@@ -142,27 +174,43 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
     return flat
 
 
-def refuse_several_processes(count: int) -> None:
-    """Stop a launch that would train on a part of the negatives without saying so.
+def refuse_launcher_settings(accelerator: Accelerator) -> None:
+    """Stop a launch that would train otherwise than the recipe says, without saying so.
 
     Raises:
-        ConfigError: there is more than one process.
+        ConfigError: there is more than one process, or ``accelerate launch`` asked for gradient
+            accumulation or for scaled fp16 gradients.
     """
+    count = accelerator.num_processes
     if count > 1:
         raise ConfigError(
             f"training runs in one process, not {count}: start it without torchrun or "
             "accelerate launch"
         )
+    if accelerator.gradient_accumulation_steps != 1 or accelerator.mixed_precision == "fp16":
+        raise ConfigError(
+            "accelerate was told to use "
+            f"{accelerator.gradient_accumulation_steps} gradient accumulation steps and mixed "
+            f"precision {accelerator.mixed_precision!r}; start without accelerate launch, and "
+            "choose with --train.batch_size and --train.precision"
+        )
 
 
-def _is_before(values: Mapping[str, Any], first_step: int) -> bool:
-    """An evaluation of step N was made after N updates, the loss of step N before the next."""
-    reached: int = values["step"] + (0 if "evaluation" in values else 1)
+def _is_before(line: str, first_step: int) -> bool:
+    """An evaluation of step N was made after N updates, the loss of step N before the next.
+
+    What cannot be read, because the machine died while it was written, is dropped as well.
+    """
+    try:
+        values = json.loads(line)
+        reached: int = values["step"] + (0 if "evaluation" in values else 1)
+    except (ValueError, KeyError, TypeError):
+        return False
     return reached <= first_step
 
 
 def _whole_lines(path: Path) -> Iterator[str]:
     """The lines of a file without the last one if it was cut off."""
     if path.is_file():
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             yield from (line for line in file if line.endswith("\n"))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import ProjectConfiguration
 
 from contrasent.config import Recipe
 from contrasent.evaluate.sts import StsTasks
@@ -24,7 +25,7 @@ from contrasent.records import Record, write_records
 from contrasent.train import log
 from contrasent.train.folder import RunFolder
 from contrasent.train.loop import Step, Training, run, trained
-from contrasent.train.start import Parts, prepare, start_encoder
+from contrasent.train.start import Parts, complete, prepare, start_encoder
 from contrasent.train.state import Progress, load_state, save_state
 
 logger = logging.getLogger("contrasent")
@@ -82,20 +83,22 @@ def train(
         ContrasentError: see :func:`contrasent.train.start.prepare`; ``output`` holds another run;
             the loss is not finite. Nothing is written before the first step can be made.
     """
+    recipe = complete(recipe)
     folder = RunFolder(Path(output))
     folder.check(recipe, resume=resume, overwrite=overwrite)
+    log.check_trackers(recipe.train.trackers)
     if resume and folder.is_complete:
         logger.info("%s is complete: nothing to resume", folder.root)
         return None
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(),
         log_with=recipe.train.trackers or None,
-        project_dir=str(folder.root),
+        project_config=ProjectConfiguration(logging_dir=str(folder.trackers)),
     )
-    log.refuse_several_processes(accelerator.num_processes)
-    parts = prepare(recipe, accelerator.device)
-    folder.open(recipe, parts.data, resume=resume)
-    with log.log_file(folder.log):
+    log.refuse_launcher_settings(accelerator)
+    parts = prepare(recipe, accelerator.device, show_progress)
+    taken = folder.opened(recipe, parts.data, resume=resume, overwrite=overwrite)
+    with folder.explaining_a_full_disk(), taken, log.log_file(folder.log):
         session = _Session(recipe, folder, parts, accelerator)
         session.train(show_progress)
         return session.finish(show_progress)
@@ -135,9 +138,8 @@ class _Session:
         """Make the steps that are left."""
         first, steps = self.progress.step, self.parts.steps
         logger.info(
-            "%s %d of %d steps of %d examples in %s on %s",
-            "resuming after" if first else "training:",
-            first,
+            "%s%d steps of %d examples in %s on %s",
+            f"resuming after {first} of " if first else "training: ",
             steps,
             self.recipe.train.batch_size,
             self.training.precision,
@@ -238,7 +240,7 @@ class _Session:
         final = self.parts.final
         if final is None:
             return [], []
-        found = []
+        found: list[list[Record]] = []
         for encoder in (start_encoder(self.recipe.encoder), SentenceEncoder.load(target)):
             logger.info("scoring %s", encoder.name)
             scored = final.records(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from contrasent.model import checkpoint
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.objectives.base import Objective
-from contrasent.train.log import check_trackers
+from contrasent.train.log import reading_progress
 
 logger = logging.getLogger("contrasent")
 
@@ -53,8 +53,19 @@ class Parts:
     data: dict[str, Any]
 
 
-def prepare(recipe: Recipe, device: torch.device) -> Parts:
-    """Read the data, load the encoder, build the objective.
+def complete(recipe: Recipe) -> Recipe:
+    """``recipe`` with every setting of its objective, also those that were left to the default.
+
+    Raises:
+        ConfigError: the objective or one of its settings is unknown, or cannot have its value.
+    """
+    given = {"name": "simcse", **recipe.objective}
+    name = str(given.pop("name"))
+    return replace(recipe, objective={"name": name, **asdict(objectives.config_of(name, given))})
+
+
+def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -> Parts:
+    """Read the data, load the encoder, build the objective of a :func:`complete` recipe.
 
     Raises:
         ConfigError: settings are missing, wrong or at odds with each other or with the data.
@@ -65,7 +76,6 @@ def prepare(recipe: Recipe, device: torch.device) -> Parts:
         raise ConfigError("no encoder to start from: name a folder or model with --encoder")
     if not recipe.data.file:
         raise ConfigError("no training text: name a file or data set with --data")
-    check_trackers(recipe.train.trackers)
     dev, final = dev_task(recipe.evaluation), final_tasks(recipe.evaluation)
     examples = open_examples(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
@@ -78,17 +88,19 @@ def prepare(recipe: Recipe, device: torch.device) -> Parts:
     encoder.to(device)
     settings = dict(recipe.objective)
     objective = objectives.build(
-        str(settings.pop("name", "simcse")),
+        str(settings.pop("name")),
         settings,
         width=encoder.width,
         data_views=examples.views,
     ).to(device)
+    logger.info("an example: %s", _described(objective.views, examples.views))
     if recipe.data.max_tokens > encoder.max_tokens:
         raise ConfigError(
             f"data.max_tokens is {recipe.data.max_tokens}, but {recipe.encoder.name} takes at "
             f"most {encoder.max_tokens} tokens"
         )
-    store = tokenize(examples, encoder.tokenizer, recipe.data.max_tokens)
+    with reading_progress(show_progress) as advance:
+        store = tokenize(examples, encoder.tokenizer, recipe.data.max_tokens, progress=advance)
     found = store.manifest
     logger.info(
         "%d examples; %d sentences cut at %d tokens, %d rows with an empty sentence skipped",
@@ -113,6 +125,15 @@ def prepare(recipe: Recipe, device: torch.device) -> Parts:
         "examples": len(store),
     }
     return Parts(encoder, objective, loader, steps, dev, final, data)
+
+
+def _described(views: int, there: int) -> str:
+    """What an example is, in words, of ``there`` sentences in the data."""
+    if there == 1:
+        return f"the same sentence {views} times, each with its own dropout"
+    hard = views - 2
+    named = "anchor, positive" + (f", {hard} hard negative{'s' * (hard > 1)}" if hard else "")
+    return named + (f"; {there - views} more in the data are not used" if there > views else "")
 
 
 def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
@@ -140,7 +161,7 @@ def dev_task(settings: EvaluationSettings) -> StsTasks | None:
         ConfigError: it is not exactly one task.
         DataError: its data is missing, and the recipe names it.
     """
-    tasks = _named(settings.task, _DEV, settings, "no dev scores: only `last` is kept")
+    tasks = _named(settings.task, _DEV, settings, "no dev scores, and only `last` is kept")
     if tasks is not None and len(tasks) != 1:
         raise ConfigError(
             f"evaluation.task must be one task, because it selects the best step; "
@@ -166,7 +187,9 @@ def _named(
     except DataError as error:
         if name != "auto":
             raise DataError(f"{error}\nOr train without: --evaluation.task none") from error
-        logger.warning("%s; the data of %s was not found", consequence, asked)
+        logger.warning(
+            "%s: the data of %s was not found; 'contrasent data fetch' gets it", consequence, asked
+        )
         return None
     for problem in found.problems:
         logger.warning("%s is not scored: %s", problem.task, problem.message)
