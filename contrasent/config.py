@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import date
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform
@@ -22,6 +23,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from contrasent.errors import ConfigError, pick
+from contrasent.yaml_text import line_of, read_mapping
 
 T = TypeVar("T")
 
@@ -58,7 +60,7 @@ class DataSettings:
     file: str = ""
     """.txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id."""
 
-    columns: list[str] | None = None
+    columns: list[Annotated[str, Field(coerce_numbers_to_str=True)]] | None = None
     """Names or numbers (from 0) of the columns: anchor, positive, hard negatives."""
 
     max_tokens: Annotated[int, Field(ge=3)] = 32
@@ -176,12 +178,14 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
         path = recipes()[pick("recipe", str(name), recipes())]
     elif not path.is_file():
         raise ConfigError(f"no recipe file {path}; the packaged ones are {', '.join(recipes())}")
+    content, lines = read_mapping(path)
+    content = {section: values for section, values in content.items() if values is not None}
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold sections such as 'encoder:', not {content!r}")
+        TypeAdapter(Recipe).validate_python(content)
+    except ValidationError as error:
+        location = tuple(str(part) for part in error.errors()[0]["loc"])
+        explained = _explained(Recipe, error, "recipe")
+        raise ConfigError(f"{path}:{line_of(location, lines)}: {explained}") from error
     for dotted, value in (overrides or {}).items():
         _set(content, dotted, value)
     return checked(Recipe, content, "recipe")
@@ -207,7 +211,9 @@ def checked(cls: type[T], content: Mapping[str, Any], where: str) -> T:
 
 
 def fields_of(cls: Any) -> dict[str, Any]:
-    """The settings of a class made by `settings`, by name."""
+    """The settings of a class made by `settings`, by name; none of one that is not."""
+    if not dataclasses.is_dataclass(cls):
+        return {}
     return {field.name: field for field in dataclasses.fields(cls)}
 
 
@@ -221,29 +227,37 @@ def _set(content: dict[str, Any], dotted: str, value: Any) -> None:
     pick("recipe section", section, fields_of(Recipe))
     if not key:
         raise ConfigError(
-            f"{dotted!r} is a section; name one of its settings: --{dotted}.NAME VALUE"
+            f"{section!r} is a section; name one of its settings: --{section}.NAME VALUE"
         )
-    known = content.get(section)
-    content[section] = {**(known or {}), key: _parsed(value)}
+    known = fields_of(_owner(Recipe, [section]))
+    takes = str(known[key].type).split(" | ") if key in known else []
+    content[section] = {**content.get(section, {}), key: _parsed(value, "str" in takes)}
 
 
-def _parsed(value: Any) -> Any:
+def _parsed(value: Any, takes_text: bool) -> Any:
+    """``value`` read as YAML if it is a string; a folder called 2024 stays text."""
     if not isinstance(value, str):
         return value
     try:
-        return yaml.safe_load(value)
+        read = yaml.safe_load(value)
     except yaml.YAMLError:
         return value
+    return value if takes_text and isinstance(read, bool | int | float | date) else read
+
+
+def _owner(cls: Any, location: Sequence[str]) -> Any:
+    """The class of the settings under ``location``; a dict where they are not typed."""
+    for part in location:
+        kind = fields_of(cls)[part].type
+        cls = globals().get(kind, dict) if isinstance(kind, str) else kind
+    return cls
 
 
 def _explained(cls: Any, error: ValidationError, where: str) -> ConfigError:
     first = error.errors()[0]
     location = [str(part) for part in first["loc"]]
     if first["type"] == "unexpected_keyword_argument":
-        owner = cls
-        for part in location[:-1]:
-            owner = fields_of(owner)[part].type
-            owner = globals().get(owner, owner) if isinstance(owner, str) else owner
+        owner = _owner(cls, location[:-1])
         section = ".".join(location[:-1]) or where
         try:
             pick(f"setting of {section!r}:", location[-1], fields_of(owner))
@@ -252,4 +266,6 @@ def _explained(cls: Any, error: ValidationError, where: str) -> ConfigError:
     prefix = [] if where == "recipe" else [where]
     dotted = ".".join([*prefix, *location])
     said = first["msg"][0].lower() + first["msg"][1:]
+    if first["type"] == "dataclass_type":
+        said = "a section holds settings, each as NAME: VALUE"
     return ConfigError(f"{dotted} cannot be {first['input']!r}: {said}")

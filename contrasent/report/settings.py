@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from contrasent.config import Recipe, explanations
-from contrasent.objectives import config_of
+from contrasent.objectives import available, config_of
 
 _WIDTH = 96
 
@@ -26,12 +26,14 @@ def describe(recipe: Recipe) -> str:
     sections: dict[str, str] = {}
     for section, values in asdict(recipe).items():
         part = getattr(recipe, section)
+        said: dict[str, str] = {}
         if section == "objective":
-            name = values.get("name", "simcse")
+            name = str(values.get("name", "simcse"))
             config = config_of(name, {k: v for k, v in values.items() if k != "name"})
             values = {"name": name, **asdict(config)}  # noqa: PLW2901
             part = config
-        sections[section] = _section(values, explanations(type(part)))
+            said = {"name": f"One of: {', '.join(available())}."}
+        sections[section] = _section(values, {**said, **explanations(type(part))})
     intro = explanations(Recipe)
     return "\n".join(f"{_comment(intro[name])}{name}:\n{text}" for name, text in sections.items())
 

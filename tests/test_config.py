@@ -1,0 +1,168 @@
+import dataclasses
+import re
+from itertools import pairwise
+
+import pytest
+import yaml
+
+from contrasent.config import (
+    DataSettings,
+    EncoderSettings,
+    EvaluationSettings,
+    Recipe,
+    TrainSettings,
+    explanations,
+    fields_of,
+    load_recipe,
+    recipes,
+    to_yaml,
+)
+from contrasent.objectives import config_of
+from contrasent.report.settings import describe
+
+# Gao et al. 2021, Table A.1: batch size and learning rate. Supervised: BERT and RoBERTa alike.
+TABLE_A_1 = {
+    "unsup-simcse-bert-base": (64, 3e-5),
+    "unsup-simcse-bert-large": (64, 1e-5),
+    "unsup-simcse-roberta-base": (512, 1e-5),
+    "unsup-simcse-roberta-large": (512, 3e-5),
+    "sup-simcse-bert-base": (512, 5e-5),
+    "sup-simcse-bert-large": (512, 1e-5),
+    "sup-simcse-roberta-base": (512, 5e-5),
+    "sup-simcse-roberta-large": (512, 1e-5),
+}
+STARTS = {
+    "bert-base": "bert-base-uncased",
+    "bert-large": "bert-large-uncased",
+    "roberta-base": "roberta-base",
+    "roberta-large": "roberta-large",
+}
+OWN_TEXT = {"unsup-simcse", "sup-simcse"}
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a recipe file."""
+
+    def write(text):
+        path = tmp_path / "mine.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_the_packaged_recipes():
+    assert set(recipes()) == {*TABLE_A_1, *OWN_TEXT}
+
+
+@pytest.mark.parametrize("name", TABLE_A_1)
+def test_a_papers_recipe_has_the_papers_numbers(name):
+    recipe = load_recipe(name)
+    supervised = name.startswith("sup")
+    assert (recipe.train.batch_size, recipe.train.learning_rate) == TABLE_A_1[name]
+    assert recipe.encoder.name == STARTS[name.split("simcse-")[1]]
+    assert recipe.encoder.pooler == "cls"
+    assert recipe.encoder.head == ("mlp" if supervised else "none")
+    assert recipe.encoder.dropout is None
+    assert recipe.data.max_tokens == 32
+    assert recipe.data.shuffle and not recipe.data.drop_last
+    assert recipe.train.epochs == (3 if supervised else 1)
+    assert recipe.train.max_steps is None
+    assert (recipe.train.warmup_steps, recipe.train.weight_decay, recipe.train.clip) == (0, 0, 1)
+    assert recipe.train.seed == 42
+    assert (recipe.evaluation.task, recipe.evaluation.every) == ("stsb-dev", 125)
+    assert recipe.objective == {
+        "name": "simcse",
+        "temperature": 0.05,
+        "hard_negatives": 1 if supervised else 0,
+        "head": "none" if supervised else "mlp",
+        "exclude_duplicates": False,
+        **({"hard_negative_weight": 1.0} if supervised else {}),
+    }
+
+
+@pytest.mark.parametrize("name", OWN_TEXT)
+def test_a_recipe_for_own_text_names_no_encoder_and_masks_duplicates(name):
+    recipe = load_recipe(name)
+    supervised = name.startswith("sup")
+    expected = (64, 5e-5 if supervised else 3e-5)
+    assert (recipe.train.batch_size, recipe.train.learning_rate) == expected
+    assert recipe.encoder.name == recipe.data.file == ""
+    assert recipe.objective["exclude_duplicates"]
+    assert recipe.objective["hard_negatives"] == (None if supervised else 0)
+    assert recipe.encoder.head == ("mlp" if supervised else "none")
+    assert recipe.objective["head"] == ("none" if supervised else "mlp")
+
+
+@pytest.mark.parametrize("name", [*TABLE_A_1, *OWN_TEXT])
+def test_a_recipe_written_out_is_the_same_recipe(name, file):
+    recipe = load_recipe(name)
+    assert load_recipe(file(to_yaml(recipe))) == recipe
+    described = load_recipe(file(describe(recipe)))
+    assert dataclasses.replace(described, objective={}) == dataclasses.replace(recipe, objective={})
+    assert described.objective.items() >= recipe.objective.items()
+    written_out = described.objective.keys() - {"name"}
+    assert written_out == fields_of(config_of("simcse", {})).keys()
+
+
+def test_a_description_explains_every_setting_above_it():
+    lines = describe(load_recipe("unsup-simcse")).splitlines()
+    assert max(map(len, lines)) <= 100
+    for before, line in pairwise(lines):
+        if re.match(r" *[a-z_]+:", line):
+            assert before.lstrip().startswith("# "), line
+
+
+@pytest.mark.parametrize(
+    "kind", [EncoderSettings, DataSettings, TrainSettings, EvaluationSettings, Recipe]
+)
+def test_every_setting_is_explained(kind):
+    assert set(explanations(kind)) == set(fields_of(kind))
+    assert all(text.endswith(".") for text in explanations(kind).values())
+
+
+@pytest.mark.parametrize(
+    ("dotted", "text", "value"),
+    [
+        ("train.learning_rate", "1e-5", 1e-5),
+        ("train.batch_size", "128", 128),
+        ("train.max_steps", "null", None),
+        ("train.trackers", "[tensorboard, wandb]", ["tensorboard", "wandb"]),
+        ("data.columns", "[sent0, sent1]", ["sent0", "sent1"]),
+        ("data.columns", "[0, 2]", ["0", "2"]),
+        ("data.shuffle", "no", False),
+        ("encoder.dropout", "0", 0.0),
+        ("encoder.pooler", "null", None),
+        ("encoder.name", "2024", "2024"),
+        ("encoder.name", "007", "007"),
+        ("encoder.name", "1.10", "1.10"),
+        ("data.file", "2024-05-01", "2024-05-01"),
+        ("data.file", "yes", "yes"),
+        ("data.file", "[odd", "[odd"),
+    ],
+)
+def test_overrides_are_read_as_yaml(dotted, text, value):
+    section, key = dotted.split(".")
+    if isinstance(value, dict):
+        refused(
+            "data.file cannot be {'C': 'odd'}: input should be a valid string",
+            overrides={dotted: text},
+        )
+        return
+    recipe = load_recipe("unsup-simcse", {dotted: text})
+    assert getattr(getattr(recipe, section), key) == value
+
+
+def test_overrides_may_be_values_and_reach_the_objective():
+    overrides = {"train.epochs": 2, "objective.temperature": "0.1", "objective.name": "simcse"}
+    recipe = load_recipe("unsup-simcse", overrides)
+    assert recipe.train.epochs == 2
+    assert recipe.objective["temperature"] == 0.1
+    assert recipe.objective["head"] == "mlp"
+
+
+def test_yaml_of_a_recipe_is_plain():
+    text = to_yaml(load_recipe("unsup-simcse", {"data.file": "é.txt"}))
+    assert "é.txt" in text
+    assert set(yaml.safe_load(text)) == {"encoder", "data", "objective", "train", "evaluation"}

@@ -1,0 +1,178 @@
+"""Wrong recipes and overrides: the message has the setting, the value, the remedy and the line."""
+
+import dataclasses
+
+import pytest
+
+from contrasent.config import Recipe, checked, load_recipe, settings
+from contrasent.errors import ConfigError
+
+
+def refused(said, name="unsup-simcse", overrides=None):
+    with pytest.raises(ConfigError, match=said):
+        load_recipe(name, overrides)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a recipe file."""
+
+    def write(text):
+        path = tmp_path / "mine.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            {"train.learning_rat": 1},
+            "'learning_rat'; choose one of .*Did you mean 'learning_rate'",
+        ),
+        ({"trane.epochs": 1}, "unknown recipe section 'trane'; .* Did you mean 'train'"),
+        ({"train": 1}, "'train' is a section; name one of its settings: --train.NAME VALUE"),
+        ({"train.": 1}, "'train' is a section; name one of its settings: --train.NAME VALUE"),
+        ({"train.a.b": 1}, "unknown setting of 'train': 'a.b'"),
+        ({"train.batch_size": "1"}, "train.batch_size cannot be 1: input should be greater"),
+        ({"train.batch_size": "6.5"}, "train.batch_size cannot be 6.5: input should be a valid"),
+        ({"train.learning_rate": "0"}, "train.learning_rate cannot be 0: input should be"),
+        ({"train.learning_rate": ".nan"}, "train.learning_rate cannot be nan: input should be"),
+        (
+            {"train.learning_rate": ".inf"},
+            "train.learning_rate cannot be inf: input should be a finite",
+        ),
+        (
+            {"train.learning_rate": "fast"},
+            "train.learning_rate cannot be 'fast': input should be a valid",
+        ),
+        (
+            {"train.precision": "fp16"},
+            "train.precision cannot be 'fp16': input should be 'auto', 'bf16'",
+        ),
+        ({"train.seed": "-1"}, "train.seed cannot be -1"),
+        ({"train.epochs": "0"}, "train.epochs cannot be 0"),
+        ({"train.clip": "0"}, "train.clip cannot be 0"),
+        ({"train.warmup_steps": "-1"}, "train.warmup_steps cannot be -1"),
+        (
+            {"train.trackers": "wandb"},
+            "train.trackers cannot be 'wandb': input should be a valid list",
+        ),
+        ({"train.trackers": "[1]"}, "train.trackers.0 cannot be 1: input should be a valid string"),
+        ({"encoder.dropout": "1"}, "encoder.dropout cannot be 1: input should be less than 1"),
+        (
+            {"encoder.head": "tanh"},
+            "encoder.head cannot be 'tanh': input should be 'mlp' or 'none'",
+        ),
+        ({"encoder.name": "null"}, "encoder.name cannot be None"),
+        (
+            {"data.file": "C: odd"},
+            "data.file cannot be {'C': 'odd'}: input should be a valid string",
+        ),
+        ({"data.max_tokens": "2"}, "data.max_tokens cannot be 2: input should be greater"),
+        ({"evaluation.every": "0"}, "evaluation.every cannot be 0"),
+        ({"evaluation.precision": "auto"}, "evaluation.precision cannot be 'auto'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_override_is_explained(overrides, said):
+    refused(said, overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "train:\n  epochs: 3\n  bach_size: 3\n",
+            ":3: unknown setting of 'train': 'bach_size'; .* Did you mean 'batch_size'",
+        ),
+        (
+            "encoder:\n  name: x\ntrane: {}\n",
+            ":3: unknown setting of 'recipe': 'trane'; .* Did you mean 'train'",
+        ),
+        (
+            "train:\n\n  learning_rate: -1\n",
+            ":3: train.learning_rate cannot be -1: input should be greater",
+        ),
+        (
+            "train:\n  trackers:\n  - a\n  - 3\n",
+            ":2: train.trackers.1 cannot be 3: input should be a valid string",
+        ),
+        (
+            "# mine\ntrain: 3\n",
+            ":2: train cannot be 3: a section holds settings, each as NAME: VALUE",
+        ),
+        (
+            "\nobjective: simcse\n",
+            ":2: objective cannot be 'simcse': input should be a valid dictionary",
+        ),
+        ("train:\n  seed: 1\n  seed: 2\n", ":3: train.seed is set twice, first at line 2"),
+        ("train: {}\ndata: {}\ntrain: {}\n", ":3: train is set twice, first at line 1"),
+        ("encoder:\n  name: [a\n", ":3: not YAML: "),
+        ("a: b: c\n", ":1: not YAML: mapping values are not allowed here"),
+        ("- train\n", r" must hold sections such as 'encoder:', not \['train'\]"),
+        ("false", " must hold sections such as 'encoder:', not False"),
+        ("a\x00b", "cannot read .*mine.yaml"),
+        ("!!python/object/apply:os.getcwd []", ":1: not YAML: could not determine a constructor"),
+    ],
+    ids=str,
+)
+def test_a_wrong_recipe_file_is_explained_with_its_line(text, said, file):
+    refused(f"mine.yaml{said}" if said[0] in ": " else said, file(text))
+
+
+def test_a_wrong_file_is_not_saved_by_an_override(file):
+    path = file("train:\n  epochs: 0\n")
+    refused("mine.yaml:2: train.epochs cannot be 0", path, {"train.epochs": 1})
+
+
+def test_a_file_that_is_not_utf_8(tmp_path):
+    (tmp_path / "a.yaml").write_bytes(b"encoder: {name: caf\xe9}")
+    refused(r"cannot read .*a\.yaml: .*utf-8", tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "train:\n", "train:\ndata: null\n", "{}"])
+def test_what_is_left_out_is_the_default(text, file):
+    assert load_recipe(file(text)) == Recipe()
+    assert load_recipe(file(text), {"train.epochs": "4"}).train.epochs == 4
+
+
+def test_a_file_may_start_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "a.yml").write_bytes(b"\xef\xbb\xbftrain:\n  epochs: 4\n")
+    assert load_recipe(tmp_path / "a.yml").train.epochs == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "unsup-simsce",
+            "unknown recipe 'unsup-simsce'; choose one of .* Did you mean 'unsup-simcse'",
+        ),
+        ("nowhere.yaml", "no recipe file nowhere.yaml; the packaged ones are .*unsup-simcse"),
+        ("", "unknown recipe ''"),
+    ],
+)
+def test_a_recipe_that_is_not_there(name, said):
+    refused(said, name)
+
+
+def test_settings_of_ones_own_are_checked_in_the_same_way():
+    @settings
+    class Own:
+        """Own settings."""
+
+        size: int = 3
+        """A size."""
+
+    assert checked(Own, {"size": 4}, "objective") == Own(size=4)
+    with pytest.raises(ConfigError, match=r"unknown setting of 'objective': 'siz'; .*'size'"):
+        checked(Own, {"siz": 4}, "objective")
+    with pytest.raises(
+        ConfigError, match=r"objective\.size cannot be 'x': input should be a valid"
+    ):
+        checked(Own, {"size": "x"}, "objective")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Own().size = 4
