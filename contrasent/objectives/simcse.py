@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import PositiveFloat
+from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -29,7 +29,7 @@ class Config:
     temperature: PositiveFloat = 0.05
     """tau of eq. 1; the cosine is divided by it."""
 
-    hard_negatives: int | None = None
+    hard_negatives: NonNegativeInt | None = None
     """Hard negatives of each example (eq. 5): 0, 1 or more; null takes all that the data has."""
 
     hard_negative_weight: PositiveFloat = 1.0

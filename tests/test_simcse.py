@@ -1,0 +1,160 @@
+"""SimCSE: the loss with its head against loops, duplicates, and how many sentences it needs."""
+
+import oracles
+import pytest
+import torch
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
+from contrasent.model.encoder import Encoded
+
+WIDTH = 8
+
+
+def build(data_views=2, **settings):
+    torch.manual_seed(0)
+    return objectives.build("simcse", settings, width=WIDTH, data_views=data_views)
+
+
+def batch_of(*views):
+    """A batch from texts, one letter for a sentence: ``batch_of("abc", "abd")``."""
+    return pack([[1, ord(letter), 2] for view in views for letter in view], views=len(views))
+
+
+def loss_of(objective, pooled, batch):
+    (term,) = objective(Encoded(pooled, {}), batch).values()
+    return term
+
+
+def looped(objective, pooled, views, *, alpha=1.0, exclude=False):
+    """The same from the formula, head and duplicates included."""
+    config = objective.config
+    if config.head == "mlp":
+        layer = objective.head.linear
+        pooled = torch.tanh(pooled @ layer.weight.T + layer.bias)
+    anchor, *others = pooled.double()
+    excluded = None
+    if exclude:
+        candidates = "".join(views[1:])
+        excluded = [
+            [text in (views[0][i], views[1][i]) for text in candidates]
+            for i in range(len(views[0]))
+        ]
+    return oracles.info_nce(anchor, torch.cat(others), config.temperature, alpha, excluded)
+
+
+@pytest.mark.parametrize("head", ["mlp", "none"])
+@pytest.mark.parametrize("temperature", [0.05, 0.5])
+@pytest.mark.parametrize(
+    "views", [("abcd", "abcd"), ("abcd", "efgh", "ijkl"), ("ab", "cd", "ef", "gh")]
+)
+def test_the_loss_is_the_formula(views, temperature, head, rng):
+    objective = build(len(views), head=head, temperature=temperature)
+    pooled = rng(len(views), len(views[0]), WIDTH)
+    expected = looped(objective, pooled, views)
+    loss = loss_of(objective, pooled, batch_of(*views))
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 4.0])
+def test_alpha_weighs_hard_negatives(alpha, rng):
+    views = ("abc", "def", "ghi")
+    objective = build(3, hard_negative_weight=alpha)
+    pooled = rng(3, 3, WIDTH)
+    expected = looped(objective, pooled, views, alpha=alpha)
+    loss = loss_of(objective, pooled, batch_of(*views))
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+DUPLICATES = [
+    ("abab", "abab"),  # unsupervised, each sentence twice in the batch
+    ("aaaa", "bcde"),  # one premise, several hypotheses: their texts differ
+    ("abcd", "eeef"),  # one hypothesis of several premises
+    ("abcd", "bade"),  # an anchor is the positive of another
+    ("abc", "def", "dgh"),  # a hard negative is the anchor's own positive
+    ("abc", "def", "agh"),  # a hard negative is the anchor itself
+    ("abc", "def", "ggg"),  # hard negatives that repeat stay negatives
+]
+NO_DUPLICATES = [("aaaa", "bcde"), ("abc", "def", "ggg")]
+
+
+@pytest.mark.parametrize("views", DUPLICATES, ids="-".join)
+def test_the_anchors_and_the_positives_text_are_no_negatives(views, rng):
+    pooled = rng(len(views), len(views[0]), WIDTH)
+    masked = build(len(views), temperature=1.0)
+    whole = build(len(views), temperature=1.0, exclude_duplicates=False)
+    for objective, exclude in ((masked, True), (whole, False)):
+        expected = looped(objective, pooled, views, exclude=exclude)
+        loss = loss_of(objective, pooled, batch_of(*views))
+        torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
+    same = loss_of(masked, pooled, batch_of(*views)) == loss_of(whole, pooled, batch_of(*views))
+    assert same == (views in NO_DUPLICATES)
+
+
+def test_a_batch_of_one_sentence_over_and_over_has_no_negatives(rng):
+    pooled = rng(2, 4, WIDTH).requires_grad_()
+    loss = loss_of(build(), pooled, batch_of("aaaa", "aaaa"))
+    loss.backward()
+    assert loss == 0
+    assert pooled.grad.isfinite().all()
+
+
+def test_sentences_that_begin_alike_are_not_the_same(rng):
+    batch = pack([[1, 5, 2], [1, 5, 6, 2], [1, 5, 2], [1, 5, 6, 2]], views=2)
+    pooled = rng(2, 2, WIDTH)
+    whole = loss_of(build(exclude_duplicates=False), pooled, batch)
+    assert loss_of(build(), pooled, batch) == whole
+
+
+@pytest.mark.parametrize(
+    ("data_views", "hard_negatives", "views"),
+    [
+        (1, None, 2),
+        (2, None, 2),
+        (3, None, 3),
+        (5, None, 5),
+        (1, 0, 2),
+        (2, 0, 2),
+        (3, 0, 2),
+        (3, 1, 3),
+        (4, 2, 4),
+    ],
+)
+def test_how_many_sentences_of_an_example_are_used(data_views, hard_negatives, views):
+    assert build(data_views, hard_negatives=hard_negatives).views == views
+
+
+@pytest.mark.parametrize(("data_views", "hard_negatives"), [(1, 1), (2, 1), (4, 1), (3, 2)])
+def test_data_without_the_hard_negatives_asked_for_is_refused(data_views, hard_negatives):
+    said = (
+        f"objective.hard_negatives is {hard_negatives}, which needs data of {2 + hard_negatives} "
+        rf"sentences per example \(anchor, positive, hard negatives\); this data has {data_views}"
+    )
+    with pytest.raises(ConfigError, match=said):
+        build(data_views, hard_negatives=hard_negatives)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"temperature": 0}, "objective.temperature cannot be 0: input should be greater than 0"),
+        ({"temperature": "cold"}, "objective.temperature cannot be 'cold'"),
+        ({"hard_negatives": -1}, "objective.hard_negatives cannot be -1"),
+        ({"hard_negative_weight": 0}, "objective.hard_negative_weight cannot be 0"),
+        ({"head": "tanh"}, "objective.head cannot be 'tanh': input should be 'mlp' or 'none'"),
+        ({"exclude_duplicates": 2}, "objective.exclude_duplicates cannot be 2"),
+    ],
+)
+def test_wrong_settings_are_explained(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        build(**settings)
+
+
+def test_the_head_starts_as_the_authors_does():
+    torch.manual_seed(0)
+    layer = objectives.build("simcse", {}, width=512, data_views=2).head.linear
+    assert layer.bias.abs().max() == 0
+    assert layer.weight.mean().item() == pytest.approx(0, abs=2e-4)
+    assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert build(head="none").state_dict() == {}
