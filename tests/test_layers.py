@@ -1,0 +1,181 @@
+"""A file imports only from layers below its own, heavy libraries stay where they belong, and
+files stay short enough to read."""
+
+import ast
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import contrasent
+
+ROOT = Path(contrasent.__file__).parent
+LAYERS = [
+    {"__init__"},
+    {"errors"},
+    {"files", "yaml_text"},
+    {"functional", "metrics", "records", "config"},
+    {"data"},
+    {"model"},
+    {"objectives"},
+    {"evaluate", "search"},
+    {"train"},
+    {"report"},
+    {"quickstart"},
+    {"cli"},
+    {"__main__"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+MAY_IMPORT = {
+    "transformers": (
+        "data/tokens.py",
+        "model/backbones/",
+        "model/weights.py",
+        "model/checkpoint.py",
+    ),
+    "matplotlib": (),
+    "faiss": ("search/",),
+    "accelerate": ("train/",),
+    "datasets": ("data/",),
+    "typer": ("cli/",),
+    "sentence_transformers": (),
+    "torchvision": (),
+}
+AT_THE_TOP = {
+    "torch": (
+        "data/batch.py",
+        "data/loader.py",
+        "functional.py",
+        "model/",
+        "objectives/",
+        "train/",
+    ),
+    "transformers": ("model/backbones/",),
+    "accelerate": ("train/",),
+    **dict.fromkeys(("scipy", "faiss", "pyarrow", "datasets", "huggingface_hub", "pandas"), ()),
+}
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def part(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(nodes):
+    """The modules that import statements name."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where things come from"
+            yield node.module
+            if node.module == "contrasent":
+                yield from (f"contrasent.{alias.name}" for alias in node.names)
+
+
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def run_at_import(path):
+    """The statements that run when the file is imported: not those of functions or for mypy."""
+    waiting, found = list(tree(path).body), []
+    while waiting:
+        node = waiting.pop()
+        typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if typing or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        found.append(node)
+        waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def allowed(path, places):
+    return any(relative(path).startswith(place) for place in places)
+
+
+@pytest.fixture(params=FILES, ids=relative)
+def file(request):
+    return request.param
+
+
+def test_imports_go_one_way(file):
+    mine = part(file)
+    for module in imported(ast.walk(tree(file))):
+        package, _, rest = module.partition(".")
+        theirs = rest.split(".")[0]
+        if package == "contrasent" and theirs and theirs not in ("__version__", mine):
+            assert LEVEL[theirs] < LEVEL[mine], f"{mine} must not import {theirs}"
+
+
+def test_libraries_stay_where_they_belong(file):
+    for module in imported(ast.walk(tree(file))):
+        library = module.split(".")[0]
+        places = MAY_IMPORT.get(library)
+        assert places is None or allowed(file, places), f"{library} does not belong here"
+
+
+def test_heavy_libraries_are_imported_by_the_functions_that_need_them(file):
+    for module in imported(run_at_import(file)):
+        library = module.split(".")[0]
+        places = AT_THE_TOP.get(library)
+        assert places is None or allowed(file, places), f"{library} is imported at the top"
+
+
+def test_a_file_is_short(file):
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 300
+
+
+def test_every_part_has_its_layer():
+    assert {part(path) for path in FILES} == set(LEVEL) - {"__init__"}
+
+
+def quickest(*command):
+    """Seconds of the quickest of three runs, and what it printed."""
+    times, environment = [], {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        times.append(time.perf_counter() - start)
+    return min(times), done.stdout
+
+
+LIST_MODULES = "import sys, contrasent; print(*(m.partition('.')[0] for m in sys.modules))"
+HEAVY = {"torch", "transformers", "scipy", "faiss", "pyarrow", "accelerate", "datasets", "numpy"}
+
+
+def test_importing_the_package_is_instant_and_loads_nothing_heavy():
+    seconds, printed = quickest(sys.executable, "-c", LIST_MODULES)
+    assert "contrasent" in printed.split()
+    assert not HEAVY & set(printed.split())
+    assert seconds < 0.3
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('LOADED', *(m.partition('.')[0] for m in sys.modules)))\n"
+        "sys.argv = ['contrasent', '--help']\n"
+        "from contrasent.cli import main\n"
+        "main()"
+    )
+    seconds, printed = quickest(sys.executable, "-c", code)
+    text, _, loaded = printed.partition("LOADED")
+    assert "train" in text
+    assert not HEAVY & set(loaded.split())
+    assert seconds < 0.7
+
+
+def test_the_encoder_is_an_attribute_of_the_package():
+    from contrasent.model.encoder import SentenceEncoder
+
+    assert contrasent.SentenceEncoder is SentenceEncoder
+    with pytest.raises(AttributeError, match="has no attribute 'Encoder'"):
+        _ = contrasent.Encoder
