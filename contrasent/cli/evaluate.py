@@ -20,7 +20,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...",
+            metavar="MODEL",
             help="Encoders, a row each: a folder, a training run or a Hugging Face id.",
             show_default=False,
         ),

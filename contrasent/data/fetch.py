@@ -101,7 +101,7 @@ def _opened(url: str) -> HTTPResponse:
         with error:
             raise DataError(_unreachable(url, f"{error.code} {error.reason}")) from error
     except (OSError, HTTPException, ValueError) as error:
-        raise DataError(_unreachable(url, str(error))) from error
+        raise DataError(_unreachable(url, str(getattr(error, "reason", error)))) from error
     return response
 
 

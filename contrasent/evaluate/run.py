@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contrasent.data.senteval import senteval_root
 from contrasent.errors import DataError
 from contrasent.evaluate.read import MissingDataError, Task, how_to_get_data, load
 from contrasent.evaluate.sts import Encoder, Problem, StsTasks
@@ -31,10 +32,12 @@ def load_available(
 
     Raises:
         ConfigError: a task or split is unknown.
-        DataError: a user's file is missing or damaged, or no task could be read; the message
-            then says why for each.
+        DataError: the folder that was named is not there, a user's file is missing or damaged,
+            or no task could be read; the message then says why for each.
     """
     names = task_names(tasks, splits)
+    if any(name.name in STS for name in names):
+        data_dir = senteval_root(data_dir)
     found: list[Task] = []
     problems: list[Problem] = []
     for name in names:

@@ -204,7 +204,7 @@ def test_a_server_that_cannot_be_reached(tmp_path):
     with pytest.raises(DataError) as caught:
         fetch(tmp_path / "data", url)
     said = str(caught.value)
-    assert said.startswith(f"cannot download {url}: ")
+    assert said.startswith(f"cannot download {url}: [Errno ")
     assert "contrasent data fetch --url FILE" in said and "--data-dir" in said
     nothing_is_left(tmp_path)
 

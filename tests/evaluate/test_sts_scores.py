@@ -250,6 +250,12 @@ def test_no_task_with_data_is_an_error_that_names_each(tmp_path):
     assert "contrasent data fetch" in remedy
 
 
+def test_a_folder_that_is_not_there_is_told_once(senteval):
+    with pytest.raises(DataError) as caught:
+        load_available(["sts"], senteval / "gone")
+    assert str(caught.value).startswith(f"no folder {senteval}/gone (--data-dir); it must hold")
+
+
 def test_a_mistake_in_a_users_file_stops_everything(senteval, tmp_path):
     with pytest.raises(DataError, match="no file"):
         load_available(["stsb", str(tmp_path / "pairs.tsv")], senteval)
