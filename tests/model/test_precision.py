@@ -1,0 +1,68 @@
+import pytest
+import torch
+
+from contrasent.errors import ConfigError
+from contrasent.model import precision
+from contrasent.model.precision import default_device, matrix_precision, resolve_precision
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "chosen"),
+    [
+        ({"avx512_bf16": True}, "bf16"),
+        ({"amx_bf16": True}, "bf16"),
+        ({"avx512_f": True, "avx512_bf16": False}, "fp32"),
+        ({}, "fp32"),
+    ],
+)
+def test_auto_is_bf16_where_a_cpu_multiplies_it(capabilities, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert resolve_precision("auto", CPU) == chosen
+
+
+def test_without_the_question_a_cpu_is_taken_to_multiply_fp32(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert resolve_precision("auto", CPU) == "fp32"
+
+
+@pytest.mark.parametrize(("native", "chosen"), [(True, "bf16"), (False, "fp32")])
+def test_auto_is_bf16_where_an_accelerator_multiplies_it_natively(native, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: native)
+    assert resolve_precision("auto", CUDA) == chosen
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp32"])
+def test_what_is_asked_for_is_given(name, monkeypatch):
+    monkeypatch.setattr(precision, "_has_bf16", lambda _: pytest.fail("nobody asked"))
+    assert resolve_precision(name, CPU) == name
+
+
+def test_the_context_decides_the_products():
+    a = torch.ones(2, 2)
+    with matrix_precision("bf16", CPU):
+        assert (a @ a).dtype == torch.bfloat16
+        with matrix_precision("fp32", CPU):
+            assert (a @ a).dtype == torch.float32
+    assert (a @ a).dtype == torch.float32
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(
+        ConfigError, match="unknown precision 'fp16'; choose one of auto, bf16, fp32"
+    ):
+        resolve_precision("fp16", CPU)
+    for name in ("auto", "fp16"):
+        with pytest.raises(ConfigError, match=f"must be bf16 or fp32 here, not '{name}'"):
+            matrix_precision(name, CPU)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "chosen"),
+    [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")],
+)
+def test_the_default_device_is_the_accelerator(cuda, mps, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert default_device().type == chosen

@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+import torch
+
+from contrasent.data.batch import pack
+from contrasent.errors import DataError
+
+IDS = [[1, 2], [3], [4, 5, 6], [1, 2], [7], [3]]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda ids: np.array(ids, dtype=np.int32)])
+def test_sentences_lie_end_to_end(kind):
+    batch = pack([kind(ids) for ids in IDS], views=2)
+    assert batch.token_ids.tolist() == [token for ids in IDS for token in ids]
+    assert batch.offsets.tolist() == [0, 2, 3, 6, 8, 9, 10]
+    assert batch.lengths.tolist() == [2, 1, 3, 2, 1, 1]
+    assert (batch.sentences, batch.views, batch.examples) == (6, 2, 3)
+    assert batch.token_ids.dtype == batch.offsets.dtype == torch.int64
+
+
+def test_views_of_an_example_are_a_reshape_apart():
+    batch = pack(IDS, views=3)
+    numbers = torch.arange(6).view(batch.views, batch.examples)
+    assert numbers[:, 0].tolist() == [0, 2, 4]
+
+
+def test_same_text_is_the_first_sentence_with_the_same_tokens():
+    assert pack(IDS).same_text().tolist() == [0, 1, 2, 0, 4, 1]
+    assert pack([[1], [1, 1], [1]]).same_text().tolist() == [0, 1, 0]
+
+
+def test_on_another_device_it_is_the_same_batch():
+    batch = pack(IDS, views=2)
+    moved = batch.to(torch.device("meta"))
+    assert moved.token_ids.device.type == moved.offsets.device.type == "meta"
+    assert (moved.views, moved.examples) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "views", "said"),
+    [
+        ([], 1, "0 sentences cannot be 1 views of whole examples"),
+        ([[1], [2], [3]], 2, "3 sentences cannot be 2 views of whole examples"),
+        ([[1], []], 1, "sentence 1 of the batch has no token"),
+    ],
+)
+def test_what_is_no_batch_is_refused(sentences, views, said):
+    with pytest.raises(DataError, match=said):
+        pack(sentences, views)
