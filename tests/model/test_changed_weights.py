@@ -1,4 +1,6 @@
-"""An encoder keeps cast copies of its weights between calls; changed weights must be noticed."""
+"""An encoder keeps cast copies of its weights for a while; changed weights must be noticed."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import torch
 from tiny_models import SENTENCES
 
 from contrasent.data.batch import pack
+from contrasent.model.backbones.layers import LayerWeights
 from contrasent.model.encoder import SentenceEncoder
 
 
@@ -53,7 +56,13 @@ def by_assigning_data_twice(encoder):
     by_assigning_data(encoder)
 
 
+def in_data(encoder):
+    for parameter in encoder.parameters():
+        parameter.data.mul_(1.5)
+
+
 CHANGES = {
+    "data in place": in_data,
     "in place": in_place,
     "in place in inference mode": by_inference_mode,
     "state dict": by_state_dict,
@@ -93,3 +102,27 @@ def test_after_encoding_the_encoder_can_be_trained(tiny_encoder):
     assert encoded.pooled.shape == (2, 1, 16)
     encoded.pooled.sum().backward()
     assert all(p.grad is not None for p in tiny_encoder.parameters())
+
+
+def test_threads_may_encode_at_once(tiny_encoder):
+    texts = SENTENCES * 20
+    expected = tiny_encoder.encode(texts, precision="fp32", batch_tokens=64)
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [
+            pool.submit(tiny_encoder.encode, texts, precision="fp32", batch_tokens=64)
+            for _ in range(16)
+        ]
+        for job in jobs:
+            np.testing.assert_allclose(job.result(), expected, rtol=0, atol=1e-6)
+
+
+def test_another_thread_may_finish_while_weights_are_cast(tiny_encoder, monkeypatch):
+    expected = tiny_encoder.encode(SENTENCES, precision="bf16")
+    cast = LayerWeights.of
+
+    def interrupted(layer, dtype):
+        with tiny_encoder.backbone.unchanging():
+            return cast(layer, dtype)
+
+    monkeypatch.setattr(LayerWeights, "of", interrupted)
+    assert np.array_equal(tiny_encoder.encode(SENTENCES, precision="bf16"), expected)
