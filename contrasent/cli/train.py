@@ -71,9 +71,13 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
         typer.echo(describe(loaded), nl=False)
         return
 
-    from contrasent.train.run import train as run
+    from contrasent.train.folder import RunFolder
 
     folder = output or Path("runs") / Path(recipe).stem
+    RunFolder(folder).check_place(resume=resume, overwrite=overwrite)
+
+    from contrasent.train.run import train as run
+
     try:
         result = run(loaded, folder, resume=resume, overwrite=overwrite, show_progress=True)
     except KeyboardInterrupt as error:
@@ -102,8 +106,19 @@ def _overrides(words: Sequence[str]) -> dict[str, Any]:
             if not rest or rest[0].startswith("--"):
                 raise ConfigError(f"--{name} needs a value: --{name} VALUE")
             value = rest.pop(0)
-        found[name] = value
+        found[name] = _listed(name, value)
     return found
+
+
+def _listed(name: str, value: str) -> str | list[str]:
+    """``a,b`` as a list where the setting is one; ``[a, b]`` and null are left to YAML."""
+    from contrasent.config import Recipe, fields_of
+
+    section, _, key = name.partition(".")
+    setting = fields_of(type(getattr(Recipe(), section, None))).get(key)
+    if setting is None or "list[" not in str(setting.type) or value == "null" or value[:1] == "[":
+        return value
+    return [part.strip() for part in value.split(",")]
 
 
 def _report(result: Result) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ from contrasent.config import Recipe, load_recipe, to_yaml
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.files import recover_folder, write_text
 from contrasent.records import installed_versions
-
-logger = logging.getLogger("contrasent")
+from contrasent.search.lock import exclusive
 
 _RECIPE, _DATA, _ENVIRONMENT = "recipe.yaml", "data.json", "environment.json"
-_LOCK = ".lock"
+_LOCK = ".state.lock"
 _HEADER = "# The recipe of the training run in this folder, as contrasent understood it.\n"
 # In this order an old run is removed: as long as anything is left of it, it is known as a run, and
 # none that is half removed is taken for a complete one.
@@ -102,12 +100,14 @@ class RunFolder:
         """Whether a run was finished here."""
         return self.result.is_file()
 
-    def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
-        """Make sure that a run of ``recipe`` may write here, before anything is written.
+    def check_place(self, *, resume: bool, overwrite: bool) -> None:
+        """Make sure that a run may write here, before anything is written or even loaded.
 
         Raises:
-            ConfigError: the folder cannot be written to, holds something else, or another run.
+            ConfigError: the folder cannot be written to, holds something else, or a run.
         """
+        if resume and overwrite:
+            raise ConfigError("--resume keeps the run that --overwrite replaces; give one of them")
         self._refuse_unwritable()
         found = self._entries()
         if not found:
@@ -117,15 +117,23 @@ class RunFolder:
                 f"{self.root} holds files that are not of a training run, such as {found[0]}; "
                 "choose another folder with --output"
             )
-        if resume:
-            self._refuse_other(recipe)
-        elif not overwrite:
+        if overwrite:
+            self._refuse_to_remove(found)
+        elif not resume:
             raise ConfigError(
                 f"{self.root} holds a training run already; continue it with --resume, replace it "
                 "with --overwrite, or choose another folder with --output"
             )
-        else:
-            self._refuse_to_remove(found)
+
+    def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
+        """As :meth:`check_place`, and if the run there is continued, it must be of ``recipe``.
+
+        Raises:
+            ConfigError: as :meth:`check_place`, or the settings differ.
+        """
+        self.check_place(resume=resume, overwrite=overwrite)
+        if resume and self._is_run():
+            self._refuse_other(recipe)
 
     @contextmanager
     def opened(
@@ -139,7 +147,7 @@ class RunFolder:
             ConfigError: the run to resume was trained on other data; another process trains here.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        with self._alone():
+        with exclusive(self.state):
             self.check(recipe, resume=resume, overwrite=overwrite)
             if resume:
                 self._refuse_other_data(data)
@@ -221,24 +229,6 @@ class RunFolder:
                 f"(sha256 {then} then, {now} now); bring it back, or choose another folder with "
                 "--output"
             )
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        from filelock import FileLock, Timeout
-
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(FileLock(self.root / _LOCK, timeout=0))
-            except Timeout as error:
-                raise ConfigError(
-                    f"another process trains in {self.root}; wait until it has finished, or choose "
-                    "another folder with --output"
-                ) from error
-            except NotImplementedError:
-                logger.warning(
-                    "this file system has no locks: start no second run in %s", self.root
-                )
-            yield
 
     def _clear(self) -> None:
         """Remove an old run, and what an interrupted write left of it."""

@@ -19,6 +19,7 @@ from contrasent.train.loop import Step
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from rich.console import Console
 
 logger = logging.getLogger("contrasent")
 METRICS_FILE = "metrics.jsonl"
@@ -102,10 +103,10 @@ def log_file(path: Path) -> Iterator[None]:
 @contextmanager
 def training_progress(first: int, total: int, shown: bool) -> Iterator[Callable[[Step], None]]:
     """Yield a function that is told of each step; a bar is drawn on a terminal only."""
-    if not shown:
+    console = _terminal() if shown else None
+    if console is None:
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -123,7 +124,7 @@ def training_progress(first: int, total: int, shown: bool) -> Iterator[Callable[
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("training", total=total, completed=first, loss=float("nan"))
         yield lambda step: progress.update(task, advance=1, loss=step.loss)
 
@@ -131,17 +132,25 @@ def training_progress(first: int, total: int, shown: bool) -> Iterator[Callable[
 @contextmanager
 def reading_progress(shown: bool) -> Iterator[Callable[[int], None]]:
     """Yield a function that is told how many examples are read; drawn on a terminal only."""
-    if not shown:
+    console = _terminal() if shown else None
+    if console is None:
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     told = TextColumn("reading: {task.completed:,.0f} examples")
     columns = (SpinnerColumn(), told, TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("reading", total=None)
         yield lambda count: progress.update(task, completed=count)
+
+
+def _terminal() -> Console | None:
+    """Standard error if it is a terminal; elsewhere even a bar that is removed leaves a line."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console if console.is_terminal else None
 
 
 def check_trackers(names: list[str]) -> None:

@@ -19,6 +19,7 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate.read import Task
 from contrasent.evaluate.run import load_available
 from contrasent.evaluate.sts import StsTasks
+from contrasent.evaluate.tasks import STS, task_names
 from contrasent.model import checkpoint
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
@@ -161,12 +162,20 @@ def dev_task(settings: EvaluationSettings) -> StsTasks | None:
         ConfigError: it is not exactly one task.
         DataError: its data is missing, and the recipe names it.
     """
+    if settings.task not in ("none", "auto"):
+        names = task_names(settings.task.split(","))
+        if len(names) != 1:
+            raise ConfigError(
+                f"evaluation.task must be one task, because it selects the best step; "
+                f"{settings.task!r} is {len(names)}"
+            )
+        if names[0].name in STS and names[0].split == "test":
+            logger.warning(
+                "the best step is selected by the test split of %s, whose score is then no test "
+                "any more; stsb-dev is meant for it",
+                names[0].heading,
+            )
     tasks = _named(settings.task, _DEV, settings, "no dev scores, and only `last` is kept")
-    if tasks is not None and len(tasks) != 1:
-        raise ConfigError(
-            f"evaluation.task must be one task, because it selects the best step; "
-            f"{settings.task!r} is {len(tasks)}"
-        )
     return None if tasks is None else StsTasks(tasks)
 
 
