@@ -51,11 +51,11 @@ def build(
     ] = False,
 ) -> None:
     """Embed texts and write an index."""
-    from contrasent.errors import pick
+    from contrasent.search.encoder import require_precision
     from contrasent.search.index import Index, require_folder
     from contrasent.search.sentences import open_sentences
 
-    pick("precision", precision, ("auto", "bf16", "fp32"))
+    require_precision(precision)
     require_folder(index, overwrite)
     with open_sentences(source, columns, ids) as sentences:
         _announce(sentences)

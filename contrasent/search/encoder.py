@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from contrasent.errors import pick
+
 
 class CountingTokenizer(Protocol):
     """A tokenizer that says how many texts it had to cut."""
@@ -64,3 +66,12 @@ class TextEncoder(Protocol):
     ) -> Iterator[np.ndarray]:
         """Blocks of at most ``chunk`` rows, ``(chunk, D)`` float32, in the order of the input."""
         ...
+
+
+def require_precision(name: str) -> None:
+    """Make sure that ``name`` is a precision an encoder takes, without importing one.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    pick("precision", name, ("auto", "bf16", "fp32"))

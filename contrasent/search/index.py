@@ -12,9 +12,9 @@ from typing import Self
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import recover_folder, refuse_existing, writing_folder
-from contrasent.search.encoder import TextEncoder
+from contrasent.search.encoder import TextEncoder, require_precision
 from contrasent.search.lock import exclusive
 from contrasent.search.manifest import FILE, Maker, Manifest, read_manifest, write_manifest
 from contrasent.search.nearest import nearest
@@ -89,7 +89,7 @@ class Index:
         """
         folder = Path(folder)
         require_folder(folder, overwrite)
-        pick("precision", precision, ("auto", "bf16", "fp32"))
+        require_precision(precision)
         maker = Maker(
             name=_lasting_name(encoder.name),
             fingerprint=encoder.fingerprint(),

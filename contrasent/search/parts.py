@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import write_text, writing
-from contrasent.search.encoder import TextEncoder
+from contrasent.search.encoder import TextEncoder, require_precision
 from contrasent.search.npy import NpyWriter, open_rows
 from contrasent.search.sentences import Sentences
 
@@ -51,7 +51,7 @@ class Settings:
         Raises:
             ConfigError: a setting is out of range.
         """
-        pick("precision", self.precision, ("auto", "bf16", "fp32"))
+        require_precision(self.precision)
         if self.batch_tokens < 1:
             raise ConfigError(f"batch_tokens must be at least 1, not {self.batch_tokens}")
         if self.shard_size < 1:
