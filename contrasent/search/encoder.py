@@ -58,7 +58,7 @@ class TextEncoder(Protocol):
         sentences: Iterable[str],
         *,
         chunk: int = ...,
-        batch_tokens: int = ...,
+        batch_tokens: int | None = ...,
         normalize: bool | None = ...,
         precision: str = ...,
         show_progress: bool = ...,

@@ -34,13 +34,14 @@ class Settings:
     """How sentences become rows.
 
     Attributes:
-        batch_tokens: tokens computed at once; it changes memory and speed, not the rows.
+        batch_tokens: tokens computed at once; it changes memory and speed, not the rows. None
+            leaves it to the encoder.
         normalize: scale rows to length 1; None leaves it to the encoder.
         precision: ``fp32``, ``bf16`` or ``auto``.
         shard_size: sentences in a shard, the work lost by a kill.
     """
 
-    batch_tokens: int = 8192
+    batch_tokens: int | None = None
     normalize: bool | None = None
     precision: str = "auto"
     shard_size: int = 65_536
@@ -52,7 +53,7 @@ class Settings:
             ConfigError: a setting is out of range.
         """
         require_precision(self.precision)
-        if self.batch_tokens < 1:
+        if self.batch_tokens is not None and self.batch_tokens < 1:
             raise ConfigError(f"batch_tokens must be at least 1, not {self.batch_tokens}")
         if self.shard_size < 1:
             raise ConfigError(f"shard_size must be at least 1, not {self.shard_size}")

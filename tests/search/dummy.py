@@ -41,13 +41,14 @@ class DummyEncoder:
         sentences,
         *,
         chunk=65_536,
-        batch_tokens=8192,
+        batch_tokens=None,
         normalize=None,
         precision="auto",
         show_progress=False,
         on_overflow="warn",
     ):
-        assert batch_tokens > 0 and on_overflow in ("warn", "error", "truncate")
+        assert batch_tokens is None or batch_tokens > 0
+        assert on_overflow in ("warn", "error", "truncate")
         assert show_progress in (True, False)
         self.precisions.append(precision)
         rest = iter(sentences)
