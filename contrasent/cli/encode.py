@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from contrasent.cli.options import Head, Model, Pooler, Precision
+
 
 def encode(  # noqa: PLR0913 - the arguments are the command's options
-    model: Annotated[
-        str, typer.Argument(help="The encoder: a folder, a training run or a Hugging Face id.")
-    ],
+    model: Model,
     source: Annotated[
         str,
         typer.Argument(
@@ -26,23 +26,13 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
             help=".npy: a float32 matrix, a row per sentence; .parquet: columns text, embedding."
         ),
     ],
-    pooler: Annotated[
-        str | None,
-        typer.Option(
-            help="cls, mean, mean_top2, mean_first_last, mean_embed_last; else the encoder's own.",
-            show_default=False,
-        ),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(help="none or mlp; else the encoder's own.", show_default=False),
-    ] = None,
-    precision: Annotated[
-        str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")
-    ] = "auto",
+    pooler: Pooler = None,
+    head: Head = None,
+    precision: Precision = "auto",
     batch_tokens: Annotated[
-        int, typer.Option(help="Tokens computed at once; memory grows with it.")
-    ] = 8192,
+        int | None,
+        typer.Option(help="Tokens computed at once; memory grows with it.", show_default=False),
+    ] = None,
     normalize: Annotated[
         bool | None,
         typer.Option(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contrasent.cli.options import Head, Pooler
+
 if TYPE_CHECKING:
     from contrasent.evaluate.run import Loaded
     from contrasent.records import Record
@@ -36,17 +38,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         str,
         typer.Option(help="Splits of tasks named without one: any of train,dev,test."),
     ] = "test",
-    pooler: Annotated[
-        str | None,
-        typer.Option(
-            help="cls, mean, mean_top2, mean_first_last, mean_embed_last; else the encoder's own.",
-            show_default=False,
-        ),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(help="none or mlp; else the encoder's own.", show_default=False),
-    ] = None,
+    pooler: Pooler = None,
+    head: Head = None,
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     aggregation: Annotated[
         str,

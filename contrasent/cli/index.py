@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contrasent.cli.options import Head, Model, Pooler, Precision
+
 if TYPE_CHECKING:
     from contrasent.search.sentences import Sentences
 
@@ -35,17 +37,15 @@ Ids = Annotated[
 ]
 
 
-def build(
-    model: Annotated[
-        str, typer.Argument(help="The encoder: a folder, a training run or a Hugging Face id.")
-    ],
+def build(  # noqa: PLR0913 - the arguments are the command's options
+    model: Model,
     source: Source,
     index: Annotated[Path, typer.Argument(help="The folder to write.")],
     columns: Columns = None,
     ids: Ids = None,
-    precision: Annotated[
-        str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")
-    ] = "auto",
+    pooler: Pooler = None,
+    head: Head = None,
+    precision: Precision = "auto",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an index that is there already.")
     ] = False,
@@ -62,7 +62,7 @@ def build(
 
         from contrasent.model.encoder import SentenceEncoder
 
-        encoder = SentenceEncoder.load(model)
+        encoder = SentenceEncoder.load(model, pooler=pooler, head=head)
         made = Index.build(
             encoder,
             sentences,

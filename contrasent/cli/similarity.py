@@ -6,24 +6,15 @@ from typing import Annotated
 
 import typer
 
+from contrasent.cli.options import Head, Model, Pooler
+
 
 def similarity(
-    model: Annotated[
-        str, typer.Argument(help="The encoder: a folder, a training run or a Hugging Face id.")
-    ],
+    model: Model,
     text_a: Annotated[str, typer.Argument(help="A text.")],
     text_b: Annotated[str, typer.Argument(help="Another text.")],
-    pooler: Annotated[
-        str | None,
-        typer.Option(
-            help="cls, mean, mean_top2, mean_first_last, mean_embed_last; else the encoder's own.",
-            show_default=False,
-        ),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(help="none or mlp; else the encoder's own.", show_default=False),
-    ] = None,
+    pooler: Pooler = None,
+    head: Head = None,
     precision: Annotated[str, typer.Option(help="fp32, bf16 or auto.")] = "fp32",
     json: Annotated[
         bool, typer.Option("--json", help="Full precision, with what it was computed with.")

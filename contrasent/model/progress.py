@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ def sentence_progress(total: int | None, shown: bool) -> Iterator[Callable[[int]
         total: sentences in all, if known.
         shown: whether to draw a bar; it is drawn on a terminal only.
     """
-    if not shown:
+    if not shown or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console

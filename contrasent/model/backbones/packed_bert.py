@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.blocks import Blocks
 from contrasent.model.backbones.layers import LayerModules, LayerWeights, layers_of
 from contrasent.model.dropout import add_dropped, dropout
+
+
+_COUNTING = Lock()
 
 
 class PackedBert(Backbone):
@@ -43,6 +47,7 @@ class PackedBert(Backbone):
         self.max_tokens = config.max_position_embeddings - self.first_position
         self._layers = layers_of(model)
         self._kept: dict[torch.dtype, list[LayerWeights]] | None = None
+        self._users = 0
 
     @override
     def forward(
@@ -117,19 +122,26 @@ class PackedBert(Backbone):
     @override
     @contextmanager
     def unchanging(self) -> Iterator[None]:
-        self._kept = {}
+        # Threads may embed at once: what is kept goes when the last of them is done.
+        with _COUNTING:
+            self._users += 1
+            self._kept = {} if self._kept is None else self._kept
         try:
             yield
         finally:
-            self._kept = None
+            with _COUNTING:
+                self._users -= 1
+                self._kept = self._kept if self._users else None
 
     def _weights(self, dtype: torch.dtype) -> list[LayerWeights]:
         """The matrices of all layers in ``dtype``."""
-        if self._kept is None or torch.is_grad_enabled():
-            return [LayerWeights.of(layer, dtype) for layer in self._layers]
-        if dtype not in self._kept:
-            self._kept[dtype] = [LayerWeights.of(layer, dtype) for layer in self._layers]
-        return self._kept[dtype]
+        kept = None if torch.is_grad_enabled() else self._kept
+        weights = None if kept is None else kept.get(dtype)
+        if weights is None:
+            weights = [LayerWeights.of(layer, dtype) for layer in self._layers]
+        if kept is not None:
+            kept[dtype] = weights
+        return weights
 
 
 def _first_position(model: PreTrainedModel) -> int:
