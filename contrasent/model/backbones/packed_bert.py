@@ -25,7 +25,6 @@ from contrasent.model.backbones.blocks import Blocks
 from contrasent.model.backbones.layers import LayerModules, LayerWeights, layers_of
 from contrasent.model.dropout import add_dropped, dropout
 
-
 _COUNTING = Lock()
 
 
