@@ -50,7 +50,8 @@ class Loader:
             shuffle: draw a new order every epoch; otherwise keep the order of the source.
             drop_last: leave a last batch out that has fewer than ``batch_size`` examples.
             views: V, sentences per example that the objective takes; None takes what there is.
-                A store with one sentence per example gives it V times, for dropout to vary.
+                A store with one sentence per example gives it V times, for dropout to vary; of
+                one with more than V the first V are used, as when hard negatives are left out.
 
         Raises:
             ConfigError: a setting is out of range, or does not fit the store.
@@ -135,6 +136,8 @@ def _chosen_views(there: int, wanted: int | None) -> tuple[int, ...]:
         return (0,) * wanted
     if wanted < 1:
         raise ConfigError(f"views must be at least 1, not {wanted}")
+    if there > wanted > 1:
+        return tuple(range(wanted))
     raise ConfigError(
         f"the data has {_told(there)}, but the objective takes {_told(wanted)}; "
         f"{_remedy(there, wanted)}"

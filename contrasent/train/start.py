@@ -82,8 +82,8 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     logger.info("data: %s", examples.columns)
     examples.require(2)
 
-    torch.manual_seed(recipe.train.seed)
     encoder = start_encoder(recipe.encoder)
+    torch.manual_seed(recipe.train.seed)
     if recipe.encoder.head == "mlp" and encoder.head is None:
         encoder.head = MlpHead(encoder.backbone.width)
     encoder.to(device)
