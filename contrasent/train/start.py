@@ -94,7 +94,6 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         width=encoder.width,
         data_views=examples.views,
     ).to(device)
-    logger.info("an example: %s", _described(objective.views, examples.views))
     if recipe.data.max_tokens > encoder.max_tokens:
         raise ConfigError(
             f"data.max_tokens is {recipe.data.max_tokens}, but {recipe.encoder.name} takes at "
@@ -118,6 +117,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         drop_last=recipe.data.drop_last,
         views=objective.views,
     )
+    logger.info("an example: %s", _described(objective.views, examples.views))
     steps = recipe.train.max_steps or recipe.train.epochs * loader.steps_per_epoch
     data = {
         "source": Path(recipe.data.file).name,
@@ -129,12 +129,12 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
 
 
 def _described(views: int, there: int) -> str:
-    """What an example is, in words, of ``there`` sentences in the data."""
+    """What an example is, in words; the data has ``there`` sentences for its views."""
     if there == 1:
         return f"the same sentence {views} times, each with its own dropout"
     hard = views - 2
     named = "anchor, positive" + (f", {hard} hard negative{'s' * (hard > 1)}" if hard else "")
-    return named + (f"; {there - views} more in the data are not used" if there > views else "")
+    return named + (f"; {there - views} more in the data not used" if there > views else "")
 
 
 def start_encoder(settings: EncoderSettings) -> SentenceEncoder:

@@ -1,0 +1,75 @@
+"""The real command line, run in this process and its output kept."""
+
+import io
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from contrasent.cli import main
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended, and what it wrote to standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+def call(*words, stdin=""):
+    """Run ``contrasent WORDS`` in this process."""
+    streams = {name: io.TextIOWrapper(io.BytesIO(), "utf-8") for name in ("stdout", "stderr")}
+    streams["stdin"] = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemExit) as ended:
+        patched.setattr(sys, "argv", ["contrasent", *map(str, words)])
+        for name, stream in streams.items():
+            patched.setattr(sys, name, stream)
+        main()
+    for name in ("stdout", "stderr"):
+        streams[name].flush()
+    out, err = (streams[name].buffer.getvalue().decode() for name in ("stdout", "stderr"))
+    return Said(ended.value.code or 0, out, err)
+
+
+def worked(*words, stdin=""):
+    """Run a command that has to end well."""
+    said = call(*words, stdin=stdin)
+    assert said.code == 0, said.err
+    return said
+
+
+def refused(*words, stdin=""):
+    """Run a command that has to end as a user's mistake does; returns its error message."""
+    said = call(*words, stdin=stdin)
+    assert said.code == 2, (said.code, said.out, said.err)
+    assert "Traceback" not in said.err
+    assert said.out == ""
+    _, found, message = f"\n{said.err}".rpartition("\nerror: ")
+    assert found, said.err
+    return message.rstrip("\n")
+
+
+def started(*words, **settings):
+    """Start a command in a process of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings.pop("env", {})}
+    command = [sys.executable, "-m", "contrasent", *map(str, words)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **settings,
+    )
+
+
+def tree(folder):
+    """Every path below ``folder``, with the content of the files."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }

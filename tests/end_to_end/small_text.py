@@ -1,0 +1,18 @@
+"""Two hundred sentences of words that the tiny encoders know."""
+
+from tiny_models import WORDS
+
+PLAIN = [word for word in WORDS if word.isalpha()]
+
+
+def sentence(number, words=7):
+    """One of many sentences; near numbers share words."""
+    return " ".join(PLAIN[(number * 7 + k * (3 + number % 5)) % len(PLAIN)] for k in range(words))
+
+
+SENTENCES = list(dict.fromkeys(sentence(n, 3 + n % 6) for n in range(260)))[:200]
+
+
+def write(path, lines):
+    """Write a text file."""
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -1,0 +1,168 @@
+"""From a text file to answers, through the command line: each command takes what the last made."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from command_line import worked
+from pyarrow import parquet
+from small_text import SENTENCES
+
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.records import read_records
+
+
+@pytest.fixture(scope="module")
+def rows(unsupervised):
+    """Embeddings of the text in fp32, by the Python interface."""
+    encoder = SentenceEncoder.load(unsupervised[0] / "best", device="cpu")
+    return encoder.encode(SENTENCES, precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def index(unsupervised, shelf, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("search") / "index"
+    said = worked(
+        "index", "build", unsupervised[0], shelf / "text.txt", folder, "--precision", "fp32"
+    )
+    assert said.out == ""
+    assert f"{folder}: {len(SENTENCES)} texts, 16 numbers each" in said.err
+    return folder
+
+
+def spearman(records, encoder):
+    (value,) = (
+        record.value
+        for record in records
+        if (record.metric, record.aggregation, record.encoder) == ("spearman", "all", str(encoder))
+    )
+    return value
+
+
+def test_train_prints_scores_before_and_after_and_where_the_encoder_is(unsupervised, tiny_bert):
+    folder, said = unsupervised
+    result = json.loads((folder / "result.json").read_text())
+    best = f"best dev Spearman {100 * result['best_score']:.2f} at step {result['best_step']}"
+    lines = said.out.splitlines()
+    assert lines[0] == best
+    assert lines[-1] == f"encoder: {folder / 'best'}"
+    scores = read_records(folder / "scores.jsonl")
+    before, after = spearman(scores, tiny_bert), spearman(scores, folder / "best")
+    assert before != after
+    table = [line.split() for line in lines if line.startswith(("before ", "after ", "diff"))]
+    assert table == [
+        ["before", f"{100 * before:.2f}"],
+        ["after", f"{100 * after:.2f}"],
+        ["difference", f"{100 * (after - before):+.2f}"],
+    ]
+
+
+def test_train_tells_its_progress_on_standard_error_and_nothing_else(unsupervised, tiny_bert):
+    folder, said = unsupervised
+    patterns = [
+        r"data: 1 sentence per line",
+        r"200 examples; 0 sentences cut at 32 tokens, 0 rows with an empty sentence skipped",
+        r"an example: the same sentence 2 times, each with its own dropout",
+        r"training: 13 steps of 16 examples in fp32 on \w+",
+        r"step 5: .*pairs\.tsv Spearman -?\d+\.\d\d \*",
+        r"step 10: .*pairs\.tsv Spearman -?\d+\.\d\d( \*)?",
+        r"step 13: .*pairs\.tsv Spearman -?\d+\.\d\d( \*)?",
+        rf"scoring {re.escape(str(tiny_bert))}",
+        rf"scoring {re.escape(str(folder / 'best'))}",
+        r"13 steps, 200 examples in \d+\.\d s \(\d+/s, evaluation left out\)",
+        r"next: contrasent similarity \S+/best 'a sentence' 'another sentence'",
+    ]
+    lines = [line for line in said.err.splitlines() if line]
+    assert len(lines) == len(patterns), said.err
+    for line, pattern in zip(lines, patterns, strict=True):
+        assert re.fullmatch(pattern, line), (line, pattern)
+
+
+def test_evaluate_of_a_run_is_the_dev_score_of_its_best(unsupervised, shelf, tmp_path):
+    folder, _ = unsupervised
+    result = json.loads((folder / "result.json").read_text())
+    command = ("evaluate", folder, "--tasks", shelf / "pairs.tsv")
+    said = worked(*command, "--json", "-")
+    found = [json.loads(line) for line in said.out.splitlines()]
+    (value,) = (
+        record["value"]
+        for record in found
+        if (record["metric"], record["aggregation"]) == ("spearman", "all")
+    )
+    assert value == pytest.approx(result["best_score"], abs=1e-6)
+    assert {(record["precision"], record["pairs"], record["pooler"]) for record in found} == {
+        ("fp32", 24, "cls")
+    }
+    assert f"{100 * value:.2f}" in worked(*command, "--json", tmp_path / "r.jsonl").out
+    stored = (tmp_path / "r.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in stored] == found
+
+
+def test_encode_writes_what_the_python_interface_gives(unsupervised, shelf, rows, tmp_path):
+    command = ("encode", unsupervised[0], shelf / "text.txt")
+    said = worked(*command, tmp_path / "rows.npy", "--precision", "fp32")
+    np.testing.assert_allclose(np.load(tmp_path / "rows.npy"), rows, atol=2e-6)
+    assert said.out == ""
+    assert f"text.txt: {len(SENTENCES)} sentences" in said.err
+    worked(*command, tmp_path / "rows.parquet", "--precision", "fp32")
+    table = parquet.read_table(tmp_path / "rows.parquet")
+    assert table["text"].to_pylist() == SENTENCES
+    np.testing.assert_allclose(np.array(table["embedding"].to_pylist()), rows, atol=2e-6)
+
+
+def test_search_finds_the_nearest_in_the_order_of_plain_cosines(index, rows):
+    asked = SENTENCES[3]
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = unit @ unit[3]
+    said = worked("search", index, asked, "--top-k", 5, "--json")
+    hits = [json.loads(line) for line in said.out.splitlines()]
+    assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
+    assert hits[0]["text"] == asked
+    nearest = np.sort(cosines)[::-1][:5]
+    np.testing.assert_allclose([hit["score"] for hit in hits], nearest, atol=2e-6)
+    for hit in hits:
+        assert SENTENCES[int(hit["id"])] == hit["text"]
+        assert cosines[int(hit["id"])] == pytest.approx(hit["score"], abs=2e-6)
+    table = worked("search", index, asked, "--top-k", 5).out.splitlines()
+    assert table[0].split() == ["rank", "score", "id", "text"]
+    assert table[1].endswith(asked) and len(table) == 6
+
+
+def test_texts_that_are_added_are_found(unsupervised, shelf, tmp_path):
+    worked("index", "build", unsupervised[0], shelf / "text.txt", tmp_path / "index")
+    said = worked("index", "add", tmp_path / "index", "-", stdin="three never sad horse\n")
+    assert f"{len(SENTENCES) + 1} texts, 1 of them new" in said.err
+    described = json.loads(worked("index", "info", tmp_path / "index", "--json").out)
+    assert (described["texts"], described["segments"]) == (len(SENTENCES) + 1, 2)
+    said = worked("search", tmp_path / "index", "three never sad horse", "--json", "--top-k", 1)
+    assert json.loads(said.out)["text"] == "three never sad horse"
+
+
+def test_similarity_is_the_cosine_of_both_rows(unsupervised, rows):
+    expected = rows[0] @ rows[1] / (np.linalg.norm(rows[0]) * np.linalg.norm(rows[1]))
+    command = ("similarity", unsupervised[0], SENTENCES[0], SENTENCES[1])
+    assert worked(*command).out == f"{expected:.4f}\n"
+    told = json.loads(worked(*command, "--json").out)
+    assert told["cosine"] == pytest.approx(float(expected), abs=2e-6)
+    assert (told["pooler"], told["head"], told["precision"]) == ("cls", "none", "fp32")
+
+
+def test_data_check_reads_the_same_text(shelf):
+    told = json.loads(worked("data", "check", shelf / "text.txt", "--json").out)
+    assert (told["examples"], told["views"]) == (len(SENTENCES), 1)
+
+
+@pytest.mark.slow
+def test_the_whole_chain_in_processes_of_its_own(arguments, shelf, tmp_path):
+    def run(*words):
+        command = [sys.executable, "-m", "contrasent", *map(str, words)]
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+
+    run(*arguments("unsup-simcse", "text.txt", "run"))
+    run("index", "build", "run", shelf / "text.txt", "index")
+    said = run("search", "index", SENTENCES[5], "--top-k", 1, "--json")
+    assert json.loads(said.stdout)["text"] == SENTENCES[5]
+    assert said.stderr == ""

@@ -1,0 +1,168 @@
+"""A disk that fills up, a real one where a small one can be mounted: what was saved stays whole,
+the message says what to do, and with room again the work goes on."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from command_line import refused, tree, worked
+from small_text import SENTENCES
+
+from contrasent import files
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.train import run as run_module
+
+FILES = ("last/model.safetensors", "best/model.safetensors")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 2 MB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root of Linux may mount a small disk")
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    yield folder
+    # Lazily, because weights that were loaded may be mapped until they are forgotten.
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def leave_room(disk, room):
+    """Fill the disk until ``room`` bytes are left."""
+    system = os.statvfs(disk)
+    free = system.f_bavail * system.f_frsize
+    (disk / "ballast").write_bytes(bytes(max(free - room, 0)))
+
+
+@pytest.fixture
+def after_first_state(monkeypatch):
+    """Do something when a run has written its first state."""
+
+    def do(act):
+        save, states = run_module.save_state, []
+
+        def saved(*args):
+            save(*args)
+            states.append(args)
+            if len(states) == 1:
+                act()
+
+        monkeypatch.setattr(run_module, "save_state", saved)
+
+    return do
+
+
+@pytest.fixture(scope="module")
+def whole(arguments, tmp_path_factory):
+    """The same run on a disk with room."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    worked(*arguments("unsup-simcse", "text.txt", folder))
+    return folder
+
+
+@pytest.mark.parametrize("room", [0, 4096, 32_768, 65_536])
+def test_a_run_goes_on_when_there_is_room_again(
+    room, arguments, whole, small_disk, after_first_state
+):
+    run = small_disk / "run"
+    kept = {}
+
+    def fill():
+        leave_room(small_disk, room)
+        kept.update(tree(run / "best"))
+
+    after_first_state(fill)
+    command = arguments("unsup-simcse", "text.txt", run)
+    message = refused(*command)
+    assert message.startswith(f"the disk of {run} is full (")
+    assert message.endswith("Make room, then go on with the same command and --resume")
+    assert tree(run / "best") == kept
+    SentenceEncoder.load(run, device="cpu")
+    assert [path.name for path in (run / "state").iterdir()] == ["step-000000005"]
+    assert not (run / "result.json").exists()
+
+    (small_disk / "ballast").unlink()
+    assert "resuming after 5 of 13 steps" in worked(*command, "--resume").err
+    for name in FILES:
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize("at", range(0, 40, 5))
+def test_wherever_a_write_fails_a_resumed_run_has_the_same_bits(
+    at, arguments, whole, tmp_path, monkeypatch
+):
+    """As above with a full disk that is only said, so that it can be full at any write."""
+    writes = []
+    sync = files._sync
+
+    def full(path):
+        writes.append(path)
+        if len(writes) > at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        sync(path)
+
+    command = arguments("unsup-simcse", "text.txt", tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_sync", full)
+        message = refused(*command)
+    assert "No space left on device" in message
+    worked(*command, "--resume")
+    for name in FILES:
+        assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_no_room_to_begin_leaves_nothing_in_the_way(arguments, small_disk):
+    leave_room(small_disk, 0)
+    command = arguments("unsup-simcse", "text.txt", small_disk / "run")
+    assert "is full" in refused(*command)
+    (small_disk / "ballast").unlink()
+    worked(*command)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_encode_goes_on_when_there_is_room_again(kind, unsupervised, shelf, small_disk):
+    leave_room(small_disk, 12_288)
+    output = small_disk / f"rows.{kind}"
+    how = ("--precision", "fp32", "--shard-size", 40)
+    command = ("encode", unsupervised[0], shelf / "text.txt", output, *how)
+    message = refused(*command)
+    assert "No space left on device" in message
+    assert "make room, and run the command again" in message
+    assert not output.exists()
+    (small_disk / "ballast").unlink()
+    worked(*command)
+    assert [path.name for path in small_disk.iterdir()] == [output.name]
+    if kind == "npy":
+        assert np.load(output).shape == (len(SENTENCES), 16)
+
+
+def test_an_index_without_room_is_not_there(unsupervised, shelf, small_disk):
+    leave_room(small_disk, 8192)
+    build = ("index", "build", unsupervised[0], shelf / "text.txt", small_disk / "index")
+    assert "No space left on device" in refused(*build)
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
+    (small_disk / "ballast").unlink()
+    worked(*build)
+
+
+def test_an_index_that_cannot_grow_stays_as_it_was(unsupervised, shelf, small_disk):
+    worked("index", "build", unsupervised[0], shelf / "text.txt", small_disk / "index")
+    leave_room(small_disk, 0)
+    before = tree(small_disk / "index")
+    message = refused("index", "add", small_disk / "index", shelf / "text.txt")
+    assert "No space left on device" in message
+    assert tree(small_disk / "index") == before
+
+
+def test_scores_without_room_are_not_half_written(unsupervised, shelf, small_disk):
+    leave_room(small_disk, 0)
+    tasks = ("--tasks", shelf / "pairs.tsv", "--json", small_disk / "scores.jsonl")
+    message = refused("evaluate", unsupervised[0], *tasks)
+    assert "No space left on device" in message
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]

@@ -1,0 +1,129 @@
+"""Ctrl-C at any moment: exit code 130, one line, nothing half-written, and a way to go on."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+from command_line import call, started, worked
+from small_text import SENTENCES, write
+
+from contrasent.model.encoder import SentenceEncoder
+
+FILES = ("last/model.safetensors", "best/model.safetensors")
+
+
+def wait_until(true, process, seconds=120):
+    """Wait for a sign of life of ``process``, which must not end before it."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def interrupted(process):
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err and out == ""
+    return err.splitlines()[-1]
+
+
+def lines_of(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_goes_on_to_the_same_bits(arguments, tmp_path):
+    def command(folder, *more):
+        return arguments("unsup-simcse", "text.txt", folder, "--train.epochs", 20, *more)
+
+    process = started(*command(tmp_path / "cut"))
+    wait_until(lambda: lines_of(tmp_path / "cut" / "metrics.jsonl") > 30, process)
+    assert interrupted(process) == (
+        "stopped: interrupted; what was written is whole; go on with the same command and --resume"
+    )
+    assert not (tmp_path / "cut" / "result.json").exists()
+    said = worked(*command(tmp_path / "cut", "--resume"))
+    assert "resuming after " in said.err
+    worked(*command(tmp_path / "whole"))
+    for name in FILES:
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert lines_of(tmp_path / "cut" / "metrics.jsonl") == lines_of(
+        tmp_path / "whole" / "metrics.jsonl"
+    )
+
+
+@pytest.mark.slow
+def test_an_interrupted_encode_goes_on_where_it_was(tiny_bert, tmp_path):
+    write(tmp_path / "text.txt", SENTENCES * 100)
+    command = ("encode", tiny_bert, tmp_path / "text.txt", tmp_path / "rows.npy")
+    how = ("--shard-size", 500, "--precision", "fp32")
+    process = started(*command, *how)
+    parts = tmp_path / ".rows.npy.parts"
+    wait_until(lambda: parts.is_dir() and len(list(parts.glob("*.json"))) > 1, process)
+    assert interrupted(process) == "stopped: interrupted; what was written is whole"
+    assert not (tmp_path / "rows.npy").exists()
+    said = worked(*command, *how)
+    assert "rows came from shards of an earlier run" in said.err
+    rows = np.load(tmp_path / "rows.npy")
+    expected = SentenceEncoder.load(tiny_bert, pooler="cls", head="none").encode(
+        SENTENCES, precision="fp32"
+    )
+    np.testing.assert_allclose(rows, np.tile(expected, (100, 1)), atol=2e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.npy", "text.txt"]
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch):
+    """Press Ctrl-C while sentences are embedded, at the call with this number."""
+
+    def press(at):
+        forward, calls = SentenceEncoder.forward, []
+
+        def pressed(*args, **kwargs):
+            calls.append(args)
+            if len(calls) == at:
+                signal.raise_signal(signal.SIGINT)
+            return forward(*args, **kwargs)
+
+        monkeypatch.setattr(SentenceEncoder, "forward", pressed)
+
+    return press
+
+
+def test_interrupting_evaluate_writes_nothing(unsupervised, shelf, tmp_path, ctrl_c):
+    ctrl_c(1)
+    tasks = ("--tasks", shelf / "pairs.tsv", "--json", tmp_path / "scores.jsonl")
+    said = call("evaluate", unsupervised[0], *tasks)
+    assert (said.code, said.out) == (130, "")
+    assert said.err.splitlines()[-1] == "stopped: interrupted; what was written is whole"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupting_an_index_leaves_none(unsupervised, shelf, tmp_path, ctrl_c):
+    ctrl_c(1)
+    said = call("index", "build", unsupervised[0], shelf / "text.txt", tmp_path / "index")
+    assert (said.code, said.out) == (130, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("at", [1, 7])
+def test_interrupting_the_first_steps_leaves_a_run_to_resume(arguments, tmp_path, ctrl_c, at):
+    ctrl_c(at)
+    said = call(*arguments("unsup-simcse", "text.txt", tmp_path / "run"))
+    assert (said.code, said.out) == (130, "")
+    assert said.err.endswith("go on with the same command and --resume\n")
+    worked(*arguments("unsup-simcse", "text.txt", tmp_path / "run", "--resume"))
+
+
+def test_before_the_folder_is_taken_there_is_nothing_to_resume(arguments, tmp_path, monkeypatch):
+    def press(*_args, **_settings):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(SentenceEncoder, "load", press)
+    said = call(*arguments("unsup-simcse", "text.txt", tmp_path / "run"))
+    assert said.code == 130
+    assert said.err.endswith("stopped: interrupted; what was written is whole\n")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,90 @@
+"""Pairs, triplets and several hard negatives, through the command line; the head is kept."""
+
+import json
+
+import numpy as np
+import pytest
+from command_line import worked
+from safetensors.torch import load_file
+from small_text import SENTENCES, sentence, write
+
+from contrasent.model.encoder import SentenceEncoder
+
+
+def spearman(*words):
+    found = [json.loads(line) for line in worked(*words, "--json", "-").out.splitlines()]
+    (record,) = (r for r in found if (r["metric"], r["aggregation"]) == ("spearman", "all"))
+    return record
+
+
+def test_the_trained_head_is_stored_and_evaluate_uses_it(supervised, shelf):
+    folder, said = supervised
+    assert "an example: anchor, positive, 1 hard negative\n" in said.err
+    assert "after: pooler cls, head mlp" in said.out
+    dense = load_file(folder / "best" / "2_Dense" / "model.safetensors")
+    assert dense["linear.weight"].shape == (16, 16)
+    command = ("evaluate", folder, "--tasks", shelf / "pairs.tsv")
+    kept, left = spearman(*command), spearman(*command, "--head", "none")
+    result = json.loads((folder / "result.json").read_text())
+    assert kept["value"] == pytest.approx(result["best_score"], abs=1e-6)
+    assert (kept["head"], left["head"]) == ("mlp", "none")
+    assert kept["value"] != left["value"]
+
+
+def test_encode_applies_the_stored_head(supervised, shelf, tmp_path):
+    folder, _ = supervised
+    for head in ("mlp", "none"):
+        output = tmp_path / f"{head}.npy"
+        precision = ("--precision", "fp32", "--head", head)
+        worked("encode", folder, shelf / "text.txt", output, *precision)
+    dense = load_file(folder / "best" / "2_Dense" / "model.safetensors")
+    pooled = np.load(tmp_path / "none.npy")
+    expected = np.tanh(pooled @ dense["linear.weight"].numpy().T + dense["linear.bias"].numpy())
+    np.testing.assert_allclose(np.load(tmp_path / "mlp.npy"), expected, atol=2e-6)
+
+
+def test_before_is_scored_without_the_new_random_head(supervised, tiny_bert, shelf):
+    folder, said = supervised
+    record = spearman("evaluate", tiny_bert, "--tasks", shelf / "pairs.tsv", "--head", "none")
+    assert (
+        f"before: pooler cls, head none, fp32, sentences cut at 64 tokens, encoder {tiny_bert}"
+        in (said.out.replace("\n", " ").replace("  ", " "))
+    )
+    stored = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+    (before,) = (
+        r["value"]
+        for r in stored
+        if (r["metric"], r["aggregation"], r["encoder"]) == ("spearman", "all", str(tiny_bert))
+    )
+    assert before == pytest.approx(record["value"], abs=1e-9)
+
+
+def test_pairs_alone(arguments, tmp_path):
+    rows = [f"{s}\t{sentence(n, 4)}" for n, s in enumerate(SENTENCES)]
+    write(tmp_path / "pairs.tsv", rows)
+    said = worked(*arguments("sup-simcse", tmp_path / "pairs.tsv", tmp_path / "run"))
+    assert "data: 2 columns in the order of the file: anchor, positive (no header)" in said.err
+    assert "an example: anchor, positive\n" in said.err
+    assert SentenceEncoder.load(tmp_path / "run", device="cpu").head_name == "mlp"
+
+
+def test_two_hard_negatives_are_twice_as_many_candidates(arguments, shelf, tmp_path):
+    """Equal embeddings have the loss log C: an encoder that tells nothing apart shows C."""
+    rows = [
+        f"{s},{sentence(n, 4)},{sentence(n + 17)},{sentence(n + 31)}"
+        for n, s in enumerate(SENTENCES)
+    ]
+    write(tmp_path / "quads.csv", ["sent0,sent1,hard_neg1,hard_neg2", *rows])
+    more = ("--objective.temperature", "1e6", "--max-steps", 1)
+    for data, candidates in ((tmp_path / "quads.csv", 48), (shelf / "triplets.csv", 32)):
+        output = tmp_path / f"run-{candidates}"
+        said = worked(*arguments("sup-simcse", data, output, *more))
+        first = json.loads((output / "metrics.jsonl").read_text().splitlines()[0])
+        assert first["loss"] == pytest.approx(np.log(candidates), abs=1e-4)
+        hard = "2 hard negatives" if candidates == 48 else "1 hard negative"
+        assert f"an example: anchor, positive, {hard}\n" in said.err
+
+
+def test_sentences_that_are_not_used_are_told(arguments, tmp_path):
+    said = worked(*arguments("unsup-simcse", "triplets.csv", tmp_path / "run", "--max-steps", 1))
+    assert "an example: anchor, positive; 1 more in the data not used\n" in said.err

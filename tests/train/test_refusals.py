@@ -1,0 +1,445 @@
+"""What a careless person asks of `contrasent train`: one clear message, exit code 2, no trace."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from command_line import call, refused, tree, worked
+
+from contrasent.search.lock import exclusive
+from contrasent.train import log
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path, monkeypatch, tiny_bert):
+    """The folder one works in, with an encoder, text and scored pairs."""
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    (folder / "text.txt").write_text("".join(f"a dog and {n} cats\n" for n in range(20)))
+    (folder / "pairs.tsv").write_text("a dog\tthe dog\t5\na cat\tsad\t1\nred\tgreen\t2\n")
+    (folder / "tiny").symlink_to(tiny_bert)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    return folder
+
+
+PLAIN = ("--encoder", "tiny", "--data", "text.txt", "--output", "out")
+QUIET = ("--evaluation.task", "none", "--evaluation.final", "none", "--max-steps", "2")
+
+
+def train(*words):
+    """The words of a command that works, unless later words spoil it."""
+    return ("train", "unsup-simcse", *PLAIN, *QUIET, *words)
+
+
+def test_the_command_that_the_others_spoil_works(desk):
+    worked(*train())
+    assert (desk / "out" / "last" / "model.safetensors").is_file()
+
+
+SETTINGS = [
+    (
+        ("--train.batch_sise", "8"),
+        r"unknown setting of 'train': 'batch_sise'; choose one of .*epochs, .*"
+        r"Did you mean 'batch_size'\?",
+    ),
+    (("--trian.epochs", "8"), r"unknown recipe section 'trian'; .* Did you mean 'train'\?"),
+    (("--objective.temprature", "1"), r".*'temprature'; .* Did you mean 'temperature'\?"),
+    (("--objective.name", "simsce"), r"unknown objective 'simsce'; .* Did you mean 'simcse'\?"),
+    (("--outptu", "o"), r"unknown option 'outptu'; choose one of .* Did you mean 'output'\?"),
+    (("-x", "o"), r"unexpected '-x': settings are given as --section\.key VALUE"),
+    (("stray",), r"unexpected 'stray': settings are given as --section\.key VALUE"),
+    (("--train.seed",), r"--train\.seed needs a value: --train\.seed VALUE"),
+    (("--train.seed", "--train.epochs", "2"), r"--train\.seed needs a value.*"),
+    (("--train.seed", "--resume"), r"--train\.seed needs a value.*"),
+    (("--encoder.pooler", "msan"), r"unknown pooler 'msan'; choose one of .*'mean'\?"),
+    (("--encoder.head", "mpl"), r"encoder\.head cannot be 'mpl': input should be 'mlp' or 'none'"),
+    (("--objective.temperature", "0"), r"objective\.temperature cannot be 0: .*greater than 0"),
+    (("--objective.temperature", "-0.05"), r"objective\.temperature cannot be -0\.05: .*"),
+    (("--objective.temperature=nan",), r"objective\.temperature cannot be .*: .*finite.*"),
+    (("--train.batch_size", "1"), r"train\.batch_size cannot be 1: .*greater than or equal to 2"),
+    (("--train.learning_rate", "0"), r"train\.learning_rate cannot be 0: .*greater than 0"),
+    (("--train.learning_rate", "nan"), r"train\.learning_rate cannot be 'nan': .*finite number"),
+    (("--train.learning_rate", "fast"), r"train\.learning_rate cannot be 'fast': .*number.*"),
+    (("--max-steps", "0"), r"train\.max_steps cannot be 0: .*greater than 0"),
+    (("--data.max_tokens", "65"), r"data\.max_tokens is 65, but tiny takes at most 64 tokens"),
+    (("--data.max_tokens", "2"), r"data\.max_tokens cannot be 2: .*greater than or equal to 3"),
+    (("--data.columns", "1"), r"text\.txt holds one sentence per line, so columns=1 .*leave it.*"),
+    (("--objective.hard_negatives", "1"), r"objective\.hard_negatives is 1, .*this data has 1"),
+    (("--evaluation.task", "stsx"), r"unknown task .*'stsx'; choose one of .*"),
+    (
+        ("--evaluation.task", "stsb-dev,sickr-dev"),
+        r"evaluation\.task must be one task, because it selects the best step; "
+        r"'stsb-dev,sickr-dev' is 2",
+    ),
+    (("--evaluation.task", "sts"), r"evaluation\.task must be one task, .*'sts' is 7"),
+    (
+        ("--evaluation.task", "none.tsv"),
+        r"no file none\.tsv; .*\nOr train without: --evaluation\.task none",
+    ),
+    (
+        ("--evaluation.task", "stsb-dev"),
+        r"no task has data.*sts-dev\.csv is missing.*contrasent data fetch.*"
+        r"Or train without: --evaluation\.task none",
+    ),
+    (("--evaluation.final", "stsx"), r"unknown task .*'stsx'; choose one of .*"),
+    (("--train.trackers", "tensorbord"), r"unknown tracker 'tensorbord'; .*'tensorboard'\?"),
+    (("--resume", "--overwrite"), r"--resume keeps the run that --overwrite replaces; give one.*"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), SETTINGS, ids=lambda it: " ".join(it)[:40])
+def test_a_wrong_setting_is_told_and_nothing_is_written(desk, words, said):
+    before = tree(desk)
+    message = refused(*train(*words))
+    assert re.fullmatch(said, message, re.DOTALL), message
+    assert tree(desk) == before
+
+
+def test_a_tracker_that_is_not_installed_is_told_with_its_package(desk, monkeypatch):
+    monkeypatch.setattr("accelerate.tracking.get_available_trackers", list)
+    message = refused(*train("--train.trackers", "wandb"))
+    assert message == "tracker 'wandb' needs its package: pip install wandb"
+    assert not (desk / "out").exists()
+
+
+DATA = [
+    ("none.txt", None, r"there is no file none\.txt; look for a misspelling, or give .*"),
+    ("empty.txt", b"", r"empty\.txt is empty; it needs at least one sentence per line or row"),
+    ("blank.txt", b"\n \n\n", r"blank\.txt is empty; .*"),
+    ("one.txt", b"only one\n", r"one\.txt holds 1 example .*, but at least 2 are needed; .*"),
+    ("ragged.csv", b"a,b\nc,d\ne\n", r"ragged\.csv:3: 1 column, but the first row has 2; .*"),
+    ("latin.txt", b"one\ntwo\ncaf\xe9\n", r"latin\.txt:3: not UTF-8: byte 0xe9 at 3; convert .*"),
+    ("notes.docx", b"PK", r"notes\.docx: unknown kind of file; known are \.txt, .*"),
+    ("cut.txt.gz", b"\x1f\x8b\x08\x00", r"cut\.txt\.gz: damaged or truncated gzip .*"),
+    ("bad.parquet", b"PAR1", r"bad\.parquet: not a readable Parquet file: .*"),
+    ("bad.jsonl", b'{"text": "a"}\n{"text": \n', r"bad\.jsonl:2: not JSON: .*one object or .*"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "said"), DATA, ids=[row[0] for row in DATA])
+def test_wrong_data_is_told_with_its_line_and_nothing_is_written(desk, name, content, said):
+    if content is not None:
+        (desk / name).write_bytes(content)
+    before = tree(desk)
+    message = refused(*train("--data", name))
+    assert re.fullmatch(said, message, re.DOTALL), message
+    assert tree(desk) == before
+
+
+def test_a_folder_is_no_data():
+    assert refused(*train("--data", ".")).startswith(". is a folder; give one file: .txt")
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (("--data", "text.txt"), "no encoder to start from: name a folder or model with --encoder"),
+        (("--encoder", "tiny"), "no training text: name a file or data set with --data"),
+    ],
+)
+def test_what_is_missing_is_asked_for(desk, left, said):
+    assert refused("train", "unsup-simcse", "--output", "out", *left, *QUIET) == said
+    assert not (desk / "out").exists()
+
+
+RECIPES = [
+    ("train:\n  batch_sise: 3\n", r"my\.yaml:2: unknown setting .*Did you mean 'batch_size'\?"),
+    ("data: {}\ntrian:\n  epochs: 3\n", r"my\.yaml:2: unknown setting .*Did you mean 'train'\?"),
+    ("- a\n- b\n", r"my\.yaml.* must hold sections such as 'encoder:', not \['a', 'b'\]"),
+    ("train: {batch_size: [\n", r"my\.yaml:\d: not YAML: .*"),
+    ("train:\n  epochs: many\n", r"my\.yaml:2: train\.epochs cannot be 'many': .*"),
+    ("objective:\n  name: simsce\n", r"unknown objective 'simsce'; .*"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), RECIPES, ids=[row[0][:20] for row in RECIPES])
+def test_a_wrong_recipe_file_is_told(desk, text, said):
+    (desk / "my.yaml").write_text(text)
+    message = refused("train", "my.yaml", *PLAIN)
+    assert re.fullmatch(said, message, re.DOTALL), message
+    assert not (desk / "out").exists()
+
+
+def test_an_unknown_recipe_and_an_absent_file_are_told_with_the_packaged_ones():
+    message = refused("train", "unsup-simsce", *PLAIN)
+    assert message.startswith("unknown recipe 'unsup-simsce'; choose one of sup-simcse, ")
+    assert message.endswith("Did you mean 'unsup-simcse'?")
+    message = refused("train", "mine.yaml", *PLAIN)
+    assert message.startswith("no recipe file mine.yaml; the packaged ones are ")
+
+
+def test_an_unknown_command_is_told_with_the_nearest():
+    said = call("trian", "unsup-simcse")
+    assert (said.code, said.out) == (2, "")
+    assert "'trian'" in said.err and "'train'" in said.err
+    said = call("data", "chek", "text.txt")
+    assert (said.code, said.out) == (2, "")
+    assert "'chek'" in said.err and "'check'" in said.err
+
+
+# The encoder
+
+
+@pytest.fixture
+def copied(desk, tiny_bert):
+    return shutil.copytree(tiny_bert, desk / "copied")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def flip(path):
+    path.write_text("{" + path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        ("config.json", os.unlink, r"copied holds no config\.json, so it is not an encoder"),
+        ("config.json", flip, r"cannot load copied: .*"),
+        ("model.safetensors", cut, r"cannot load copied: .*"),
+        ("model.safetensors", os.unlink, r"cannot load copied: .*no file named model\.saf.*"),
+        ("tokenizer.json", flip, r".*copied.*"),
+    ],
+)
+def test_a_damaged_encoder_is_told(copied, desk, name, spoil, said):
+    spoil(copied / name)
+    before = tree(desk)
+    message = refused(*train("--encoder", "copied"))
+    assert re.fullmatch(said, message), message
+    assert tree(desk) == before
+
+
+def test_an_encoder_that_is_nowhere_is_told():
+    message = refused(*train("--encoder", "nowhere"))
+    assert message.startswith("'nowhere' is no folder here, and the Hugging Face hub did not give")
+    assert "check the name" in message and "contrasent[offline]" in message
+
+
+@pytest.mark.slow
+def test_an_unreachable_hub_is_told_quickly():
+    """The hub is at a port where nobody listens, as it is without a network."""
+    unreachable = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "hf"}
+    code = (
+        "import sys, time; from contrasent.model.encoder import SentenceEncoder\n"
+        "from contrasent.errors import CheckpointError\n"
+        "start = time.perf_counter()\n"
+        "try: SentenceEncoder.load('bert-base-uncased')\n"
+        "except CheckpointError as error: print(time.perf_counter() - start, error)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **unreachable},
+    )
+    seconds, _, message = said.stdout.partition(" ")
+    assert float(seconds) < 10
+    assert message.startswith("'bert-base-uncased' is no folder here, and the Hugging Face hub")
+    assert "check the name, the network" in message
+
+
+# The output folder
+
+
+def test_a_run_is_not_replaced_unless_asked(desk):
+    worked(*train())
+    before = tree(desk / "out")
+    assert refused(*train()) == (
+        "out holds a training run already; continue it with --resume, replace it with "
+        "--overwrite, or choose another folder with --output"
+    )
+    assert tree(desk / "out") == before
+    said = worked(*train("--resume"))
+    assert "out is complete: nothing to resume" in said.err
+    assert tree(desk / "out") == before
+    worked(*train("--overwrite", "--train.seed", "7"))
+    assert tree(desk / "out") != before
+
+
+def test_a_taken_folder_is_told_before_anything_is_loaded():
+    worked(*train())
+    code = (
+        "import sys; from contrasent.cli import main\n"
+        "sys.argv = ['contrasent', 'train', 'unsup-simcse', '--output', 'out']\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "2 False\n"
+    assert "out holds a training run already" in said.stderr
+
+
+@pytest.mark.parametrize("flag", [(), ("--resume",), ("--overwrite",)])
+@pytest.mark.parametrize("with_recipe", [False, True])
+def test_a_folder_of_the_users_is_never_touched(desk, flag, with_recipe):
+    mine = desk / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("three years of work")
+    (mine / "best").mkdir()
+    (mine / "best" / "thesis.txt").write_text("the better version")
+    if with_recipe:
+        settings = worked("train", "unsup-simcse", "--settings").out
+        (mine / "recipe.yaml").write_text(settings)
+    before = tree(mine)
+    message = refused(*train("--output", "mine", *flag))
+    assert message == (
+        "mine holds files that are not of a training run, such as best; choose another folder "
+        "with --output"
+    )
+    assert tree(mine) == before
+
+
+def test_what_a_user_put_into_a_run_is_not_removed_with_it(desk):
+    worked(*train())
+    (desk / "out" / "thesis.txt").write_text("three years of work")
+    before = tree(desk / "out")
+    assert refused(*train("--overwrite")) == (
+        "out holds thesis.txt, which no training run wrote, so it is not replaced; move that "
+        "away, or choose another folder with --output"
+    )
+    assert tree(desk / "out") == before
+
+
+def test_the_working_folder_itself_is_no_output(desk):
+    before = tree(desk)
+    for flag in ("--overwrite", "--resume"):
+        assert ". holds files that are not of a training run" in refused(
+            *train("--output", ".", flag)
+        )
+    assert tree(desk) == before
+
+
+def test_an_empty_folder_is_taken(desk):
+    (desk / "out").mkdir()
+    worked(*train())
+
+
+def test_leftovers_of_a_killed_write_are_no_obstacle(desk):
+    (desk / "out").mkdir()
+    (desk / "out" / ".recipe.yaml.4711.partial").write_text("data:")
+    (desk / "out" / ".state.lock").write_text("4711")
+    worked(*train())
+    (desk / "out" / ".best.partial").mkdir()
+    worked(*train("--overwrite"))
+    assert not [name for name in tree(desk / "out") if name.startswith(".")]
+
+
+@pytest.mark.parametrize("output", ["text.txt", "text.txt/run"])
+def test_a_file_is_no_output(desk, output):
+    before = tree(desk)
+    for flag in ((), ("--overwrite",), ("--resume",)):
+        assert refused(*train("--output", output, *flag)) == (
+            f"{desk / 'text.txt'} is a file; choose a folder with --output"
+        )
+    assert tree(desk) == before
+
+
+def test_a_link_to_nothing_is_no_output(desk):
+    (desk / "out").symlink_to(desk / "gone")
+    assert refused(*train()) == "out is a link to nothing; choose a folder with --output"
+
+
+def test_a_read_only_disk_is_told(desk):
+    disk = desk / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(disk)]
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root of Linux may mount a disk")
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a disk")
+    try:
+        message = refused(*train("--output", "disk/run"))
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+    assert message == f"{disk} cannot be written to; choose another folder with --output"
+
+
+def test_two_trainings_cannot_share_a_folder(desk):
+    (desk / "out").mkdir()
+    with exclusive(desk / "out" / "state"):
+        message = refused(*train())
+    assert message == (
+        f"out/state is being written by process {os.getpid()}; wait until it has finished"
+    )
+    assert tree(desk / "out") == {}
+
+
+def test_a_folder_taken_while_this_run_was_loading_is_not_lost(desk, monkeypatch):
+    """Both found the folder empty; the other was quicker, and is done."""
+    checked = log.check_trackers
+
+    def meanwhile(names):
+        monkeypatch.setattr(log, "check_trackers", checked)
+        worked(*train("--train.seed", "7"))
+        checked(names)
+
+    monkeypatch.setattr(log, "check_trackers", meanwhile)
+    assert "out holds a training run already" in refused(*train())
+    assert "seed: 7" in (desk / "out" / "recipe.yaml").read_text()
+
+
+# Resuming
+
+
+def test_resuming_with_other_settings_tells_each_difference():
+    worked(*train("--objective.hard_negative_weight", "2"))
+    message = refused(*train("--resume", "--train.epochs", "3"))
+    assert message == (
+        "cannot resume out with other settings: "
+        "objective.hard_negative_weight is 2.0 there, 1.0 now; train.epochs is 1 there, 3 now. "
+        "Repeat those of the run, or choose another folder with --output"
+    )
+
+
+def test_a_default_that_is_spelt_out_is_no_other_setting():
+    worked(*train())
+    said = worked(*train("--resume", "--objective.hard_negative_weight", "1"))
+    assert "nothing to resume" in said.err
+
+
+def test_a_damaged_recipe_in_a_run_is_told_with_its_line(desk):
+    worked(*train())
+    recipe = desk / "out" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("batch_size:", "batch_sise:"))
+    message = refused(*train("--resume"))
+    assert re.match(r"out/recipe\.yaml:\d+: unknown setting of 'train': 'batch_sise'", message)
+
+
+# Launchers
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ((2, 1, "no"), r"training runs in one process, not 2: start it without torchrun or .*"),
+        ((1, 4, "no"), r"accelerate was told to use 4 gradient accumulation steps .*"),
+        ((1, 1, "fp16"), r"accelerate was told .*mixed precision 'fp16'; start without .*"),
+    ],
+)
+def test_a_launcher_that_would_train_otherwise_is_refused(state, said, desk, monkeypatch):
+    from accelerate import Accelerator
+
+    for name, value in zip(
+        ("num_processes", "gradient_accumulation_steps", "mixed_precision"), state, strict=True
+    ):
+        monkeypatch.setattr(Accelerator, name, property(lambda _, value=value: value))
+    message = refused(*train())
+    assert re.fullmatch(said, message), message
+    assert not (desk / "out").exists()
+
+
+def test_selecting_by_a_test_split_is_warned_of(desk, monkeypatch):
+    folder = desk / "senteval" / "STS" / "STSBenchmark"
+    folder.mkdir(parents=True)
+    rows = ["g\tf\ty\t1\t5\ta dog\tthe dog", "g\tf\ty\t2\t1\ta cat\tsad", "g\tf\ty\t3\t2\tred\tno"]
+    (folder / "sts-test.csv").write_text("\n".join(rows) + "\n")
+    monkeypatch.setenv("CONTRASENT_DATA", str(desk / "senteval"))
+    said = worked(*train("--evaluation.task", "stsb"))
+    assert "warning: the best step is selected by the test split of STS-B" in said.err
