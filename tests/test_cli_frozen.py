@@ -1,0 +1,86 @@
+"""The command line is a promise: commands and options may be added here on purpose, not by chance,
+and none may go or change its name."""
+
+import pytest
+import typer
+from command_line import call, worked
+
+import contrasent
+from contrasent.cli import app
+
+LOADING = ("--pooler", "--head")
+COMMANDS = {
+    "": ["--version"],
+    "quickstart": ["--output", "--overwrite"],
+    "train": [
+        "RECIPE",
+        *("--encoder", "--data", "--output", "--max-steps"),
+        *("--resume", "--overwrite", "--settings"),
+    ],
+    "evaluate": [
+        "MODELS...",
+        *("--tasks", "--splits", *LOADING, "--precision"),
+        *("--aggregation", "--metric", "--data-dir", "--json"),
+    ],
+    "encode": [
+        *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),
+        *("--normalize/--no-normalize", "--columns", "--shard-size", "--overwrite"),
+    ],
+    "similarity": ["MODEL", "TEXT_A", "TEXT_B", *LOADING, "--precision", "--json"],
+    "index": [],
+    "index build": [
+        *("MODEL", "SOURCE", "INDEX", "--columns", "--ids"),
+        *(*LOADING, "--precision", "--overwrite"),
+    ],
+    "index add": ["INDEX", "SOURCE", "--columns", "--ids", "--encoder"],
+    "index info": ["INDEX", "--json"],
+    "search": ["INDEX", "QUERY", "--top-k", "--encoder", "--json"],
+    "data": [],
+    "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--json"],
+    "data fetch": ["--data-dir", "--url", "--check"],
+}
+
+
+def words(parameter):
+    """How a user gives a parameter."""
+    if parameter.param_type_name == "argument":
+        return parameter.name.upper() + "..." * (parameter.nargs != 1)
+    return "/".join([*parameter.opts, *parameter.secondary_opts])
+
+
+def described(command, name=""):
+    """Every command below ``command`` with its parameters, help left out."""
+    parameters = [words(it) for it in command.params if "--help" not in it.opts]
+    found = {name: parameters}
+    for word, below in getattr(command, "commands", {}).items():
+        found |= described(below, f"{name} {word}".strip())
+    return found
+
+
+def test_commands_and_options_are_those_that_were_promised():
+    found = described(typer.main.get_command(app))
+    assert {name: sorted(given) for name, given in found.items()} == {
+        name: sorted(given) for name, given in COMMANDS.items()
+    }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_in_eighty_columns(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = worked(*name.split(), "--help")
+    assert said.err == ""
+    assert max(map(len, said.out.splitlines())) <= 80
+    for given in COMMANDS[name]:
+        if given.startswith("--"):
+            assert given.partition("/")[0] in said.out
+
+
+def test_the_version_is_told():
+    assert worked("--version").out == f"contrasent {contrasent.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [(), ("index",), ("data",)], ids=str)
+def test_without_a_command_there_is_help(words):
+    said = call(*words)
+    assert said.code == 2
+    assert "Commands:" in said.out + said.err

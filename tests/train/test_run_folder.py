@@ -1,0 +1,280 @@
+"""What lies in the folder of a run, and that it is enough to have the run again."""
+
+import hashlib
+import json
+import logging
+import shutil
+import sys
+import warnings
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from command_line import tree, worked
+
+from contrasent import __version__
+from contrasent.config import load_recipe
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.train.run import train
+
+ENCODER = {
+    "1_Pooling/config.json",
+    "config.json",
+    "contrasent.json",
+    "model.safetensors",
+    "modules.json",
+    "sentence_bert_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
+ALWAYS = {"recipe.yaml", "data.json", "environment.json", "metrics.jsonl", "log.txt", "result.json"}
+
+
+def files(folder):
+    return {name for name, content in tree(folder).items() if content is not None}
+
+
+def weights(folder, which="last"):
+    return (folder / which / "model.safetensors").read_bytes()
+
+
+def lines(folder):
+    """The lines of metrics.jsonl, steps and evaluations apart."""
+    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+    values = [json.loads(line) for line in text.splitlines()]
+    return [v for v in values if "loss" in v], [v for v in values if "evaluation" in v]
+
+
+def info(folder):
+    return json.loads((folder / "contrasent.json").read_text(encoding="utf-8"))
+
+
+# What is there
+
+
+def test_a_run_leaves_these_files_and_no_others(trained, tmp_path):
+    trained()
+    found = files(tmp_path / "run")
+    encoders = {f"{kind}/{name}" for kind in ("best", "last") for name in ENCODER}
+    assert found == ALWAYS | encoders
+
+
+def test_without_a_dev_task_there_is_no_best(trained, tmp_path):
+    result = trained(evaluation__task="none")
+    assert (result.best, result.best_step, result.best_score) == (None, None, None)
+    assert files(tmp_path / "run") == ALWAYS | {f"last/{name}" for name in ENCODER}
+
+
+def test_an_unfinished_run_has_a_state_and_no_result(recipe, tmp_path, monkeypatch):
+    def stop(*_):
+        raise RuntimeError("stopped")
+
+    monkeypatch.setattr("contrasent.train.run._Session.finish", stop)
+    with pytest.raises(RuntimeError, match="stopped"):
+        train(recipe(), tmp_path / "run")
+    found = files(tmp_path / "run")
+    assert "result.json" not in found
+    names = ("encoder", "objective", "optimizer", "random")
+    assert {f"state/step-000000005/{name}.safetensors" for name in names} <= found
+
+
+def test_only_tensors_and_text_are_kept(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("contrasent.train.run._Session.finish", lambda *_: None)
+    train(recipe(), tmp_path / "run")
+    kinds = {name.rpartition(".")[2] for name in files(tmp_path / "run")}
+    assert kinds == {"json", "jsonl", "yaml", "txt", "safetensors"}
+
+
+def test_the_log_has_what_was_said_with_the_time(trained, tmp_path):
+    trained()
+    text = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+    assert " INFO training: 5 steps of 8 examples in fp32 on " in text
+    assert "pairs.tsv Spearman " in text
+
+
+def test_the_environment_says_what_computed_it(trained, tmp_path):
+    trained()
+    found = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert found["versions"]["torch"] == version("torch")
+    assert found["versions"]["contrasent"] == __version__
+    assert found["threads"] == torch.get_num_threads()
+
+
+# The same again
+
+
+def test_the_same_seed_gives_the_same_bits(trained, tmp_path):
+    trained(folder="one")
+    trained(folder="two")
+    for which in ("best", "last"):
+        assert weights(tmp_path / "one", which) == weights(tmp_path / "two", which)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("order", {"encoder__dropout": 0.0, "objective__head": "none"}),
+        ("dropout", {"data__shuffle": False, "objective__head": "none"}),
+        ("head", {"data__shuffle": False, "encoder__dropout": 0.0}),
+    ],
+)
+def test_another_seed_gives_another(name, settings, trained, tmp_path):
+    """The seed decides order, dropout masks and new weights: each by itself changes the result."""
+    for seed in (1, 2):
+        trained(folder=f"{name}-{seed}", train__seed=seed, **settings)
+    assert weights(tmp_path / f"{name}-1") != weights(tmp_path / f"{name}-2")
+
+
+def test_without_chance_the_seed_changes_nothing(trained, tmp_path):
+    still = {"data__shuffle": False, "encoder__dropout": 0.0, "objective__head": "none"}
+    for seed in (1, 2):
+        trained(folder=str(seed), train__seed=seed, **still)
+    assert weights(tmp_path / "1") == weights(tmp_path / "2")
+
+
+@pytest.mark.parametrize("name", ["unsup-simcse", "sup-simcse"])
+def test_the_stored_recipe_gives_the_run_again(name, trained, tmp_path, triplet_file, text_file):
+    data = text_file if name == "unsup-simcse" else triplet_file
+    trained(name, data__file=str(data), objective__temperature=0.07, train__warmup_steps=1)
+    shutil.copy(tmp_path / "run" / "recipe.yaml", tmp_path / "again.yaml")
+    worked("train", tmp_path / "again.yaml", "--output", tmp_path / "again")
+    for which in ("best", "last"):
+        assert weights(tmp_path / "again", which) == weights(tmp_path / "run", which)
+    stored = tmp_path / "run" / "recipe.yaml"
+    assert stored.read_bytes() == (tmp_path / "again" / "recipe.yaml").read_bytes()
+
+
+def test_the_stored_recipe_has_every_setting(trained, tmp_path):
+    trained()
+    stored = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    assert {section: len(values) for section, values in stored.items()} == {
+        "encoder": 4,
+        "data": 5,
+        "objective": 6,
+        "train": 11,
+        "evaluation": 6,
+    }
+
+
+# contrasent.json
+
+
+def test_contrasent_json_says_where_an_encoder_comes_from(trained, tmp_path, text_file, pairs_file):
+    result = trained(evaluation__final=str(pairs_file))
+    best, last = info(result.best), info(result.last)
+    assert best["recipe"] == yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    content = hashlib.sha256(text_file.read_bytes()).hexdigest()
+    assert best["data"] == {
+        "source": "text.txt",
+        "sha256": hashlib.sha256(f"{content}\n{(0, (0,))!r}".encode()).hexdigest(),
+        "columns": "1 sentence per line",
+        "examples": 40,
+    }
+    assert best["data"] == json.loads((tmp_path / "run" / "data.json").read_text())
+    assert best["versions"]["transformers"] == version("transformers")
+    assert (best["pooler"], best["head"], best["train_precision"]) == ("cls", "none", "fp32")
+    assert (best["step"], last["step"]) == (result.best_step, 5)
+    assert best["dev_spearman"] == {str(pairs_file): result.best_score}
+    assert [score["value"] for score in best["scores"]] == [r.value for r in result.after]
+    assert "scores" not in last or last["scores"] == best["scores"]
+
+
+# metrics.jsonl
+
+
+def test_every_step_has_a_line_with_these_fields(trained, tmp_path):
+    trained(train__epochs=2)
+    steps, evaluations = lines(tmp_path / "run")
+    fields = [
+        *("step", "loss", "term_contrast", "learning_rate", "gradient_norm"),
+        *("alignment", "uniformity", "sentences_per_second"),
+    ]
+    assert [list(values) for values in steps] == [fields] * 10
+    assert [values["step"] for values in steps] == list(range(10))
+    assert [values["step"] for values in evaluations] == [2, 4, 6, 8, 10]
+    for values in steps:
+        assert values["loss"] == pytest.approx(values["term_contrast"])
+        assert values["gradient_norm"] > 0 and values["sentences_per_second"] > 0
+        assert values["alignment"] >= 0 >= values["uniformity"]
+        assert values["learning_rate"] == pytest.approx(1e-3 * (10 - values["step"]) / 10)
+
+
+def test_alignment_and_uniformity_are_those_of_the_encoder_before_any_update(
+    trained, tmp_path, tiny_bert, text_file
+):
+    """Without dropout both views are one: alignment is 0, uniformity that of the first batch."""
+    trained(encoder__dropout=0.0, data__shuffle=False)
+    first = lines(tmp_path / "run")[0][0]
+    texts = text_file.read_text(encoding="utf-8").splitlines()[:8]
+    encoder = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+    rows = encoder.encode(texts, precision="fp32", normalize=True)
+    potential = [np.exp(-2 * np.sum((rows[i] - rows[j]) ** 2)) for i in range(8) for j in range(i)]
+    assert first["alignment"] == pytest.approx(0, abs=1e-9)
+    assert first["uniformity"] == pytest.approx(np.log(np.mean(potential)), abs=1e-4)
+
+
+def test_several_evaluations_of_a_resumed_run_are_told_once(trained, tmp_path):
+    """Also when a machine died while a line was written, and left zeros."""
+    trained()
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    whole = text.splitlines(keepends=True)
+    from contrasent.train.log import MetricsFile
+
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(whole[:4]) + "\0\0\0\n" + '{"step": 3, "lo')
+    metrics = MetricsFile(path, 3)
+    metrics.close()
+    assert path.read_text() == "".join(whole[:4])
+    metrics = MetricsFile(path, 2)
+    metrics.close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 1, 2]
+
+
+# The rest of the program
+
+
+def test_training_leaves_the_program_as_it_was(trained):
+    def state():
+        root, mine = logging.getLogger(), logging.getLogger("contrasent")
+        return {
+            "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
+            "grad": torch.is_grad_enabled(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "dtype": torch.get_default_dtype(),
+            "autocast": torch.is_autocast_enabled("cpu"),
+            "matmul": torch.get_float32_matmul_precision(),
+            "filters": list(warnings.filters),
+            "show": warnings.showwarning,
+            "handlers": (list(root.handlers), list(mine.handlers)),
+            "levels": (root.level, mine.level, mine.propagate),
+            "hook": sys.excepthook,
+            "streams": (sys.stdout, sys.stderr),
+        }
+
+    trained(folder="first")  # what libraries set up once, when they are first used
+    before = state()
+    trained(folder="second")
+    assert state() == before
+
+
+def test_training_tells_nothing_by_itself(trained, capfd):
+    trained()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_command_line_leaves_the_program_as_it_was(recipe, tmp_path):
+    from contrasent.config import to_yaml
+
+    (tmp_path / "r.yaml").write_text(to_yaml(recipe()))
+    logger = logging.getLogger("contrasent")
+    before = (list(logger.handlers), logger.level, logger.propagate, list(warnings.filters))
+    worked("train", tmp_path / "r.yaml", "--output", tmp_path / "run")
+    assert before == (
+        list(logger.handlers),
+        logger.level,
+        logger.propagate,
+        list(warnings.filters),
+    )
+    assert load_recipe(tmp_path / "run" / "recipe.yaml").train.batch_size == 8

@@ -1,0 +1,158 @@
+"""What a run comes to: best and last, when it ends, scores before and after, trackers."""
+
+import json
+import shutil
+
+import pytest
+
+from contrasent.evaluate.run import evaluate
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import MlpHead
+from contrasent.records import read_records
+from contrasent.train import run as run_module
+from contrasent.train.run import train
+
+
+def weights(folder, which="last"):
+    return (folder / which / "model.safetensors").read_bytes()
+
+
+def lines(folder):
+    """The lines of metrics.jsonl, steps and evaluations apart."""
+    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+    values = [json.loads(line) for line in text.splitlines()]
+    return [v for v in values if "loss" in v], [v for v in values if "evaluation" in v]
+
+
+def test_best_has_the_highest_dev_score_and_last_is_after_the_last_step(
+    trained, tmp_path, pairs_file
+):
+    result = trained(train__epochs=8, train__learning_rate=0.01)
+    _, evaluations = lines(tmp_path / "run")
+    scores = {v["step"]: v["evaluation"][str(pairs_file)] for v in evaluations}
+    assert result.best_score == max(scores.values())
+    assert result.best_step == min(s for s, v in scores.items() if v == result.best_score)
+    assert result.best_step != result.steps == 40, "choose other settings: best must not be last"
+    assert weights(tmp_path / "run", "best") != weights(tmp_path / "run", "last")
+    for folder, score in ((result.best, result.best_score), (result.last, scores[40])):
+        encoder = SentenceEncoder.load(folder, device="cpu")
+        (value,) = (
+            r.value
+            for r in evaluate(encoder, [str(pairs_file)])
+            if (r.metric, r.aggregation) == ("spearman", "all")
+        )
+        assert value == pytest.approx(score, abs=1e-6)
+
+
+def test_the_folder_of_a_run_loads_as_its_best(trained, tmp_path):
+    result = trained(train__epochs=8, train__learning_rate=0.01)
+    run, best, last = (
+        SentenceEncoder.load(f, device="cpu").fingerprint()
+        for f in (tmp_path / "run", result.best, result.last)
+    )
+    assert run == best != last
+    shutil.rmtree(result.best)
+    assert SentenceEncoder.load(tmp_path / "run", device="cpu").fingerprint() == last
+
+
+def test_patience_ends_a_run_that_gets_no_better(trained, tmp_path):
+    result = trained(
+        train__epochs=20,
+        train__learning_rate=1e-12,
+        evaluation__every=3,
+        evaluation__patience=2,
+    )
+    assert result.best_step == 3
+    assert result.steps == 9
+    _, evaluations = lines(tmp_path / "run")
+    assert [values["step"] for values in evaluations] == [3, 6, 9]
+    assert "no new best in 2 evaluations: stopping" in (tmp_path / "run" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 3), (3, 12)])
+def test_max_steps_ends_the_decay(epochs, steps, trained, tmp_path):
+    result = trained(train__max_steps=steps, train__epochs=epochs)
+    assert result.steps == steps
+    rates = [values["learning_rate"] for values in lines(tmp_path / "run")[0]]
+    assert rates == pytest.approx([1e-3 * (steps - step) / steps for step in range(steps)])
+
+
+def test_states_are_kept_as_often_as_the_recipe_says(recipe, tmp_path, monkeypatch):
+    saved = []
+    save = run_module.save_state
+
+    def counted(folder, progress, *rest):
+        saved.append(progress.step)
+        save(folder, progress, *rest)
+
+    monkeypatch.setattr(run_module, "save_state", counted)
+    train(recipe(train__epochs=2, train__checkpoint_every=3), tmp_path / "run")
+    assert saved == [3, 6, 9, 10]
+
+
+# Scores before and after
+
+
+def spearman(records, encoder):
+    (value,) = (
+        r.value
+        for r in records
+        if (r.metric, r.aggregation, r.encoder) == ("spearman", "all", str(encoder))
+    )
+    return value
+
+
+def test_final_scores_are_those_of_the_start_and_of_best(trained, tmp_path, tiny_bert, pairs_file):
+    result = trained(evaluation__final=str(pairs_file), train__epochs=2)
+    stored = read_records(tmp_path / "run" / "scores.jsonl")
+    assert stored == [*result.before, *result.after]
+    assert {r.seed for r in result.before} == {None} and {r.seed for r in result.after} == {42}
+    assert spearman(stored, result.best) == pytest.approx(result.best_score, abs=1e-6)
+    start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+    expected = evaluate(start, [str(pairs_file)])
+    assert spearman(stored, tiny_bert) == spearman(expected, tiny_bert)
+
+
+def test_the_start_is_scored_without_the_random_head_that_training_adds(
+    trained, tiny_bert, pairs_file, triplet_file
+):
+    final = {"data__file": str(triplet_file), "evaluation__final": str(pairs_file)}
+    result = trained("sup-simcse", **final)
+    assert {r.head for r in result.before} == {"none"}
+    assert {r.head for r in result.after} == {"mlp"}
+    start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+    expected = spearman(evaluate(start, [str(pairs_file)]), tiny_bert)
+    assert spearman(result.before, tiny_bert) == expected
+    start.head = MlpHead(start.width)
+    assert spearman(evaluate(start, [str(pairs_file)]), tiny_bert) != expected
+
+
+def test_the_start_of_an_encoder_with_a_head_is_scored_with_it(
+    trained, tmp_path, pairs_file, triplet_file
+):
+    settings = {"data__file": str(triplet_file), "evaluation__final": str(pairs_file)}
+    first = trained("sup-simcse", folder="first", **settings)
+    start = {"encoder__name": str(tmp_path / "first")}
+    second = trained("sup-simcse", folder="second", **start, **settings)
+    assert {r.head for r in second.before} == {"mlp"}
+    before = spearman(second.before, tmp_path / "first")
+    assert before == pytest.approx(spearman(first.after, first.best), abs=1e-9)
+
+
+# Trackers
+
+
+def test_tensorboard_gets_every_number(trained, tmp_path, pairs_file):
+    loader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", exc_type=ImportError
+    )
+    trained(train__trackers=["tensorboard"])
+    (events,) = (tmp_path / "run" / "trackers" / "contrasent").glob("events.out.*")
+    found = loader.EventAccumulator(str(events.parent)).Reload()
+    steps, evaluations = lines(tmp_path / "run")
+    for name in ("loss", "term_contrast", "learning_rate", "alignment", "uniformity"):
+        told = [(event.step, event.value) for event in found.Scalars(name)]
+        assert told == [(v["step"], pytest.approx(v[name], rel=1e-5)) for v in steps]
+    told = [(event.step, event.value) for event in found.Scalars(str(pairs_file))]
+    scores = [(v["step"], v["evaluation"][str(pairs_file)]) for v in evaluations]
+    assert told == [(step, pytest.approx(score, rel=1e-5)) for step, score in scores]
