@@ -37,16 +37,25 @@ data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 index_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"contrasent {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+    version: Annotated[  # noqa: ARG001 - its callback acts on it, also without a command
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            is_eager=True,
+            callback=_tell_version,
+        ),
     ] = False,
 ) -> None:
     """Train, evaluate and use contrastive sentence embeddings."""
-    if version:
-        typer.echo(f"contrasent {__version__}")
-        raise typer.Exit
 
 
 def _add(
