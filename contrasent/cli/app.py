@@ -45,7 +45,7 @@ def _tell_version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[  # noqa: ARG001 - its callback acts on it, also without a command
+    version: Annotated[
         bool,
         typer.Option(
             "--version",
