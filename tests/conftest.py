@@ -8,6 +8,7 @@ import socket
 
 import pytest
 import torch
+from shared_data import SHARED
 
 
 @pytest.fixture
@@ -37,6 +38,14 @@ def _is_loopback(host):
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+@pytest.fixture
+def shared():
+    """The folder with real data that the acceptance tests read."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip(f"no shared data in {SHARED}; name its folder in CONTRASENT_SHARED")
+    return SHARED
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import re
 import runpy
 import sys
@@ -11,13 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from shared_data import SHARED
 
 from contrasent import quickstart
 from contrasent.data.text import open_examples
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "contrasent" / "quickstart_data"
-SHARED = Path(os.environ.get("CONTRASENT_SHARED", ROOT.parent / "shared"))
 
 
 def pairs():

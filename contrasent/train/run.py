@@ -25,10 +25,13 @@ from contrasent.records import Record, write_records
 from contrasent.train import log
 from contrasent.train.folder import RunFolder
 from contrasent.train.loop import Step, Training, run, trained
+from contrasent.train.memory import give_back_freed_memory
 from contrasent.train.start import Parts, complete, prepare, start_encoder
 from contrasent.train.state import Progress, load_state, save_state
 
 logger = logging.getLogger("contrasent")
+
+_STEPS_BETWEEN_TRIMS = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,8 @@ class _Session:
         if self.recipe.train.trackers:
             self.training.accelerator.log(values, step=step.number)
         self._after_update(self.progress)
+        if self.progress.step % _STEPS_BETWEEN_TRIMS == 0:
+            give_back_freed_memory()
         self.watch.lap()
         return not self.progress.ended
 

@@ -1,20 +1,7 @@
-import os
-from pathlib import Path
-
 import pytest
 from tiny_tokenizers import bert_folder
 
 from contrasent.data.text import open_examples
-
-SHARED = Path(os.environ.get("CONTRASENT_SHARED", Path(__file__).parents[3] / "shared"))
-
-
-@pytest.fixture
-def shared():
-    """The folder with real data that the acceptance tests read."""
-    if not (SHARED / "data").is_dir():
-        pytest.skip(f"no shared data in {SHARED}; name its folder in CONTRASENT_SHARED")
-    return SHARED
 
 
 @pytest.fixture

