@@ -202,4 +202,16 @@ def _named(
         return None
     for problem in found.problems:
         logger.warning("%s is not scored: %s", problem.task, problem.message)
+    for task in found.tasks:
+        _refuse_equal_gold(task)
     return found.tasks
+
+
+def _refuse_equal_gold(task: Task) -> None:
+    """Find now what would otherwise end the run at its first evaluation."""
+    gold = {float(score) for subset in task.subsets for score in subset.gold}
+    if len(gold) == 1:
+        raise DataError(
+            f"{task.name.label}: every score is {gold.pop():g}, so nothing correlates with them; "
+            "give pairs of different similarity"
+        )

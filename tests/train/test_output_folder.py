@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from careless import prepare, train
 from command_line import refused, tree, worked
 
 from contrasent.search.lock import exclusive
-from contrasent.train import log
+from contrasent.train import folder, log
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +101,17 @@ def test_leftovers_of_a_killed_write_are_no_obstacle(desk):
     (desk / "out" / ".best.partial").mkdir()
     worked(*train("--overwrite"))
     assert not [name for name in tree(desk / "out") if name.startswith(".")]
+
+
+@pytest.mark.parametrize("removed", [1, 5, 8, 10])
+def test_a_run_that_was_killed_while_it_was_replaced_is_still_known_as_a_run(desk, removed):
+    worked(*train())
+    for name in folder._WRITTEN[:removed]:
+        path = desk / "out" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    assert refused(*train()).startswith("out holds a training run already")
+    assert "training: 2 steps" in worked(*train("--resume")).err
+    assert (desk / "out" / "last" / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("output", ["text.txt", "text.txt/run"])

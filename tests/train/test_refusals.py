@@ -128,6 +128,17 @@ def test_what_is_missing_is_asked_for(desk, left, said):
     assert not (desk / "out").exists()
 
 
+@pytest.mark.parametrize("setting", ["--evaluation.task", "--evaluation.final"])
+def test_scores_that_are_all_equal_are_told_before_training(desk, setting):
+    (desk / "flat.tsv").write_text("a dog\tthe dog\t3\na cat\tsad\t3\nred\tgreen\t3\n")
+    message = refused(*train(setting, "flat.tsv"))
+    assert message == (
+        "flat.tsv: every score is 3, so nothing correlates with them; give pairs of different "
+        "similarity"
+    )
+    assert not (desk / "out").exists()
+
+
 RECIPES = [
     ("train:\n  batch_sise: 3\n", r"my\.yaml:2: unknown setting .*Did you mean 'batch_size'\?"),
     ("data: {}\ntrian:\n  epochs: 3\n", r"my\.yaml:2: unknown setting .*Did you mean 'train'\?"),
