@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 from command_line import call, started, worked
-from small_text import SENTENCES, write
+from small_text import SENTENCES
 
 from contrasent.model.encoder import SentenceEncoder
 
@@ -55,26 +55,6 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(arguments, tmp_path):
     )
 
 
-@pytest.mark.slow
-def test_an_interrupted_encode_goes_on_where_it_was(tiny_bert, tmp_path):
-    write(tmp_path / "text.txt", SENTENCES * 100)
-    command = ("encode", tiny_bert, tmp_path / "text.txt", tmp_path / "rows.npy")
-    how = ("--shard-size", 500, "--precision", "fp32")
-    process = started(*command, *how)
-    parts = tmp_path / ".rows.npy.parts"
-    wait_until(lambda: parts.is_dir() and len(list(parts.glob("*.json"))) > 1, process)
-    assert interrupted(process) == "stopped: interrupted; what was written is whole"
-    assert not (tmp_path / "rows.npy").exists()
-    said = worked(*command, *how)
-    assert "rows came from shards of an earlier run" in said.err
-    rows = np.load(tmp_path / "rows.npy")
-    expected = SentenceEncoder.load(tiny_bert, pooler="cls", head="none").encode(
-        SENTENCES, precision="fp32"
-    )
-    np.testing.assert_allclose(rows, np.tile(expected, (100, 1)), atol=2e-6)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.npy", "text.txt"]
-
-
 @pytest.fixture
 def ctrl_c(monkeypatch):
     """Press Ctrl-C while sentences are embedded, at the call with this number."""
@@ -91,6 +71,22 @@ def ctrl_c(monkeypatch):
         monkeypatch.setattr(SentenceEncoder, "forward", pressed)
 
     return press
+
+
+def test_an_interrupted_encode_goes_on_where_it_was(unsupervised, shelf, tmp_path, ctrl_c):
+    command = ("encode", unsupervised[0], shelf / "text.txt", tmp_path / "rows.npy")
+    how = ("--shard-size", 40, "--precision", "fp32")
+    ctrl_c(3)
+    said = call(*command, *how)
+    assert (said.code, said.out) == (130, "")
+    assert said.err.splitlines()[-1] == "stopped: interrupted; what was written is whole"
+    assert not (tmp_path / "rows.npy").exists()
+    said = worked(*command, *how)
+    assert "80 rows came from shards of an earlier run" in said.err
+    expected = SentenceEncoder.load(unsupervised[0], device="cpu")
+    rows = expected.encode(SENTENCES, precision="fp32")
+    np.testing.assert_allclose(np.load(tmp_path / "rows.npy"), rows, atol=2e-6)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.npy"]
 
 
 def test_interrupting_evaluate_writes_nothing(unsupervised, shelf, tmp_path, ctrl_c):
