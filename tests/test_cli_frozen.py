@@ -82,5 +82,5 @@ def test_the_version_is_told():
 @pytest.mark.parametrize("words", [(), ("index",), ("data",)], ids=str)
 def test_without_a_command_there_is_help(words):
     said = call(*words)
-    assert said.code == 2
+    assert said.code in (0, 2)  # click changed its mind in 8.2
     assert "Commands:" in said.out + said.err
