@@ -126,14 +126,22 @@ class RunFolder:
             )
 
     def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
-        """As :meth:`check_place`, and if the run there is continued, it must be of ``recipe``.
+        """As :meth:`check_place`, and what is there has to fit ``recipe``.
 
         Raises:
-            ConfigError: as :meth:`check_place`, or the settings differ.
+            ConfigError: as :meth:`check_place`; the run to continue has other settings; the
+                encoder to start from would be removed.
         """
         self.check_place(resume=resume, overwrite=overwrite)
         if resume and self._is_run():
             self._refuse_other(recipe)
+        start = Path(recipe.encoder.name).expanduser()
+        here = bool(recipe.encoder.name) and start.exists()
+        if here and start.resolve().is_relative_to(self.root.resolve()):
+            raise ConfigError(
+                f"the encoder to start from, {recipe.encoder.name}, lies in {self.root}; choose "
+                "another folder with --output"
+            )
 
     @contextmanager
     def opened(

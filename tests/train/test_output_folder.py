@@ -88,6 +88,17 @@ def test_the_working_folder_itself_is_no_output(desk):
     assert tree(desk) == before
 
 
+@pytest.mark.parametrize("start", ["out", "out/best", "./out/../out/last"])
+def test_a_run_cannot_replace_the_encoder_it_starts_from(desk, start):
+    worked(*train("--evaluation.task", "pairs.tsv"))
+    before = tree(desk / "out")
+    assert refused(*train("--encoder", start, "--overwrite")) == (
+        f"the encoder to start from, {start}, lies in out; choose another folder with --output"
+    )
+    assert tree(desk / "out") == before
+    worked(*train("--encoder", start, "--output", "second"))
+
+
 def test_an_empty_folder_is_taken(desk):
     (desk / "out").mkdir()
     worked(*train())
