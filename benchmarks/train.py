@@ -12,6 +12,7 @@ import argparse
 import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,7 +33,9 @@ from contrasent.train.state import Progress
 TOKENS, RATE = 32, 3e-5
 
 
-def ours(name: str, texts: list[str], batch_size: int, precision: str) -> Callable[[], None]:
+def ours(
+    name: str, texts: list[str], batch_size: int, steps: int, precision: str
+) -> Callable[[], None]:
     """Our loop, from the token store to the update."""
     from accelerate import Accelerator
 
@@ -49,10 +52,18 @@ def ours(name: str, texts: list[str], batch_size: int, precision: str) -> Callab
     training = Training(
         encoder, objective, optimizer, accelerator, TrainSettings(), precision, len(batches)
     )
-    return lambda: run(training, iter(batches), Progress(), lambda _: True)
+    position = cycle(range(0, len(batches), steps))
+
+    def some_steps() -> None:
+        start = next(position)
+        run(training, iter(batches[start : start + steps]), Progress(), lambda _: True)
+
+    return some_steps
 
 
-def peer(name: str, texts: list[str], batch_size: int, precision: str) -> Callable[[], None]:
+def peer(
+    name: str, texts: list[str], batch_size: int, steps: int, precision: str
+) -> Callable[[], None]:
     """sentence-transformers' model, tokenisation and loss."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.losses import MultipleNegativesRankingLoss
@@ -63,9 +74,12 @@ def peer(name: str, texts: list[str], batch_size: int, precision: str) -> Callab
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     device = model.device
 
-    def epoch() -> None:
+    position = cycle(range(0, len(texts), batch_size * steps))
+
+    def some_steps() -> None:
         model.train()
-        for start in range(0, len(texts), batch_size):
+        first = next(position)
+        for start in range(first, first + batch_size * steps, batch_size):
             batch = texts[start : start + batch_size]
             views = [model.tokenize(batch) for _ in range(2)]
             features = [
@@ -79,7 +93,7 @@ def peer(name: str, texts: list[str], batch_size: int, precision: str) -> Callab
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    return epoch
+    return some_steps
 
 
 def main() -> None:
@@ -95,9 +109,11 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
 
-    texts = sentences(arguments.data, arguments.batch_size * arguments.steps)
-    make = partial(Contestant, sentences=len(texts))
-    given = (arguments.encoder, texts, arguments.batch_size)
+    per_round = arguments.batch_size * arguments.steps
+    # Every round has batches of its own, as in training: no two have the same number of tokens.
+    texts = sentences(arguments.data, per_round * (arguments.rounds + 1))
+    make = partial(Contestant, sentences=per_round)
+    given = (arguments.encoder, texts, arguments.batch_size, arguments.steps)
     contestants = [make(f"contrasent {p}", ours(*given, p)) for p in ("bf16", "fp32")]
     if arguments.peer != "none":
         contestants += [make(f"{arguments.peer} {p}", peer(*given, p)) for p in ("bf16", "fp32")]

@@ -68,3 +68,26 @@ def test_the_same_seed_draws_the_same_masks_and_another_seed_others():
         draws.append(backbone(batch, [-1])[-1])
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
+
+
+def test_spare_rows_change_no_state_and_no_gradient(tiny_encoder, monkeypatch):
+    """bf16 rounds the rows of packed matrices up; fp32 with rounding must equal fp32 without."""
+    from contrasent.model.backbones.blocks import Blocks
+
+    batch = pack([[2, *range(5, 5 + n), 3] for n in (1, 9, 4, 17, 6, 2)], views=2)
+    plain = Blocks.of.__func__
+    found = []
+    for rounded in (False, True):
+        monkeypatch.setattr(
+            Blocks,
+            "of",
+            classmethod(lambda cls, *given, r=rounded, **_: plain(cls, *given, round_rows=r)),
+        )
+        tiny_encoder.zero_grad()
+        encoded = tiny_encoder(batch, (1, 2))
+        (encoded.pooled.square().sum() + encoded.states[2].pow(3).sum()).backward()
+        gradients = [p.grad for p in tiny_encoder.parameters() if p.grad is not None]
+        found.append([encoded.pooled, *encoded.states.values(), *gradients])
+    assert Blocks.of(batch, 2).rows > len(batch.token_ids)
+    for without, with_spare in zip(*found, strict=True):
+        torch.testing.assert_close(with_spare, without, atol=1e-6, rtol=1e-5)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
@@ -30,6 +31,8 @@ class Blocks:
         positions: ``(T,)`` the place of each token in its sentence.
         sentence: ``(T,)`` the sentence of each token.
         mask: ``(S, L)`` True where there is a token; None if nothing is padded.
+        rows: R >= T, the rows that packed matrices have; those from T on belong to no token,
+            reach no other row, and get a gradient of zero.
     """
 
     sentences: int
@@ -39,11 +42,16 @@ class Blocks:
     positions: Tensor
     sentence: Tensor
     mask: Tensor | None
+    rows: int
     _places: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: Batch, heads: int) -> Blocks:
-        """Find the places of ``batch``."""
+    def of(cls, batch: Batch, heads: int, *, round_rows: bool = False) -> Blocks:
+        """Find the places of ``batch``.
+
+        With ``round_rows``, R is rounded up by at most a sixteenth, so that few numbers of rows
+        occur: bf16 products on a CPU are compiled anew for each, which costs a third of a step.
+        """
         lengths, first, tokens = batch.lengths, batch.offsets[:-1], len(batch.token_ids)
         longest = int(lengths.max())
         sentence = torch.repeat_interleave(lengths, output_size=tokens)
@@ -51,10 +59,12 @@ class Blocks:
         mask = None
         if tokens < batch.sentences * longest:
             mask = torch.arange(longest, device=first.device) < lengths.unsqueeze(1)
-        return cls(batch.sentences, longest, heads, first, positions, sentence, mask)
+        step = 1 << max(0, tokens.bit_length() - 5) if round_rows else 1
+        rows = -(-tokens // step) * step
+        return cls(batch.sentences, longest, heads, first, positions, sentence, mask, rows)
 
     def spread(self, packed: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """``(T, P * D)`` to P times ``(S * H, L, d)``, each contiguous.
+        """``(R, P * D)`` to P times ``(S * H, L, d)``, each contiguous.
 
         Padded places repeat some token; the attention mask keeps them out of every sum.
         """
@@ -64,10 +74,11 @@ class Blocks:
         return spread.view(parts, self.sentences * self.heads, self.longest, -1).unbind(0)
 
     def gather(self, block: Tensor) -> Tensor:
-        """``(S * H, L, d)`` back to ``(T, D)``."""
+        """``(S * H, L, d)`` back to ``(R, D)``."""
         _, token = self._index(1)
+        spare = self.rows * self.heads - len(token)
         rows = block.reshape(self.sentences * self.heads * self.longest, -1)
-        return rows.index_select(0, token).view(len(self.positions), -1)
+        return rows.index_select(0, F.pad(token, (0, spare))).view(self.rows, -1)
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         """``(S * H, 1, L)`` to add to the scores: 0 at tokens, minus infinity at padding."""
@@ -103,6 +114,7 @@ class _Permuted(Function):
     @override
     def forward(ctx: Any, rows: Tensor, there: Tensor, back: Tensor) -> Tensor:
         ctx.save_for_backward(back)
+        ctx.rows = len(rows)
         return rows.index_select(0, there)
 
     @staticmethod
@@ -110,4 +122,7 @@ class _Permuted(Function):
     @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (back,) = ctx.saved_tensors
-        return gradient.index_select(0, back), None, None
+        whole = gradient.new_empty(ctx.rows, gradient.shape[1])
+        torch.index_select(gradient, 0, back, out=whole[: len(back)])
+        whole[len(back) :] = 0
+        return whole, None, None

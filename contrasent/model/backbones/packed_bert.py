@@ -57,15 +57,17 @@ class PackedBert(Backbone):
         narrow = torch.is_autocast_enabled(device_type)
         dtype = torch.get_autocast_dtype(device_type) if narrow else self.model.dtype
         with torch.autocast(device_type, enabled=False):
-            blocks = Blocks.of(batch, self.heads)
+            blocks = Blocks.of(batch, self.heads, round_rows=narrow and device_type == "cpu")
+            tokens = len(batch.token_ids)
             state = self._embed(batch, blocks)
             found = {0: state}
+            state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
             weights = self._weights(dtype)
             for number in range(1, max(wanted.values()) + 1):
                 cut = first_only and number == self.depth
                 state = self._layer(number - 1, weights[number - 1], state, blocks, cut)
                 if number in wanted.values():
-                    found[number] = state
+                    found[number] = state if cut else state[:tokens]
         return {layer: found[number] for layer, number in wanted.items()}
 
     def _embed(self, batch: Batch, blocks: Blocks) -> Tensor:
