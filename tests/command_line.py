@@ -55,7 +55,7 @@ def refused(*words, stdin=""):
 
 def started(*words, **settings):
     """Start a command in a process of its own."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings.pop("env", {})}
+    environment = {**os.environ, **settings.pop("env", {})}
     command = [sys.executable, "-m", "contrasent", *map(str, words)]
     return subprocess.Popen(
         command,
