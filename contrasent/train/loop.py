@@ -103,7 +103,7 @@ def run(
             learning_rate=rate,
             gradient_norm=norm.item(),
             alignment=alignment(anchor, positive).item(),
-            uniformity=uniformity(anchor).item() if len(anchor) > 1 else 0.0,
+            uniformity=uniformity(anchor).item(),
             sentences=batch.sentences,
         )
         progress.step += 1

@@ -50,7 +50,7 @@ class Blocks:
         """Find the places of ``batch``.
 
         With ``round_rows``, R is rounded up by at most a sixteenth, so that few numbers of rows
-        occur: bf16 products on a CPU are compiled anew for each, which costs a third of a step.
+        occur: bf16 products on a CPU are compiled anew for each.
         """
         lengths, first, tokens = batch.lengths, batch.offsets[:-1], len(batch.token_ids)
         longest = int(lengths.max())
