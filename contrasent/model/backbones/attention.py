@@ -30,7 +30,8 @@ def attention(
     Returns:
         ``(N, Q, d)``.
     """
-    if torch.is_grad_enabled() and query.device.type == "cpu":
+    # Chosen by the rate too, so that a pass without gradients draws the masks of one with them.
+    if (rate or torch.is_grad_enabled()) and query.device.type == "cpu":
         mixed: Tensor = _Attention.apply(query, key, value, bias, rate)  # type: ignore[no-untyped-call]
         return mixed
     q, k, v = (t.unsqueeze(0) for t in (query, key, value))
