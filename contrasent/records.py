@@ -32,7 +32,8 @@ class Record:
         pooler: how token states became the embedding.
         head: ``mlp`` or ``none``, the map after the pooler; None if the encoder does not say.
         max_tokens: longer sentences were cut there; None if the encoder does not say.
-        precision: ``fp32`` or ``bf16``.
+        engine: what computed the transformer where that was not torch, such as ``onnx``.
+        precision: ``fp32``, ``bf16``, or ``int8`` with that engine.
         seed: the seed of the training run that made the encoder; None if it is not known.
         data_sha256: hash of the evaluation files that were read, one after the other.
         versions: versions of the packages that computed the value.
@@ -49,6 +50,7 @@ class Record:
     pooler: str
     head: str | None = None
     max_tokens: int | None = None
+    engine: str | None = None
     precision: str
     seed: int | None = None
     data_sha256: str

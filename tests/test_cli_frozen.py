@@ -8,7 +8,7 @@ from command_line import call, worked
 import contrasent
 from contrasent.cli import app
 
-LOADING = ("--pooler", "--head")
+LOADING = ("--pooler", "--head", "--engine")
 COMMANDS = {
     "": ["--version"],
     "quickstart": ["--output", "--overwrite"],

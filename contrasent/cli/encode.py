@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from contrasent.cli.options import Head, Model, Pooler, Precision
+from contrasent.cli.options import Engine, Head, Model, Pooler, Precision
 
 
 def encode(  # noqa: PLR0913 - the arguments are the command's options
@@ -28,6 +28,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
     ],
     pooler: Pooler = None,
     head: Head = None,
+    engine: Engine = "torch",
     precision: Precision = "auto",
     batch_tokens: Annotated[
         int | None,
@@ -78,7 +79,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
 
         from contrasent.model.encoder import SentenceEncoder
 
-        encoder = SentenceEncoder.load(model, pooler=pooler, head=head)
+        encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
         written = write_embeddings(
             encoder, sentences, output, settings, overwrite=overwrite, show_progress=True
         )

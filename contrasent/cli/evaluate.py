@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Head, Pooler
+from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_precision
 
 if TYPE_CHECKING:
     from contrasent.evaluate.run import Loaded
@@ -40,7 +40,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     ] = "test",
     pooler: Pooler = None,
     head: Head = None,
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    engine: Engine = "torch",
+    precision: OwnPrecision = None,
     aggregation: Annotated[
         str,
         typer.Option(
@@ -74,7 +75,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.metrics import METRICS
     from contrasent.report.tables import Layout
 
-    pick("precision", precision, PRECISIONS)
+    asked = own_precision(precision, engine)
+    pick("precision", asked, ("auto", *PRECISIONS))
     pick("aggregation", aggregation, AGGREGATIONS)
     pick("metric", metric, METRICS)
     if json is not None and json != _STDOUT and Path(json).is_dir():
@@ -85,12 +87,15 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     prepared = StsTasks(loaded.tasks)
 
     from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.engines import require
 
+    require(engine)
     rows: dict[str, Sequence[Record]] = {}
     for label, model in _labels(models).items():
         try:
-            encoder = SentenceEncoder.load(model, pooler=pooler, head=head)
-            scores = prepared.records(encoder, precision=precision, show_progress=True)
+            encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
+            used = encoder.resolve_precision(asked)
+            scores = prepared.records(encoder, precision=used, show_progress=True)
         except ContrasentError as error:
             if len(models) == 1:
                 raise

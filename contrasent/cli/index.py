@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Head, Model, Pooler, Precision
+from contrasent.cli.options import Engine, Head, Model, Pooler, Precision
 
 if TYPE_CHECKING:
     from contrasent.search.sentences import Sentences
@@ -45,6 +45,7 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
     ids: Ids = None,
     pooler: Pooler = None,
     head: Head = None,
+    engine: Engine = "torch",
     precision: Precision = "auto",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an index that is there already.")
@@ -62,7 +63,7 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
 
         from contrasent.model.encoder import SentenceEncoder
 
-        encoder = SentenceEncoder.load(model, pooler=pooler, head=head)
+        encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
         made = Index.build(
             encoder,
             sentences,

@@ -23,3 +23,19 @@ Head = Annotated[
 Precision = Annotated[
     str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")
 ]
+OwnPrecision = Annotated[
+    str | None,
+    typer.Option(
+        help="fp32, bf16 or auto; else fp32, or what an engine other than torch computes in.",
+        show_default=False,
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(help="What computes the transformer: torch, or on a CPU int8, onnx, openvino."),
+]
+
+
+def own_precision(asked: str | None, engine: str) -> str:
+    """What ``OwnPrecision`` stands for with ``engine``."""
+    return asked or ("fp32" if engine == "torch" else "auto")

@@ -6,16 +6,17 @@ from typing import Annotated
 
 import typer
 
-from contrasent.cli.options import Head, Model, Pooler
+from contrasent.cli.options import Engine, Head, Model, OwnPrecision, Pooler, own_precision
 
 
-def similarity(
+def similarity(  # noqa: PLR0913 - the arguments are the command's options
     model: Model,
     text_a: Annotated[str, typer.Argument(help="A text.")],
     text_b: Annotated[str, typer.Argument(help="Another text.")],
     pooler: Pooler = None,
     head: Head = None,
-    precision: Annotated[str, typer.Option(help="fp32, bf16 or auto.")] = "fp32",
+    engine: Engine = "torch",
+    precision: OwnPrecision = None,
     json: Annotated[
         bool, typer.Option("--json", help="Full precision, with what it was computed with.")
     ] = False,
@@ -24,11 +25,10 @@ def similarity(
     from json import dumps
 
     from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.precision import resolve_precision
     from contrasent.search.similarity import similarity as cosine_of
 
-    encoder = SentenceEncoder.load(model, pooler=pooler, head=head)
-    used = resolve_precision(precision, encoder.device)
+    encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
+    used = encoder.resolve_precision(own_precision(precision, engine))
     cosine = cosine_of(encoder, text_a, text_b, precision=used)
     if not json:
         typer.echo(f"{cosine:.4f}")
@@ -38,6 +38,7 @@ def similarity(
         "model": model,
         "pooler": encoder.pooler,
         "head": encoder.head_name,
+        "engine": encoder.engine,
         "precision": used,
         "fingerprint": encoder.fingerprint(),
     }

@@ -73,7 +73,7 @@ def evaluate(
         tasks: as :func:`contrasent.evaluate.tasks.task_names` takes them.
         data_dir: a folder in SentEval's layout; else ``CONTRASENT_DATA``, else the folder that
             ``contrasent data fetch`` fills.
-        precision: ``fp32`` or ``bf16``.
+        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
         splits: splits of the tasks named without one.
         seed: the seed of the training run that made the encoder, for the records.
         show_progress: a progress bar while encoding.

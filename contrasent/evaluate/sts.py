@@ -22,13 +22,15 @@ from contrasent.records import Record, installed_versions
 AGGREGATIONS = ("all", "mean", "wmean")
 """One correlation over all pairs; mean over the subsets; that mean weighted by their pairs."""
 
-PRECISIONS = ("bf16", "fp32")
+PRECISIONS = ("bf16", "fp32", "int8")
+"""``int8`` is what the engine of that name computes in."""
 
 
 class Encoder(Protocol):
     """What a score needs of an encoder.
 
-    ``head_name`` and ``max_tokens`` go into the records as well where an encoder has them.
+    ``head_name``, ``max_tokens`` and ``engine`` go into the records too where an encoder has
+    them.
     """
 
     @property
@@ -134,7 +136,7 @@ class StsTasks:
 
         Args:
             encoder: what is measured.
-            precision: ``fp32`` or ``bf16``.
+            precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
             seed: the seed of the training run that made the encoder, for the records.
             show_progress: a progress bar while encoding.
 
@@ -143,7 +145,7 @@ class StsTasks:
             CheckpointError: an embedding has a NaN or infinite number, or is zero.
         """
         embeddings = self._embed(encoder, precision, show_progress)
-        versions = installed_versions()
+        versions, engine = installed_versions(), _engine(encoder)
         records: list[Record] = []
         problems: list[Problem] = []
         for task in self.tasks:
@@ -165,6 +167,7 @@ class StsTasks:
                     pooler=encoder.pooler,
                     head=getattr(encoder, "head_name", None),
                     max_tokens=getattr(encoder, "max_tokens", None),
+                    engine=engine,
                     precision=precision,
                     seed=seed,
                     data_sha256=task.sha256,
@@ -226,6 +229,11 @@ class StsTasks:
             for side in (subset.first, subset.second)
         )
         return pair_cosines(first, second)
+
+
+def _engine(encoder: Encoder) -> str | None:
+    name = getattr(encoder, "engine", None)
+    return None if name == "torch" else name
 
 
 def prepare(tasks: Sequence[str], data_dir: str | Path | None = None) -> StsTasks:

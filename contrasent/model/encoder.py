@@ -19,12 +19,12 @@ from typing_extensions import override
 from contrasent.data.batch import Batch
 from contrasent.data.tokens import Tokenizer
 from contrasent.errors import ConfigError, pick
-from contrasent.model import checkpoint
+from contrasent.model import checkpoint, engines
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.encoding import How, stream
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import pooler as pooler_named
-from contrasent.model.precision import default_device, resolve_precision
+from contrasent.model.precision import default_device
 
 ON_OVERFLOW = ("error", "truncate", "warn")
 _CHUNK = 65_536
@@ -83,6 +83,7 @@ class SentenceEncoder(nn.Module):
         pooler: str | None = None,
         head: str | None = None,
         device: str | torch.device | None = None,
+        engine: str = "torch",
     ) -> Self:
         """Load an encoder for inference.
 
@@ -93,15 +94,20 @@ class SentenceEncoder(nn.Module):
             head: `none`, or `mlp` for the stored Linear and Tanh after the pooler; by default
                 what the folder says.
             device: by default the accelerator if there is one.
+            engine: what computes the backbone: `torch`, or, to encode on a CPU only, `int8`,
+                `onnx` or `openvino`.
 
         Raises:
             CheckpointError: the folder is not there, damaged, or lacks something it needs; the
                 head that was asked for is not stored.
-            ConfigError: no such pooler or head.
+            ConfigError: no such pooler, head or engine; an engine that does not compute this
+                architecture, or not on this device.
+            MissingExtraError: the engine's packages are not installed.
         """
+        engines.require(engine, device)
         found = checkpoint.read(name, pooler=pooler, head=head)
         encoder = cls(
-            found.backbone,
+            engines.build(engine, found.backbone),
             found.tokenizer,
             found.pooler,
             found.head,
@@ -109,14 +115,22 @@ class SentenceEncoder(nn.Module):
             max_tokens=found.max_tokens,
         )
         encoder.name = str(name)
-        encoder.to(device or default_device())
+        encoder.to(device or (default_device() if engine == "torch" else "cpu"))
         return encoder.eval()
 
     def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
         """Write a sentence-transformers folder, with `info` kept in its `contrasent.json`.
 
         An encoder that is already there is replaced as a whole.
+
+        Raises:
+            ConfigError: the engine is not `torch`, so that the weights are in another form.
         """
+        if self.engine != "torch":
+            raise ConfigError(
+                f"an encoder with engine {self.engine!r} cannot be saved: its weights are "
+                "converted; load it with engine 'torch' and save that one"
+            )
         checkpoint.write(
             folder,
             checkpoint.Parts(
@@ -147,14 +161,24 @@ class SentenceEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
-        return next(self.parameters()).device
+        """Where it computes."""
+        return self.backbone.device
+
+    @property
+    def engine(self) -> str:
+        """What computes the backbone, ``torch`` unless `load` was told otherwise."""
+        return self.backbone.engine
+
+    def resolve_precision(self, name: str) -> str:
+        """The precision that `encode` uses when asked for ``name``; errors as there."""
+        return self.backbone.resolve_precision(name)
 
     def fingerprint(self) -> str:
         """Hash of everything that decides an embedding: equal encoders have equal fingerprints."""
         digest = hashlib.sha256()
         described = (self.pooler, self.head_name, self.normalize, self.max_tokens)
-        digest.update(repr((*described, self.tokenizer.fingerprint)).encode())
+        parts = (*described, self.tokenizer.fingerprint, *self.backbone.identity)
+        digest.update(repr(parts).encode())
         for name, tensor in sorted(self.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
@@ -195,7 +219,8 @@ class SentenceEncoder(nn.Module):
                 beyond float tolerance.
             normalize: scale each embedding to length 1; by default what the encoder was saved
                 with.
-            precision: `fp32`, `bf16`, or `auto`: bf16 where the hardware multiplies it natively.
+            precision: `fp32`, `bf16`, or `auto`: bf16 where the hardware multiplies it natively;
+                with an engine other than `torch`, what that engine computes in.
             show_progress: a progress bar on standard error.
             on_overflow: what to do about sentences longer than `max_tokens`: cut them and `warn`
                 once with their number, stop with an `error`, or `truncate` silently.
@@ -250,7 +275,7 @@ class SentenceEncoder(nn.Module):
             chunk=chunk,
             batch_tokens=budget,
             normalize=self.normalize if normalize is None else normalize,
-            precision=resolve_precision(precision, self.device),
+            precision=self.resolve_precision(precision),
             show_progress=show_progress,
             on_overflow=on_overflow,
         )

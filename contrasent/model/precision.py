@@ -31,13 +31,17 @@ def resolve_precision(name: str, device: torch.device) -> str:
 
 
 def matrix_precision(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which matrix products run in ``precision`` (``fp32`` or ``bf16``).
+    """The context in which torch's matrix products run in ``precision``.
+
+    Args:
+        precision: ``fp32``, ``bf16``, or ``int8``, whose products are not torch's.
+        device: where they run.
 
     Raises:
         ConfigError: ``precision`` is still ``auto`` or unknown.
     """
-    if precision not in ("bf16", "fp32"):
-        raise ConfigError(f"precision must be bf16 or fp32 here, not {precision!r}")
+    if precision not in ("bf16", "fp32", "int8"):
+        raise ConfigError(f"precision must be bf16, fp32 or int8 here, not {precision!r}")
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 

@@ -45,6 +45,11 @@ class TextEncoder(Protocol):
         ...
 
     @property
+    def engine(self) -> str:
+        """What computes the transformer."""
+        ...
+
+    @property
     def tokenizer(self) -> CountingTokenizer:
         """What cuts long sentences."""
         ...

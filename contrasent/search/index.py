@@ -97,6 +97,7 @@ class Index:
             head=encoder.head_name,
             width=encoder.width,
             precision=precision,
+            engine=encoder.engine,
         )
         addition = _addition(texts, ids, 0, set())
         with exclusive(folder), writing_folder(folder.resolve()) as partial:
@@ -198,9 +199,10 @@ class Index:
         if found != maker.fingerprint:
             raise CheckpointError(
                 f"{self.folder} was built with {maker.name} (pooler {maker.pooler}, head "
-                f"{maker.head}, fingerprint {maker.fingerprint}), not with {encoder.name} (pooler "
-                f"{encoder.pooler}, head {encoder.head_name}, fingerprint {found}): their vectors "
-                "cannot be compared; use that encoder, or build an index with this one"
+                f"{maker.head}, engine {maker.engine}, fingerprint {maker.fingerprint}), not with "
+                f"{encoder.name} (pooler {encoder.pooler}, head {encoder.head_name}, engine "
+                f"{encoder.engine}, fingerprint {found}): their vectors cannot be compared; use "
+                "that encoder, or build an index with this one"
             )
 
     def _hit(self, row: int, score: float) -> Hit:

@@ -21,7 +21,9 @@ def encoder_of(index: Index, name: str | None = None) -> SentenceEncoder:
 
     maker = index.manifest.encoder
     try:
-        encoder = SentenceEncoder.load(name or maker.name, pooler=maker.pooler, head=maker.head)
+        encoder = SentenceEncoder.load(
+            name or maker.name, pooler=maker.pooler, head=maker.head, engine=maker.engine
+        )
     except CheckpointError as error:
         if name is not None:
             raise

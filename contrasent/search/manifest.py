@@ -29,6 +29,7 @@ class Maker:
         head: the map after the pooler, ``none`` or ``mlp``.
         width: D, numbers in a vector.
         precision: what matrix products ran in, as it was asked for.
+        engine: what computed the transformer.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Maker:
     head: str
     width: int
     precision: str
+    engine: str = "torch"
 
 
 @dataclass(frozen=True, slots=True)

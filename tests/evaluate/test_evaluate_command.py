@@ -22,12 +22,12 @@ def command(encoder, senteval, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     loaded = []
 
-    def load(name, *, pooler=None, head=None):
+    def load(name, *, pooler=None, head=None, engine="torch"):
         loaded.append((name, pooler, head))
         if name == "gone":
             raise CheckpointError("'gone' is no folder here")
         kind = type(encoder)()
-        kind.name = name
+        kind.name, kind.engine = name, engine
         if name == "collapsed":
             kind.embed = lambda _: np.ones(6, np.float32)
         return kind

@@ -54,7 +54,7 @@ def test_unknown_names_are_refused():
     ):
         resolve_precision("fp16", CPU)
     for name in ("auto", "fp16"):
-        with pytest.raises(ConfigError, match=f"must be bf16 or fp32 here, not '{name}'"):
+        with pytest.raises(ConfigError, match=f"must be bf16, fp32 or int8 here, not '{name}'"):
             matrix_precision(name, CPU)
 
 

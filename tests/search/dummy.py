@@ -21,7 +21,7 @@ class DummyEncoder:
     def __init__(self, width=8, *, salt="", vectors=None, name="dummy", max_tokens=64):
         self.width, self.salt, self.vectors = width, salt, vectors or {}
         self.name, self.max_tokens = name, max_tokens
-        self.pooler, self.head_name = "cls", "none"
+        self.pooler, self.head_name, self.engine = "cls", "none", "torch"
         self.tokenizer = DummyTokenizer()
         self.normalize = False
         self.embedded = []
@@ -29,6 +29,9 @@ class DummyEncoder:
 
     def fingerprint(self):
         return hashlib.sha256(f"{self.width}{self.salt}".encode()).hexdigest()
+
+    def resolve_precision(self, name):
+        return name
 
     def vector(self, text):
         if text in self.vectors:

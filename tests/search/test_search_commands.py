@@ -21,10 +21,10 @@ def loaded(monkeypatch):
     """What was asked of the encoder's loader; every name gives the same dummy encoder."""
     asked = []
 
-    def load(name, *, pooler=None, head=None, device=None):
+    def load(name, *, pooler=None, head=None, device=None, engine="torch"):
         asked.append((str(name), pooler, head))
         encoder = DummyEncoder(salt="x" if "other" in str(name) else "", name=str(name))
-        encoder.device = device or "cpu"
+        encoder.device, encoder.engine = device or "cpu", engine
         return encoder
 
     monkeypatch.setattr(SentenceEncoder, "load", load)
@@ -109,6 +109,7 @@ def test_similarity_prints_a_cosine(run):
         "model": "m",
         "pooler": "cls",
         "head": "none",
+        "engine": "torch",
         "precision": "fp32",
         "fingerprint": encoder.fingerprint(),
     }

@@ -5,23 +5,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
+from contrasent.model.precision import resolve_precision
 
 
 class Backbone(nn.Module, ABC):
     """A pretrained transformer, held as the ``transformers`` model it was loaded as.
 
     Attributes:
+        engine: what computes it; see :mod:`contrasent.model.engines`.
         model: the ``transformers`` model; its parameters are the backbone's, under its names.
         width: D, numbers in a token state.
         depth: K, transformer layers; states are numbered 0 (embedding layer) to K.
         max_tokens: the longest sentence it has positions for, special tokens included.
     """
 
+    engine: ClassVar[str] = "torch"
     model: PreTrainedModel
     width: int
     depth: int
@@ -42,6 +47,24 @@ class Backbone(nn.Module, ABC):
         Returns:
             For each of ``layers``, under the number it was asked by, ``(T, D)``.
         """
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What decides the states beside the parameters and buffers."""
+        return ()
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return next(self.parameters()).device
+
+    def resolve_precision(self, name: str) -> str:
+        """The precision that ``name``, which may be ``auto``, stands for here.
+
+        Raises:
+            ConfigError: there is no such precision, or not here.
+        """
+        return resolve_precision(name, self.device)
 
     def unchanging(self) -> AbstractContextManager[None]:
         """A promise that no weight changes inside: what is made of them may be kept."""

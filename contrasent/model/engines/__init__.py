@@ -1,0 +1,54 @@
+"""Engines: what computes the backbone. ``torch`` is the backbone itself; the others only encode."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import torch
+
+from contrasent.errors import ConfigError, MissingExtraError, pick
+from contrasent.model.backbones.base import Backbone
+
+_CLASSES = {"int8": "Int8Bert", "onnx": "OnnxEngine", "openvino": "OpenVinoEngine"}
+"""The :class:`~contrasent.model.engines.base.Engine` in the module of each name."""
+_PACKAGES = {"int8": (), "onnx": ("onnx", "onnxruntime"), "openvino": ("openvino",)}
+
+ENGINES = ("torch", *_CLASSES)
+
+
+def require(name: str, device: str | torch.device | None = None) -> None:
+    """Make sure that an engine can be built, before anything is loaded.
+
+    Raises:
+        ConfigError: no such engine, or one that does not compute on ``device``.
+        MissingExtraError: its packages are not installed.
+    """
+    pick("engine", name, ENGINES)
+    if name == "torch":
+        return
+    if device is not None and torch.device(device).type != "cpu":
+        raise ConfigError(
+            f"the engine {name!r} computes on the CPU, not on {str(device)!r}; leave the device "
+            "out, or load with engine 'torch'"
+        )
+    missing = [package for package in _PACKAGES[name] if find_spec(package) is None]
+    if missing:
+        raise MissingExtraError(
+            f"the engine {name!r} needs {' and '.join(missing)}: pip install 'contrasent[{name}]'"
+        )
+
+
+def build(name: str, backbone: Backbone) -> Backbone:
+    """The engine ``name`` with the weights of ``backbone``, which is itself the engine ``torch``.
+
+    Raises:
+        ConfigError: no such engine, or one that does not compute this architecture.
+        MissingExtraError: its packages are not installed.
+    """
+    require(name)
+    if name == "torch":
+        return backbone
+    module = import_module(f"{__name__}.{name}")
+    made: Backbone = getattr(module, _CLASSES[name]).from_backbone(backbone)
+    return made
