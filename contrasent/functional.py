@@ -5,9 +5,14 @@ Shapes: B anchors, C candidates (C >= B), D embedding width.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+_ROWS = 1024
+"""Rows of a matrix of all pairs that are in memory at once."""
 
 
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
@@ -52,7 +57,7 @@ def info_nce(
     if own_weight != 1.0 and count > examples:
         own = torch.arange(count, device=anchor.device) % examples == target.unsqueeze(1)
         own[:, :examples] = False
-        logits = logits + torch.log(torch.tensor(own_weight, device=anchor.device)) * own
+        logits = logits + math.log(own_weight) * own
     if excluded is not None:
         positive = torch.arange(count, device=anchor.device) == target.unsqueeze(1)
         logits = logits.masked_fill(excluded & ~positive, float("-inf"))
@@ -74,4 +79,11 @@ def uniformity(embeddings: Tensor) -> Tensor:
     Wang and Isola 2020; SimCSE eq. 3. Lower is more even; between -8 and 0. B must be at least 2.
     """
     unit = F.normalize(embeddings.float(), dim=-1)
-    return torch.pdist(unit).square().mul(-2).exp().mean().log()
+    count, total = len(unit), unit.new_zeros(())
+    with torch.autocast(unit.device.type, enabled=False):
+        for start in range(0, count, _ROWS):
+            # |u - v|^2 = 2 - 2 cos; a row is left out of its own sum.
+            cosines = (unit[start : start + _ROWS] @ unit.T).clamp(max=1)
+            cosines.diagonal(start).fill_(float("-inf"))
+            total = total + (4 * cosines - 4).exp().sum()
+    return (total / (count * (count - 1))).log()

@@ -140,6 +140,12 @@ def test_alignment_and_uniformity_are_those_of_wang_and_isola(rng):
     compare(uniformity, oracles.uniformity, rng(6, 8))
 
 
+def test_uniformity_of_many_rows_is_that_of_all_pairs(rng):
+    rows = torch.nn.functional.normalize(rng(2500, 8), dim=-1)
+    expected = torch.pdist(rows.double()).square().mul(-2).exp().mean().log()
+    torch.testing.assert_close(uniformity(rows).double(), expected, rtol=0, atol=1e-6)
+
+
 def test_alignment_and_uniformity_at_their_ends():
     x, y = torch.eye(2)
     both = torch.stack([x, x])
