@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from contrasent.data.batch import pack
+from contrasent.data.batch import Batch, pack
 from contrasent.errors import DataError
 
 IDS = [[1, 2], [3], [4, 5, 6], [1, 2], [7], [3]]
@@ -33,7 +33,27 @@ def test_on_another_device_it_is_the_same_batch():
     batch = pack(IDS, views=2)
     moved = batch.to(torch.device("meta"))
     assert moved.token_ids.device.type == moved.offsets.device.type == "meta"
-    assert (moved.views, moved.examples) == (2, 3)
+    assert (moved.views, moved.examples, moved.longest, moved.texts) == (2, 3, 3, None)
+
+
+def test_the_longest_sentence_is_known_without_asking():
+    assert pack(IDS).longest == 3
+    token_ids, offsets = pack(IDS).token_ids, pack(IDS).offsets
+    assert Batch(token_ids, offsets).longest == 3
+    assert Batch(token_ids, offsets, longest=5).longest == 5
+
+
+def test_pinned_it_is_the_same_batch_and_leaves_nothing_for_the_device_to_ask(monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda t: pinned.append(t) or t.clone())
+    batch = pack(IDS, views=2)
+    ready = batch.pin()
+    assert len(pinned) == 3
+    assert ready.token_ids.equal(batch.token_ids) and ready.offsets.equal(batch.offsets)
+    assert (ready.views, ready.longest) == (2, 3)
+    assert ready.same_text() is ready.texts and ready.texts.equal(batch.same_text())
+    moved = ready.to(torch.device("meta"))
+    assert moved.same_text().device.type == "meta"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ T tokens of all sentences end to end, L tokens of the longest sentence, D embedd
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -25,11 +25,20 @@ class Batch:
         token_ids: ``(T,)`` int64, the tokens of every sentence end to end.
         offsets: ``(S + 1,)`` int64; sentence ``s`` is ``token_ids[offsets[s]:offsets[s + 1]]``.
         views: V, how many sentences each example has (2 for a pair, 3 with a hard negative).
+        longest: L, known to the host, so that nobody waits for a device to tell it; counted from
+            the offsets if it is not given.
+        texts: what :meth:`same_text` returns, if it was found already.
     """
 
     token_ids: Tensor
     offsets: Tensor
     views: int = 1
+    longest: int = 0
+    texts: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not self.longest:
+            object.__setattr__(self, "longest", int(self.lengths.max()))
 
     @property
     def lengths(self) -> Tensor:
@@ -46,16 +55,28 @@ class Batch:
         """B, the number of examples."""
         return self.sentences // self.views
 
+    def pin(self) -> Batch:
+        """The same batch in page-locked memory, from which :meth:`to` copies without waiting.
+
+        What only the host finds, it finds here: after this, a training step on the device asks
+        it nothing. For the thread that loads batches ahead, where the device is a CUDA device.
+        """
+        return self._each(Tensor.pin_memory, self.same_text())
+
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
-        return replace(
-            self,
-            token_ids=self.token_ids.to(device, non_blocking=True),
-            offsets=self.offsets.to(device, non_blocking=True),
-        )
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True), self.texts)
+
+    def _each(self, change: Callable[[Tensor], Tensor], texts: Tensor | None) -> Batch:
+        """The same batch with each tensor changed."""
+        texts = None if texts is None else change(texts)
+        token_ids, offsets = change(self.token_ids), change(self.offsets)
+        return Batch(token_ids, offsets, self.views, self.longest, texts)
 
     def same_text(self) -> Tensor:
         """``(S,)`` int64: the number of the first sentence of the batch with the same tokens."""
+        if self.texts is not None:
+            return self.texts
         tokens, offsets = self.token_ids.cpu().numpy(), self.offsets.tolist()
         first: dict[bytes, int] = {}
         texts = (tokens[a:b].tobytes() for a, b in pairwise(offsets))
@@ -81,4 +102,5 @@ def pack(sentences: Sequence[Sequence[int] | np.ndarray], views: int = 1) -> Bat
     offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     token_ids = np.concatenate([np.asarray(s, dtype=np.int64) for s in sentences])
-    return Batch(torch.from_numpy(token_ids), torch.from_numpy(offsets), views)
+    longest = int(lengths.max())
+    return Batch(torch.from_numpy(token_ids), torch.from_numpy(offsets), views, longest)

@@ -51,7 +51,7 @@ class Pooler:
 
 
 def _mean(state: Tensor, batch: Batch) -> Tensor:
-    sentence = torch.repeat_interleave(batch.lengths)
+    sentence = torch.repeat_interleave(batch.lengths, output_size=len(state))
     total = state.new_zeros(batch.sentences, state.shape[-1], dtype=torch.float32)
     return total.index_add(0, sentence, state.float()) / batch.lengths.unsqueeze(-1)
 
