@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
+from threading import Lock
 
 import torch
+from typing_extensions import override
 
 from contrasent.errors import ConfigError, pick
 
@@ -42,7 +46,73 @@ def matrix_precision(precision: str, device: torch.device) -> AbstractContextMan
     """
     if precision not in ("bf16", "fp32", "int8"):
         raise ConfigError(f"precision must be bf16, fp32 or int8 here, not {precision!r}")
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+    if precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return _Fp32(device)
+
+
+class _FullFp32(AbstractContextManager[None]):
+    """Where fp32 products are computed in fp32, whatever the process has set.
+
+    ``torch.set_float32_matmul_precision`` and its relatives let them be computed with the 10 bits
+    of TF32 on a GPU, or in bf16 on a CPU; a cosine divided by a temperature of 0.05 shows that.
+    The setting belongs to the process, so it is changed by the first that enters, and put back by
+    the last that leaves.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._restore: Callable[[], object] | None = None
+
+    @override
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._restore = _switch_tf32_off()
+            self._inside += 1
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._restore:
+                self._restore()
+
+
+FULL_FP32 = _FullFp32()
+"""The context in which fp32 products are computed in fp32; may be entered again, by any thread."""
+
+
+class _Fp32(AbstractContextManager[None]):
+    """Fp32, also inside a context of another precision."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._no_cast = torch.autocast(device.type, enabled=False)
+
+    @override
+    def __enter__(self) -> None:
+        FULL_FP32.__enter__()
+        self._no_cast.__enter__()
+
+    @override
+    def __exit__(self, *exception: object) -> None:
+        self._no_cast.__exit__(*exception)
+        FULL_FP32.__exit__(*exception)
+
+
+def _switch_tf32_off() -> Callable[[], object] | None:
+    """Returns what switches it back, if it was on."""
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set under its newer name, which this call refuses to read
+        products = torch.backends.cuda.matmul
+        newer, products.fp32_precision = products.fp32_precision, "ieee"
+        return partial(setattr, products, "fp32_precision", newer)
+    if before == "highest":
+        return None
+    torch.set_float32_matmul_precision("highest")
+    return partial(torch.set_float32_matmul_precision, before)
 
 
 def _has_bf16(device: torch.device) -> bool:

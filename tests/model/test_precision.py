@@ -3,7 +3,12 @@ import torch
 
 from contrasent.errors import ConfigError
 from contrasent.model import precision
-from contrasent.model.precision import default_device, matrix_precision, resolve_precision
+from contrasent.model.precision import (
+    FULL_FP32,
+    default_device,
+    matrix_precision,
+    resolve_precision,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -46,6 +51,50 @@ def test_the_context_decides_the_products():
         with matrix_precision("fp32", CPU):
             assert (a @ a).dtype == torch.float32
     assert (a @ a).dtype == torch.float32
+
+
+@pytest.fixture
+def products():
+    """The process's setting for fp32 products, put back afterwards."""
+    yield torch.backends.cuda.matmul
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+@pytest.mark.parametrize("loose", ["high", "medium"])
+def test_fp32_is_fp32_whatever_the_process_allows(loose, device, products):
+    torch.set_float32_matmul_precision(loose)
+    with matrix_precision("fp32", device):
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not products.allow_tf32
+    assert torch.get_float32_matmul_precision() == loose
+    with matrix_precision("bf16", CPU):
+        assert torch.get_float32_matmul_precision() == loose
+
+
+def test_fp32_is_fp32_where_the_process_used_the_newer_name(products):
+    if not hasattr(products, "fp32_precision"):
+        pytest.skip("this torch has no other name")
+    products.fp32_precision = "tf32"
+    with matrix_precision("fp32", CPU):
+        assert products.fp32_precision == "ieee"
+    assert products.fp32_precision == "tf32"
+
+
+@pytest.mark.usefixtures("products")
+def test_the_last_that_leaves_puts_the_setting_back():
+    torch.set_float32_matmul_precision("high")
+    one, other = matrix_precision("fp32", CPU), matrix_precision("fp32", CPU)
+    with FULL_FP32:
+        one.__enter__()
+        other.__enter__()
+        one.__exit__(None, None, None)
+        assert torch.get_float32_matmul_precision() == "highest"
+        other.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == "high"
+    with pytest.raises(RuntimeError, match="within"), one:
+        raise RuntimeError("within")
+    assert torch.get_float32_matmul_precision() == "high"
 
 
 def test_unknown_names_are_refused():
