@@ -12,7 +12,7 @@ from contrasent.model.backbones.base import Backbone
 
 _CLASSES = {"int8": "Int8Bert", "onnx": "OnnxEngine", "openvino": "OpenVinoEngine"}
 """The :class:`~contrasent.model.engines.base.Engine` in the module of each name."""
-_PACKAGES = {"int8": (), "onnx": ("onnx", "onnxruntime"), "openvino": ("openvino",)}
+_PACKAGES = {"int8": (), "onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 
 ENGINES = ("torch", *_CLASSES)
 

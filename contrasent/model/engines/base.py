@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ class Engine(Backbone):
         weights_sha256: hash of the weights it was made from.
     """
 
-    precisions: ClassVar[tuple[str, ...]]
+    precisions: tuple[str, ...]
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
