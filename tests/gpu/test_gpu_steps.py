@@ -1,0 +1,132 @@
+"""Encoding and training on a CUDA device, against the CPU."""
+
+import copy
+
+import pytest
+import torch
+from tiny_models import SENTENCES, WORDS
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import clip_grad_norm_
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.model.backbones.varlen import packed_attention_available
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.precision import FULL_FP32, matrix_precision
+
+pytestmark = pytest.mark.gpu
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def encoder(tiny_bert):
+    """On the CPU, without dropout."""
+    found = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+    found.backbone.set_dropout(0.0)
+    return found
+
+
+def batch_of(count=8, first=0):
+    """Pairs of sentences of unlike lengths."""
+    ids = [
+        [5 + (first + n * 7 + k) % (len(WORDS) - 5) for k in range(1 + (n * 5 + first) % 12)]
+        for n in range(2 * count)
+    ]
+    return pack(ids, views=2)
+
+
+class Steps:
+    """Training steps of an encoder, as the training loop makes them."""
+
+    def __init__(self, encoder, device, precision):
+        self.device, self.precision = device, precision
+        self.encoder = copy.deepcopy(encoder).to(device).train()
+        torch.manual_seed(0)
+        self.objective = objectives.build("simcse", {}, width=self.encoder.width, data_views=2).to(
+            device
+        )
+        self.parameters = [*self.encoder.parameters(), *self.objective.parameters()]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, fused=True)
+
+    def step(self, batch):
+        """One update; the loss, still on the device."""
+        batch = self.objective.prepare(batch)
+        with FULL_FP32:
+            with matrix_precision(self.precision, self.device):
+                encoded = self.encoder(batch, self.objective.layers)
+            loss = torch.stack(list(self.objective(encoded, batch).values())).sum()
+            loss.backward()
+        clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def curve(self, steps=20):
+        return torch.stack(
+            [self.step(batch_of(first=n).to(self.device)) for n in range(steps)]
+        ).cpu()
+
+
+@pytest.mark.parametrize("pooler", ["cls", "mean"])
+@pytest.mark.parametrize(("precision", "bar"), [("fp32", 1 - 1e-6), ("bf16", 0.999)])
+def test_it_encodes_as_the_cpu_does(precision, bar, pooler, tiny_bert, cuda):
+    expected = SentenceEncoder.load(tiny_bert, pooler=pooler, head="none", device="cpu").encode(
+        SENTENCES, precision="fp32", normalize=True
+    )
+    got = SentenceEncoder.load(tiny_bert, pooler=pooler, head="none", device=cuda).encode(
+        SENTENCES, precision=precision, normalize=True
+    )
+    assert (got * expected).sum(1).min() > bar
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_the_varlen_route_is_the_padded_one(first_only, encoder, cuda):
+    assert packed_attention_available(cuda, torch.bfloat16, 8)
+    backbone, batch = encoder.backbone.to(cuda).train(), batch_of().to(cuda)
+    parameters = [p for p in backbone.parameters() if p.requires_grad]
+
+    def state_and_gradient():
+        with matrix_precision("bf16", cuda):
+            state = backbone(batch, (-1,), first_only=first_only)[-1].float()
+        weights = torch.randn(state.shape, generator=torch.Generator().manual_seed(1)).to(cuda)
+        found = torch.autograd.grad((state * weights).sum(), parameters, allow_unused=True)
+        return state, torch.cat([g.float().flatten() for g in found if g is not None])
+
+    got = state_and_gradient()
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = state_and_gradient()
+    for mine, theirs in zip(got, expected, strict=True):
+        assert torch.cosine_similarity(mine.flatten(), theirs.flatten(), dim=0) > 0.999
+
+
+def test_the_losses_are_those_of_the_cpu(encoder, cuda):
+    exact = Steps(encoder, CPU, "fp32").curve()
+    torch.testing.assert_close(Steps(encoder, cuda, "fp32").curve(), exact, rtol=0, atol=1e-3)
+    noise = (Steps(encoder, CPU, "bf16").curve() - exact).abs().max()
+    assert (Steps(encoder, cuda, "bf16").curve() - exact).abs().max() < 3 * noise
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_waits_for_nothing(precision, tiny_encoder, cuda):
+    steps = Steps(tiny_encoder, cuda, precision)
+    ready = [batch_of(first=n).pin() for n in range(3)]
+    steps.step(ready[0].to(cuda))  # what is asked once, and the first allocations
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        losses = [steps.step(batch.to(cuda)) for batch in ready]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.stack(losses).isfinite().all()
+
+
+def test_dropout_makes_two_views_of_a_sentence(tiny_encoder, cuda):
+    encoder = tiny_encoder.to(cuda).train()
+    encoder.backbone.set_dropout(0.0)
+    for layer in encoder.backbone.model.encoder.layer:
+        layer.attention.self.dropout.p = 0.5
+    batch = pack([[5, 6, 7, 8, 9]] * 16, views=2).to(cuda)
+    with matrix_precision("bf16", cuda):
+        views = encoder(batch).pooled.flatten(0, 1)
+    assert len(views.unique(dim=0)) == 16

@@ -1,0 +1,147 @@
+"""The variable-length kernel against a loop over sentences in fp32, and its dropout."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from contrasent.data.batch import pack
+from contrasent.model.backbones import varlen
+
+pytestmark = pytest.mark.gpu
+
+LENGTHS = {
+    "random": [1, 32, 37, 3, 130, 1, 90],
+    "equal": [8, 8, 8],
+    "one token": [1],
+    "a training batch": [9 + n % 24 for n in range(128)],
+    "the longest": [512, 1, 511],
+}
+HEADS = 3
+
+
+def runs_of(lengths, device):
+    return varlen.Runs.of(pack([[1] * length for length in lengths]).to(device))
+
+
+def drawn(rows, parts, width, device, dtype):
+    packed = torch.randn(rows, parts * HEADS * width, device=device)
+    return packed.to(dtype).requires_grad_()
+
+
+def loop(packed, lengths, width):
+    """``softmax(q k / sqrt(d)) v`` of each sentence in turn, fp32."""
+    rows = packed.float().view(len(packed), 3, HEADS, width)
+    mixed = []
+    for sentence in rows.split(lengths):
+        query, key, value = sentence.permute(1, 2, 0, 3)
+        weights = (query @ key.transpose(1, 2) / width**0.5).softmax(-1)
+        mixed.append((weights @ value).transpose(0, 1).flatten(1))
+    return torch.cat(mixed)
+
+
+def relative(got, expected):
+    return ((got.float() - expected.float()).norm() / expected.float().norm()).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [8, 32, 64, 128])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_each_sentence_attends_to_itself(lengths, width, dtype, cuda):
+    if not varlen.packed_attention_available(cuda, dtype, width):
+        pytest.skip(f"no kernel for {width} numbers per head in {dtype} on this device")
+    packed = drawn(sum(lengths), 3, width, cuda, dtype)
+    expected = loop(packed, lengths, width)
+    got = varlen.packed_attention(packed, HEADS, runs_of(lengths, cuda), 0.0)
+    assert relative(got, expected) < 1e-2
+    weights = torch.randn_like(expected)
+    (theirs,) = torch.autograd.grad((expected * weights).sum(), packed)
+    (mine,) = torch.autograd.grad((got * weights.to(dtype)).sum(), packed)
+    assert relative(mine, theirs) < 2e-2
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_first_tokens_alone_are_those_of_the_whole(lengths, cuda):
+    width, runs = 64, runs_of(lengths, cuda)
+    packed = drawn(sum(lengths), 3, width, cuda, torch.bfloat16)
+    first = runs.offsets[:-1].long()
+    whole = varlen.packed_attention(packed, HEADS, runs, 0.0)[first]
+    query, rest = packed.split([HEADS * width, 2 * HEADS * width], 1)
+    got = varlen.packed_first_attention(query[first], rest, HEADS, runs, 0.0)
+    assert relative(got, whole) < 1e-2
+    weights = torch.randn_like(whole)
+    (theirs,) = torch.autograd.grad((whole * weights).sum(), packed)
+    (mine,) = torch.autograd.grad((got * weights).sum(), packed)
+    assert relative(mine, theirs) < 1e-2
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_it_is_what_torch_makes_public(cuda):
+    width, lengths = 64, LENGTHS["random"]
+    runs = runs_of(lengths, cuda)
+    packed = drawn(sum(lengths), 3, width, cuda, torch.bfloat16)
+    got = varlen.packed_attention(packed, HEADS, runs, 0.0)
+    parts = packed.view(-1, 3, HEADS, width).unbind(1)
+    offsets = runs.offsets.long()
+    nested = [
+        torch.nested.nested_tensor_from_jagged(
+            part.contiguous(), offsets, min_seqlen=min(lengths), max_seqlen=max(lengths)
+        ).transpose(1, 2)
+        for part in parts
+    ]
+    jagged = F.scaled_dot_product_attention(*nested).transpose(1, 2).values()
+    torch.testing.assert_close(got, jagged.flatten(1), rtol=0, atol=0)
+    public = pytest.importorskip("torch.nn.attention.varlen", reason="torch before 2.10")
+    longest = max(lengths)
+    alone = public.varlen_attn(*parts, runs.offsets, runs.offsets, longest, longest)
+    torch.testing.assert_close(got, alone.flatten(1), rtol=0, atol=0)
+
+
+def kept_weights(length, sentences, rate, device):
+    """Attention weights after dropout, ``(sentences, H, length, length)``.
+
+    With the unit vectors as values, what comes out is the weights themselves.
+    """
+    width, rows = 64, length * sentences
+    runs = runs_of([length] * sentences, device)
+    packed = torch.zeros(rows, 3, HEADS, width, device=device, dtype=torch.bfloat16)
+    packed[:, 2] = torch.eye(length, width, device=device).repeat(sentences, 1).unsqueeze(1)
+    packed = packed.flatten(1).requires_grad_()
+    mixed = varlen.packed_attention(packed, HEADS, runs, rate)
+    weights = mixed.view(sentences, length, HEADS, width)[..., :length].transpose(1, 2)
+    return packed, weights
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_weights_are_dropped_at_the_rate_and_scaled(rate, cuda):
+    _, weights = kept_weights(32, 200, rate, cuda)
+    dropped = (weights == 0).double()
+    error = (rate * (1 - rate) / dropped.numel()) ** 0.5
+    assert abs(dropped.mean().item() - rate) < 5 * error + 1 / 256
+    kept = weights[weights != 0].float()
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / 32 / (1 - rate)), rtol=1e-2, atol=0)
+    assert len({tuple(row) for row in dropped.flatten(2).flatten(0, 1).tolist()}) == 200 * HEADS
+
+
+def test_dropout_follows_the_seed(cuda):
+    masks = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        masks.append(kept_weights(16, 4, 0.3, cuda)[1] == 0)
+    assert masks[0].equal(masks[1])
+    assert not masks[0].equal(masks[2])
+
+
+def test_the_gradient_is_of_the_weights_that_were_kept(cuda):
+    length, sentences = 24, 8
+    packed, weights = kept_weights(length, sentences, 0.2, cuda)
+    upstream = torch.randn(weights.shape, device=cuda, dtype=weights.dtype)
+    (gradient,) = torch.autograd.grad((weights * upstream).sum(), packed)
+    of_value = gradient.view(sentences, length, 3, HEADS, -1)[:, :, 2, :, :length]
+    expected = weights.float().transpose(2, 3) @ upstream.float()
+    assert relative(of_value.transpose(1, 2), expected) < 1e-2
+
+
+def test_torch_can_be_told_to_leave_it(cuda):
+    assert not varlen.packed_attention_available(cuda, torch.float32, 64)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        assert not varlen.packed_attention_available(cuda, torch.bfloat16, 64)
