@@ -93,7 +93,7 @@ class _Fp32(AbstractContextManager[None]):
     @override
     def __enter__(self) -> None:
         FULL_FP32.__enter__()
-        self._no_cast.__enter__()
+        self._no_cast.__enter__()  # type: ignore[no-untyped-call]
 
     @override
     def __exit__(self, *exception: object) -> None:
