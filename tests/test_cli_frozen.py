@@ -15,7 +15,7 @@ COMMANDS = {
     "train": [
         "RECIPE",
         *("--encoder", "--data", "--output", "--max-steps"),
-        *("--resume", "--overwrite", "--settings"),
+        *("--resume", "--overwrite", "--profile", "--settings"),
     ],
     "evaluate": [
         "MODELS...",
@@ -24,7 +24,7 @@ COMMANDS = {
     ],
     "encode": [
         *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),
-        *("--normalize/--no-normalize", "--columns", "--shard-size", "--overwrite"),
+        *("--normalize/--no-normalize", "--columns", "--shard-size", "--overwrite", "--profile"),
     ],
     "similarity": ["MODEL", "TEXT_A", "TEXT_B", *LOADING, "--precision", "--json"],
     "index": [],

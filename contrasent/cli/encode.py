@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from contrasent.cli.options import Engine, Head, Model, Pooler, Precision
+
+if TYPE_CHECKING:
+    from contrasent.profiling import StepProfile
+    from contrasent.search.writer import Written
 
 
 def encode(  # noqa: PLR0913 - the arguments are the command's options
@@ -57,6 +62,14 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         bool,
         typer.Option("--overwrite", help="Replace OUTPUT, and shards made from something else."),
     ] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json.gz",
+            help="Record batches 4 to 6 into this trace, and tell where their time went.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write the embedding of every sentence to a file; a rerun after a kill goes on."""
     from contrasent.search.parts import Settings
@@ -67,6 +80,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         batch_tokens=batch_tokens, normalize=normalize, precision=precision, shard_size=shard_size
     )
     require_output(output, overwrite)
+    recorded = _profile(profile)
     with open_sentences(source, columns) as sentences:
         total = sentences.count()
         typer.echo(f"{sentences.source}: {total} sentences; {sentences.columns}", err=True)
@@ -80,14 +94,31 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         from contrasent.model.encoder import SentenceEncoder
 
         encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
-        written = write_embeddings(
-            encoder, sentences, output, settings, overwrite=overwrite, show_progress=True
-        )
+        with recorded.of_forward(encoder.backbone) if recorded else nullcontext():
+            written = write_embeddings(
+                encoder, sentences, output, settings, overwrite=overwrite, show_progress=True
+            )
+    _report(output, written, encoder.max_tokens)
+    if recorded is not None:
+        from rich.console import Console
+
+        from contrasent.report.profile import print_profile
+
+        print_profile(Console(stderr=True), recorded)
+
+
+def _profile(path: Path | None) -> StepProfile | None:
+    from contrasent.profiling import StepProfile
+
+    return None if path is None else StepProfile(path)
+
+
+def _report(output: Path, written: Written, max_tokens: int) -> None:
     if written.resumed:
         typer.echo(f"{written.resumed} rows came from shards of an earlier run", err=True)
     if written.truncated:
         typer.echo(
-            f"{written.truncated} sentences were longer than {encoder.max_tokens} tokens and cut",
+            f"{written.truncated} sentences were longer than {max_tokens} tokens and cut",
             err=True,
         )
     new = written.rows - written.resumed

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from contrasent.config import Recipe
+    from contrasent.profiling import StepProfile
     from contrasent.train.run import Result
+
+_OPTIONS = (
+    *("encoder", "data", "output", "max-steps"),
+    *("resume", "overwrite", "profile", "settings"),
+)
 
 
 def train(  # noqa: PLR0913 - the arguments are the command's options
@@ -50,6 +58,14 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Record steps 4 to 6 into profile/trace.json.gz of the run, and tell where their "
+            "time went.",
+        ),
+    ] = False,
     settings: Annotated[
         bool,
         typer.Option("--settings", help="Print the recipe with every setting, and exit."),
@@ -76,16 +92,39 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     folder = output or Path("runs") / Path(recipe).stem
     RunFolder(folder).check_place(resume=resume, overwrite=overwrite)
 
+    recorded = _profile(loaded, folder, overwrite) if profile else None
+
     from contrasent.train.run import train as run
 
     try:
-        result = run(loaded, folder, resume=resume, overwrite=overwrite, show_progress=True)
+        with recorded.of_updates() if recorded else nullcontext():
+            result = run(loaded, folder, resume=resume, overwrite=overwrite, show_progress=True)
     except KeyboardInterrupt as error:
         if not (folder / "recipe.yaml").is_file():
             raise
         raise KeyboardInterrupt("go on with the same command and --resume") from error
     if result is not None:
         _report(result)
+    if recorded is not None:
+        from rich.console import Console
+
+        from contrasent.report.profile import print_profile
+
+        print_profile(Console(stderr=True), recorded)
+
+
+def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
+    """The profile of a run in ``folder``; ConfigError where there cannot be one."""
+    from contrasent.errors import ConfigError
+    from contrasent.profiling import StepProfile
+
+    steps = recipe.train.max_steps
+    if steps is not None and steps < StepProfile.needed:
+        raise ConfigError(
+            f"train.max_steps is {steps}, but --profile records up to step {StepProfile.needed}; "
+            "make more steps, or leave it out"
+        )
+    return StepProfile(folder / "profile" / "trace.json.gz", overwrite=overwrite)
 
 
 def _overrides(words: Sequence[str]) -> dict[str, Any]:
@@ -98,9 +137,8 @@ def _overrides(words: Sequence[str]) -> dict[str, Any]:
         word = rest.pop(0)
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or "." not in name:
-            options = ("encoder", "data", "output", "max-steps", "resume", "overwrite", "settings")
             if word.startswith("--"):
-                pick("option", name, options)
+                pick("option", name, _OPTIONS)
             raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
         if not equals:
             if not rest or rest[0].startswith("--"):

@@ -31,6 +31,7 @@ _WRITTEN = (
     "metrics.jsonl",
     "log.txt",
     "trackers",
+    "profile",
     "state",
     "best",
     "last",

@@ -1,0 +1,127 @@
+"""A profile adds up, and does not change what it looks at."""
+
+import gzip
+import json
+
+import pytest
+import torch
+from command_line import refused, worked
+from torch import nn
+
+from contrasent.errors import ConfigError
+from contrasent.profiling import OUTSIDE, StepProfile, kind_of, kinds
+
+
+@pytest.mark.parametrize(
+    ("operator", "kind"),
+    {
+        "aten::mm": "matrix products",
+        "aten::addmm": "matrix products",
+        "mkldnn::_linear_pointwise": "matrix products",
+        "aten::bmm": "attention products",
+        "aten::baddbmm": "attention products",
+        "aten::_scaled_dot_product_flash_attention_for_cpu": "attention products",
+        "aten::_softmax_backward_data": "softmax",
+        "aten::native_dropout": "dropout",
+        "aten::random_": "dropout",
+        "aten::_to_copy": "casts and copies",
+        "aten::cat": "casts and copies",
+        "aten::index_select": "lookups and gathers",
+        "aten::_fused_adamw_": "optimiser",
+        "Optimizer.step#AdamW.step": "optimiser",
+        "aten::zero_": "zero fills",
+        "aten::gelu_backward": "activation",
+        "aten::native_layer_norm": "normalisation",
+        "aten::add_": "arithmetic",
+        "autograd::engine::evaluate_function: MmBackward0": OUTSIDE,
+        "_Attention": OUTSIDE,
+        "aten::sort": "other",
+    }.items(),
+)
+def test_operators_are_told_apart_by_their_names(operator, kind):
+    assert kind_of(operator) == kind
+
+
+def test_kinds_add_up_to_the_time_that_passed():
+    found = kinds([("aten::mm", 0.5), ("aten::addmm", 1.5), ("aten::add", 1.0)], 4.0, steps=2)
+    assert [(kind.name, kind.milliseconds, kind.share) for kind in found] == [
+        ("matrix products", 1000.0, 0.5),
+        ("arithmetic", 500.0, 0.25),
+        (OUTSIDE, 500.0, 0.25),
+    ]
+    assert found[0].most == ("aten::addmm", "aten::mm")
+
+
+def test_operators_on_several_threads_leave_nothing_outside():
+    assert [kind.name for kind in kinds([("aten::mm", 3.0)], 2.0)] == ["matrix products"]
+
+
+def test_only_the_steps_after_the_first_three_are_recorded(tmp_path):
+    layer, profile = nn.Linear(3, 5), StepProfile(tmp_path / "trace.json.gz")
+    with profile.of_forward(layer), torch.inference_mode():
+        for rows in range(2, 9):
+            assert (rows > 7) == profile.path.exists()
+            layer(torch.zeros(rows, 3))
+    events = json.loads(gzip.decompress(profile.path.read_bytes()))["traceEvents"]
+    assert sum(event.get("name") == "aten::linear" for event in events) == 3
+    assert sum(kind.share for kind in profile.kinds) == pytest.approx(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
+
+
+def test_work_that_ends_early_leaves_no_trace(tmp_path):
+    layer, profile = nn.Linear(3, 5), StepProfile(tmp_path / "trace.json.gz")
+    with profile.of_forward(layer):
+        for _ in range(4):
+            layer(torch.zeros(1, 3))
+    layer(torch.zeros(1, 3))  # outside: not a step any more
+    assert profile.kinds == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_is_not_replaced_unasked(tmp_path):
+    path = tmp_path / "trace.json.gz"
+    path.touch()
+    with pytest.raises(ConfigError, match=r"trace\.json\.gz exists already; move it away"):
+        StepProfile(path)
+    StepProfile(path, overwrite=True)
+    with pytest.raises(ConfigError, match=r"trace\.txt: the name of a profile ends in \.json\.gz"):
+        StepProfile(tmp_path / "trace.txt")
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    animals, verbs = ("dog", "cat", "bird", "horse"), ("runs", "sits", "eats", "sees", "reads")
+    path.write_text("".join(f"the {a} {v} .\n" for a in animals for v in verbs), encoding="utf-8")
+    return path
+
+
+def test_training_with_a_profile_gives_the_same_encoder(tiny_bert, text, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    words = ["train", "unsup-simcse", "--encoder", tiny_bert, "--data", text]
+    words += ["--train.batch_size", "2", "--evaluation.task", "none", "--evaluation.final", "none"]
+    plain, profiled = tmp_path / "plain", tmp_path / "profiled"
+    worked(*words, "--max-steps", "7", "--output", plain)
+    said = worked(*words, "--max-steps", "7", "--output", profiled, "--profile")
+    assert "matrix products" in said.err and "trace.json.gz" in said.err
+    assert (profiled / "profile" / "trace.json.gz").is_file()
+    weights = [(run / "last" / "model.safetensors").read_bytes() for run in (plain, profiled)]
+    assert weights[0] == weights[1]
+
+    said = worked(*words, "--max-steps", "7", "--output", profiled, "--overwrite")
+    assert not (profiled / "profile").exists()
+    said = refused(*words, "--max-steps", "5", "--output", tmp_path / "short", "--profile")
+    assert "train.max_steps is 5, but --profile records up to step 6" in said
+    assert not (tmp_path / "short").exists()
+
+
+def test_encoding_with_a_profile_says_where_the_time_went(tiny_bert, text, tmp_path):
+    words = ["encode", tiny_bert, text, tmp_path / "rows.npy", "--batch-tokens", "16"]
+    trace = tmp_path / "trace.json.gz"
+    assert "matrix products" in worked(*words, "--profile", trace).err
+    assert trace.is_file()
+    assert "exists already" in refused(*words, "--overwrite", "--profile", trace)
+    trace.unlink()
+    few = [*words[:4], "--overwrite", "--batch-tokens", "4096"]
+    assert "no profile: it needs 6 steps" in worked(*few, "--profile", trace).err
+    assert not trace.exists()
