@@ -16,7 +16,7 @@ ROOT = Path(contrasent.__file__).parent
 LAYERS = [
     {"__init__"},
     {"errors"},
-    {"files", "yaml_text"},
+    {"files", "memory", "yaml_text"},
     {"functional", "metrics", "records", "config"},
     {"data"},
     {"model"},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,15 +19,14 @@ from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.data.tokens import Tokenizer
-from contrasent.errors import ConfigError, pick
+from contrasent.errors import ConfigError
 from contrasent.model import checkpoint, engines
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.encoding import How, stream
+from contrasent.model.encoding import Serving, checked, joined, stream
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.precision import default_device
 
-ON_OVERFLOW = ("error", "truncate", "warn")
 _CHUNK = 65_536
 
 
@@ -74,6 +74,7 @@ class SentenceEncoder(nn.Module):
         self.max_tokens = min(limit for limit in limits if limit)
         self.name = ""
         self._pooler = pooler_named(pooler)
+        self._serving = Serving(self)
 
     @classmethod
     def load(
@@ -169,6 +170,11 @@ class SentenceEncoder(nn.Module):
         """What computes the backbone, ``torch`` unless `load` was told otherwise."""
         return self.backbone.engine
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether somebody promised, with :meth:`serving`, that only `encode` is called."""
+        return self._serving.users > 0
+
     def resolve_precision(self, name: str) -> str:
         """The precision that `encode` uses when asked for ``name``; errors as there."""
         return self.backbone.resolve_precision(name)
@@ -232,17 +238,17 @@ class SentenceEncoder(nn.Module):
             ConfigError: a setting is not one of its choices, or one string was given.
             DataError: an item is not a string, or is too long under `on_overflow="error"`.
         """
-        chunk = max(len(sentences), 1) if isinstance(sentences, Sequence) else _CHUNK
         parts = self.encode_stream(
             sentences,
-            chunk=chunk,
+            chunk=_CHUNK,
             batch_tokens=batch_tokens,
             normalize=normalize,
             precision=precision,
             show_progress=show_progress,
             on_overflow=on_overflow,
         )
-        return np.concatenate([np.empty((0, self.width), np.float32), *parts])
+        total = len(sentences) if isinstance(sentences, Sequence) else None
+        return joined(parts, total, self.width)
 
     def encode_stream(
         self,
@@ -266,17 +272,24 @@ class SentenceEncoder(nn.Module):
         """
         if isinstance(sentences, str):
             raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")
-        pick("on_overflow", on_overflow, ON_OVERFLOW)
-        usual = 4096 if self.device.type == "cpu" else 65_536
-        budget = usual if batch_tokens is None else batch_tokens
-        if budget < 1 or chunk < 1:
-            raise ConfigError(f"batch_tokens {budget} and chunk {chunk} must be above 0")
-        how = How(
+        how = checked(
+            self,
             chunk=chunk,
-            batch_tokens=budget,
-            normalize=self.normalize if normalize is None else normalize,
-            precision=self.resolve_precision(precision),
+            batch_tokens=batch_tokens,
+            normalize=normalize,
+            precision=precision,
             show_progress=show_progress,
             on_overflow=on_overflow,
         )
         return stream(self, sentences, how)
+
+    @contextmanager
+    def serving(self) -> Iterator[Self]:
+        """The promise that nothing but embedding happens to the encoder inside, by any thread.
+
+        Then what is made of the weights is kept between calls, so that a single sentence takes as
+        little time as it can: for a server, or a loop over single sentences. Vectors are those of
+        other calls to the tolerance of the precision; weights changed inside make wrong ones.
+        """
+        with self._serving, self.backbone.serving():
+            yield self

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
+from typing_extensions import override
 
 from contrasent.data.batch import pack
-from contrasent.errors import DataError, warn
+from contrasent.errors import ConfigError, DataError, pick, warn
+from contrasent.memory import give_back_freed_memory
+from contrasent.model.ahead import ahead
 from contrasent.model.precision import matrix_precision
 from contrasent.model.progress import sentence_progress
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
+
+ON_OVERFLOW = ("error", "truncate", "warn")
+_BATCHES_ON_A_CPU = 1
+_BATCHES_ON_A_DEVICE = 16
+"""After how many batches their rows are copied: a device stands still while it is asked."""
+_BATCHES_BETWEEN_TRIMS = 25
+_COUNTING = Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +44,83 @@ class How:
     on_overflow: str
 
 
+def checked(
+    encoder: SentenceEncoder,
+    *,
+    chunk: int,
+    batch_tokens: int | None,
+    normalize: bool | None,
+    precision: str,
+    show_progress: bool,
+    on_overflow: str,
+) -> How:
+    """The settings of a call with its defaults filled in.
+
+    Raises:
+        ConfigError: a setting is not one of its choices, or out of range.
+    """
+    pick("on_overflow", on_overflow, ON_OVERFLOW)
+    usual = 4096 if encoder.device.type == "cpu" else 65_536
+    budget = usual if batch_tokens is None else batch_tokens
+    if budget < 1 or chunk < 1:
+        raise ConfigError(f"batch_tokens {budget} and chunk {chunk} must be above 0")
+    return How(
+        chunk=chunk,
+        batch_tokens=budget,
+        normalize=encoder.normalize if normalize is None else normalize,
+        precision=encoder.resolve_precision(precision),
+        show_progress=show_progress,
+        on_overflow=on_overflow,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Token ids of some sentences, and how many of them were cut."""
+
+    ids: list[np.ndarray]
+    cut: int
+
+
 def stream(encoder: SentenceEncoder, sentences: Iterable[str], how: How) -> Iterator[np.ndarray]:
     """Embed ``how.chunk`` sentences at a time; see `SentenceEncoder.encode_stream`."""
     total = len(sentences) if isinstance(sentences, Sequence) else None
     truncated = done = 0
     with sentence_progress(total, how.show_progress) as advance:
-        rest = iter(sentences)
-        while texts := list(islice(rest, how.chunk)):
-            ids, cut = token_ids(encoder, texts, done, how.on_overflow)
-            truncated, done = truncated + cut, done + len(texts)
-            rows = embed(encoder, ids, how.batch_tokens, how.precision, advance)
+        for chunk in _tokenized(encoder, sentences, how):
+            truncated, done = truncated + chunk.cut, done + len(chunk.ids)
+            rows = embed(encoder, chunk.ids, how.batch_tokens, how.precision, advance)
             yield unit_rows(rows) if how.normalize else rows
     if truncated and how.on_overflow == "warn":
         warn(f"{truncated} of {done} sentences were cut at {encoder.max_tokens} tokens")
+
+
+def _tokenized(encoder: SentenceEncoder, sentences: Iterable[str], how: How) -> Iterator[_Chunk]:
+    """The token ids of each chunk, read and made while the one before is computed.
+
+    On a CPU one after the other: the products keep all its cores busy.
+    """
+
+    def tokens(numbered: tuple[int, list[str]]) -> _Chunk:
+        return _Chunk(*token_ids(encoder, numbered[1], numbered[0], how.on_overflow))
+
+    found = _chunks(sentences, how.chunk)
+    small = isinstance(sentences, Sequence) and len(sentences) <= how.chunk
+    return map(tokens, found) if small or not overlaps(encoder) else ahead(found, tokens)
+
+
+def overlaps(encoder: SentenceEncoder) -> bool:
+    """Whether tokenizing leaves the device of ``encoder`` free to compute."""
+    return encoder.device.type != "cpu"
+
+
+def _chunks(sentences: Iterable[str], size: int) -> Iterator[tuple[int, list[str]]]:
+    """Chunks of sentences, each with how many came before it."""
+    rest = iter(sentences)
+    before = 0
+    while texts := list(islice(rest, size)):
+        yield before, texts
+        before += len(texts)
 
 
 def token_ids(
@@ -100,51 +175,121 @@ def embed(
         encoder: put into evaluation mode meanwhile.
         ids: the token ids of N sentences.
         batch_tokens: padded tokens computed at once.
-        precision: ``fp32`` or ``bf16``.
+        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
         advance: told how many more sentences are done, batch by batch.
     """
     rows = np.empty((len(ids), encoder.width), np.float32)
-    fast = matrix_precision(precision, encoder.device)
-    with inference(encoder), fast, encoder.backbone.unchanging():
-        for numbers in by_length([len(i) for i in ids], batch_tokens):
-            batch = pack([ids[n] for n in numbers]).to(encoder.device)
-            rows[numbers] = encoder(batch).pooled[0].float().cpu().numpy()
+    device = encoder.device
+    together = _BATCHES_ON_A_CPU if device.type == "cpu" else _BATCHES_ON_A_DEVICE
+    waiting: list[np.ndarray] = []
+    found: list[torch.Tensor] = []
+    with (
+        nullcontext() if encoder.is_serving else evaluating(encoder),
+        torch.inference_mode(),
+        matrix_precision(precision, device),
+        encoder.backbone.unchanging(),
+    ):
+        batches = by_length([len(i) for i in ids], batch_tokens)
+        for number, numbers in enumerate(batches, start=1):
+            batch = pack([ids[n] for n in numbers]).to(device)
+            found.append(encoder(batch).pooled[0].float())
+            waiting.append(numbers)
+            if len(waiting) == together:
+                _collect(rows, waiting, found)
+            if number % _BATCHES_BETWEEN_TRIMS == 0:
+                give_back_freed_memory()
             advance(len(numbers))
+        _collect(rows, waiting, found)
+    return rows
+
+
+def _collect(rows: np.ndarray, waiting: list[np.ndarray], found: list[torch.Tensor]) -> None:
+    """Put what was found where it belongs; both lists are empty afterwards."""
+    if not waiting:
+        return
+    rows[np.concatenate(waiting)] = torch.cat(found).cpu().numpy()
+    waiting.clear()
+    found.clear()
+
+
+def joined(parts: Iterable[np.ndarray], total: int | None, width: int) -> np.ndarray:
+    """One matrix of all parts; with their ``total`` rows known, each is let go once it is in."""
+    if total is None:
+        return np.concatenate([np.empty((0, width), np.float32), *parts])
+    rows = np.empty((0, width), np.float32)
+    done = 0
+    for part in parts:
+        if len(part) == total:
+            return part
+        if not done:
+            rows = np.empty((total, width), np.float32)
+        rows[done : done + len(part)] = part
+        done += len(part)
     return rows
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Scale each row of ``(N, D)`` to length 1; a row of zeros stays."""
+    """Scale each row of ``(N, D)`` to length 1, in place; a row of zeros stays."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
-    scaled: np.ndarray = rows / np.maximum(length, np.finfo(np.float32).tiny)
-    return scaled
+    rows /= np.maximum(length, np.finfo(np.float32).tiny)
+    return rows
 
 
 @contextmanager
-def inference(module: nn.Module) -> Iterator[None]:
-    """Dropout off and no gradients inside; afterwards every part is in the mode it was in."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Dropout off inside; afterwards every part is in the mode it was in."""
+    # Only what changes is written: a module takes microseconds to set an attribute.
+    changed = [part for part in module.modules() if part.training]
+    for part in changed:
+        part.training = False
     try:
-        with torch.inference_mode():
-            yield
+        yield
     finally:
-        for part, training in modes:
-            part.training = training
+        for part in changed:
+            part.training = True
+
+
+class Serving(AbstractContextManager[None]):
+    """Evaluation mode from the first thread that enters until the last that leaves.
+
+    Attributes:
+        users: how many are inside.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.users = 0
+        self._module = module
+        self._mode: AbstractContextManager[None] = nullcontext()
+
+    @override
+    def __enter__(self) -> None:
+        with _COUNTING:
+            if not self.users:
+                self._mode = evaluating(self._module)
+                self._mode.__enter__()
+            self.users += 1
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        with _COUNTING:
+            self.users -= 1
+            if not self.users:
+                self._mode.__exit__(None, None, None)
+                self._mode = nullcontext()
 
 
 def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
-    """Cut sentences, shortest first, into batches of at most ``batch_tokens`` padded tokens.
+    """Cut sentences, longest first, into batches of at most ``batch_tokens`` padded tokens.
 
-    A sentence longer than that is a batch of its own.
+    A sentence longer than that is a batch of its own. The first batches need the most memory, so
+    that what they free suffices for the others.
 
     Yields:
         The numbers of a batch's sentences.
     """
-    order = np.argsort(lengths, kind="stable")
+    order = np.argsort(-np.asarray(lengths), kind="stable")
     start = 0
-    for end in range(1, len(order) + 1):
-        last = end == len(order)
-        if last or (end + 1 - start) * lengths[order[end]] > batch_tokens:
-            yield order[start:end]
-            start = end
+    while start < len(order):
+        end = start + max(batch_tokens // lengths[order[start]], 1)
+        yield order[start:end]
+        start = end

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
@@ -24,7 +25,7 @@ from contrasent.search.encoder import TextEncoder, require_precision
 from contrasent.search.npy import NpyWriter, open_rows
 from contrasent.search.sentences import Sentences
 
-_CHUNK = 4_096
+_CHUNK = 8_192
 _FORMAT = "contrasent-parts-1"
 _REMEDY = "pass --overwrite to start again"
 
@@ -148,23 +149,29 @@ def _embedded(
     encoder: TextEncoder, sentences: Iterable[str], settings: Settings
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Blocks of rows, each with the number of its sentences that were cut."""
-    rest = iter(sentences)
-    while texts := list(islice(rest, _CHUNK)):
-        cut = _truncated(encoder, texts)
-        for block in encoder.encode_stream(
-            texts,
-            chunk=len(texts),
-            batch_tokens=settings.batch_tokens,
-            normalize=settings.normalize,
-            precision=settings.precision,
-            on_overflow="truncate",
-        ):
-            bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
-            if bad.size:
-                text = texts[int(bad[0])][:80]
-                raise CheckpointError(f"{encoder.name} gives numbers that are not finite: {text!r}")
-            yield block, cut
-            cut = 0
+    read: deque[str] = deque()
+    blocks = encoder.encode_stream(
+        _noted(sentences, read),
+        chunk=_CHUNK,
+        batch_tokens=settings.batch_tokens,
+        normalize=settings.normalize,
+        precision=settings.precision,
+        on_overflow="truncate",
+    )
+    for block in blocks:
+        texts = [read.popleft() for _ in block]
+        bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
+        if bad.size:
+            text = texts[int(bad[0])][:80]
+            raise CheckpointError(f"{encoder.name} gives numbers that are not finite: {text!r}")
+        yield block, _truncated(encoder, texts)
+
+
+def _noted(sentences: Iterable[str], read: deque[str]) -> Iterator[str]:
+    """The sentences, each put into ``read`` as well; an encoder reads ahead of its rows."""
+    for sentence in sentences:
+        read.append(sentence)
+        yield sentence
 
 
 def _truncated(encoder: TextEncoder, texts: list[str]) -> int:

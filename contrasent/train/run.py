@@ -19,13 +19,13 @@ from contrasent.config import Recipe
 from contrasent.evaluate.sts import StsTasks
 from contrasent.files import write_text
 from contrasent.model.checkpoint import INFO_FILE
+from contrasent.memory import give_back_freed_memory
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import resolve_precision
 from contrasent.records import Record, write_records
 from contrasent.train import log
 from contrasent.train.folder import RunFolder
 from contrasent.train.loop import Step, Training, run, trained
-from contrasent.train.memory import give_back_freed_memory
 from contrasent.train.start import Parts, complete, prepare, start_encoder
 from contrasent.train.state import Progress, load_state, save_state
 

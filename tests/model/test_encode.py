@@ -1,4 +1,5 @@
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import torch
 from tiny_models import SENTENCES
 
 from contrasent.errors import ConfigError, DataError
+from contrasent.model import encoding
 from contrasent.model.encoding import by_length
 
 MANY = [f"{a} {b}" for a, b in itertools.product(SENTENCES, ["", "dog", "the cat sits"])]
@@ -55,6 +57,68 @@ def test_a_stream_gives_chunks_in_order_and_reads_no_further_than_it_must(
     parts = [first, *stream]
     assert [len(p) for p in parts[:-1]] == [chunk] * (len(parts) - 1)
     np.testing.assert_allclose(np.concatenate(parts), rows, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 10, 1000])
+def test_tokenizing_ahead_changes_no_bit(chunk, tiny_encoder, monkeypatch):
+    settings = {"chunk": chunk, "precision": "fp32"}
+    expected = list(tiny_encoder.encode_stream(iter(MANY), **settings))
+    monkeypatch.setattr(encoding, "overlaps", lambda _: True)
+    found = list(tiny_encoder.encode_stream(iter(MANY), **settings))
+    assert len(found) == len(expected)
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_an_error_of_the_source_comes_after_the_rows_before_it(
+    overlaps, tiny_encoder, rows, monkeypatch
+):
+    monkeypatch.setattr(encoding, "overlaps", lambda _: overlaps)
+
+    def source():
+        yield from MANY[:8]
+        raise OSError("the disk is gone")
+
+    stream = tiny_encoder.encode_stream(source(), chunk=4, precision="fp32")
+    np.testing.assert_allclose(next(stream), rows[:4], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(next(stream), rows[4:8], rtol=0, atol=1e-6)
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(stream)
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_a_bad_sentence_comes_after_the_rows_before_it(overlaps, tiny_encoder, monkeypatch):
+    monkeypatch.setattr(encoding, "overlaps", lambda _: overlaps)
+    stream = tiny_encoder.encode_stream(iter(["a", "b", "c", None]), chunk=2)
+    assert len(next(stream)) == 2
+    with pytest.raises(DataError, match="sentence 3 is NoneType"):
+        next(stream)
+
+
+def test_a_stream_that_is_closed_early_leaves_no_thread(tiny_encoder, monkeypatch):
+    monkeypatch.setattr(encoding, "overlaps", lambda _: True)
+    before = threading.active_count()
+    stream = tiny_encoder.encode_stream(itertools.cycle(MANY), chunk=4)
+    next(stream)
+    assert threading.active_count() == before + 1
+    stream.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("together", [1, 2, 1000])
+def test_rows_may_be_copied_from_the_device_many_batches_at_once(
+    together, tiny_encoder, rows, monkeypatch
+):
+    monkeypatch.setattr(encoding, "_BATCHES_ON_A_CPU", together)
+    found = tiny_encoder.encode(MANY, batch_tokens=20, precision="fp32")
+    np.testing.assert_allclose(found, rows, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [list, iter])
+def test_encode_joins_the_chunks_of_a_long_input(kind, tiny_encoder, rows, monkeypatch):
+    monkeypatch.setattr("contrasent.model.encoder._CHUNK", 4)
+    found = tiny_encoder.encode(kind(MANY), precision="fp32")
+    np.testing.assert_allclose(found, rows, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("nothing", [[], (), iter([])])
@@ -203,7 +267,7 @@ def test_a_batch_holds_no_more_padded_tokens_than_its_budget():
         assert len(numbers) == 1 or len(numbers) * longest <= 24
         seen += [int(n) for n in numbers]
     assert sorted(seen) == list(range(10))
-    assert [lengths[n] for n in seen] == sorted(lengths)
+    assert [lengths[n] for n in seen] == sorted(lengths, reverse=True)
 
 
 def test_progress_is_drawn_on_standard_error_only_when_asked(tiny_encoder, capsys):

@@ -70,6 +70,10 @@ class Backbone(nn.Module, ABC):
         """A promise that no weight changes inside: what is made of them may be kept."""
         return nullcontext()
 
+    def serving(self) -> AbstractContextManager[None]:
+        """:meth:`unchanging` for long, and for single sentences: what they need may be made."""
+        return self.unchanging()
+
     def set_dropout(self, rate: float) -> None:
         """Give every dropout of the transformer the same rate."""
         for module in self.model.modules():

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
+from contrasent.model.backbones.alone import Serving
 from contrasent.model.backbones.attention import attention
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.blocks import Blocks
@@ -47,6 +48,7 @@ class PackedBert(Backbone):
         self._layers = layers_of(model)
         self._kept: dict[torch.dtype, list[LayerWeights]] | None = None
         self._users = 0
+        self._serving = Serving(self._layers, self.heads)
 
     @override
     def forward(
@@ -56,10 +58,12 @@ class PackedBert(Backbone):
         device_type = batch.token_ids.device.type
         narrow = torch.is_autocast_enabled(device_type)
         dtype = torch.get_autocast_dtype(device_type) if narrow else self.model.dtype
+        if not self.training and self._serving.takes(batch, dtype):
+            return self._alone(batch, wanted, dtype)
         with torch.autocast(device_type, enabled=False):
             blocks = Blocks.of(batch, self.heads, round_rows=narrow and device_type == "cpu")
             tokens = len(batch.token_ids)
-            state = self._embed(batch, blocks)
+            state = self._embed(batch.token_ids, blocks.positions)
             found = {0: state}
             state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
             weights = self._weights(dtype)
@@ -70,10 +74,19 @@ class PackedBert(Backbone):
                     found[number] = state if cut else state[:tokens]
         return {layer: found[number] for layer, number in wanted.items()}
 
-    def _embed(self, batch: Batch, blocks: Blocks) -> Tensor:
+    def _alone(
+        self, batch: Batch, wanted: dict[int, int], dtype: torch.dtype
+    ) -> dict[int, Tensor]:
+        """The states of a single sentence, while serving."""
+        with torch.autocast(batch.token_ids.device.type, enabled=False):
+            state = self._embed(batch.token_ids, torch.arange(len(batch.token_ids)))
+            found = self._serving.alone(dtype)(state, list(wanted.values()))
+        return {layer: found[number] for layer, number in wanted.items()}
+
+    def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         part: Any = self.model.embeddings
-        state = part.word_embeddings(batch.token_ids)
-        state = state + part.position_embeddings(blocks.positions + self.first_position)
+        state = part.word_embeddings(token_ids)
+        state = state + part.position_embeddings(positions + self.first_position)
         if hasattr(part, "token_type_embeddings"):
             state = state + part.token_type_embeddings.weight[0]
         return dropout(part.LayerNorm(state), self._rate(part.dropout))
@@ -133,6 +146,12 @@ class PackedBert(Backbone):
             with _COUNTING:
                 self._users -= 1
                 self._kept = self._kept if self._users else None
+
+    @override
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        with self.unchanging(), self._serving:
+            yield
 
     def _weights(self, dtype: torch.dtype) -> list[LayerWeights]:
         """The matrices of all layers in ``dtype``."""

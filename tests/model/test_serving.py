@@ -1,0 +1,160 @@
+"""While an encoder serves, a single sentence takes another way; it must lead to the same vector."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tiny_models import FAMILY, SENTENCES, config_of, save_tiny, transformer
+
+from contrasent.data.batch import pack
+from contrasent.model.backbones.alone import Alone
+from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.pooling import POOLERS
+
+LENGTHS = (1, 2, 15, 16, 17, 31, 64)
+
+
+def one_by_one(encoder, **settings):
+    return np.concatenate([encoder.encode([s], **settings) for s in SENTENCES])
+
+
+def modes(encoder):
+    return {name: part.training for name, part in encoder.named_modules()}
+
+
+@pytest.mark.parametrize("tokens", LENGTHS)
+@pytest.mark.parametrize("model_type", FAMILY)
+def test_states_equal_those_of_transformers(model_type, tokens):
+    model = transformer(config_of(model_type, 50))
+    backbone = PackedBert(model).eval()
+    ids = torch.arange(tokens) % 40 + 5
+    with torch.no_grad(), backbone.serving():
+        found = backbone(pack([ids.tolist()]), (0, 1, -1))
+        expected = model(ids[None], output_hidden_states=True).hidden_states
+    for layer, state in found.items():
+        torch.testing.assert_close(state, expected[layer][0], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
+def test_every_activation_is_the_models_own(activation):
+    model = transformer(config_of("bert", 50, hidden_act=activation))
+    backbone = PackedBert(model).eval()
+    with torch.no_grad(), backbone.serving():
+        found = backbone(pack([[5, 6, 7]]))[-1]
+        expected = model(torch.tensor([[5, 6, 7]])).last_hidden_state[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("pooler", POOLERS)
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 0.1)])
+def test_a_sentence_has_the_same_vector_while_serving(pooler, precision, tolerance, tiny_bert):
+    encoder = SentenceEncoder.load(tiny_bert, pooler=pooler, head="none", device="cpu")
+    rows = encoder.encode(SENTENCES, precision=precision)
+    with encoder.serving() as serving:
+        assert serving is encoder
+        alone = one_by_one(encoder, precision=precision)
+        together = encoder.encode(SENTENCES, precision=precision)
+    assert np.array_equal(together, rows)
+    np.testing.assert_allclose(alone, rows, rtol=0, atol=tolerance)
+    cosine = (alone * rows).sum(1) / np.linalg.norm(alone, axis=1) / np.linalg.norm(rows, axis=1)
+    assert cosine.min() > 0.999
+
+
+def test_single_sentences_take_their_own_way_and_only_while_serving(tiny_encoder, monkeypatch):
+    made = []
+    monkeypatch.setattr(Alone, "__init__", lambda *arguments: made.append(arguments[-1]))
+    monkeypatch.setattr(Alone, "__call__", lambda _, state, wanted: dict.fromkeys(wanted, state))
+    tiny_encoder.encode(["dog"], precision="fp32")
+    assert made == []
+    with tiny_encoder.serving(), tiny_encoder.serving():
+        tiny_encoder.encode(["dog", "cat"], precision="fp32")
+        assert made == []
+        tiny_encoder.encode(["dog"], precision="fp32")
+        tiny_encoder.encode(["cat"], precision="fp32")
+        assert made == [torch.float32]
+    with tiny_encoder.serving():
+        tiny_encoder.encode(["dog"], precision="fp32")
+    assert made == [torch.float32] * 2
+    tiny_encoder.encode(["dog"], precision="fp32")
+    assert made == [torch.float32] * 2
+
+
+def test_weights_that_change_between_two_times_of_serving_are_noticed(tiny_encoder):
+    with tiny_encoder.serving():
+        before = one_by_one(tiny_encoder, precision="fp32")
+    for parameter in tiny_encoder.parameters():
+        parameter.data.mul_(1.5)
+    with tiny_encoder.serving():
+        after = one_by_one(tiny_encoder, precision="fp32")
+    np.testing.assert_allclose(
+        after, tiny_encoder.encode(SENTENCES, precision="fp32"), rtol=0, atol=1e-5
+    )
+    assert np.abs(after - before).max() > 1e-2
+
+
+def test_modes_are_those_of_evaluation_inside_and_put_back_after(tiny_encoder):
+    expected = tiny_encoder.encode(["a dog"], precision="fp32")
+    tiny_encoder.train()
+    tiny_encoder.backbone.model.embeddings.eval()
+    before = modes(tiny_encoder)
+    with pytest.raises(KeyError), tiny_encoder.serving():
+        assert not any(modes(tiny_encoder).values())
+        row = tiny_encoder.encode(["a dog"], precision="fp32")
+        raise KeyError
+    assert modes(tiny_encoder) == before
+    assert not tiny_encoder.is_serving
+    np.testing.assert_allclose(row, expected, rtol=0, atol=1e-5)
+
+
+def test_the_last_that_leaves_puts_the_modes_back(tiny_encoder):
+    tiny_encoder.train()
+    before = modes(tiny_encoder)
+    first, second = tiny_encoder.serving(), tiny_encoder.serving()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not any(modes(tiny_encoder).values())
+    second.__exit__(None, None, None)
+    assert modes(tiny_encoder) == before
+
+
+def test_afterwards_the_encoder_can_be_trained(tiny_encoder):
+    with tiny_encoder.serving():
+        tiny_encoder.encode(["dog"])
+    encoded = tiny_encoder.train()(pack([[2, 7, 3]]))
+    encoded.pooled.sum().backward()
+    assert all(p.grad is not None for p in tiny_encoder.parameters())
+
+
+def test_threads_may_serve_at_once(tiny_encoder):
+    expected = tiny_encoder.encode(SENTENCES, precision="fp32")
+
+    def serve(_):
+        with tiny_encoder.serving():
+            return one_by_one(tiny_encoder, precision="fp32")
+
+    with ThreadPoolExecutor(4) as pool:
+        for rows in pool.map(serve, range(12)):
+            np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-5)
+    assert not tiny_encoder.is_serving
+
+
+def test_an_encoder_of_another_family_serves_as_it_encodes(tmp_path):
+    folder = save_tiny(tmp_path / "bert")
+    config = transformers.AlbertConfig(
+        vocab_size=len((folder / "tokenizer.json").read_text()),
+        embedding_size=16,
+        max_position_embeddings=64,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+    )
+    transformer(config).save_pretrained(folder)
+    encoder = SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu")
+    expected = encoder.encode(["a dog"], precision="fp32")
+    with encoder.serving():
+        assert np.array_equal(encoder.encode(["a dog"], precision="fp32"), expected)
