@@ -1,70 +1,67 @@
 """Encoding speed and exactness: ``python -m benchmarks.encode``.
 
-Each side's ``encode`` as a user calls it, from strings to a numpy matrix, and beside it the lowest
-cosine of any sentence's vector with the peer's in fp32.
+Each side's ``encode`` as a user calls it, from strings to a matrix, and beside it the lowest cosine
+of any sentence's embedding with ours in fp32.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
-from functools import partial
+import sys
+from collections.abc import Sequence
 
-import numpy as np
-import torch
+from benchmarks import contestants, options
+from benchmarks.flops import forward_flops
+from benchmarks.material import Material, gathered
+from benchmarks.race import Race, run, shapes_of
+from benchmarks.remote import Process, Start
+from benchmarks.results import Result
 
-from benchmarks.measure import Contestant, interleaved, report, sentences
-from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.hub import resolve
+_ROWS = 4096
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Result:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--encoder", default="all-MiniLM-L6-v2")
-    parser.add_argument("--data", help="sentences, one per line; default: the quickstart's")
-    parser.add_argument("--sentences", type=int, default=1024, help="sentences of a round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peer", default="sentence-transformers")
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
-    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+    parser = options.parser("encode", __doc__, peers=contestants.PEERS)
+    options.add_texts(parser)
+    options.add_engines(parser)
+    parser.add_argument("--pooler", choices=("cls", "mean"), help="else the encoder's own")
+    parser.add_argument("--sentences", type=int, default=4096, help="sentences of a round")
+    given = parser.parse_args(arguments)
+    with gathered(given.encoder, given.data, given.sentences) as material:
+        result = run(_race(given, material), material.place, start)
+    options.publish(result, given.json)
+    return result
 
-    texts = sentences(arguments.data, arguments.sentences)
-    encoder = SentenceEncoder.load(arguments.encoder)
-    ways = {
-        "contrasent auto": partial(encoder.encode, texts),
-        "contrasent fp32": partial(encoder.encode, texts, precision="fp32"),
+
+def _race(given: argparse.Namespace, material: Material) -> Race:
+    settings = {
+        "folder": str(material.encoder),
+        "texts": material.texts_file,
+        "pooler": given.pooler,
     }
-    if arguments.peer != "none":
-        from sentence_transformers import SentenceTransformer
-
-        folder = str(resolve(arguments.encoder))
-        ways[f"{arguments.peer} bf16"] = partial(
-            SentenceTransformer(folder).bfloat16().encode, texts, convert_to_tensor=True
-        )
-        ways[f"{arguments.peer} default"] = partial(SentenceTransformer(folder).encode, texts)
-    reference = list(ways)[-1]
-    speeds = interleaved(
-        [Contestant(name, way, len(texts)) for name, way in ways.items()],
-        reference,
-        arguments.rounds,
+    backends = options.chosen(given.peer, contestants.PEERS)
+    engines = options.chosen(given.engine, options.ENGINES)
+    ours = contestants.ours("Encode", settings, engines)
+    peers = contestants.sentence_transformers("Encode", settings, backends, given.peer_python)
+    lengths = material.lengths()
+    flops = forward_flops(material.model, lengths, first_only=given.pooler == "cls")
+    return Race(
+        title="encoding",
+        setting={
+            "encoder": given.encoder,
+            "sentences": given.sentences,
+            "tokens on average": round(sum(lengths) / len(lengths), 1),
+        },
+        specs=[*ours, *peers],
+        references=[spec.name for spec in peers],
+        rounds=given.rounds,
+        flops=lambda _: flops,
+        shapes=shapes_of(material.model, min(_ROWS, sum(lengths)), backward=False),
+        profiled=[spec.name for spec in (*ours, *peers) if spec.bits],
+        compared=contestants.EXACT,
     )
-    setting = {
-        "encoder": arguments.encoder,
-        "sentences": len(texts),
-        "threads": torch.get_num_threads(),
-    }
-    for name, way in ways.items():
-        setting[f"lowest cosine of {name}"] = f"{_lowest_cosine(way(), ways[reference]()):.6f}"
-    report("encoding", speeds, setting, arguments.json)
-
-
-def _lowest_cosine(found: np.ndarray | torch.Tensor, exact: np.ndarray) -> float:
-    rows = found.float().numpy() if isinstance(found, torch.Tensor) else found
-    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(exact, axis=1)
-    return float(((rows * exact).sum(axis=1) / lengths).min())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(options.guarded(main))

@@ -1,133 +1,98 @@
 """Training speed: ``python -m benchmarks.train``.
 
-Both sides train on the same sentences with batches of the same size, 32 tokens, dropout on,
-AdamW, clipping at 1. The peer runs its own tokenisation, padding and
-MultipleNegativesRankingLoss in a bare loop, without its trainer, which would only cost it time.
-One sentence is one example: it goes through the encoder twice on both sides.
+All contestants train on the same sentences, in the same batches of the same size, cut at the same
+length, with dropout, AdamW and clipping at 1. One sentence is one example: it goes through the
+encoder twice. The peers run their own tokenisation and padding.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
-from collections.abc import Callable
-from functools import partial
-from itertools import cycle
-from pathlib import Path
-from tempfile import TemporaryDirectory
+import sys
+from collections.abc import Sequence
 
-import torch
-from torch import nn
+from benchmarks import options
+from benchmarks.flops import step_flops
+from benchmarks.material import Material, gathered
+from benchmarks.race import Race, run, shapes_of
+from benchmarks.remote import Process, Spec, Start
+from benchmarks.results import Result
+from benchmarks.rounds import WARM_UP
 
-from benchmarks.measure import Contestant, interleaved, report, sentences
-from contrasent import objectives
-from contrasent.config import TrainSettings
-from contrasent.data.loader import Loader
-from contrasent.data.store import tokenize
-from contrasent.data.text import open_examples
-from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.hub import resolve
-from contrasent.train.loop import Training, run, trained
-from contrasent.train.state import Progress
-
-TOKENS, RATE = 32, 3e-5
+PEERS = {"sentence-transformers": "st", "transformers padded": "padded"}
+POOLERS = ("cls", "mean")
+_PROFILED_ROUNDS = 1
 
 
-def ours(
-    name: str, texts: list[str], batch_size: int, steps: int, precision: str
-) -> Callable[[], None]:
-    """Our loop, from the token store to the update."""
-    from accelerate import Accelerator
-
-    encoder = SentenceEncoder.load(name, pooler="mean")
-    objective = objectives.build("simcse", {"head": "none"}, width=encoder.width, data_views=1)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "text.txt"
-        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
-        store = tokenize(open_examples(str(path)), encoder.tokenizer, TOKENS, cache_dir=folder)
-        loader = Loader(store, batch_size=batch_size, seed=0, views=2)
-        batches = [loader.batch(step) for step in range(loader.steps_per_epoch)]
-    optimizer = torch.optim.AdamW(trained(encoder, objective), lr=RATE, fused=True)
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    training = Training(
-        encoder, objective, optimizer, accelerator, TrainSettings(), precision, len(batches)
-    )
-    position = cycle(range(0, len(batches), steps))
-
-    def some_steps() -> None:
-        start = next(position)
-        run(training, iter(batches[start : start + steps]), Progress(), lambda _: True)
-
-    return some_steps
-
-
-def peer(
-    name: str, texts: list[str], batch_size: int, steps: int, precision: str
-) -> Callable[[], None]:
-    """sentence-transformers' model, tokenisation and loss."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
-
-    model = SentenceTransformer(str(resolve(name)))
-    model.max_seq_length = TOKENS
-    loss = MultipleNegativesRankingLoss(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
-    device = model.device
-
-    position = cycle(range(0, len(texts), batch_size * steps))
-
-    def some_steps() -> None:
-        model.train()
-        first = next(position)
-        for start in range(first, first + batch_size * steps, batch_size):
-            batch = texts[start : start + batch_size]
-            views = [model.tokenize(batch) for _ in range(2)]
-            features = [
-                {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in view.items()}
-                for view in views
-            ]
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-                value = loss(features, None)
-            value.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-    return some_steps
-
-
-def main() -> None:
+def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Result:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--encoder", default="all-MiniLM-L6-v2")
-    parser.add_argument("--data", help="sentences, one per line; default: the quickstart's")
+    parser = options.parser("train", __doc__, peers=list(PEERS))
+    options.add_texts(parser)
+    parser.add_argument("--pooler", choices=POOLERS, default="mean", help="of all contestants")
+    parser.add_argument("--precisions", default="bf16,fp32", help="of each contestant")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=6, help="steps of a round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peer", default="sentence-transformers")
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
-    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+    parser.add_argument("--tokens", type=int, default=32, help="longer sentences are cut")
+    parser.add_argument("--steps", type=int, default=3, help="steps of a round")
+    given = parser.parse_args(arguments)
+    rounds = WARM_UP + given.rounds + _PROFILED_ROUNDS
+    # Every step has a batch of its own, as in training: no two have the same number of tokens.
+    needed = given.batch_size * given.steps * rounds
+    with gathered(given.encoder, given.data, needed) as material:
+        result = run(_race(given, material), material.place, start)
+    options.publish(result, given.json)
+    return result
 
-    per_round = arguments.batch_size * arguments.steps
-    # Every round has batches of its own, as in training: no two have the same number of tokens.
-    texts = sentences(arguments.data, per_round * (arguments.rounds + 1))
-    make = partial(Contestant, sentences=per_round)
-    given = (arguments.encoder, texts, arguments.batch_size, arguments.steps)
-    contestants = [make(f"contrasent {p}", ours(*given, p)) for p in ("bf16", "fp32")]
-    if arguments.peer != "none":
-        contestants += [make(f"{arguments.peer} {p}", peer(*given, p)) for p in ("bf16", "fp32")]
-    speeds = interleaved(
-        contestants, contestants[-2 if len(contestants) > 2 else 0].name, arguments.rounds
-    )
-    setting = {
-        "encoder": arguments.encoder,
-        "batch": arguments.batch_size,
-        "tokens": TOKENS,
-        "threads": torch.get_num_threads(),
+
+def _race(given: argparse.Namespace, material: Material) -> Race:
+    precisions = given.precisions.split(",")
+    peers = options.chosen(given.peer, list(PEERS))
+    jobs = {"contrasent": "ours"} | {name: PEERS[name] for name in peers}
+    settings = {
+        "folder": str(material.encoder),
+        "texts": material.texts_file,
+        "batch_size": given.batch_size,
+        "steps": given.steps,
+        "tokens": given.tokens,
+        "pooler": given.pooler,
     }
-    report("training", speeds, setting, arguments.json)
+    specs = [
+        Spec(
+            name=f"{name} {precision}",
+            job=f"benchmarks.jobs.{module}:Train",
+            settings={**settings, "precision": precision},
+            other_python=given.peer_python,
+            bits=options.PRECISION_BITS[precision],
+        )
+        for name, module in jobs.items()
+        for precision in precisions
+    ]
+    lengths = material.lengths(given.tokens)
+    per_round = given.batch_size * given.steps
+
+    def flops(number: int) -> float:
+        of_round = lengths[number * per_round : (number + 1) * per_round]
+        return 2 * step_flops(material.model, of_round, first_only=given.pooler == "cls")
+
+    tokens_of_a_step = 2 * given.batch_size * sum(lengths) // len(lengths)
+    return Race(
+        title="training",
+        setting={
+            "encoder": given.encoder,
+            "batch": given.batch_size,
+            "pooler": given.pooler,
+            "tokens at most": given.tokens,
+            "tokens on average": round(sum(lengths) / len(lengths), 1),
+            "steps of a round": given.steps,
+        },
+        specs=specs,
+        # The peer's default first.
+        references=[f"{name} {precision}" for name in peers[:1] for precision in precisions[::-1]],
+        rounds=given.rounds,
+        flops=flops,
+        shapes=shapes_of(material.model, tokens_of_a_step, backward=True),
+        profiled=[spec.name for spec in specs],
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(options.guarded(main))

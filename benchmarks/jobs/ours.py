@@ -1,0 +1,188 @@
+"""contrasent, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.jobs import Values, read_texts, share, wait_for_device
+from contrasent import objectives
+from contrasent.config import TrainSettings
+from contrasent.data.loader import Loader
+from contrasent.data.store import tokenize
+from contrasent.data.text import open_examples
+from contrasent.evaluate.run import load_available
+from contrasent.evaluate.sts import StsTasks
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.train.loop import Training, run
+from contrasent.train.readings import Step
+from contrasent.train.state import Progress
+from contrasent.train.update import trained
+
+
+class Train:
+    """The training loop, from the token store to the update.
+
+    The text is tokenized once, before the first round, as a run does.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        texts: str,
+        batch_size: int,
+        steps: int,
+        tokens: int,
+        pooler: str,
+        precision: str,
+    ) -> None:
+        from accelerate import Accelerator
+
+        accelerator = Accelerator(cpu=not torch.cuda.is_available())
+        encoder = SentenceEncoder.load(folder, pooler=pooler)
+        objective = objectives.build("simcse", {"head": "none"}, width=encoder.width, data_views=1)
+        with TemporaryDirectory() as cache:
+            path = Path(cache) / "text.txt"
+            path.write_text("\n".join(read_texts(texts)) + "\n", encoding="utf-8")
+            examples = open_examples(str(path))
+            store = tokenize(examples, encoder.tokenizer, tokens, cache_dir=cache)
+            self._loader = Loader(store, batch_size=batch_size, seed=0, shuffle=False, views=2)
+        settings = TrainSettings(batch_size=batch_size)
+        optimizer = torch.optim.AdamW(
+            trained(encoder, objective), lr=settings.learning_rate, fused=True
+        )
+        self._training = Training(
+            encoder=encoder,
+            objective=objective.to(accelerator.device),
+            optimizer=optimizer,
+            accelerator=accelerator,
+            settings=settings,
+            precision=precision,
+            steps=1_000_000,
+        )
+        self._steps = steps
+
+    def round(self, number: int) -> Values:
+        """Make the steps of a round, each of a batch that no other step has."""
+        first, sentences = number * self._steps, 0
+
+        def after_steps(steps: list[Step]) -> bool:
+            nonlocal sentences
+            sentences += sum(step.sentences for step in steps) // 2
+            return True
+
+        batches = self._loader.stream(first, first + self._steps)
+        run(self._training, batches, Progress(), lambda made: made == self._steps, after_steps)
+        wait_for_device()
+        return {"sentences": sentences}
+
+
+class Encode:
+    """``SentenceEncoder.encode``, from strings to a matrix."""
+
+    def __init__(
+        self,
+        folder: str,
+        texts: str,
+        precision: str = "auto",
+        pooler: str | None = None,
+        **loading: Any,
+    ) -> None:
+        self._encoder = SentenceEncoder.load(folder, pooler=pooler, **loading)
+        self._texts, self._precision = read_texts(texts), precision
+
+    def round(self, _number: int) -> Values:
+        """Embed all sentences."""
+        return {"sentences": len(self.rows())}
+
+    def rows(self) -> np.ndarray:
+        """``(N, D)``, an embedding for each sentence."""
+        return self._encoder.encode(self._texts, precision=self._precision)
+
+
+class One(Encode):
+    """``SentenceEncoder.encode`` of one sentence at a time, as a server calls it.
+
+    With ``serving``, under the promise that the weights stay as they are.
+    """
+
+    def __init__(self, calls: int, serving: bool = True, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._calls, self._serving = calls, serving
+
+    def round(self, number: int) -> Values:
+        """Time single calls, each of another sentence."""
+        seconds = []
+        with self._encoder.serving() if self._serving else nullcontext():
+            for text in share(self._texts, number, self._calls):
+                start = time.perf_counter()
+                self._encoder.encode([text], precision=self._precision)
+                seconds.append(time.perf_counter() - start)
+        return {"sentences": len(seconds), "calls": seconds}
+
+
+class Evaluate:
+    """``StsTasks.score``: each distinct sentence once, sorted by length."""
+
+    def __init__(self, folder: str, tasks: str, precision: str = "auto", **loading: Any) -> None:
+        self._encoder = SentenceEncoder.load(folder, **loading)
+        self._tasks = StsTasks(load_available(tasks.split(",")).tasks)
+        self._precision = self._encoder.backbone.resolve_precision(precision)
+
+    def round(self, _number: int) -> Values:
+        """Score the tasks."""
+        scores = self._tasks.score(self._encoder, precision=self._precision)
+        pairs = sum(len(subset.gold) for task in self._tasks.tasks for subset in task.subsets)
+        return {"sentences": 2 * pairs, "scores": scores}
+
+
+class EncodeFile:
+    """``contrasent encode``: a file of sentences to a matrix on disk."""
+
+    def __init__(self, folder: str, source: str, precision: str = "auto", **loading: Any) -> None:
+        self._encoder = SentenceEncoder.load(folder, **loading)
+        self._source, self._precision = source, precision
+
+    def round(self, _number: int) -> Values:
+        """Read, embed and write the whole file."""
+        from contrasent.search.parts import Settings
+        from contrasent.search.sentences import open_sentences
+        from contrasent.search.writer import write_embeddings
+
+        with TemporaryDirectory() as place, open_sentences(self._source) as sentences:
+            sentences.count()
+            output = Path(place) / "rows.npy"
+            written = write_embeddings(
+                self._encoder, sentences, output, Settings(precision=self._precision)
+            )
+        return {"sentences": written.rows}
+
+
+class TrainRun:
+    """``contrasent train`` on a file, nothing evaluated: what a whole run holds in memory."""
+
+    def __init__(self, folder: str, source: str, overrides: dict[str, Any]) -> None:
+        from contrasent.config import load_recipe
+
+        given = {"encoder.name": folder, "data.file": source, "data.drop_last": True}
+        quiet = {"evaluation.task": "none", "evaluation.final": "none"}
+        self._recipe = load_recipe("unsup-simcse", {**given, **quiet, **overrides})
+
+    def round(self, _number: int) -> Values:
+        """Train; the first step, which compiles, counts neither as sentences nor as time."""
+        from contrasent.train.run import train
+
+        with TemporaryDirectory() as place:
+            train(self._recipe, Path(place) / "run")
+            metrics = (Path(place) / "run" / "metrics.jsonl").read_text(encoding="utf-8")
+        rates = [json.loads(line)["sentences_per_second"] for line in metrics.splitlines()][1:]
+        size = self._recipe.train.batch_size
+        seconds = sum(2 * size / rate for rate in rates)
+        return {"sentences": size * len(rates), "seconds": seconds}

@@ -1,0 +1,138 @@
+"""Plain ``transformers`` on padded batches, which is what the reference SimCSE code runs.
+
+Training is its loop with bf16 autocast added on request, evaluation SentEval's batcher.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModel, AutoTokenizer
+
+from benchmarks.jobs import Values, read_texts, share, wait_for_device
+
+LEARNING_RATE, TEMPERATURE = 3e-5, 0.05
+
+
+class Padded:
+    """A transformer and its tokenizer; sentences padded to the longest of their batch."""
+
+    def __init__(self, folder: str, pooler: str, precision: str) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = AutoModel.from_pretrained(folder, add_pooling_layer=False).to(self.device)
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.pooler = pooler
+        self.narrow = precision == "bf16"
+
+    def pooled(self, texts: list[str], tokens: int | None, views: int = 1) -> Tensor:
+        """``(views * N, D)``, the embeddings of N sentences, all of them ``views`` times."""
+        inputs = self.tokenizer(
+            texts,
+            padding=True,
+            truncation=tokens is not None,
+            max_length=tokens,
+            return_tensors="pt",
+        ).to(self.device)
+        repeated = {name: value.repeat(views, 1) for name, value in inputs.items()}
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.narrow):
+            states: Tensor = self.model(**repeated).last_hidden_state
+        if self.pooler == "cls":
+            return states[:, 0].float()
+        mask: Tensor = repeated["attention_mask"].unsqueeze(-1)
+        return (states.float() * mask).sum(1) / mask.sum(1)
+
+
+class Train:
+    """The loop of unsupervised SimCSE: both views in one padded forward pass."""
+
+    def __init__(
+        self,
+        folder: str,
+        texts: str,
+        batch_size: int,
+        steps: int,
+        tokens: int,
+        pooler: str,
+        precision: str,
+    ) -> None:
+        self._padded = Padded(folder, pooler, precision)
+        self._padded.model.train()
+        parameters = self._padded.model.parameters()
+        self._optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
+        self._texts = read_texts(texts)
+        self._batch_size, self._steps, self._tokens = batch_size, steps, tokens
+
+    def round(self, number: int) -> Values:
+        """Make the steps of a round."""
+        texts = share(self._texts, number, self._batch_size * self._steps)
+        for start in range(0, len(texts), self._batch_size):
+            self._step(texts[start : start + self._batch_size])
+        wait_for_device()
+        return {"sentences": len(texts)}
+
+    def _step(self, batch: list[str]) -> None:
+        first, second = F.normalize(self._padded.pooled(batch, self._tokens, 2)).chunk(2)
+        target = torch.arange(len(batch), device=first.device)
+        loss = F.cross_entropy(first @ second.T / TEMPERATURE, target)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(self._padded.model.parameters(), 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A part of a task, in the order in which SentEval goes through it."""
+
+    first: list[str]
+    second: list[str]
+    gold: list[float]
+
+
+class Evaluate:
+    """SentEval's STS tasks: each part sorted by words, both sides in padded batches of 128."""
+
+    batch_size = 128
+
+    def __init__(self, folder: str, pairs: str, pooler: str, precision: str, tokens: int) -> None:
+        self._padded = Padded(folder, pooler, precision)
+        self._padded.model.eval()
+        self._tokens = tokens
+        tasks = json.loads(Path(pairs).read_text(encoding="utf-8"))
+        self._tasks = {name: [_sorted(part) for part in parts] for name, parts in tasks.items()}
+
+    def round(self, _number: int) -> Values:
+        """Score the tasks."""
+        scores, sentences = {}, 0
+        for name, parts in self._tasks.items():
+            cosines = np.concatenate([self._cosines(part) for part in parts])
+            gold = np.concatenate([part.gold for part in parts])
+            scores[name] = float(spearmanr(cosines, gold).statistic)
+            sentences += 2 * len(gold)
+        return {"sentences": sentences, "scores": scores}
+
+    def _cosines(self, part: Pairs) -> np.ndarray:
+        found = []
+        for start in range(0, len(part.gold), self.batch_size):
+            here = slice(start, start + self.batch_size)
+            with torch.inference_mode():
+                first = self._padded.pooled(part.first[here], self._tokens)
+                second = self._padded.pooled(part.second[here], self._tokens)
+                found.append(F.cosine_similarity(first, second).cpu().numpy())
+        return np.concatenate(found)
+
+
+def _sorted(part: Sequence[Sequence[object]]) -> Pairs:
+    """Sort ``(first, second, gold)`` by the words of both sentences, then by the score."""
+    rows = [(str(a), str(b), float(str(gold))) for a, b, gold in part]
+    rows.sort(key=lambda row: (len(row[0].split()), len(row[1].split()), row[2]))
+    first, second, gold = (list(column) for column in zip(*rows, strict=True))
+    return Pairs(first, second, gold)

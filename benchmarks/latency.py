@@ -1,0 +1,62 @@
+"""Time of one sentence, in process: ``python -m benchmarks.latency``.
+
+Each call embeds one sentence, another one every time, and ends when its numbers are there. A round
+is 200 calls; median and 99th percentile are over the calls of all counted rounds. Ours run inside
+``SentenceEncoder.serving``, and once more without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from benchmarks import contestants, options
+from benchmarks.material import Material, gathered
+from benchmarks.race import Race, run
+from benchmarks.remote import Process, Spec, Start
+from benchmarks.results import Result
+from benchmarks.rounds import WARM_UP
+
+CALLS = 200
+"""Of a round."""
+
+
+def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Result:
+    """Measure and report."""
+    parser = options.parser("latency", __doc__, peers=contestants.PEERS)
+    options.add_texts(parser)
+    options.add_engines(parser)
+    parser.add_argument("--calls", type=int, default=CALLS, help="calls of a round")
+    given = parser.parse_args(arguments)
+    needed = given.calls * (WARM_UP + given.rounds)
+    with gathered(given.encoder, given.data, needed) as material:
+        result = run(_race(given, material), material.place, start)
+    options.publish(result, given.json)
+    return result
+
+
+def _race(given: argparse.Namespace, material: Material) -> Race:
+    settings = {
+        "folder": str(material.encoder),
+        "texts": material.texts_file,
+        "calls": given.calls,
+    }
+    engines = options.chosen(given.engine, options.ENGINES)
+    backends = options.chosen(given.peer, contestants.PEERS)
+    ours = contestants.ours("One", settings, engines)
+    changing = {**settings, "serving": False}
+    if "torch" in engines:
+        ours.append(Spec("contrasent auto, not serving", "benchmarks.jobs.ours:One", changing))
+    peers = contestants.sentence_transformers("One", settings, backends, given.peer_python)
+    return Race(
+        title="latency of one sentence",
+        setting={"encoder": given.encoder, "calls": given.calls * given.rounds},
+        specs=[*ours, *peers],
+        references=[spec.name for spec in peers],
+        rounds=given.rounds,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(options.guarded(main))

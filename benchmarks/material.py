@@ -1,0 +1,102 @@
+"""What the contestants work on: sentences and an encoder's folder, the same for all of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.flops import Model
+from contrasent.data.tokens import Tokenizer
+from contrasent.errors import DataError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.hub import resolve
+
+RANDOM_BASE = "bert-base-random"
+"""BERT-base with random weights, made on the spot: as fast as the trained one."""
+
+_VOCABULARY_OF = "all-MiniLM-L6-v2"  # BERT's, uncased
+
+
+@dataclass(frozen=True)
+class Material:
+    """Sentences, an encoder, and a folder for what contestants exchange.
+
+    Attributes:
+        texts: the sentences.
+        encoder: the folder of the encoder.
+        place: a folder that goes when the benchmark is done.
+    """
+
+    texts: Sequence[str]
+    encoder: Path
+    place: Path
+
+    @cached_property
+    def texts_file(self) -> str:
+        """The sentences as a JSON list, for contestants to read."""
+        path = self.place / "texts.json"
+        path.write_text(json.dumps(list(self.texts)), encoding="utf-8")
+        return str(path)
+
+    @cached_property
+    def model(self) -> Model:
+        """The shape of the encoder."""
+        return Model.of(self.encoder)
+
+    def lengths(self, tokens: int | None = None) -> list[int]:
+        """Tokens of each sentence, cut at ``tokens``, special ones included."""
+        found, _ = Tokenizer.load(self.encoder).ids(self.texts, tokens)
+        return [len(ids) for ids in found]
+
+
+@contextmanager
+def gathered(encoder: str, source: str | None, count: int) -> Iterator[Material]:
+    """Find the encoder, and the first ``count`` sentences of ``source``."""
+    with TemporaryDirectory(prefix="contrasent-benchmark-") as place:
+        folder = Path(place)
+        found = random_base(folder / encoder) if encoder == RANDOM_BASE else resolve(encoder)
+        yield Material(sentences(source, count), found, folder)
+
+
+def sentences(source: str | None, count: int) -> list[str]:
+    """The first ``count`` sentences of a text file, by default of the text of the quickstart.
+
+    Blank lines are left out; a file that has fewer is read again.
+
+    Raises:
+        DataError: the file has no sentence.
+    """
+    path = Path(source or str(files("contrasent") / "quickstart_data" / "wikipedia.txt"))
+    opened = gzip.open if path.suffix == ".gz" else open
+    found: list[str] = []
+    with opened(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            if line.strip():
+                found.append(line.strip())
+            if len(found) == count:
+                return found
+    if not found:
+        raise DataError(f"{path} holds no sentence; name a text file with one per line")
+    return (found * (count // len(found) + 1))[:count]
+
+
+def random_base(folder: Path) -> Path:
+    """Write BERT-base with random weights, BERT's tokenizer and the pooler cls to ``folder``."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    tokenizer = Tokenizer.load(resolve(_VOCABULARY_OF))
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=tokenizer.vocabulary)
+    with TemporaryDirectory() as plain:
+        BertModel(config, add_pooling_layer=False).save_pretrained(plain)
+        tokenizer.save(plain)
+        SentenceEncoder.load(plain, pooler="cls", head="none", device="cpu").save(folder)
+    return folder

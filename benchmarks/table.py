@@ -1,0 +1,152 @@
+"""Tables of results: ``python -m benchmarks.table FILE.json ...``.
+
+With ``--update FILE.md``, the tables in that page are made anew: each stands between a line
+``<!-- table: results/NAME.json -->``, the path relative to the page, and ``<!-- end of table -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.results import Result, read
+from benchmarks.rounds import Entry, fraction, ratio, speed
+from contrasent.files import write_text
+
+_TABLE = re.compile(
+    r"(?P<head><!-- table: (?P<path>\S+) -->\n).*?(?P<tail><!-- end of table -->)", re.DOTALL
+)
+_PRODUCTS = ("matrix products", "attention products")
+_MEGA, _GIGA = 1e6, 1e9
+
+Cell = Callable[[Entry], str]
+
+
+def table(result: Result) -> str:
+    """The result as Markdown: a row per contestant, only the columns that have something."""
+    columns: dict[str, Cell] = {"sentences/s": _rate, "slowest - fastest": _range}
+    for reference in _compared(result):
+        columns[f"to {reference.name}"] = _ratio_to(reference)
+    columns |= {
+        "of the peak": _fraction(result),
+        "in matrix products": _share,
+        "lowest cosine": lambda entry: _fact(entry, "lowest cosine", "{:.5f}"),
+        "mean STS": lambda entry: _fact(entry, "mean STS", "{:.2f}"),
+        "median, ms": lambda entry: _quantile(entry, 50),
+        "p99, ms": lambda entry: _quantile(entry, 99),
+        "peak memory, MB": _memory,
+        "on the device, MB": _device_memory,
+    }
+    filled = {
+        name: cells
+        for name, cell in columns.items()
+        if any(cells := [cell(entry) for entry in result.entries])
+    }
+    rows = [["", *filled], ["---"] * (1 + len(filled))]
+    for number, entry in enumerate(result.entries):
+        rows.append([entry.name, *(cells[number] for cells in filled.values())])
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def setting_line(result: Result) -> str:
+    """What the result was measured with, in one line."""
+    parts = [f"{key} {value}" for key, value in result.setting.items()]
+    if result.peaks:
+        for name in ("bf16", "fp32"):
+            best = statistics.median(peak[name] for peak in result.peaks) / _GIGA
+            parts.append(f"peak {name} {best:,.0f} GFLOP/s")
+    parts += [f"without {name} ({why})" for name, why in result.left_out.items()]
+    return "; ".join(parts)
+
+
+def updated(text: str, folder: Path) -> str:
+    """The page ``text`` with all its tables made from the results, relative to ``folder``."""
+
+    def made(found: re.Match[str]) -> str:
+        path = folder / found["path"]
+        body = f"Not measured yet: `python -m benchmarks.all {path.stem}`.\n"
+        if path.is_file():
+            result = read(path)
+            body = f"{table(result)}\n{setting_line(result)}.\n"
+        return found["head"] + body + found["tail"]
+
+    return _TABLE.sub(made, text)
+
+
+def _compared(result: Result) -> list[Entry]:
+    """The peer's default, and the fastest of its entries if that is another one."""
+    peers = [result.entry(name) for name in result.references]
+    if not peers:
+        return []
+    fastest = max(peers, key=lambda entry: speed(entry).median)
+    return [peers[0], *([fastest] if fastest is not peers[0] else [])]
+
+
+def _rate(entry: Entry) -> str:
+    return f"{speed(entry).median:,.0f}" if entry.rounds else ""
+
+
+def _range(entry: Entry) -> str:
+    if not entry.rounds:
+        return ""
+    return f"{speed(entry).slowest:,.0f} - {speed(entry).fastest:,.0f}"
+
+
+def _ratio_to(reference: Entry) -> Cell:
+    return lambda entry: f"{ratio(entry, reference):.2f}"
+
+
+def _fraction(result: Result) -> Cell:
+    def cell(entry: Entry) -> str:
+        name = {16: "bf16", 32: "fp32"}.get(int(entry.facts.get("bits", 0)))
+        if name is None or not result.flops or not result.peaks:
+            return ""
+        peak = [found[name] for found in result.peaks]
+        return f"{fraction(entry, result.flops, peak):.2f}"
+
+    return cell
+
+
+def _share(entry: Entry) -> str:
+    shares = [share for kind, share in entry.kinds.items() if kind in _PRODUCTS]
+    return f"{sum(shares):.2f}" if entry.kinds else ""
+
+
+def _fact(entry: Entry, name: str, shape: str) -> str:
+    return shape.format(entry.facts[name]) if name in entry.facts else ""
+
+
+def _quantile(entry: Entry, percent: int) -> str:
+    calls = [seconds for found in entry.rounds for seconds in found.get("calls", [])]
+    if not calls:
+        return ""
+    return f"{1000 * statistics.quantiles(calls, n=100, method='inclusive')[percent - 1]:.2f}"
+
+
+def _memory(entry: Entry) -> str:
+    return f"{entry.memory / _MEGA:,.0f}" if entry.memory else ""
+
+
+def _device_memory(entry: Entry) -> str:
+    return f"{entry.device_memory / _MEGA:,.0f}" if entry.device_memory else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print tables, or put them into a page."""
+    parser = argparse.ArgumentParser(prog="benchmarks.table", description=__doc__)
+    parser.add_argument("results", nargs="*", help="JSON files that benchmarks wrote")
+    parser.add_argument("--update", metavar="FILE.md", help="make the tables of this page anew")
+    given = parser.parse_args(arguments)
+    for path in given.results:
+        result = read(path)
+        print(f"{result.title}: {setting_line(result)}\n\n{table(result)}")
+    if given.update:
+        page = Path(given.update)
+        write_text(page, updated(page.read_text(encoding="utf-8"), page.parent))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Every benchmark from its options to its table, in this process, with a tiny encoder."""
+
+import json
+import shlex
+import sys
+
+import pytest
+
+from benchmarks import all as all_of_them
+from benchmarks import encode, evaluate, latency, memory, options, train
+from benchmarks.material import RANDOM_BASE, random_base, sentences
+from benchmarks.remote import Here
+from benchmarks.results import read
+from contrasent.errors import ConfigError, DataError
+from contrasent.model.encoder import SentenceEncoder
+
+MINE = {"contrasent bf16", "contrasent fp32"}
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    animals, verbs = ("dog", "cat", "bird", "horse"), ("runs", "sits", "eats", "sees", "reads")
+    path.write_text("".join(f"the {a} {v} .\n" for a in animals for v in verbs), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def encoder(tiny_encoder, tmp_path):
+    tiny_encoder.save(tmp_path / "encoder")
+    return str(tmp_path / "encoder")
+
+
+@pytest.fixture
+def words(encoder, text):
+    return ["--encoder", encoder, "--data", str(text), "--rounds", "2"]
+
+
+def test_training(words, tmp_path, capsys):
+    path = tmp_path / "train.json"
+    peer = ["--peer", "transformers padded"]
+    size = ["--batch-size", "2", "--steps", "2"]
+    result = train.main([*words, *peer, *size, "--json", str(path)], start=Here)
+    names = {entry.name for entry in result.entries}
+    assert names == MINE | {"transformers padded bf16", "transformers padded fp32"}
+    assert result.references == ["transformers padded fp32", "transformers padded bf16"]
+    for entry in result.entries:
+        assert [found["sentences"] for found in entry.rounds] == [4, 4]
+        assert sum(entry.kinds.values()) >= 0.99
+        assert entry.kinds["matrix products"] > 0
+    # 4 sentences of 6 tokens ([CLS] the dog runs . [SEP]), two views each, in every round.
+    assert result.flops[0] == result.flops[1] > 0
+    assert all(peak["bf16"] >= peak["bf16_mix"] > 0 for peak in result.peaks)
+    assert read(path) == result
+    assert "| contrasent bf16 |" in capsys.readouterr().out
+
+
+def test_encoding(words, capsys):
+    more = ["--peer", "none", "--engine", "torch", "--sentences", "20"]
+    result = encode.main([*words, *more], start=Here)
+    assert [entry.name for entry in result.entries] == ["contrasent auto", "contrasent fp32"]
+    assert [found["sentences"] for found in result.entries[0].rounds] == [20, 20]
+    assert result.entries[1].facts["lowest cosine"] == pytest.approx(1)
+    assert result.entries[0].facts["lowest cosine"] > 0.99
+    assert "lowest cosine" in capsys.readouterr().out
+
+
+def test_evaluation_scores_the_same_on_both_sides(encoder, text, tmp_path):
+    lines = text.read_text(encoding="utf-8").splitlines()
+    pairs = tmp_path / "pairs.tsv"
+    rows = [f"{a}\t{b}\t{n % 5}" for n, (a, b) in enumerate(zip(lines, lines[3:], strict=False))]
+    pairs.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    given = ["--encoder", encoder, "--tasks", str(pairs), "--rounds", "1"]
+    result = evaluate.main([*given, "--engine", "torch"], start=Here)
+    scores = {entry.name: entry.facts["mean STS"] for entry in result.entries}
+    assert scores["contrasent fp32"] == pytest.approx(scores["SentEval fp32"], abs=1e-3)
+    assert {entry.rounds[0]["sentences"] for entry in result.entries} == {2 * len(rows)}
+
+
+def test_latency(words):
+    more = ["--peer", "none", "--engine", "torch", "--calls", "3"]
+    result = latency.main([*words, *more], start=Here)
+    assert [len(found["calls"]) for found in result.entries[0].rounds] == [3, 3]
+
+
+def test_memory_of_encoding(words):
+    result = memory.main(["encode", *words, "--sizes", "10,20"], start=Here)
+    assert [entry.name for entry in result.entries] == ["10 sentences", "20 sentences"]
+    assert [entry.rounds[1]["sentences"] for entry in result.entries] == [10, 20]
+    assert all(entry.memory for entry in result.entries)
+
+
+def test_memory_of_training(words, capsys):
+    more = ["--sizes", "2,8", "--examples", "16", "--set", "train.gradcache_chunk=4"]
+    result = memory.main(["train", *words[:-2], *more], start=Here)
+    assert [entry.rounds[0]["sentences"] for entry in result.entries] == [14, 8]
+    assert "train.gradcache_chunk 4" in capsys.readouterr().out
+
+
+def test_a_mistake_is_one_message(capsys):
+    def command(_):
+        raise ConfigError("no such thing")
+
+    assert options.guarded(command) == 2
+    assert capsys.readouterr().err == "error: no such thing\n"
+    with pytest.raises(ConfigError, match="unknown contestant 'onx'"):
+        options.chosen("torch,onx", options.ENGINES)
+    with pytest.raises(ConfigError, match="--rounds must be at least 1, not 0"):
+        latency.main(["--rounds", "0"], start=Here)
+
+
+def test_sentences_are_read_again_where_there_are_too_few(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text(" one \n\ntwo\n", encoding="utf-8")
+    assert sentences(str(path), 5) == ["one", "two", "one", "two", "one"]
+    assert sentences(str(path), 1) == ["one"]
+    path.write_text("\n", encoding="utf-8")
+    with pytest.raises(DataError, match="holds no sentence"):
+        sentences(str(path), 1)
+    assert len(set(sentences(None, 50))) == 50
+
+
+def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):
+    commands = {"train": train, "encode": encode, "evaluate": evaluate, "latency": latency}
+    commands["memory"] = memory
+    for name in all_of_them.COMMANDS:
+        line = all_of_them.command(name, tmp_path, data="d.txt", peer_python="python")
+        assert line[:2] == [sys.executable, "-m"]
+        module = commands[line[2].removeprefix("benchmarks.")]
+        reached = []
+
+        def stop(*found, reached=reached):
+            reached.append(found)
+            raise InterruptedError
+
+        monkeypatch.setattr(module, "gathered", stop)
+        with pytest.raises(InterruptedError):
+            module.main(line[3:])
+        assert reached and shlex.join(line)
+    with pytest.raises(SystemExit):
+        all_of_them.main(["no-such-benchmark"])
+
+
+@pytest.mark.acceptance
+def test_a_random_bert_base_has_the_shape_of_the_trained_one(tmp_path):
+    folder = random_base(tmp_path / RANDOM_BASE)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert (config["hidden_size"], config["num_hidden_layers"], config["vocab_size"]) == (
+        768,
+        12,
+        30522,
+    )
+    assert SentenceEncoder.load(folder).pooler == "cls"

@@ -1,0 +1,86 @@
+"""Results as JSON and as tables."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import table
+from benchmarks.all import COMMANDS
+from benchmarks.results import Result, read, write
+from benchmarks.rounds import Entry
+from contrasent.errors import DataError
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def made():
+    def rounds(*seconds):
+        return [{"sentences": 100, "seconds": taken} for taken in seconds]
+
+    ours = Entry("ours", rounds(0.5, 0.25, 0.5), kinds={"matrix products": 0.5, "softmax": 0.2})
+    ours.kinds["attention products"] = 0.1
+    ours.facts, ours.memory = {"bits": 16, "lowest cosine": 0.99987}, 512_000_000
+    return Result(
+        title="encoding",
+        setting={"encoder": "m"},
+        references=["default", "fast"],
+        entries=[ours, Entry("default", rounds(2, 2, 2)), Entry("fast", rounds(1, 1, 0.5))],
+        flops=[2e9, 2e9, 2e9],
+        peaks=[{"bf16": 8e9, "fp32": 2e9}] * 3,
+        left_out={"other": "No module named 'other'"},
+    )
+
+
+def test_a_table_has_the_columns_that_have_something():
+    assert table.table(made()) == (
+        "|  | sentences/s | slowest - fastest | to default | to fast | of the peak "
+        "| in matrix products | lowest cosine | peak memory, MB |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        "| ours | 200 | 200 - 400 | 4.00 | 2.00 | 0.50 | 0.60 | 0.99987 | 512 |\n"
+        "| default | 50 | 50 - 50 | 1.00 | 0.50 |  |  |  |  |\n"
+        "| fast | 100 | 100 - 200 | 2.00 | 1.00 |  |  |  |  |\n"
+    )
+    assert table.setting_line(made()) == (
+        "encoder m; peak bf16 8 GFLOP/s; peak fp32 2 GFLOP/s; "
+        "without other (No module named 'other')"
+    )
+
+
+def test_latencies_are_taken_over_the_calls_of_all_rounds():
+    result = made()
+    for entry in result.entries:
+        for number, found in enumerate(entry.rounds):
+            found["calls"] = [0.001 * (1 + number + 3 * k) for k in range(67)]  # 1 to 201 ms
+    assert "| 101.00 | 199.00 |" in table.table(result)
+
+
+def test_a_result_comes_back_from_its_file(tmp_path):
+    write(made(), tmp_path / "a.json")
+    assert read(tmp_path / "a.json") == made()
+    (tmp_path / "b.json").write_text('{"title": "x"}', encoding="utf-8")
+    with pytest.raises(DataError, match=r"b\.json is not a result"):
+        read(tmp_path / "b.json")
+
+
+def test_a_page_gets_new_tables_and_keeps_its_words(tmp_path, capsys):
+    write(made(), tmp_path / "a.json")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "words\n<!-- table: a.json -->\nold\n<!-- end of table -->\nmore\n", encoding="utf-8"
+    )
+    for _ in range(2):
+        table.main(["--update", str(page)])
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith("words\n<!-- table: a.json -->\n|  | sentences/s")
+        assert text.endswith("<!-- end of table -->\nmore\n")
+        assert "old" not in text
+    table.main([str(tmp_path / "a.json")])
+    assert table.table(made()) in capsys.readouterr().out
+
+
+def test_the_page_of_the_project_shows_its_results():
+    page = (DOCS / "performance.md").read_text(encoding="utf-8")
+    assert table.updated(page, DOCS) == page
+    for name in COMMANDS:
+        assert f"<!-- table: results/{name}.json -->" in page
+    assert {path.stem for path in (DOCS / "results").glob("*.json")} <= set(COMMANDS)
