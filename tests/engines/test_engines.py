@@ -1,0 +1,236 @@
+"""What holds for every engine that only encodes, and how an engine is chosen."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from command_line import refused, worked
+from tiny_models import SENTENCES, save_tiny
+
+from contrasent.errors import CheckpointError, ConfigError, MissingExtraError
+from contrasent.model import engines
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.engines import export
+from contrasent.records import read_records
+from contrasent.search.index import Index
+
+
+@pytest.fixture
+def load(tiny_bert):
+    def load(engine="onnx", **how):
+        return SentenceEncoder.load(
+            tiny_bert, **{"pooler": "mean", "head": "none", "engine": engine, **how}
+        )
+
+    return load
+
+
+def test_torch_is_the_usual_engine(load, tiny_bert):
+    usual = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    assert usual.engine == "torch"
+    assert load("torch", device="cpu").fingerprint() == usual.fingerprint()
+
+
+def test_a_fingerprint_tells_engines_and_weights_apart(load, tmp_path):
+    other = save_tiny(tmp_path / "other", seed=1)
+    names = ("torch", "onnx", "openvino")
+    mine = [load(name).fingerprint() for name in names]
+    others = [
+        SentenceEncoder.load(other, pooler="mean", head="none", engine=name).fingerprint()
+        for name in names
+    ]
+    assert len({*mine, *others}) == 6
+    assert [load(name).fingerprint() for name in names] == mine
+
+
+def test_an_unknown_engine_is_explained(load):
+    with pytest.raises(ConfigError, match=r"unknown engine 'onyx'; .* Did you mean 'onnx'\?"):
+        load("onyx")
+
+
+@pytest.mark.parametrize(
+    ("engine", "absent"), [("onnx", "onnxruntime"), ("openvino", "openvino"), ("onnx", "onnx")]
+)
+def test_a_missing_package_names_the_extra(load, engine, absent, monkeypatch):
+    find = engines.find_spec
+    monkeypatch.setattr(engines, "find_spec", lambda n: None if n == absent else find(n))
+    said = rf"'{engine}' needs {absent}: pip install 'contrasent\[{engine}\]'"
+    with pytest.raises(MissingExtraError, match=said):
+        load(engine)
+
+
+def test_other_engines_compute_on_the_cpu_only(load):
+    with pytest.raises(ConfigError, match="'onnx' computes on the CPU, not on 'cuda'"):
+        load(device="cuda")
+    assert load(device=torch.device("cpu")).device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("engine", ["onnx", "openvino"])
+def test_only_torch_trains_and_saves(load, engine, tmp_path):
+    encoder = load(engine)
+    for work in (encoder.train, lambda: encoder.backbone.set_dropout(0.1)):
+        with pytest.raises(ConfigError, match=f"{engine}' only encodes; to train, load with"):
+            work()
+    with pytest.raises(ConfigError, match=f"'{engine}' cannot be saved: .* engine 'torch'"):
+        encoder.save(tmp_path / "encoder")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_precision_that_an_engine_does_not_have_is_refused(load):
+    encoder = load()
+    with pytest.raises(ConfigError, match="'onnx' computes in fp32, not in bf16; leave"):
+        encoder.encode(SENTENCES, precision="bf16")
+    with pytest.raises(ConfigError, match="unknown precision 'fp23'"):
+        encoder.encode(SENTENCES, precision="fp23")
+    np.testing.assert_array_equal(
+        encoder.encode(SENTENCES, precision="fp32"), encoder.encode(SENTENCES)
+    )
+
+
+@pytest.fixture
+def counted(monkeypatch, tmp_path):
+    """An empty cache, and the files that were exported to it."""
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path))
+    made, write = [], export.export_onnx
+
+    def counting(backbone, path):
+        made.append(path)
+        write(backbone, path)
+
+    monkeypatch.setattr(export, "export_onnx", counting)
+    return made
+
+
+def entry(tmp_path):
+    (folder,) = (path for path in (tmp_path / "onnx").iterdir() if path.is_dir())
+    return folder
+
+
+def test_a_converted_file_is_made_once_for_all_engines_and_poolers(load, counted, tmp_path):
+    expected = load().encode(SENTENCES)
+    np.testing.assert_array_equal(load().encode(SENTENCES), expected)
+    load("openvino")
+    load("onnx", pooler="cls")
+    assert len(counted) == 1
+    assert {file.name for file in entry(tmp_path).iterdir()} == {"manifest.json", "model.onnx"}
+
+
+def test_other_weights_are_another_file(load, counted, tmp_path):
+    load()
+    other = save_tiny(tmp_path / "other", seed=1)
+    SentenceEncoder.load(other, pooler="mean", head="none", engine="onnx")
+    assert len(counted) == 2
+
+
+def truncated(folder):
+    file = folder / "model.onnx"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def flipped(folder):
+    file = folder / "model.onnx"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def without_model(folder):
+    (folder / "model.onnx").unlink()
+
+
+def with_empty_manifest(folder):
+    (folder / "manifest.json").write_text("{}")
+
+
+def with_torn_manifest(folder):
+    (folder / "manifest.json").write_text('{"sha256": {"model')
+
+
+@pytest.mark.parametrize(
+    "damage", [truncated, flipped, without_model, with_empty_manifest, with_torn_manifest]
+)
+def test_a_damaged_file_is_made_again(load, counted, tmp_path, damage):
+    expected = load().encode(SENTENCES)
+    damage(entry(tmp_path))
+    np.testing.assert_array_equal(load().encode(SENTENCES), expected)
+    assert len(counted) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_explained(load, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match=r"cannot keep a converted encoder in .*CONTRASENT_CACHE"):
+        load()
+
+
+def test_vectors_of_different_engines_do_not_mix(load, tmp_path):
+    torches, onnx = load("torch", device="cpu"), load()
+    index = Index.build(torches, SENTENCES, tmp_path / "index", precision="fp32")
+    said = r"engine torch, fingerprint .*, not with .*engine onnx.*cannot be compared"
+    with pytest.raises(CheckpointError, match=said):
+        index.search(onnx, ["a dog"], 1)
+
+
+@pytest.fixture
+def shelf(tmp_path, tiny_bert):
+    """A text file, scored pairs, and an encoder that says how it embeds."""
+    (tmp_path / "text.txt").write_text("".join(f"{s}\n" for s in SENTENCES))
+    pairs = [
+        f"{a}\t{b}\t{n % 4}\n"
+        for n, (a, b) in enumerate(zip(SENTENCES, SENTENCES[::-1], strict=True))
+    ]
+    (tmp_path / "pairs.tsv").write_text("".join(pairs))
+    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    encoder.save(tmp_path / "encoder")
+    return tmp_path
+
+
+def test_the_command_line_encodes_and_evaluates_with_an_engine(shelf):
+    model, engine = shelf / "encoder", ("--engine", "onnx")
+    worked("encode", model, shelf / "text.txt", shelf / "rows.npy", *engine)
+    expected = SentenceEncoder.load(model, device="cpu").encode(SENTENCES, precision="fp32")
+    np.testing.assert_allclose(np.load(shelf / "rows.npy"), expected, rtol=0, atol=1e-4)
+
+    for words in (engine, ()):
+        tasks = ("--tasks", shelf / "pairs.tsv", "--json", shelf / f"{len(words)}.jsonl")
+        worked("evaluate", model, *tasks, *words)
+    torches, onnx = (read_records(shelf / f"{n}.jsonl") for n in (0, 2))
+    assert {(r.engine, r.precision) for r in onnx} == {("onnx", "fp32")}
+    assert {(r.engine, r.precision) for r in torches} == {(None, "fp32")}
+    assert [r.value for r in onnx] == pytest.approx([r.value for r in torches], abs=1e-6)
+
+    told = json.loads(worked("similarity", model, "a dog", "the cat", "--json", *engine).out)
+    assert (told["engine"], told["precision"]) == ("onnx", "fp32")
+    said = refused("encode", model, shelf / "text.txt", shelf / "b.npy", "--engine", "opnvino")
+    assert "Did you mean 'openvino'?" in said
+    said = refused("evaluate", model, "--tasks", shelf / "pairs.tsv", "--engine", "opnvino")
+    assert "Did you mean 'openvino'?" in said
+
+
+def test_an_index_is_searched_with_the_engine_that_built_it(shelf):
+    index = shelf / "index"
+    worked("index", "build", shelf / "encoder", shelf / "text.txt", index, "--engine", "onnx")
+    assert json.loads(worked("index", "info", index, "--json").out)["engine"] == "onnx"
+    worked("index", "add", index, "-", stdin="a red bird\n")
+    hit = json.loads(worked("search", index, "a red bird", "--top-k", "1", "--json").out)
+    assert hit["text"] == "a red bird"
+    assert hit["score"] == pytest.approx(1)
+
+
+def test_shards_of_another_engine_are_not_continued(shelf, monkeypatch):
+    from contrasent.search import writer
+
+    words = ("encode", shelf / "encoder", shelf / "text.txt", shelf / "rows.npy")
+    with monkeypatch.context() as patched:
+
+        def killed(*_):
+            raise KeyboardInterrupt
+
+        patched.setattr(writer, "_join_npy", killed)
+        with pytest.raises(AssertionError):
+            worked(*words, "--precision", "fp32")
+    said = refused(*words, "--precision", "fp32", "--engine", "onnx")
+    assert "shards of an unfinished run with another encoder" in said
+    shutil.rmtree(shelf / ".rows.npy.parts")
