@@ -101,6 +101,15 @@ class TrainSettings:
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Of the matrix products; auto is bf16 where the hardware has it. Loss and weights are fp32."""
 
+    gradcache_chunk: PositiveInt | None = None
+    """Gradient caching, for batches beyond memory: sentences of average length that are encoded at
+    once, every view counted. The loss still sees the whole batch, the gradient is the same, dropout
+    included; a step takes 4/3 of the time. 128 is a good number; null encodes the batch at once."""
+
+    gradient_checkpointing: bool = False
+    """Keep only what goes into each layer, and compute the layer again for its gradient: less
+    memory for long sentences and large encoders, 4/3 of the time, the same gradient."""
+
     checkpoint_every: PositiveInt | None = None
     """Steps between states that --resume continues from; null takes evaluation.every."""
 

@@ -24,10 +24,13 @@ class Objective(nn.Module, ABC):
         views: how many sentences of each example it needs; data with one sentence per example
             gives it again as every view.
         layers: the token states it reads beside the embeddings, by layer number.
+        reads_tokens: it computes on the tokens themselves, with a transformer of its own say, so
+            that its memory grows with the batch.
     """
 
     views: int
     layers: tuple[int, ...] = ()
+    reads_tokens: bool = False
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch to encode, where it is not the one that the data gives."""

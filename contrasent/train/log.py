@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from contrasent.errors import ConfigError, MissingExtraError, pick
 from contrasent.files import write_text
-from contrasent.train.loop import Step
+from contrasent.train.readings import Step
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -7,42 +7,18 @@ from dataclasses import dataclass
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contrasent.config import TrainSettings
 from contrasent.data.batch import Batch
-from contrasent.errors import ContrasentError
 from contrasent.functional import alignment, uniformity
-from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.encoder import Encoded, SentenceEncoder
 from contrasent.model.precision import matrix_precision
 from contrasent.objectives.base import Objective
+from contrasent.train.gradcache import GradientCache
+from contrasent.train.readings import Measured, Readings, Step
 from contrasent.train.state import Progress
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What is known about one step once its update is made.
-
-    Attributes:
-        number: updates made before its loss was computed; 0 is the loss before any update.
-        loss: the sum of the terms.
-        terms: the objective's terms, weighted.
-        learning_rate: of its update.
-        gradient_norm: of all parameters together, before clipping.
-        alignment: of the embeddings of anchors and positives.
-        uniformity: of the anchors' embeddings.
-        sentences: sentences that went through the encoder, views counted.
-    """
-
-    number: int
-    loss: float
-    terms: dict[str, float]
-    learning_rate: float
-    gradient_norm: float
-    alignment: float
-    uniformity: float
-    sentences: int
+from contrasent.train.update import gradient_norm, learning_rate, trained, update
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +38,8 @@ def run(
     training: Training,
     batches: Iterator[Batch],
     progress: Progress,
-    after_step: Callable[[Step], bool],
+    is_due: Callable[[int], bool],
+    after_steps: Callable[[list[Step]], bool],
 ) -> None:
     """Train from ``progress.step`` on.
 
@@ -70,63 +47,48 @@ def run(
         training: what is trained, and how.
         batches: the batches from ``progress.step`` on.
         progress: moved on after each update.
-        after_step: told about each step; stops the run by returning False.
+        is_due: whether every step has to be known, and the weights seen, after so many updates.
+        after_steps: told about the steps that are known by now; on an accelerator the newest is
+            only when it is due. Stops the run by returning False.
 
     Raises:
         ContrasentError: the loss or the gradient is not finite.
     """
     encoder, objective, optimizer = training.encoder, training.objective, training.optimizer
-    parameters = trained(encoder, objective)
-    device = training.accelerator.device
+    settings, device = training.settings, training.accelerator.device
+    parameters, readings, embed = trained(encoder, objective), Readings(), _embedding(training)
     encoder.train()
     objective.train()
     for loaded in batches:
         batch = objective.prepare(loaded.to(device))
-        with matrix_precision(training.precision, device):
-            encoded = encoder(batch, objective.layers)
+        encoded, backward_through_encoder = embed(batch)
         terms = objective(encoded, batch)
         loss = torch.stack(list(terms.values())).sum()
         training.accelerator.backward(loss)
-        norm = nn.utils.clip_grad_norm_(parameters, training.settings.clip)
-        _refuse_not_finite(loss, norm, progress.step)
-        rate = learning_rate(training.settings, training.steps, progress.step)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        backward_through_encoder()
+        norm = gradient_norm(parameters)
 
         anchor, positive = encoded.pooled.detach()[:2]
-        step = Step(
-            number=progress.step,
-            loss=loss.item(),
-            terms={name: term.item() for name, term in terms.items()},
-            learning_rate=rate,
-            gradient_norm=norm.item(),
-            alignment=alignment(anchor, positive).item(),
-            uniformity=uniformity(anchor).item(),
-            sentences=batch.sentences,
-        )
+        near, even = alignment(anchor, positive), uniformity(anchor)
+        rate = learning_rate(settings, training.steps, progress.step)
+        measured = Measured(loss, norm, near, even, terms)
+        readings.send(progress.step, rate, batch.sentences, measured)
+        # Read before the update where that costs nothing, so that none is made with a NaN.
+        known = readings.take(everything=is_due(progress.step + 1))
+        update(optimizer, rate, norm, settings.clip)
         progress.step += 1
-        if not after_step(step):
+        if known and not after_steps(known):
             return
 
 
-def learning_rate(settings: TrainSettings, steps: int, step: int) -> float:
-    """The rate of update ``step`` of ``steps``: up from 0 in the warm-up, then down to 0."""
-    if step < settings.warmup_steps:
-        return settings.learning_rate * step / settings.warmup_steps
-    return settings.learning_rate * (steps - step) / max(1, steps - settings.warmup_steps)
+def _embedding(training: Training) -> Callable[[Batch], tuple[Encoded, Callable[[], None]]]:
+    """What embeds a batch, and gives what is to be called after the backward pass of the loss."""
+    encoder, precision = training.encoder, training.precision
+    if training.settings.gradcache_chunk is not None:
+        return GradientCache(encoder, training.settings.gradcache_chunk, precision).embed
 
+    def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
+        with matrix_precision(precision, batch.token_ids.device):
+            return encoder(batch, training.objective.layers), lambda: None
 
-def trained(encoder: nn.Module, objective: nn.Module) -> list[nn.Parameter]:
-    """The parameters that an update changes, in a fixed order."""
-    return [p for part in (encoder, objective) for p in part.parameters() if p.requires_grad]
-
-
-def _refuse_not_finite(loss: Tensor, norm: Tensor, step: int) -> None:
-    if not (loss.isfinite() and norm.isfinite()):
-        raise ContrasentError(
-            f"step {step}: the loss is {loss.item()} and the gradient norm {norm.item()}; nothing "
-            "was updated with them. Lower train.learning_rate, raise objective.temperature, or "
-            "use --train.precision fp32"
-        )
+    return embed

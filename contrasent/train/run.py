@@ -18,16 +18,18 @@ from accelerate.utils import ProjectConfiguration
 from contrasent.config import Recipe
 from contrasent.evaluate.sts import StsTasks
 from contrasent.files import write_text
-from contrasent.model.checkpoint import INFO_FILE
 from contrasent.memory import give_back_freed_memory
+from contrasent.model.checkpoint import INFO_FILE
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import resolve_precision
 from contrasent.records import Record, write_records
 from contrasent.train import log
 from contrasent.train.folder import RunFolder
-from contrasent.train.loop import Step, Training, run, trained
+from contrasent.train.loop import Training, run
+from contrasent.train.readings import Step
 from contrasent.train.start import Parts, complete, prepare, start_encoder
 from contrasent.train.state import Progress, load_state, save_state
+from contrasent.train.update import trained
 
 logger = logging.getLogger("contrasent")
 
@@ -151,14 +153,15 @@ class _Session:
         shown_progress = log.training_progress(first, steps, show_progress)
         with closing(self.metrics), self._trackers(), shown_progress as shown:
 
-            def after_step(step: Step) -> bool:
-                shown(step)
-                return self._after_step(step)
+            def after_steps(steps: list[Step]) -> bool:
+                for step in steps:
+                    shown(step)
+                return self._after_steps(steps)
 
             end = first if self.progress.ended else steps
             with closing(self.parts.loader.stream(first, end)) as batches:
                 self.watch.lap()
-                run(self.training, batches, self.progress, after_step)
+                run(self.training, batches, self.progress, self._is_due, after_steps)
 
     def finish(self, show_progress: bool) -> Result:
         """Save ``last``, score the start and the result, mark the run complete."""
@@ -182,26 +185,37 @@ class _Session:
         shutil.rmtree(folder.state, ignore_errors=True)
         return result
 
-    def _after_step(self, step: Step) -> bool:
-        """Log the step and do what is due after it; False stops the run."""
+    def _after_steps(self, steps: list[Step]) -> bool:
+        """Log the steps and do what is due after the last of them; False stops the run."""
         seconds = self.watch.lap()
         self.seconds += seconds
-        self.examples += step.sentences // self.parts.objective.views
-        values = log.step_values(step, seconds)
-        self.metrics.write(values)
-        if self.recipe.train.trackers:
-            self.training.accelerator.log(values, step=step.number)
-        self._after_update(self.progress)
+        for step in steps:
+            self.examples += step.sentences // self.parts.objective.views
+            values = log.step_values(step, seconds / len(steps))
+            self.metrics.write(values)
+            if self.recipe.train.trackers:
+                self.training.accelerator.log(values, step=step.number)
+        if self._is_due(self.progress.step):
+            self._after_update(self.progress)
         if self.progress.step % _STEPS_BETWEEN_TRIMS == 0:
             give_back_freed_memory()
         self.watch.lap()
         return not self.progress.ended
 
+    def _evaluates(self, step: int) -> bool:
+        every = self.recipe.evaluation.every
+        return self.parts.dev is not None and (step == self.parts.steps or step % every == 0)
+
+    def _is_due(self, step: int) -> bool:
+        """Whether something is done with the weights after ``step`` updates."""
+        every = self.recipe.train.checkpoint_every or self.recipe.evaluation.every
+        return step == self.parts.steps or step % every == 0 or self._evaluates(step)
+
     def _after_update(self, progress: Progress) -> None:
         """Evaluate, stop and save the state when it is time."""
         settings = self.recipe.evaluation
         progress.ended = progress.step == self.parts.steps
-        if self.parts.dev is not None and (progress.ended or progress.step % settings.every == 0):
+        if self.parts.dev is not None and self._evaluates(progress.step):
             self._evaluate(self.parts.dev)
             if settings.patience is not None and progress.without_best >= settings.patience:
                 logger.info("no new best in %d evaluations: stopping", progress.without_best)

@@ -24,6 +24,7 @@ from contrasent.model import checkpoint
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.objectives.base import Objective
+from contrasent.train.gradcache import refuse_uncacheable
 from contrasent.train.log import reading_progress
 
 logger = logging.getLogger("contrasent")
@@ -94,6 +95,9 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         width=encoder.width,
         data_views=examples.views,
     ).to(device)
+    encoder.backbone.checkpoint_layers = recipe.train.gradient_checkpointing
+    if recipe.train.gradcache_chunk is not None:
+        refuse_uncacheable(encoder, objective)
     if recipe.data.max_tokens > encoder.max_tokens:
         raise ConfigError(
             f"data.max_tokens is {recipe.data.max_tokens}, but {recipe.encoder.name} takes at "

@@ -52,7 +52,7 @@ def save_state(
         for name, module in modules.items():
             _save(module.state_dict(), partial / f"{name}.safetensors")
         _save(_optimizer_tensors(optimizer), partial / "optimizer.safetensors")
-        _save(_random_state(device), partial / "random.safetensors")
+        _save(random_state(device), partial / "random.safetensors")
         described = {"format": _FORMAT, **asdict(progress)}
         (partial / "progress.json").write_text(json.dumps(described), encoding="utf-8")
     for other in folder.iterdir():
@@ -82,7 +82,7 @@ def load_state(
         for name, module in modules.items():
             module.load_state_dict(load_file(newest / f"{name}.safetensors"))
         _restore_optimizer(optimizer, load_file(newest / "optimizer.safetensors"))
-        _restore_random_state(load_file(newest / "random.safetensors"), device)
+        set_random_state(load_file(newest / "random.safetensors"), device)
         return Progress(**described)
     except Exception as error:
         raise CheckpointError(
@@ -107,14 +107,16 @@ def _restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> N
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
-def _random_state(device: torch.device) -> dict[str, Tensor]:
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Where torch's generators stand, of the CPU and of ``device``."""
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
     return state
 
 
-def _restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Put the generators back where :func:`random_state` found them."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)

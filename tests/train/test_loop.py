@@ -3,8 +3,8 @@ import torch
 
 from contrasent.config import TrainSettings
 from contrasent.errors import ContrasentError
-from contrasent.train.loop import learning_rate
-from contrasent.train.loop import trained as trained_parameters
+from contrasent.train.update import learning_rate
+from contrasent.train.update import trained as trained_parameters
 
 
 def test_the_rate_falls_linearly_from_the_first_step_to_zero():

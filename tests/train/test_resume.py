@@ -67,6 +67,29 @@ def test_a_resumed_run_is_bit_equal(function, calls, tmp_path, recipe, monkeypat
     assert metrics(tmp_path / "cut") == metrics(whole.last.parent)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train__gradcache_chunk": 5},
+        {"train__gradient_checkpointing": True},
+        {"train__gradcache_chunk": 5, "train__gradient_checkpointing": True},
+    ],
+    ids=str,
+)
+def test_a_resumed_run_is_bit_equal_with_settings_that_save_memory(
+    changes, tmp_path, recipe, monkeypatch
+):
+    settings = recipe(train__epochs=2, **changes)
+    whole = train(settings, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        cut_after(patched, "save_state", 3)
+        with pytest.raises(CutError):
+            train(settings, tmp_path / "cut")
+    train(settings, tmp_path / "cut", resume=True)
+    assert bits(tmp_path / "cut") == bits(whole.last.parent)
+    assert metrics(tmp_path / "cut") == metrics(whole.last.parent)
+
+
 def counted_values(calls):
     original, left = run_module.log.step_values, [calls]
 

@@ -153,7 +153,7 @@ def test_the_stored_recipe_has_every_setting(trained, tmp_path):
         "encoder": 4,
         "data": 5,
         "objective": 6,
-        "train": 11,
+        "train": 13,
         "evaluation": 6,
     }
 

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
+from contrasent.errors import ConfigError
 from contrasent.model.backbones.base import Backbone
 
 _UNBOUNDED = 1_000_000
@@ -27,6 +28,29 @@ class AutoBackbone(Backbone):
         self.depth = config.num_hidden_layers
         self.max_tokens = getattr(config, "max_position_embeddings", None) or _UNBOUNDED
         self.max_tokens -= _first_position(model)
+        self._checkpoints = False
+
+    @property
+    def checkpoint_layers(self) -> bool:
+        """Left to ``transformers``, which does it while training only."""
+        return self._checkpoints
+
+    @checkpoint_layers.setter
+    def checkpoint_layers(self, wanted: bool) -> None:
+        if wanted == self._checkpoints:
+            return
+        if not self.model.supports_gradient_checkpointing:
+            raise ConfigError(
+                f"transformers has no gradient checkpointing for {self.model.config.model_type!r} "
+                "models; set train.gradient_checkpointing to false"
+            )
+        verb = "enable" if wanted else "disable"
+        # Its name since transformers 5; the old one then warns.
+        name = f"activation_checkpointing_{verb}"
+        old = f"gradient_checkpointing_{verb}"
+        switch = getattr(self.model, name if hasattr(self.model, name) else old)
+        switch(*([{"use_reentrant": False}] if wanted else []))
+        self._checkpoints = wanted
 
     @override
     def forward(

@@ -24,6 +24,8 @@ class Backbone(nn.Module, ABC):
         width: D, numbers in a token state.
         depth: K, transformer layers; states are numbered 0 (embedding layer) to K.
         max_tokens: the longest sentence it has positions for, special tokens included.
+        checkpoint_layers: while training, keep what goes into each layer only, and compute the
+            layer once more for its gradient, with the same dropout.
     """
 
     engine: ClassVar[str] = "torch"
@@ -31,6 +33,7 @@ class Backbone(nn.Module, ABC):
     width: int
     depth: int
     max_tokens: int
+    checkpoint_layers: bool = False
 
     @abstractmethod
     def forward(

@@ -1,0 +1,263 @@
+"""A gradient taken chunk by chunk is that of the whole batch, under the same dropout masks."""
+
+import pytest
+import torch
+from tiny_models import seeded
+from torch import nn
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError, ContrasentError
+from contrasent.model.backbones.auto import AutoBackbone
+from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.heads import MlpHead
+from contrasent.model.pooling import POOLERS
+from contrasent.objectives.base import Objective
+from contrasent.train.gradcache import Chunks, GradientCache, refuse_uncacheable
+
+CHUNK = 5
+
+
+@pytest.fixture(params=["packed", "auto"])
+def backbone_kind(request):
+    return request.param
+
+
+@pytest.fixture
+def make_encoder(tiny_bert):
+    """An encoder in training mode, with dropout; either backbone computes the same model."""
+
+    def make(kind="packed", pooler="cls", head=None):
+        encoder = SentenceEncoder.load(tiny_bert, pooler=pooler, head="none", device="cpu")
+        encoder.head = head
+        if kind == "auto":
+            encoder.backbone = AutoBackbone(encoder.backbone.model)
+        return encoder.train()
+
+    return make
+
+
+def examples(views, count=9):
+    """Sentences of 2 to 8 tokens; some example has the text of another one."""
+    ids = [[2, *[5 + (7 * n + k) % 40 for k in range(n % 7)], 3] for n in range(views * count)]
+    ids[1] = ids[0]
+    ids[count + 4] = ids[count + 2]
+    return pack(ids, views=views)
+
+
+def loss_of(objective, pooled, batch):
+    return torch.stack(list(objective(Encoded(pooled, {}), batch).values())).sum()
+
+
+def gradients(*modules):
+    return [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+
+
+def plain(encoder, objective, batch, chunk=CHUNK):
+    """Loss and gradients of one backward pass through all chunks, and where torch's draws are."""
+    torch.manual_seed(3)
+    chunks = Chunks.of(batch, chunk)
+    rows = torch.cat([encoder(part).pooled[0] for part in chunks.parts])
+    pooled = rows[chunks.place].view(batch.views, -1, encoder.width)
+    loss = loss_of(objective, pooled, batch)
+    loss.backward()
+    return loss.detach(), taken(encoder, objective), torch.get_rng_state()
+
+
+def cached(encoder, objective, batch, chunk=CHUNK):
+    torch.manual_seed(3)
+    encoded, backward = GradientCache(encoder, chunk, "fp32").embed(batch)
+    loss = loss_of(objective, encoded.pooled, batch)
+    loss.backward()
+    backward()
+    return loss.detach(), taken(encoder, objective), torch.get_rng_state()
+
+
+def taken(*modules):
+    found = gradients(*modules)
+    for module in modules:
+        module.zero_grad(set_to_none=True)
+    return found
+
+
+def assert_same(encoder, objective, batch):
+    expected_loss, expected, drawn = plain(encoder, objective, batch)
+    loss, found, left = cached(encoder, objective, batch)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-6, atol=1e-6)
+    assert len(found) == len(expected) > 20
+    for gradient, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=2e-6)
+    assert left.equal(drawn)
+    assert any(gradient.abs().max() > 1e-2 for gradient in found)
+
+
+@pytest.mark.parametrize("views", [2, 3, 5])
+def test_the_gradient_is_that_of_the_whole_batch(views, backbone_kind, make_encoder):
+    torch.manual_seed(0)
+    objective = objectives.build("simcse", {}, width=16, data_views=views)
+    assert_same(make_encoder(backbone_kind), objective, examples(views))
+
+
+@pytest.mark.parametrize("pooler", POOLERS)
+def test_with_every_pooler(pooler, backbone_kind, make_encoder):
+    objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
+    assert_same(make_encoder(backbone_kind, pooler), objective, examples(2))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"exclude_duplicates": False},
+        {"hard_negative_weight": 2.0},
+        {"temperature": 1.0},
+    ],
+    ids=str,
+)
+def test_with_other_settings_of_the_objective(settings, make_encoder):
+    torch.manual_seed(0)
+    objective = objectives.build("simcse", settings, width=16, data_views=3)
+    assert_same(make_encoder(), objective, examples(3))
+
+
+def test_a_head_of_the_encoder_is_trained_through_the_chunks(make_encoder):
+    torch.manual_seed(0)
+    objective = objectives.build("simcse", {"head": "none"}, width=8, data_views=2)
+    assert_same(make_encoder(head=MlpHead(16, 8)), objective, examples(2))
+
+
+class Normalised(Objective):
+    """Normalises over the whole batch, and drops, in a head of its own."""
+
+    views = 2
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
+
+    def forward(self, encoded, batch):  # noqa: ARG002
+        anchor, positive = self.head(encoded.pooled.flatten(0, 1)).view(2, -1, 8)
+        return {"product": (anchor * positive).mean(), "spread": anchor.square().mean() * 0.3}
+
+
+def test_batch_normalisation_in_the_objective_sees_the_whole_batch_once(make_encoder):
+    objective = seeded(Normalised).train()
+    assert_same(make_encoder(), objective, examples(2))
+    assert objective.head[1].num_batches_tracked == 2
+
+
+def test_without_dropout_it_is_the_gradient_of_one_forward_call(backbone_kind, make_encoder):
+    encoder, batch = make_encoder(backbone_kind), examples(2)
+    encoder.backbone.set_dropout(0.0)
+    objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
+    loss_of(objective, encoder(batch).pooled, batch).backward()
+    expected = taken(encoder)
+    _, found, _ = cached(encoder, objective, batch)
+    for gradient, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 17])
+def test_the_loss_does_not_depend_on_the_chunks_without_dropout(chunk, make_encoder):
+    encoder, batch = make_encoder(), examples(2)
+    encoder.backbone.set_dropout(0.0)
+    objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
+    expected = loss_of(objective, encoder(batch).pooled, batch)
+    loss, _, _ = cached(encoder, objective, batch, chunk)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_gradients_add_up_as_in_any_backward_pass(make_encoder):
+    encoder, batch = make_encoder(), examples(2)
+    objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
+    _, once, _ = cached(encoder, objective, batch)
+    for _ in range(2):
+        torch.manual_seed(3)
+        encoded, backward = GradientCache(encoder, CHUNK, "fp32").embed(batch)
+        loss_of(objective, encoded.pooled, batch).backward()
+        backward()
+    for twice, single in zip(gradients(encoder), once, strict=True):
+        torch.testing.assert_close(twice, 2 * single)
+
+
+def test_a_batch_that_fits_into_one_chunk_is_encoded_once(make_encoder, monkeypatch):
+    encoder, batch = make_encoder(), examples(2)
+    torch.manual_seed(3)
+    expected = encoder(batch).pooled
+    torch.manual_seed(3)
+    encoded, backward = GradientCache(encoder, batch.sentences, "fp32").embed(batch)
+    assert encoded.pooled.equal(expected)
+    assert encoded.pooled.grad_fn is not None
+    monkeypatch.setattr(encoder, "forward", None)
+    backward()
+
+
+# chunks
+
+
+def test_chunks_hold_every_sentence_once_in_groups_of_similar_length():
+    batch = examples(2, count=40)
+    chunks = Chunks.of(batch, 10)
+    rows = [
+        part.token_ids[part.offsets[s] : part.offsets[s + 1]].tolist()
+        for part in chunks.parts
+        for s in range(part.sentences)
+    ]
+    whole = [batch.token_ids[batch.offsets[s] : batch.offsets[s + 1]].tolist() for s in range(80)]
+    assert [rows[place] for place in chunks.place.tolist()] == whole
+    lengths = [len(row) for row in rows]
+    assert lengths == sorted(lengths)
+    assert len(chunks.parts) == 8
+    tokens = [len(part.token_ids) for part in chunks.parts]
+    assert max(tokens) - min(tokens) <= 2 * max(lengths)
+
+
+# refusals
+
+
+class Reading(Normalised):
+    layers = (-1,)
+
+
+class Discriminating(Normalised):
+    reads_tokens = True
+
+
+@pytest.mark.parametrize("objective", [Reading, Discriminating])
+def test_an_objective_that_reads_tokens_is_refused(objective, make_encoder):
+    with pytest.raises(ConfigError, match=r"states or the tokens .* without train.gradcache_chunk"):
+        refuse_uncacheable(make_encoder(), objective())
+
+
+def test_batch_normalisation_in_the_encoder_is_refused(make_encoder):
+    encoder = make_encoder()
+    encoder.head = nn.Sequential(nn.BatchNorm1d(16))
+    with pytest.raises(ConfigError, match=r"BatchNorm1d 'head.0' of the encoder .* LayerNorm"):
+        refuse_uncacheable(encoder, Normalised())
+
+
+def test_it_is_refused_before_the_text_is_read(recipe, tmp_path, monkeypatch):
+    from contrasent.objectives.simcse import SimCSE
+    from contrasent.train.run import train
+
+    monkeypatch.setattr(SimCSE, "layers", (1,))
+    monkeypatch.setattr("contrasent.train.start.tokenize", None)
+    with pytest.raises(ConfigError, match="gradient caching keeps embeddings only"):
+        train(recipe(train__gradcache_chunk=4), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class Forgetful(AutoBackbone):
+    """Draws more where there is no gradient, as a kernel of its own would."""
+
+    def forward(self, batch, layers=(-1,), *, first_only=False):
+        if not torch.is_grad_enabled():
+            torch.rand(3)
+        return super().forward(batch, layers, first_only=first_only)
+
+
+def test_a_backbone_that_draws_other_masks_without_gradients_is_found(make_encoder):
+    encoder = make_encoder()
+    encoder.backbone = Forgetful(encoder.backbone.model)
+    objective = objectives.build("simcse", {"head": "none"}, width=16, data_views=2)
+    with pytest.raises(ContrasentError, match="does not draw the same dropout"):
+        cached(encoder.train(), objective, examples(2))

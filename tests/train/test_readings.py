@@ -1,0 +1,66 @@
+"""The numbers of a step: at once on a CPU, one step late on an accelerator, none lost."""
+
+import pytest
+import torch
+
+from contrasent.errors import ContrasentError
+from contrasent.train import readings as readings_module
+from contrasent.train.readings import Measured, Readings
+
+
+def measured(number, loss=None):
+    values = [torch.tensor(number + share) for share in (0.0, 0.25, 0.5, 0.75)]
+    values[0] = values[0] if loss is None else torch.tensor(loss)
+    return Measured(*values, {"contrast": values[0], "rtd": torch.tensor(2.0)})
+
+
+class Event:
+    """As torch.cuda.Event: what was copied may be read after waiting for it."""
+
+    waited = 0
+
+    def record(self):
+        pass
+
+    def synchronize(self):
+        Event.waited += 1
+
+
+@pytest.fixture
+def on_accelerator(monkeypatch):
+    """Readings of a device that has to be waited for."""
+    Event.waited = 0
+    sent = readings_module._Sent
+    monkeypatch.setattr(readings_module, "_Sent", lambda *given: sent(*given[:-1], Event()))
+
+
+def test_a_step_is_what_was_measured():
+    found = Readings()
+    found.send(3, 1e-5, 16, measured(3))
+    (step,) = found.take(everything=False)
+    assert (step.number, step.learning_rate, step.sentences) == (3, 1e-5, 16)
+    assert (step.loss, step.gradient_norm, step.alignment, step.uniformity) == (3, 3.25, 3.5, 3.75)
+    assert step.terms == {"contrast": 3.0, "rtd": 2.0}
+    assert found.take(everything=True) == []
+
+
+@pytest.mark.usefixtures("on_accelerator")
+def test_an_accelerator_is_asked_for_a_step_when_the_next_is_under_way():
+    found, taken = Readings(), []
+    for number in range(4):
+        found.send(number, 1e-5, 16, measured(number))
+        taken.append([step.number for step in found.take(everything=number == 2)])
+    assert taken == [[], [0], [1, 2], []]
+    assert Event.waited == 3
+    assert [step.number for step in found.take(everything=True)] == [3]
+
+
+@pytest.mark.usefixtures("on_accelerator")
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_told_by_its_step(loss):
+    found = Readings()
+    found.send(7, 1e-5, 16, measured(7, loss))
+    assert found.take(everything=False) == []
+    found.send(8, 1e-5, 16, measured(8))
+    with pytest.raises(ContrasentError, match=r"step 7: the loss is (nan|inf) and the gradient"):
+        found.take(everything=False)
