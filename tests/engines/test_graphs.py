@@ -179,6 +179,10 @@ def test_an_architecture_that_cannot_be_traced_is_refused(monkeypatch, tmp_path)
 
 
 def test_making_an_engine_leaves_the_backbone_as_it_was(plain):
-    before = plain.model.config._attn_implementation, plain.model.training
-    engines.build("onnx", plain)
-    assert (plain.model.config._attn_implementation, plain.model.training) == before
+    for training in (True, False):
+        plain.train(training)
+        expected = {name: value.clone() for name, value in plain.state_dict().items()}
+        engines.build("onnx", plain)
+        assert {module.training for module in plain.modules()} == {training}
+        for name, value in plain.state_dict().items():
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=0)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +50,7 @@ def export_onnx(backbone: Backbone, path: Path) -> None:
     states = [output_name(layer) for layer in range(backbone.depth + 1)]
     names = ["input_ids", "attention_mask"]
     try:
-        with quiet(), _traceable(backbone), torch.no_grad():
+        with _tracing(backbone):
             torch.onnx.export(
                 _AllStates(backbone),
                 (ids, mask),
@@ -118,22 +117,16 @@ class _AllStates(nn.Module):
 
 
 @contextmanager
-def _traceable(backbone: Backbone) -> Iterator[None]:
-    """Attention in plain products, which runtimes fuse best; and no word about how it is traced."""
-    model: Any = backbone.model
-    training, implementation = model.training, model.config._attn_implementation
-    settable = hasattr(model, "set_attn_implementation")
+def _tracing(backbone: Backbone) -> Iterator[None]:
+    """No dropout, no gradients, and no word about how tracing will be done in the future."""
+    training = backbone.training
+    backbone.eval()
     try:
-        model.eval()
-        if settable:
-            model.set_attn_implementation("eager")
-        with warnings.catch_warnings():
+        with quiet(), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             yield
     finally:
-        model.train(training)
-        if settable:
-            model.set_attn_implementation(implementation)
+        backbone.train(training)
 
 
 def _key(backbone: Backbone) -> str:

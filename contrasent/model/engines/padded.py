@@ -105,8 +105,10 @@ class PaddedEngine(Engine):
         batch = pack([(np.arange(n) * 7 + 5) % rows for n in lengths])
         with torch.inference_mode(), matrix_precision(self.resolve_precision("auto"), self.device):
             ours = self(batch)[-1]
+        training = backbone.training
         with torch.inference_mode(), matrix_precision("fp32", self.device):
             theirs = backbone.eval()(batch)[-1]
+        backbone.train(training)
         cosine = torch.cosine_similarity(ours, theirs, dim=-1).min().item()
         if not cosine > _CLOSE:
             raise ConfigError(
