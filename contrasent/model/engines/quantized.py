@@ -1,0 +1,126 @@
+"""Linear maps whose products are of 8-bit integers, by torch's own oneDNN operations.
+
+With weights ``w = w_q * w_scale`` (one scale per output, ``w_q`` in [-127, 127]) and inputs
+``x = (x_q - x_zero) * x_scale`` (one scale for all), a map is ``w_scale * x_scale *
+(w_q @ (x_q - x_zero)) + bias``: sums of integers are exact, so its only error is the rounding of
+weights and inputs. Shapes: R rows, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from contrasent.errors import ConfigError
+
+_MOST = 127
+_TINY = 1e-5
+_GELU_LEAST = -0.17
+"""GELU is nowhere less."""
+
+
+def require_products() -> None:
+    """Make sure that this machine and this torch multiply 8-bit integers.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    made = torch.ops.onednn
+    if not all(hasattr(made, name) for name in ("qlinear_prepack", "qlinear_pointwise")):
+        raise ConfigError(
+            f"torch {torch.__version__} has no quantised oneDNN products for the engine 'int8'; "
+            "install torch's build for x86, or load with engine 'torch'"
+        )
+    # Without these instructions, sums of two products saturate at 16 bits.
+    if not _has_vnni():
+        raise ConfigError(
+            "the engine 'int8' needs a CPU with VNNI instructions (x86 servers since 2019, "
+            "laptops since 2021); load with engine 'torch'"
+        )
+
+
+def _has_vnni() -> bool:
+    if not hasattr(torch.cpu, "get_capabilities"):
+        return bool(torch.cpu._is_vnni_supported())
+    described = torch.cpu.get_capabilities()
+    return bool(described.get("avx512_vnni") or described.get("avx_vnni"))
+
+
+def rounded(x: Tensor) -> Tensor:
+    """``x``, already in steps, as int8: to nearest even, cut at the ends; ``x`` is lost."""
+    return x.round_().clamp_(-_MOST - 1, _MOST).to(torch.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """How the inputs of a map are brought to integers.
+
+    Attributes:
+        per_input: ``(I,)``; an input is divided by its number before the rounding, and the
+            weights are multiplied by it. A wide input would otherwise leave few steps to the
+            others (Xiao et al. 2023, SmoothQuant, with alpha = 1/2).
+        scale: x_scale, of what was divided.
+        zero: x_zero; 0 for int8 inputs.
+    """
+
+    per_input: Tensor
+    scale: float
+    zero: int = 0
+
+    @classmethod
+    def even(cls, largest: Tensor, weight: Tensor) -> Self:
+        """Share the range of inputs, ``largest (I,)`` in size, with that of ``weight (O, I)``."""
+        wide = largest.clamp_min(_TINY)
+        per_input = (wide / weight.abs().amax(0).clamp_min(_TINY)).sqrt()
+        return cls(per_input, float((wide / per_input).max()) / _MOST)
+
+    @classmethod
+    def of_gelu(cls, largest: Tensor) -> Self:
+        """For outputs of GELU of at most ``largest (I,)``, as uint8."""
+        scale = (float(largest.max().clamp_min(_TINY)) - _GELU_LEAST) / 255
+        return cls(torch.ones_like(largest), scale, round(-_GELU_LEAST / scale))
+
+    @property
+    def factor(self) -> Tensor:
+        """``(I,)``, what inputs are multiplied by before they are rounded."""
+        return 1 / (self.per_input * self.scale)
+
+
+class QuantizedLinear:
+    """A linear map of integers; its weights are laid out for the CPU's products."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, scales: Scales) -> None:
+        weight = weight.detach().float() * scales.per_input
+        self.scale = scales.scale
+        self.zero = scales.zero
+        self.bias = bias.detach().float().clone()
+        self.weight_scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / _MOST
+        self._zeros = torch.zeros(len(weight), dtype=torch.int64)
+        rows = (weight / self.weight_scale.unsqueeze(1)).round().to(torch.int8)
+        self._packed = torch.ops.onednn.qlinear_prepack(rows, None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Integers ``(R, I)`` to bf16 ``(R, O)``."""
+        return self._run(x, torch.bfloat16, 1.0, 0, "none")
+
+    def gelu(self, x: Tensor, scales: Scales) -> Tensor:
+        """Integers ``(R, I)`` to ``(R, O)`` uint8 by ``scales``: GELU of the map."""
+        return self._run(x, torch.uint8, scales.scale, scales.zero, "gelu")
+
+    def add_to(self, state: Tensor, x: Tensor) -> Tensor:
+        """Add the map of integers ``(R, I)`` to ``state (R, O)``, fp32, in place."""
+        return torch.ops.onednn.qlinear_pointwise.binary(  # type: ignore[no-any-return]
+            *self._inputs(x), state, self.bias, 1.0, 0, torch.float32, 1.0, 0, "sum", 1.0,
+            "none", [], "none",
+        )  # fmt: skip
+
+    def _run(self, x: Tensor, dtype: torch.dtype, scale: float, zero: int, after: str) -> Tensor:
+        return torch.ops.onednn.qlinear_pointwise(  # type: ignore[no-any-return]
+            *self._inputs(x), self.bias, scale, zero, dtype, after, [], "none"
+        )
+
+    def _inputs(self, x: Tensor) -> tuple[Tensor, float, int, Tensor, Tensor, Tensor]:
+        return x, self.scale, self.zero, self._packed, self.weight_scale, self._zeros

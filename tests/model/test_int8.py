@@ -1,0 +1,203 @@
+"""The engine int8: exact sums of integers, errors within the steps of rounding, no company kept."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from tiny_models import FAMILY, SENTENCES, config_of, transformer
+
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
+from contrasent.model.backbones.auto import AutoBackbone
+from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.engines import int8, quantized
+from contrasent.model.engines.int8 import Int8Bert
+from contrasent.model.engines.quantized import QuantizedLinear, Scales, rounded
+from contrasent.model.engines.ranges import measure
+
+IDS = [[2, 9, 11, 3], [2, 30, 7, 21, 14, 8, 3], [2, 3], [2, 17, 12, 5, 3]]
+
+
+@pytest.fixture(autouse=True)
+def products():
+    try:
+        quantized.require_products()
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+def tiny(kind="bert", **changes):
+    return PackedBert(transformer(config_of(kind, 50, **changes)))
+
+
+def cosines(a, b):
+    return torch.nn.functional.cosine_similarity(a.float(), b.float())
+
+
+def looped(x, zero, scale, weight, bias):
+    """The map in loops: rounded weights, sums of Python's integers."""
+    found = []
+    for row in x.tolist():
+        found.append([])
+        for weights, shift in zip(weight.tolist(), bias.tolist(), strict=True):
+            step = max(abs(w) for w in weights) / 127
+            total = sum((n - zero) * round(w / step) for n, w in zip(row, weights, strict=True))
+            found[-1].append(total * step * scale + shift)
+    return torch.tensor(found)
+
+
+def test_products_are_sums_of_integers_and_the_state_is_added(rng):
+    weight, bias, state = rng(5, 8), rng(5), rng(3, 5)
+    linear = QuantizedLinear(weight, bias, Scales(torch.ones(8), 0.03))
+    x = torch.randint(-128, 128, (3, 8), generator=torch.Generator().manual_seed(0)).to(torch.int8)
+    expected = looped(x, 0, 0.03, weight, bias)
+    torch.testing.assert_close(linear(x).float(), expected, rtol=0.01, atol=0.01)
+    torch.testing.assert_close(linear.add_to(state.clone(), x), expected + state)
+
+
+def test_gelu_follows_the_product_and_its_steps_have_a_zero_of_their_own(rng):
+    weight, bias = rng(6, 8), rng(6)
+    x = torch.randint(-128, 128, (4, 8), generator=torch.Generator().manual_seed(0)).to(torch.int8)
+    expected = torch.nn.functional.gelu(looped(x, 0, 0.02, weight, bias))
+    scales = Scales.of_gelu(expected.amax(0))
+    inner = QuantizedLinear(weight, bias, Scales(torch.ones(8), 0.02)).gelu(x, scales)
+    assert inner.dtype == torch.uint8
+    values = (inner.float() - scales.zero) * scales.scale
+    torch.testing.assert_close(values, expected, rtol=0, atol=0.51 * scales.scale)
+
+    down, shift, zero = rng(3, 6), rng(3), torch.zeros(4, 3)
+    found = QuantizedLinear(down, shift, scales).add_to(zero, inner)
+    torch.testing.assert_close(found, looped(inner, scales.zero, scales.scale, down, shift))
+
+
+def test_inputs_are_rounded_to_even_and_cut_at_the_ends():
+    steps = torch.tensor([[0.5, 1.5, -2.5, 126.7, 500.0, -500.0]])
+    assert rounded(steps).tolist() == [[0, 2, -2, 127, 127, -128]]
+
+
+def test_the_error_of_a_map_is_within_the_steps_of_its_weights_and_inputs(rng):
+    x, weight, bias = rng(20, 8), rng(5, 8), rng(5)
+    x[:, 3] *= 50  # one wide input
+    scales = Scales.even(x.abs().amax(0), weight)
+    linear = QuantizedLinear(weight, bias, scales)
+    integers = rounded(x * scales.factor)
+    assert integers.abs().max() == 127
+    found = linear.add_to(torch.zeros(20, 5), integers)
+    of_inputs = (scales.per_input * scales.scale / 2) @ weight.abs().T
+    of_weights = (x.abs() / scales.per_input).sum(1, keepdim=True) * linear.weight_scale / 2
+    both = scales.scale / 2 * 8 * linear.weight_scale / 2
+    assert ((found - (x @ weight.T + bias)).abs() <= of_inputs + of_weights + both + 1e-4).all()
+
+
+def test_a_wide_input_leaves_the_others_their_steps(rng):
+    x, weight = rng(200, 8), rng(5, 8)
+    x[:, 3] *= 50
+    largest, nothing = x.abs().amax(0), torch.zeros(5)
+
+    def error(scales):
+        found = QuantizedLinear(weight, nothing, scales).add_to(
+            torch.zeros(200, 5), rounded(x * scales.factor)
+        )
+        return (found - x @ weight.T).square().mean()
+
+    plain = Scales(torch.ones(8), float(largest.max()) / 127)
+    assert error(Scales.even(largest, weight)) < error(plain) / 3
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+def test_states_are_close_to_those_of_torch(kind):
+    backbone = tiny(kind)
+    batch = pack(IDS)
+    with torch.inference_mode():
+        expected = backbone.eval()(batch, (0, 1, -1))
+        found = Int8Bert.from_backbone(backbone)(batch, (0, 1, -1))
+    torch.testing.assert_close(found[0], expected[0])
+    for layer in (1, -1):
+        assert found[layer].shape == expected[layer].shape
+        assert cosines(found[layer], expected[layer]).min() > 0.99
+
+
+def test_first_tokens_alone_are_those_of_whole_states():
+    engine, batch = Int8Bert.from_backbone(tiny()), pack(IDS)
+    with torch.inference_mode():
+        whole = engine(batch)[-1]
+        first = engine(batch, first_only=True)[-1]
+    torch.testing.assert_close(first, whole[batch.offsets[:-1]], rtol=1e-3, atol=1e-3)
+
+
+def test_a_sentence_does_not_depend_on_its_company():
+    engine = Int8Bert.from_backbone(tiny())
+    with torch.inference_mode():
+        together = engine(pack(IDS))[-1].split([len(ids) for ids in IDS])
+        for ids, state in zip(IDS, together, strict=True):
+            # Padding and the order of sums move bf16's last bit, which may move an integer by 1.
+            assert cosines(engine(pack([ids]))[-1], state).min() > 0.9999
+
+
+def test_states_that_were_asked_for_are_not_written_over_by_later_layers():
+    engine, batch = Int8Bert.from_backbone(tiny()), pack(IDS)
+    with torch.inference_mode():
+        found = engine(batch, (0, 1, 2))
+        for layer in (0, 1):
+            assert torch.equal(found[layer], engine(batch, (layer,))[layer])
+
+
+def test_scores_too_large_for_exponentials_are_lowered_first(rng):
+    blocks = int8.Blocks.of(pack([[1] * 5, [1] * 3]), 2)
+    query, key, value = (rng(4, 5, 8).bfloat16() for _ in range(3))
+    for size in (1, 400):
+        found = int8._attention(query * size, key, value, blocks)
+        scores = torch.baddbmm(blocks.bias(torch.bfloat16), query * size, key.transpose(1, 2))
+        expected = scores.double().softmax(-1) @ value.double()
+        torch.testing.assert_close(found.double(), expected, rtol=0.03, atol=0.03)
+
+
+def test_ranges_hold_what_the_layers_see_and_leave_the_model_as_it_was():
+    backbone = tiny()
+    before = copy.deepcopy(backbone.state_dict())
+    found = measure(backbone)
+    assert [len(r.inner) for r in found] == [24, 24]
+    assert all((r.state > 0).all() and (r.mixed > 0).all() for r in found)
+    assert not any(m._forward_pre_hooks for m in backbone.modules())
+    assert all(torch.equal(before[name], value) for name, value in backbone.state_dict().items())
+    assert torch.equal(measure(backbone)[0].state, found[0].state)
+
+
+def test_another_architecture_is_refused():
+    config = transformers.MPNetConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=24, max_position_embeddings=20,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="computes the BERT family, not 'mpnet'"):
+        Int8Bert.from_backbone(AutoBackbone(transformer(config)))
+
+
+def test_another_activation_is_refused():
+    with pytest.raises(ConfigError, match="computes the activation 'gelu', not 'relu'"):
+        Int8Bert.from_backbone(tiny(hidden_act="relu"))
+
+
+def test_a_machine_without_the_instructions_is_refused(monkeypatch):
+    monkeypatch.setattr(quantized, "_has_vnni", lambda: False)
+    with pytest.raises(ConfigError, match="needs a CPU with VNNI instructions"):
+        Int8Bert.from_backbone(tiny())
+
+
+def test_a_torch_without_the_products_is_refused(monkeypatch):
+    monkeypatch.setattr(quantized.torch.ops, "onednn", object())
+    with pytest.raises(ConfigError, match="has no quantised oneDNN products"):
+        Int8Bert.from_backbone(tiny())
+
+
+def test_it_is_the_engine_that_encodes(tiny_bert):
+    from contrasent.model.encoder import SentenceEncoder
+
+    exact = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", engine="int8")
+    assert encoder.engine == "int8"
+    rows = encoder.encode(SENTENCES)
+    found = cosines(torch.tensor(rows), torch.tensor(exact.encode(SENTENCES, precision="fp32")))
+    assert found.min() > 0.99
+    with pytest.raises(ConfigError, match="only encodes"):
+        encoder.train()
