@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -17,8 +16,8 @@ from typing import Any
 from contrasent.config import Recipe, load_recipe, to_yaml
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.files import recover_folder, write_text
-from contrasent.records import installed_versions
 from contrasent.search.lock import exclusive
+from contrasent.train.environment import environment, warn_of_other_bits
 
 _RECIPE, _DATA, _ENVIRONMENT = "recipe.yaml", "data.json", "environment.json"
 _LOCK = ".state.lock"
@@ -158,15 +157,19 @@ class RunFolder:
         self.root.mkdir(parents=True, exist_ok=True)
         with exclusive(self.state):
             self.check(recipe, resume=resume, overwrite=overwrite)
+            here = environment()
             if resume:
                 self._refuse_other_data(data)
+                if self.state.is_dir() and (self.root / _ENVIRONMENT).is_file():
+                    then = (self.root / _ENVIRONMENT).read_text(encoding="utf-8")
+                    warn_of_other_bits(json.loads(then), here)
             else:
                 self._clear()
             recover_folder(self.best)
             recover_folder(self.last)
             write_text(self.root / _RECIPE, _HEADER + to_yaml(recipe))
             write_text(self.root / _DATA, json.dumps(data, indent=2) + "\n")
-            write_text(self.root / _ENVIRONMENT, json.dumps(_environment(), indent=2) + "\n")
+            write_text(self.root / _ENVIRONMENT, json.dumps(here, indent=2) + "\n")
             yield
 
     @contextmanager
@@ -260,18 +263,4 @@ def _dotted(recipe: Recipe) -> dict[str, Any]:
         f"{section}.{key}": value
         for section, settings in asdict(recipe).items()
         for key, value in settings.items()
-    }
-
-
-def _environment() -> dict[str, Any]:
-    """What beside the recipe decides the bits of the result."""
-    import torch
-
-    return {
-        "versions": installed_versions(),
-        "platform": platform.platform(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
