@@ -57,10 +57,14 @@ class Record:
     versions: dict[str, str]
 
 
-def installed_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that have a part in a score."""
+_COMPUTED_BY = {"onnx": "onnxruntime", "openvino": "openvino"}
+
+
+def installed_versions(engine: str | None = None) -> dict[str, str]:
+    """Versions of Python and of the packages that have a part in a score made with ``engine``."""
     found = {"python": platform.python_version(), "contrasent": __version__}
-    for package in ("torch", "transformers", "tokenizers", "numpy", "scipy"):
+    computing = [_COMPUTED_BY[engine]] if engine in _COMPUTED_BY else []
+    for package in ("torch", "transformers", "tokenizers", "numpy", "scipy", *computing):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found

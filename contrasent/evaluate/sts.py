@@ -145,7 +145,8 @@ class StsTasks:
             CheckpointError: an embedding has a NaN or infinite number, or is zero.
         """
         embeddings = self._embed(encoder, precision, show_progress)
-        versions, engine = installed_versions(), _engine(encoder)
+        engine = _engine(encoder)
+        versions = installed_versions(engine)
         records: list[Record] = []
         problems: list[Problem] = []
         for task in self.tasks:

@@ -199,6 +199,8 @@ def test_the_command_line_encodes_and_evaluates_with_an_engine(shelf):
     torches, onnx = (read_records(shelf / f"{n}.jsonl") for n in (0, 2))
     assert {(r.engine, r.precision) for r in onnx} == {("onnx", "fp32")}
     assert {(r.engine, r.precision) for r in torches} == {(None, "fp32")}
+    assert all("onnxruntime" in r.versions for r in onnx)
+    assert not any("onnxruntime" in r.versions for r in torches)
     assert [r.value for r in onnx] == pytest.approx([r.value for r in torches], abs=1e-6)
 
     told = json.loads(worked("similarity", model, "a dog", "the cat", "--json", *engine).out)
