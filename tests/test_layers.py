@@ -17,7 +17,7 @@ LAYERS = [
     {"__init__"},
     {"errors"},
     {"files", "memory", "yaml_text"},
-    {"functional", "metrics", "records", "config"},
+    {"functional", "metrics", "profiling", "records", "config"},
     {"data"},
     {"model"},
     {"objectives"},

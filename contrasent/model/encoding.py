@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError, DataError, pick, warn
-from contrasent.memory import give_back_freed_memory
+from contrasent.memory import give_back_freed_memory, keep_freed_memory
 from contrasent.model.ahead import ahead
 from contrasent.model.precision import matrix_precision
 from contrasent.model.progress import sentence_progress
@@ -180,6 +180,8 @@ def embed(
     """
     rows = np.empty((len(ids), encoder.width), np.float32)
     device = encoder.device
+    if len(ids) > 1:
+        keep_freed_memory()
     together = _BATCHES_ON_A_CPU if device.type == "cpu" else _BATCHES_ON_A_DEVICE
     waiting: list[np.ndarray] = []
     found: list[torch.Tensor] = []

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from contrasent.config import TrainSettings
 from contrasent.data.batch import Batch
 from contrasent.functional import alignment, uniformity
+from contrasent.memory import keep_freed_memory
 from contrasent.model.encoder import Encoded, SentenceEncoder
 from contrasent.model.precision import matrix_precision
 from contrasent.objectives.base import Objective
@@ -57,6 +58,7 @@ def run(
     encoder, objective, optimizer = training.encoder, training.objective, training.optimizer
     settings, device = training.settings, training.accelerator.device
     parameters, readings, embed = trained(encoder, objective), Readings(), _embedding(training)
+    keep_freed_memory()
     encoder.train()
     objective.train()
     for loaded in batches:

@@ -81,7 +81,7 @@ def test_spare_rows_change_no_state_and_no_gradient(tiny_encoder, monkeypatch):
         monkeypatch.setattr(
             Blocks,
             "of",
-            classmethod(lambda cls, *given, r=rounded, **_: plain(cls, *given, round_rows=r)),
+            classmethod(lambda cls, *given, r=rounded, **_: plain(cls, *given, rounded=r)),
         )
         tiny_encoder.zero_grad()
         encoded = tiny_encoder(batch, (1, 2))

@@ -1,4 +1,8 @@
-"""Scaled dot-product attention on blocks ``(S * H, L, d)``, with dropout on its weights."""
+"""Self-attention of packed tokens, with dropout on its weights.
+
+Shapes: R packed rows, D width, N = S * H sentences times heads, L tokens of the longest sentence,
+Q queries (L, or 1 where only first tokens are asked for), d = D / H.
+"""
 
 from __future__ import annotations
 
@@ -12,66 +16,148 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from typing_extensions import override
 
+from contrasent.model.backbones.blocks import Blocks, gather, spread
+from contrasent.model.backbones.varlen import packed_attention, packed_first_attention
 from contrasent.model.dropout import keep_mask, masked
 
+_LONG = 128
+"""Above this length weights, ``(N, Q, L)``, are not written out where no gradient needs them."""
 
-def attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, rate: float
-) -> Tensor:
-    """``dropout(softmax(q k / sqrt(d) + bias)) v``.
+
+def attention(packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
+    """``dropout(softmax(q k / sqrt(d))) v`` within each sentence.
 
     Args:
-        query: ``(N, Q, d)``, N = S * H.
-        key: ``(N, L, d)``.
-        value: ``(N, L, d)``.
-        bias: ``(N, 1, L)``, minus infinity where there is no token; None if nothing is padded.
+        packed: ``(R, 3 D)``, each row a query, a key and a value.
+        blocks: where the tokens lie.
         rate: dropout of the weights.
 
     Returns:
-        ``(N, Q, d)``.
+        ``(R, D)``.
     """
-    # Chosen by the rate too, so that a pass without gradients draws the masks of one with them.
-    if (rate or torch.is_grad_enabled()) and query.device.type == "cpu":
-        mixed: Tensor = _Attention.apply(query, key, value, bias, rate)  # type: ignore[no-untyped-call]
+    if blocks.runs is not None:
+        return packed_attention(packed, blocks.heads, blocks.runs, rate)
+    if _writes_weights(packed, blocks, rate):
+        mixed: Tensor = _Packed.apply(packed, blocks, rate)  # type: ignore[no-untyped-call]
         return mixed
-    q, k, v = (t.unsqueeze(0) for t in (query, key, value))
+    query, key, value = spread(packed, blocks, 3).unbind(0)
+    return gather(_fused(query, key, value, blocks, rate).unsqueeze(0), blocks)
+
+
+def first_attention(query: Tensor, packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
+    """:func:`attention` of first tokens only.
+
+    Args:
+        query: ``(S, D)``.
+        packed: ``(R, 2 D)``, each row a key and a value.
+        blocks: where the tokens lie.
+        rate: dropout of the weights.
+
+    Returns:
+        ``(S, D)``.
+    """
+    if blocks.runs is not None:
+        return packed_first_attention(query, packed, blocks.heads, blocks.runs, rate)
+    alone = query.view(blocks.sentences * blocks.heads, 1, -1)
+    key, value = spread(packed, blocks, 2).unbind(0)
+    if _writes_weights(packed, blocks, rate):
+        bias = blocks.bias(query.dtype)
+        mixed: Tensor = _Blocked.apply(alone, key, value, bias, rate)  # type: ignore[no-untyped-call]
+    else:
+        mixed = _fused(alone, key, value, blocks, rate)
+    return mixed.view(query.shape)
+
+
+def _writes_weights(packed: Tensor, blocks: Blocks, rate: float) -> bool:
+    """Whether to compute in steps.
+
+    On a CPU torch's own kernel is slower for short sentences, and with dropout it is fp32 inside.
+    """
+    # By the rate too, so that a pass without gradients draws the masks of one with them.
+    needed = rate > 0 or torch.is_grad_enabled()
+    return packed.device.type == "cpu" and (needed or blocks.longest <= _LONG)
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, rate: float) -> Tensor:
+    """``(N, Q, d)`` by torch's own kernel."""
+    bias = blocks.bias(query.dtype)
+    q, k, v = (part.unsqueeze(0) for part in (query, key, value))
     mask = None if bias is None else bias.unsqueeze(0)
     return F.scaled_dot_product_attention(q, k, v, mask, rate).squeeze(0)
 
 
-class _Attention(Function):
-    """Torch's own attention with dropout computes in fp32 on a CPU; this stays in bf16."""
+class _Packed(Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
+        query, key, value = blocks.spread(packed, 3)
+        mixed, saved, ctx.scale = _mix(query, key, value, blocks.bias(packed.dtype), rate)
+        ctx.save_for_backward(*saved)
+        ctx.blocks = blocks
+        return blocks.gather(mixed.unsqueeze(0))
 
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (of_mixed,) = ctx.blocks.spread(gradient, 1)
+        gradients = of_mixed.new_empty(3, *of_mixed.shape)
+        _unmix(ctx.saved_tensors, ctx.scale, of_mixed, gradients.unbind(0))
+        return ctx.blocks.gather(gradients), None, None
+
+
+class _Blocked(Function):
     @staticmethod
     @override
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, rate: float
     ) -> Tensor:
-        scaled = query * (1 / math.sqrt(query.shape[-1]))
-        if bias is None:
-            scores = torch.bmm(scaled, key.transpose(1, 2))
-        else:
-            scores = torch.baddbmm(bias, scaled, key.transpose(1, 2))
-        weights = scores.softmax(-1)
-        mask, ctx.scale = keep_mask(weights, rate) if rate else (None, 1.0)
-        kept = weights if mask is None else masked(weights, mask)
-        ctx.save_for_backward(query, key, value, weights, mask)
-        mixed: Tensor = torch.bmm(kept, value) * ctx.scale
+        mixed, saved, ctx.scale = _mix(query, key, value, bias, rate)
+        ctx.save_for_backward(*saved)
         return mixed
 
     @staticmethod
     @once_differentiable
     @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, weights, mask = ctx.saved_tensors
-        gradient = gradient * ctx.scale
-        kept = weights if mask is None else masked(weights, mask)
-        of_value = torch.bmm(kept.transpose(1, 2), gradient)
-        of_weights = torch.bmm(gradient, value.transpose(1, 2))
-        if mask is not None:
-            of_weights = masked(of_weights, mask)
-        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-        of_scores *= 1 / math.sqrt(query.shape[-1])
-        of_query = torch.bmm(of_scores, key)
-        of_key = torch.bmm(of_scores.transpose(1, 2), query)
-        return of_query, of_key, of_value, None, None
+        saved = ctx.saved_tensors
+        gradients = tuple(torch.empty_like(part) for part in saved[:3])
+        _unmix(saved, ctx.scale, gradient.contiguous(), gradients)
+        return *gradients, None, None
+
+
+def _mix(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, rate: float
+) -> tuple[Tensor, tuple[Tensor | None, ...], float]:
+    """The mixed values ``(N, Q, d)``, what :func:`_unmix` needs of them, and the kept's factor."""
+    scores = _product(query, key.transpose(1, 2), query.shape[-1] ** -0.5, plus=bias)
+    weights = torch.softmax(scores, -1)
+    mask, scale = keep_mask(weights, rate) if rate else (None, 1.0)
+    kept = weights if mask is None else masked(weights, mask)
+    return _product(kept, value, scale), (query, key, value, weights, mask), scale
+
+
+def _unmix(saved: tuple[Any, ...], scale: float, gradient: Tensor, out: tuple[Tensor, ...]) -> None:
+    """Write the gradients of query, key and value to ``out``, from that of the mixed values."""
+    query, key, value, weights, mask = saved
+    of_query, of_key, of_value = out
+    factor = 1 / math.sqrt(query.shape[-1])
+    kept = weights if mask is None else masked(weights, mask)
+    _product(kept.transpose(1, 2), gradient, scale, out=of_value)
+    of_weights = _product(gradient, value.transpose(1, 2), scale)
+    if mask is not None:
+        of_weights = masked(of_weights, mask)
+    of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+    _product(of_scores, key, factor, out=of_query)
+    _product(of_scores.transpose(1, 2), query, factor, out=of_key)
+
+
+def _product(
+    a: Tensor, b: Tensor, factor: float, *, plus: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """``factor * a b + plus`` of ``(N, ., .)`` matrices."""
+    if plus is not None:
+        return torch.baddbmm(plus, a, b, alpha=factor)
+    if out is None:
+        out = a.new_empty(len(a), a.shape[1], b.shape[2])
+    return torch.baddbmm(out, a, b, beta=0, alpha=factor, out=out)

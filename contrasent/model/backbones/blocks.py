@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
+from contrasent.model.backbones.varlen import Runs
+
+_LANES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +27,17 @@ class Blocks:
 
     Attributes:
         sentences: S.
-        longest: L.
+        longest: L, or more.
         heads: H.
         first: ``(S,)`` the packed number of each sentence's first token.
         positions: ``(T,)`` the place of each token in its sentence.
         sentence: ``(T,)`` the sentence of each token.
         mask: ``(S, L)`` True where there is a token; None if nothing is padded.
         rows: R >= T, the rows that packed matrices have; those from T on belong to no token,
-            reach no other row, and get a gradient of zero.
+            reach no other row, and get a gradient of zero. If anything is padded there is at
+            least one, and it stands for the padding.
+        runs: the sentences, if attention is to take the packed rows as they are, without blocks;
+            then R = T.
     """
 
     sentences: int
@@ -43,86 +48,116 @@ class Blocks:
     sentence: Tensor
     mask: Tensor | None
     rows: int
-    _places: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    runs: Runs | None = None
+    _there: dict[int, Tensor] = field(default_factory=dict)
+    _back: dict[int, Tensor] = field(default_factory=dict)
+    _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: Batch, heads: int, *, round_rows: bool = False) -> Blocks:
+    def of(cls, batch: Batch, heads: int, *, rounded: bool = False, packed: bool = False) -> Blocks:
         """Find the places of ``batch``.
 
-        With ``round_rows``, R is rounded up by at most a sixteenth, so that few numbers of rows
-        occur: bf16 products on a CPU are compiled anew for each.
+        With ``rounded``, for bf16 on a CPU, R is rounded up by at most a thirty-second, so that few
+        numbers of rows occur: products are compiled anew for each. And L is rounded up to a
+        multiple of 16: torch's softmax takes three times as long for other lengths. With
+        ``packed``, for attention without blocks, nothing is padded.
         """
         lengths, first, tokens = batch.lengths, batch.offsets[:-1], len(batch.token_ids)
-        longest = int(lengths.max())
+        longest = batch.longest
+        if rounded:
+            longest = -(-longest // _LANES) * _LANES
         sentence = torch.repeat_interleave(lengths, output_size=tokens)
         positions = torch.arange(tokens, device=first.device) - first[sentence]
-        mask = None
-        if tokens < batch.sentences * longest:
+        mask, rows, runs = None, tokens, Runs.of(batch) if packed else None
+        if runs is None and tokens < batch.sentences * longest:
             mask = torch.arange(longest, device=first.device) < lengths.unsqueeze(1)
-        step = 1 << max(0, tokens.bit_length() - 5) if round_rows else 1
-        rows = -(-tokens // step) * step
-        return cls(batch.sentences, longest, heads, first, positions, sentence, mask, rows)
+            rows += 1
+        step = 1 << max(0, rows.bit_length() - 6) if rounded else 1
+        rows = -(-rows // step) * step
+        return cls(batch.sentences, longest, heads, first, positions, sentence, mask, rows, runs)
 
-    def spread(self, packed: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """``(R, P * D)`` to P times ``(S * H, L, d)``, each contiguous.
-
-        Padded places repeat some token; the attention mask keeps them out of every sum.
-        """
-        block, token = self._index(parts)
-        rows = packed.reshape(len(packed) * parts * self.heads, -1)
-        spread: Tensor = _Permuted.apply(rows, block, token)  # type: ignore[no-untyped-call]
-        return spread.view(parts, self.sentences * self.heads, self.longest, -1).unbind(0)
+    def spread(self, packed: Tensor, parts: int) -> Tensor:
+        """``(R, P * D)`` to ``(P, S * H, L, d)``; padded places are copies of a row from T on."""
+        if parts not in self._there:
+            self._there[parts] = self._find_rows(parts)
+        rows = packed.reshape(self.rows * parts * self.heads, -1)
+        block = rows.index_select(0, self._there[parts])
+        return block.view(parts, self.sentences * self.heads, self.longest, -1)
 
     def gather(self, block: Tensor) -> Tensor:
-        """``(S * H, L, d)`` back to ``(R, D)``."""
-        _, token = self._index(1)
-        spare = self.rows * self.heads - len(token)
-        rows = block.reshape(self.sentences * self.heads * self.longest, -1)
-        return rows.index_select(0, F.pad(token, (0, spare))).view(self.rows, -1)
+        """``(P, S * H, L, d)`` back to ``(R, P * D)``; rows from T on are zero."""
+        parts, width = len(block), block.shape[-1]
+        if parts not in self._back:
+            self._back[parts] = self._find_places(parts)
+        back = self._back[parts]
+        rows = block.new_empty(self.rows * parts * self.heads, width)
+        torch.index_select(block.view(-1, width), 0, back, out=rows[: len(back)])
+        rows[len(back) :] = 0
+        return rows.view(self.rows, -1)
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         """``(S * H, 1, L)`` to add to the scores: 0 at tokens, minus infinity at padding."""
         if self.mask is None:
             return None
-        zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
-        bias = zeros.masked_fill(~self.mask, float("-inf"))
-        return bias.repeat_interleave(self.heads, 0).unsqueeze(1)
+        if dtype not in self._bias:
+            zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
+            bias = zeros.masked_fill(~self.mask, float("-inf"))
+            self._bias[dtype] = bias.repeat_interleave(self.heads, 0).unsqueeze(1)
+        return self._bias[dtype]
 
-    def _index(self, parts: int) -> tuple[Tensor, Tensor]:
-        """Where each row of the block is in the packed rows, and the other way round."""
-        if parts not in self._places:
-            self._places[parts] = self._find(parts)
-        return self._places[parts]
+    def _find_rows(self, parts: int) -> Tensor:
+        """For each place of a block its row in ``(R * P * H, d)``."""
+        tokens, device = len(self.positions), self.first.device
+        token = torch.full((self.sentences, self.longest), tokens, device=device)
+        token[self.sentence, self.positions] = torch.arange(tokens, device=device)
+        part = torch.arange(parts, device=device)[:, None, None, None]
+        head = torch.arange(self.heads, device=device)[None, None, :, None]
+        return ((token[None, :, None, :] * parts + part) * self.heads + head).flatten()
 
-    def _find(self, parts: int) -> tuple[Tensor, Tensor]:
-        heads, longest, device = self.heads, self.longest, self.first.device
+    def _find_places(self, parts: int) -> Tensor:
+        """For each row of ``(T * P * H, d)`` its place in a block."""
+        device = self.first.device
         part = torch.arange(parts, device=device)[None, :, None]
-        head = torch.arange(heads, device=device)[None, None, :]
-        row = (part * self.sentences + self.sentence[:, None, None]) * heads + head
-        token = (row * longest + self.positions[:, None, None]).flatten()
-        block = torch.zeros(
-            parts * self.sentences * heads * longest, dtype=torch.int64, device=device
-        )
-        block[token] = torch.arange(len(token), device=device)
-        return block, token
+        head = torch.arange(self.heads, device=device)[None, None, :]
+        row = (part * self.sentences + self.sentence[:, None, None]) * self.heads + head
+        return (row * self.longest + self.positions[:, None, None]).flatten()
 
 
-class _Permuted(Function):
-    """Rows in another order; rows that repeat another one must get a gradient of zero."""
+def spread(packed: Tensor, blocks: Blocks, parts: int) -> Tensor:
+    """:meth:`Blocks.spread`, with gradients."""
+    block: Tensor = _Spread.apply(packed, blocks, parts)  # type: ignore[no-untyped-call]
+    return block
 
+
+def gather(block: Tensor, blocks: Blocks) -> Tensor:
+    """:meth:`Blocks.gather`, with gradients."""
+    packed: Tensor = _Gather.apply(block, blocks)  # type: ignore[no-untyped-call]
+    return packed
+
+
+class _Spread(Function):
     @staticmethod
     @override
-    def forward(ctx: Any, rows: Tensor, there: Tensor, back: Tensor) -> Tensor:
-        ctx.save_for_backward(back)
-        ctx.rows = len(rows)
-        return rows.index_select(0, there)
+    def forward(ctx: Any, packed: Tensor, blocks: Blocks, parts: int) -> Tensor:
+        ctx.blocks = blocks
+        return blocks.spread(packed, parts)
 
     @staticmethod
     @once_differentiable
     @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (back,) = ctx.saved_tensors
-        whole = gradient.new_empty(ctx.rows, gradient.shape[1])
-        torch.index_select(gradient, 0, back, out=whole[: len(back)])
-        whole[len(back) :] = 0
-        return whole, None, None
+        return ctx.blocks.gather(gradient), None, None
+
+
+class _Gather(Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, block: Tensor, blocks: Blocks) -> Tensor:
+        ctx.blocks, ctx.parts = blocks, len(block)
+        return blocks.gather(block)
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.blocks.spread(gradient, ctx.parts), None

@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
+from typing_extensions import override
 
 PACKED = ("bert", "camembert", "distilbert", "roberta", "xlm-roberta")
 """The ``config.model_type`` that :class:`PackedBert` computes."""
@@ -54,8 +57,8 @@ class LayerWeights:
         """Cast and join the weights of ``layer``."""
         parts = (layer.query, layer.key, layer.value)
         return cls(
-            qkv=torch.cat([part.weight for part in parts]).to(dtype),
-            qkv_bias=torch.cat([part.bias for part in parts]).to(dtype),
+            qkv=_joined(dtype, *(part.weight for part in parts)),
+            qkv_bias=_joined(dtype, *(part.bias for part in parts)),
             output=layer.output.weight.to(dtype),
             output_bias=layer.output.bias.to(dtype),
             up=layer.up.weight.to(dtype),
@@ -63,6 +66,30 @@ class LayerWeights:
             down=layer.down.weight.to(dtype),
             down_bias=layer.down.bias.to(dtype),
         )
+
+
+def _joined(dtype: torch.dtype, *parts: Tensor) -> Tensor:
+    """One matrix of the rows of all parts."""
+    joined: Tensor = _Joined.apply(dtype, *parts)  # type: ignore[no-untyped-call]
+    return joined
+
+
+class _Joined(Function):
+    """Cast and joined in one pass, as are the gradients cut apart and cast."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, dtype: torch.dtype, *parts: Tensor) -> Tensor:
+        ctx.sizes, ctx.dtype = [len(part) for part in parts], parts[0].dtype
+        joined = parts[0].new_empty(sum(ctx.sizes), *parts[0].shape[1:], dtype=dtype)
+        return torch.cat(parts, out=joined)
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        parts = torch.split(gradient, ctx.sizes)
+        return None, *(part.to(ctx.dtype) for part in parts)
 
 
 def layers_of(model: PreTrainedModel) -> list[LayerModules]:

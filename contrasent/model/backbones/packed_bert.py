@@ -7,26 +7,35 @@ Dropout falls in the places, and with the rates, of the ``transformers`` modules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
-from contrasent.model.backbones.alone import Serving
-from contrasent.model.backbones.attention import attention
+from contrasent.model.backbones.alone import Alone
+from contrasent.model.backbones.attention import attention, first_attention
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.blocks import Blocks
+from contrasent.model.backbones.inference import InferenceLayer, has_products
+from contrasent.model.backbones.kept import Kept
 from contrasent.model.backbones.layers import LayerModules, LayerWeights, layers_of
-from contrasent.model.dropout import add_dropped, dropout
+from contrasent.model.backbones.linear import linear
+from contrasent.model.backbones.norm import dropped_norm
+from contrasent.model.backbones.varlen import packed_attention_available
+from contrasent.model.dropout import dropout
 
-_COUNTING = Lock()
+_USUAL_ROWS = 4096
+"""Rows of a batch that an encoder is given on a CPU, about."""
+
+States = tuple[Tensor, Tensor]
+"""A state ``(R, D)`` in the number format of the weights, and the same in that of the products."""
 
 
 class PackedBert(Backbone):
@@ -46,42 +55,92 @@ class PackedBert(Backbone):
         self.first_position = _first_position(model)
         self.max_tokens = config.max_position_embeddings - self.first_position
         self._layers = layers_of(model)
-        self._kept: dict[torch.dtype, list[LayerWeights]] | None = None
-        self._users = 0
-        self._serving = Serving(self._layers, self.heads)
+        self._unchanging = Kept()
+        self._serving = Kept()
 
     @override
     def forward(
         self, batch: Batch, layers: Sequence[int] = (-1,), *, first_only: bool = False
     ) -> dict[int, Tensor]:
         wanted = {layer: layer % (self.depth + 1) for layer in layers}
-        device_type = batch.token_ids.device.type
-        narrow = torch.is_autocast_enabled(device_type)
-        dtype = torch.get_autocast_dtype(device_type) if narrow else self.model.dtype
-        if not self.training and self._serving.takes(batch, dtype):
-            return self._alone(batch, wanted, dtype)
-        with torch.autocast(device_type, enabled=False):
-            blocks = Blocks.of(batch, self.heads, round_rows=narrow and device_type == "cpu")
-            tokens = len(batch.token_ids)
-            state = self._embed(batch.token_ids, blocks.positions)
-            found = {0: state}
-            state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
-            weights = self._weights(dtype)
-            for number in range(1, max(wanted.values()) + 1):
-                cut = first_only and number == self.depth
-                state = self._layer(number - 1, weights[number - 1], state, blocks, cut)
-                if number in wanted.values():
-                    found[number] = state if cut else state[:tokens]
+        device = batch.token_ids.device
+        narrow = torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if narrow else self.model.dtype
+        with torch.autocast(device.type, enabled=False):
+            if batch.sentences == 1 and self._serving.holds and self._infers(device, dtype):
+                found = self._alone(batch, wanted.values(), dtype)
+            elif narrow and self._infers(device, dtype):
+                found = self._infer(batch, wanted.values(), dtype, first_only)
+            else:
+                found = self._compute(batch, wanted.values(), dtype, first_only)
         return {layer: found[number] for layer, number in wanted.items()}
 
+    def _compute(
+        self, batch: Batch, wanted: Collection[int], dtype: torch.dtype, first_only: bool
+    ) -> dict[int, Tensor]:
+        """The states of the layers ``wanted``, with gradients and dropout where they are on."""
+        blocks = self._blocks(batch, dtype)
+        tokens = len(batch.token_ids)
+        state = self._embed(batch.token_ids, blocks.positions)
+        found = {0: state}
+        state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
+        states = state, state.to(dtype)
+        weights = self._weights(dtype)
+        for number in range(1, max(wanted) + 1):
+            cut = first_only and number == self.depth
+            states = self._run(number - 1, weights[number - 1], states, blocks, cut)
+            if number in wanted:
+                found[number] = states[0] if cut else states[0][:tokens]
+        return found
+
+    def _infers(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether weights may be laid out for inference, because they stay as they are."""
+        plain = self.training or torch.is_grad_enabled()
+        return not plain and self._unchanging.holds and has_products(device, dtype)
+
+    def _infer(
+        self, batch: Batch, wanted: Collection[int], dtype: torch.dtype, first_only: bool
+    ) -> dict[int, Tensor]:
+        """:meth:`_compute` without gradients and dropout."""
+        layers = self._unchanging.get(("inference", dtype), lambda: self._laid_out(dtype))
+        blocks = self._blocks(batch, dtype)
+        tokens = len(batch.token_ids)
+        state = self._embed(batch.token_ids, blocks.positions)
+        found = {0: state}
+        state = F.pad(state.to(dtype), (0, 0, 0, blocks.rows - tokens))
+        for number, layer in enumerate(layers[: max(wanted)], start=1):
+            if first_only and number == self.depth:
+                found[number] = layer.first(
+                    state, blocks.first, lambda q, kv: first_attention(q, kv, blocks, 0.0)
+                ).to(found[0].dtype)
+                break
+            state = layer(state, lambda packed: attention(packed, blocks, 0.0))
+            if number in wanted:
+                found[number] = state[:tokens].to(found[0].dtype)
+        return found
+
+    def _laid_out(self, dtype: torch.dtype) -> list[InferenceLayer]:
+        return [
+            InferenceLayer.of(layer, dtype, _USUAL_ROWS, parted=number == self.depth)
+            for number, layer in enumerate(self._layers, start=1)
+        ]
+
     def _alone(
-        self, batch: Batch, wanted: dict[int, int], dtype: torch.dtype
+        self, batch: Batch, wanted: Collection[int], dtype: torch.dtype
     ) -> dict[int, Tensor]:
         """The states of a single sentence, while serving."""
-        with torch.autocast(batch.token_ids.device.type, enabled=False):
-            state = self._embed(batch.token_ids, torch.arange(len(batch.token_ids)))
-            found = self._serving.alone(dtype)(state, list(wanted.values()))
-        return {layer: found[number] for layer, number in wanted.items()}
+        alone = self._serving.get(dtype, lambda: Alone(self._layers, self.heads, dtype))
+        positions = torch.arange(len(batch.token_ids))
+        return alone(self._embed(batch.token_ids, positions), list(wanted))
+
+    def _blocks(self, batch: Batch, dtype: torch.dtype) -> Blocks:
+        device = batch.token_ids.device
+        return Blocks.of(
+            batch,
+            self.heads,
+            rounded=dtype == torch.bfloat16 and device.type == "cpu",
+            packed=packed_attention_available(device, dtype, self.width // self.heads),
+        )
 
     def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         part: Any = self.model.embeddings
@@ -91,22 +150,28 @@ class PackedBert(Backbone):
             state = state + part.token_type_embeddings.weight[0]
         return dropout(part.LayerNorm(state), self._rate(part.dropout))
 
+    def _run(self, *given: Any) -> States:
+        """:meth:`_layer`, computed again in the backward pass where that is asked for."""
+        if not (self.checkpoint_layers and torch.is_grad_enabled()):
+            return self._layer(*given)
+        states: States = checkpoint(self._layer, *given, use_reentrant=False)
+        return states
+
     def _layer(
-        self, number: int, weights: LayerWeights, state: Tensor, blocks: Blocks, cut: bool
-    ) -> Tensor:
+        self, number: int, weights: LayerWeights, states: States, blocks: Blocks, cut: bool
+    ) -> States:
         """One transformer layer; with ``cut``, only the first row of each sentence comes out."""
         modules = self._layers[number]
-        dtype = weights.qkv.dtype
-        mixed = self._attend(modules, weights, state.to(dtype), blocks, cut)
+        state, narrow = states
+        mixed = self._attend(modules, weights, narrow, blocks, cut)
         if cut:
             state = state[blocks.first]
-        mixed = F.linear(mixed, weights.output, weights.output_bias)
+        mixed = linear(mixed, weights.output, weights.output_bias)
         rate = self._rate(modules.output_dropout)
-        state = modules.attention_norm(add_dropped(state, mixed, rate))
-        inner = modules.activation(F.linear(state.to(dtype), weights.up, weights.up_bias))
-        inner = F.linear(inner, weights.down, weights.down_bias)
-        normed: Tensor = modules.norm(add_dropped(state, inner, self._rate(modules.down_dropout)))
-        return normed
+        state, narrow = dropped_norm(state, mixed, rate, modules.attention_norm)
+        inner = modules.activation(linear(narrow, weights.up, weights.up_bias))
+        inner = linear(inner, weights.down, weights.down_bias)
+        return dropped_norm(state, inner, self._rate(modules.down_dropout), modules.norm)
 
     def _attend(
         self,
@@ -118,50 +183,36 @@ class PackedBert(Backbone):
     ) -> Tensor:
         """Self-attention; ``(T, D)``, or ``(S, D)`` of the first tokens with ``cut``."""
         rate = self._rate(modules.attention_dropout)
-        bias = blocks.bias(state.dtype)
         if not cut:
-            packed = F.linear(state, weights.qkv, weights.qkv_bias)
-            query, key, value = blocks.spread(packed, 3)
-            return blocks.gather(attention(query, key, value, bias, rate))
-        width = self.width
-        query = F.linear(state[blocks.first], weights.qkv[:width], weights.qkv_bias[:width])
-        rest = F.linear(state, weights.qkv[width:], weights.qkv_bias[width:])
-        key, value = blocks.spread(rest, 2)
-        alone = query.view(blocks.sentences * self.heads, 1, -1)
-        return attention(alone, key, value, bias, rate).view(blocks.sentences, width)
+            return attention(linear(state, weights.qkv, weights.qkv_bias), blocks, rate)
+        sizes = [self.width, 2 * self.width]
+        of_query, of_rest = torch.split(weights.qkv, sizes)
+        query_bias, rest_bias = torch.split(weights.qkv_bias, sizes)
+        query = linear(state[blocks.first], of_query, query_bias)
+        return first_attention(query, linear(state, of_rest, rest_bias), blocks, rate)
 
     def _rate(self, module: nn.Dropout | None) -> float:
         return module.p if self.training and module is not None else 0.0
 
     @override
-    @contextmanager
-    def unchanging(self) -> Iterator[None]:
-        # Threads may embed at once: what is kept goes when the last of them is done.
-        with _COUNTING:
-            self._users += 1
-            self._kept = {} if self._kept is None else self._kept
-        try:
-            yield
-        finally:
-            with _COUNTING:
-                self._users -= 1
-                self._kept = self._kept if self._users else None
+    def unchanging(self) -> AbstractContextManager[None]:
+        return self._unchanging
 
     @override
     @contextmanager
     def serving(self) -> Iterator[None]:
-        with self.unchanging(), self._serving:
+        with self._unchanging, self._serving:
             yield
 
     def _weights(self, dtype: torch.dtype) -> list[LayerWeights]:
         """The matrices of all layers in ``dtype``."""
-        kept = None if torch.is_grad_enabled() else self._kept
-        weights = None if kept is None else kept.get(dtype)
-        if weights is None:
-            weights = [LayerWeights.of(layer, dtype) for layer in self._layers]
-        if kept is not None:
-            kept[dtype] = weights
-        return weights
+
+        def make() -> list[LayerWeights]:
+            return [LayerWeights.of(layer, dtype) for layer in self._layers]
+
+        if torch.is_grad_enabled() or not self._unchanging.holds:
+            return make()
+        return self._unchanging.get(dtype, make)
 
 
 def _first_position(model: PreTrainedModel) -> int:

@@ -78,7 +78,7 @@ class Int8Bert(Engine):
         last = max(wanted.values())
         with torch.autocast("cpu", enabled=False):
             # Products of integers, too, are compiled for each number of rows.
-            blocks = Blocks.of(batch, self.heads, round_rows=True)
+            blocks = Blocks.of(batch, self.heads, rounded=True)
             tokens = len(batch.token_ids)
             state = F.pad(self._embed(batch, blocks), (0, 0, 0, blocks.rows - tokens))
             found = {}

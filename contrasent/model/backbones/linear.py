@@ -1,0 +1,50 @@
+"""Linear maps in bf16 on a CPU, with the bias added inside the product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from typing_extensions import override
+
+from contrasent.model.backbones.inference import has_products
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``x weight^T + bias``, as ``F.linear``.
+
+    That one writes the bias into every row first and reads it again while it multiplies; oneDNN's
+    own operator, which torch's compiler uses, does not.
+
+    Args:
+        x: ``(R, I)``.
+        weight: ``(O, I)``.
+        bias: ``(O,)``.
+
+    Returns:
+        ``(R, O)``.
+    """
+    if x.dtype != torch.bfloat16 or not has_products(x.device, x.dtype):
+        return F.linear(x, weight, bias)
+    mapped: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return mapped
+
+
+class _Linear(Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        mapped: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return mapped
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight, gradient.t() @ x, gradient.sum(0)

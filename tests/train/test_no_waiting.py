@@ -1,0 +1,56 @@
+"""A step asks its device nothing, so that neither the host nor the device waits for the other.
+
+On the meta device tensors have no values: whoever asks for one gets an error.
+"""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_models import config_of, transformer
+from torch.nn.utils import clip_grad_norm_
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.model.backbones import packed_bert
+from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.encoder import Encoded
+from contrasent.model.pooling import POOLERS, pooler
+
+META = torch.device("meta")
+
+
+@pytest.fixture(autouse=True)
+def meta_like_an_accelerator(monkeypatch):
+    """Torch has no autocast for the meta device."""
+    autocast = torch.autocast
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
+    monkeypatch.setattr(
+        torch,
+        "autocast",
+        lambda device, *args, **kwargs: (
+            nullcontext() if device == "meta" else autocast(device, *args, **kwargs)
+        ),
+    )
+
+
+@pytest.mark.parametrize("varlen", [True, False])
+@pytest.mark.parametrize("name", POOLERS)
+@pytest.mark.parametrize("objective", objectives.available())
+def test_a_step_asks_the_device_nothing(objective, name, varlen, monkeypatch):
+    monkeypatch.setattr(packed_bert, "packed_attention_available", lambda *_: varlen)
+    backbone = PackedBert(transformer(config_of("bert", 100))).to(META).train()
+    scored = objectives.build(
+        objective, {"hard_negative_weight": 2.0}, width=backbone.width, data_views=3
+    ).to(META)
+    pool = pooler(name)
+    batch = pack([[n, 5, 6][: 1 + n % 3] for n in range(12)], views=scored.views)
+    batch = scored.prepare(replace(batch, texts=batch.same_text()).to(META))
+    states = backbone(batch, pool.layers, first_only=pool.first_only)
+    pooled = pool(states, batch).float().view(batch.views, -1, backbone.width)
+    terms = scored(Encoded(pooled, {}), batch)
+    torch.stack(list(terms.values())).sum().backward()
+    parameters = [p for p in (*backbone.parameters(), *scored.parameters()) if p.grad is not None]
+    assert len(parameters) > 20
+    assert clip_grad_norm_(parameters, 1.0).device == META
