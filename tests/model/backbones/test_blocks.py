@@ -1,0 +1,114 @@
+"""Packed rows to blocks and back: nothing is lost, and padding comes from spare rows only."""
+
+import pytest
+import torch
+
+from contrasent.data.batch import pack
+from contrasent.model.backbones.blocks import Blocks, gather, spread
+
+HEADS, WIDTH = 2, 6
+LENGTHS = {
+    "ragged": [3, 1, 6],
+    "equal": [4, 4],
+    "one token": [1],
+    "full and rounded": [16] * 65,
+    "just above a step": [17, 2],
+}
+
+
+def batch_of(lengths):
+    return pack([[5] * n for n in lengths])
+
+
+@pytest.fixture(params=LENGTHS.values(), ids=LENGTHS)
+def lengths(request):
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["exact", "rounded"])
+def blocks(request, lengths):
+    return Blocks.of(batch_of(lengths), HEADS, rounded=request.param)
+
+
+def test_each_token_goes_to_its_place(blocks, lengths, rng):
+    parts = 3
+    packed = rng(blocks.rows, parts * HEADS * WIDTH)
+    block = blocks.spread(packed, parts)
+    assert block.shape == (parts, len(lengths) * HEADS, blocks.longest, WIDTH)
+    rows = packed.view(blocks.rows, parts, HEADS, WIDTH)
+    start = 0
+    for sentence, length in enumerate(lengths):
+        own = slice(sentence * HEADS, (sentence + 1) * HEADS)
+        expected = rows[start : start + length].permute(1, 2, 0, 3)
+        assert torch.equal(block[:, own, :length], expected)
+        start += length
+        if length < blocks.longest:
+            spare = rows[sum(lengths)]
+            filling = block[:, own, length:]
+            assert torch.equal(filling, spare.unsqueeze(2).expand(filling.shape))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_there_and_back_is_the_same_on_tokens_and_zero_elsewhere(parts, blocks, lengths, rng):
+    packed = rng(blocks.rows, parts * HEADS * WIDTH)
+    back = blocks.gather(blocks.spread(packed, parts))
+    tokens = sum(lengths)
+    assert back.shape == packed.shape
+    assert torch.equal(back[:tokens], packed[:tokens])
+    assert not back[tokens:].any()
+
+
+def test_the_two_are_adjoint(blocks, lengths, rng):
+    """On tokens: ``<spread(x), y> = <x, gather(y)>`` where ``x`` is zero in the spare rows."""
+    packed = rng(blocks.rows, 2 * HEADS * WIDTH).double()
+    packed[sum(lengths) :] = 0
+    block = rng(*blocks.spread(packed, 2).shape).double()
+    there = (blocks.spread(packed, 2) * block).sum()
+    torch.testing.assert_close(there, (packed * blocks.gather(block)).sum())
+
+
+def test_each_is_the_gradient_of_the_other(blocks, lengths, rng):
+    packed = rng(blocks.rows, 2 * HEADS * WIDTH).requires_grad_()
+    block = spread(packed, blocks, 2)
+    weights = rng(*block.shape)
+    (gradient,) = torch.autograd.grad(block, packed, weights)
+    assert torch.equal(gradient, blocks.gather(weights))
+    other = block.detach().requires_grad_()
+    rows = rng(*packed.shape)
+    rows[sum(lengths) :] = 0
+    (gradient,) = torch.autograd.grad(gather(other, blocks), other, rows)
+    assert torch.equal(gradient, blocks.spread(rows, 2))
+
+
+def test_the_bias_forbids_padding_and_nothing_else(blocks, lengths):
+    bias = blocks.bias(torch.float32)
+    if blocks.mask is None:
+        assert bias is None
+        assert all(length == blocks.longest for length in lengths)
+        return
+    assert bias.shape == (len(lengths) * HEADS, 1, blocks.longest)
+    for number, row in enumerate(bias[:, 0]):
+        length = lengths[number // HEADS]
+        assert not row[:length].any()
+        assert torch.isneginf(row[length:]).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_how_much_is_rounded(seed):
+    generator = torch.Generator().manual_seed(seed)
+    count = int(torch.randint(1, 300, (), generator=generator))
+    lengths = torch.randint(1, 90, (count,), generator=generator).tolist()
+    tokens, longest = sum(lengths), max(lengths)
+    exact = Blocks.of(batch_of(lengths), HEADS)
+    assert exact.longest == longest
+    assert exact.rows == tokens + (exact.mask is not None)
+    rounded = Blocks.of(batch_of(lengths), HEADS, rounded=True)
+    assert rounded.longest % 16 == 0
+    assert longest <= rounded.longest < longest + 16
+    least = tokens + (rounded.mask is not None)
+    assert least <= rounded.rows <= least * 33 / 32
+
+
+def test_few_numbers_of_rows_occur():
+    rows = {Blocks.of(batch_of([n]), HEADS, rounded=True).rows for n in range(1024, 4096)}
+    assert len(rows) <= 2 * 32 + 1

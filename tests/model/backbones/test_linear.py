@@ -1,0 +1,78 @@
+"""Products with their bias inside, against torch's own in fp32."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from contrasent.model.backbones import linear as module
+from contrasent.model.backbones.inference import has_products
+from contrasent.model.backbones.linear import linear
+
+ROUNDING = 2**-8  # of bf16, relative; sums are fp32 inside
+SHAPES = [(1, 8, 8), (5, 16, 24), (33, 24, 16), (1, 1, 1)]
+
+
+@pytest.fixture
+def bf16_products():
+    if not has_products(torch.device("cpu"), torch.bfloat16):
+        pytest.skip("this CPU has no bf16 products in oneDNN")
+
+
+def leaves(rng, rows, wide, narrow, dtype):
+    parts = rng(rows, wide), rng(narrow, wide), rng(narrow)
+    return [part.to(dtype).requires_grad_() for part in parts]
+
+
+def in_fp32(parts):
+    return [part.detach().float().requires_grad_() for part in parts]
+
+
+def assert_rounded(found, exact):
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), exact, rtol=2 * ROUNDING, atol=1e-3)
+
+
+@pytest.mark.usefixtures("bf16_products")
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
+def test_bf16_values_and_gradients_are_those_of_fp32(sizes, rng):
+    parts = leaves(rng, *sizes, torch.bfloat16)
+    exact_parts = in_fp32(parts)
+    found, exact = linear(*parts), F.linear(*exact_parts)
+    assert found.shape == (sizes[0], sizes[2])
+    assert_rounded(found, exact)
+    weights = rng(*found.shape).to(torch.bfloat16)
+    gradients = torch.autograd.grad(found, parts, weights)
+    expected = torch.autograd.grad(exact, exact_parts, weights.float())
+    for gradient, theirs in zip(gradients, expected, strict=True):
+        assert_rounded(gradient, theirs)
+
+
+@pytest.mark.usefixtures("bf16_products")
+def test_inputs_and_gradients_may_lie_anyhow(rng):
+    x, weight, bias = (part.detach() for part in leaves(rng, 6, 8, 4, torch.bfloat16))
+    crossed = [x.t().contiguous().t(), weight.t().contiguous().t(), bias.repeat(2)[:4]]
+    plain = [x.clone(), weight.clone(), bias.clone()]
+    found = []
+    for parts in (crossed, plain):
+        mapped = linear(*(part.requires_grad_() for part in parts))
+        found.append((mapped, *torch.autograd.grad(mapped.sum(), parts)))
+    for one, other in zip(*found, strict=True):
+        assert_rounded(one, other.float())
+
+
+def test_fp32_is_torch_s_own(rng):
+    parts = leaves(rng, 5, 8, 4, torch.float32)
+    found, expected = linear(*parts), F.linear(*parts)
+    assert torch.equal(found, expected)
+    for one, other in zip(
+        torch.autograd.grad(found.sum(), parts),
+        torch.autograd.grad(expected.sum(), parts),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+
+
+def test_where_onednn_has_no_bf16_torch_s_own_is_taken(rng, monkeypatch):
+    monkeypatch.setattr(module, "has_products", lambda *_: False)
+    parts = leaves(rng, 5, 8, 4, torch.bfloat16)
+    assert torch.equal(linear(*parts), F.linear(*parts))

@@ -1,0 +1,97 @@
+"""Dropout, residual and LayerNorm in one function, against the same in three steps."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import Function
+from torch.nn import functional as F
+
+from contrasent.model.backbones.norm import dropped_norm
+from contrasent.model.dropout import keep_mask
+
+ROWS, WIDTH, RATE = 7, 16, 0.3
+USED = {"both": (1.0, 1.0), "the wide one": (1.0, 0.0), "the narrow one": (0.0, 1.0)}
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+class Forgotten(Function):
+    """A number that depends on nothing, though it was given two tensors."""
+
+    @staticmethod
+    def forward(_, one, other):
+        return (one.sum() + other.float().sum()) * 0
+
+    @staticmethod
+    def backward(_, __):
+        return None, None
+
+
+@pytest.fixture
+def norm(rng):
+    norm = nn.LayerNorm(WIDTH, eps=1e-3)
+    with torch.no_grad():
+        norm.weight.copy_(1 + 0.3 * rng(WIDTH))
+        norm.bias.copy_(0.3 * rng(WIDTH))
+    return norm
+
+
+@pytest.fixture
+def state(rng):
+    return rng(ROWS, WIDTH).requires_grad_()
+
+
+def drawn_as(x, seed):
+    """The kept elements, scaled, as the first mask that is drawn from ``seed``."""
+    torch.manual_seed(seed)
+    mask, scale = keep_mask(x, RATE)
+    return (mask != 0).float() * scale
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_without_dropout_it_is_the_norm_of_the_sum(dtype, state, norm, rng):
+    x = rng(ROWS, WIDTH).to(dtype)
+    normed, narrow = dropped_norm(state, x, 0.0, norm)
+    assert torch.equal(normed, norm(state + x))
+    assert torch.equal(narrow, normed.to(dtype))
+
+
+@pytest.mark.parametrize("used", USED.values(), ids=USED)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_values_and_gradients_are_those_of_three_steps(dtype, used, state, norm, rng):
+    x = rng(ROWS, WIDTH).to(dtype).requires_grad_()
+    leaves = [state, x, norm.weight, norm.bias]
+    kept = drawn_as(x, seed=3)
+    assert 0 < (kept == 0).sum() < kept.numel()
+    total = state + x.float() * kept
+    expected = F.layer_norm(total, (WIDTH,), norm.weight, norm.bias, norm.eps)
+    torch.manual_seed(3)
+    normed, narrow = dropped_norm(state, x, RATE, norm)
+    assert (normed.dtype, narrow.dtype) == (torch.float32, dtype)
+    torch.testing.assert_close(normed, expected)
+    assert torch.equal(narrow, normed.to(dtype))
+    gradients = []
+    weights = rng(ROWS, WIDTH), rng(ROWS, WIDTH)
+    for wide, cast in ((normed, narrow), (expected, expected.to(dtype))):
+        parts = zip((wide, cast.float()), weights, used, strict=True)
+        loss = sum((part * w).sum() for part, w, is_used in parts if is_used)
+        gradients.append(torch.autograd.grad(loss, leaves))
+    for mine, theirs in zip(*gradients, strict=True):
+        assert mine.dtype == theirs.dtype
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_outputs_that_lead_nowhere_have_no_gradient(state, norm, rng):
+    x = rng(ROWS, WIDTH).bfloat16().requires_grad_()
+    leaves = [state, x, norm.weight, norm.bias]
+    nothing = Forgotten.apply(*dropped_norm(state, x, RATE, norm))
+    assert torch.autograd.grad(nothing, leaves, allow_unused=True) == (None,) * 4
+
+
+def test_a_pass_without_gradients_draws_the_same_mask(state, norm, rng):
+    x = rng(ROWS, WIDTH).bfloat16()
+    torch.manual_seed(1)
+    expected = dropped_norm(state, x, RATE, norm)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        found = dropped_norm(state, x, RATE, norm)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
