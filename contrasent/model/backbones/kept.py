@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from typing_extensions import override
 
@@ -24,6 +24,8 @@ class Kept(AbstractContextManager[None]):
     @override
     def __enter__(self) -> None:
         with _COUNTING:
+            # What a thread put here after the last promise ended may be of other weights.
+            self._made = self._made if self._users else {}
             self._users += 1
 
     @override
@@ -31,6 +33,11 @@ class Kept(AbstractContextManager[None]):
         with _COUNTING:
             self._users -= 1
             self._made = self._made if self._users else {}
+
+    @override
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        """A copy has promised nothing: whoever ends this promise does not know of it."""
+        return type(self), ()
 
     @property
     def holds(self) -> bool:

@@ -1,0 +1,102 @@
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from contrasent.model.backbones.kept import Kept
+
+
+class Maker:
+    """Makes something new each time, and counts."""
+
+    def __init__(self):
+        self.times = 0
+
+    def __call__(self):
+        self.times += 1
+        return object()
+
+
+def test_made_once_while_held_and_anew_after():
+    kept, make = Kept(), Maker()
+    assert not kept.holds
+    with kept:
+        assert kept.holds
+        first = kept.get("key", make)
+        assert kept.get("key", make) is first
+        assert kept.get("other", make) is not first
+    assert not kept.holds
+    with kept:
+        assert kept.get("key", make) is not first
+    assert make.times == 3
+
+
+def test_the_outermost_promise_counts():
+    kept, make = Kept(), Maker()
+    with kept:
+        with kept:
+            first = kept.get("key", make)
+        assert kept.holds
+        assert kept.get("key", make) is first
+
+
+def test_what_was_made_without_a_promise_is_not_there_under_the_next():
+    """Another thread's promise may end between the question whether there is one and its use."""
+    kept, make = Kept(), Maker()
+    stale = kept.get("key", make)
+    with kept:
+        assert kept.get("key", make) is not stale
+
+
+def test_an_error_ends_the_promise():
+    kept, make = Kept(), Maker()
+    with pytest.raises(KeyError), kept:
+        first = kept.get("key", make)
+        raise KeyError
+    assert not kept.holds
+    with kept:
+        assert kept.get("key", make) is not first
+
+
+def test_what_cannot_be_made_is_not_kept():
+    kept, make = Kept(), Maker()
+    with kept:
+        with pytest.raises(ZeroDivisionError):
+            kept.get("key", lambda: 1 // 0)
+        assert kept.get("key", make) is kept.get("key", make)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))]
+)
+def test_a_copy_has_promised_nothing(copied):
+    kept, make = Kept(), Maker()
+    with kept:
+        kept.get("key", lambda: lambda: "cannot be pickled")
+        other = copied(kept)
+        assert not other.holds
+        with other:
+            other.get("key", make)
+    assert make.times == 1
+
+
+def test_threads_hold_together():
+    kept, make, threads = Kept(), Maker(), 8
+    inside, asked = Barrier(threads), Barrier(threads)
+
+    def hold(_):
+        with kept:
+            inside.wait(timeout=10)
+            found = kept.get("key", make)
+            asked.wait(timeout=10)
+            return found, kept.get("key", make) is kept.get("key", make), kept.holds
+
+    with kept:
+        first = kept.get("key", make)
+        with ThreadPoolExecutor(threads) as pool:
+            results = list(pool.map(hold, range(threads)))
+    assert results == [(first, True, True)] * threads
+    assert make.times == 1
+    assert not kept.holds
