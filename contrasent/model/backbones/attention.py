@@ -1,12 +1,11 @@
 """Self-attention of packed tokens, with dropout on its weights.
 
-Shapes: R packed rows, D width, N = S * H sentences times heads, L tokens of the longest sentence,
-Q queries (L, or 1 where only first tokens are asked for), d = D / H.
+Shapes: T tokens end to end, R >= T packed rows, D width, N = S * H sentences times heads, L tokens
+of the longest sentence, Q queries (L, or 1 where only first tokens are asked for), d = D / H.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -33,7 +32,7 @@ def attention(packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
         rate: dropout of the weights.
 
     Returns:
-        ``(R, D)``.
+        ``(R, D)``; rows from T on are zero, and so must their gradient be.
     """
     if blocks.runs is not None:
         return packed_attention(packed, blocks.heads, blocks.runs, rate)
@@ -141,7 +140,7 @@ def _unmix(saved: tuple[Any, ...], scale: float, gradient: Tensor, out: tuple[Te
     """Write the gradients of query, key and value to ``out``, from that of the mixed values."""
     query, key, value, weights, mask = saved
     of_query, of_key, of_value = out
-    factor = 1 / math.sqrt(query.shape[-1])
+    factor = query.shape[-1] ** -0.5
     kept = weights if mask is None else masked(weights, mask)
     _product(kept.transpose(1, 2), gradient, scale, out=of_value)
     of_weights = _product(gradient, value.transpose(1, 2), scale)

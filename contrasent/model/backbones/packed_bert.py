@@ -1,7 +1,8 @@
 """The BERT family on packed tokens: our forward over the modules of a ``transformers`` model.
 
 Shapes: T tokens end to end, S sentences, L tokens of the longest, D width, H heads.
-Linear maps, LayerNorm, GELU and dropout see ``(T, D)``; only attention sees ``(S, H, L, D / H)``.
+Linear maps, LayerNorm, GELU and dropout see ``(R, D)``, R >= T rows, a few of them spare; only
+attention sees ``(S, H, L, D / H)``.
 Dropout falls in the places, and with the rates, of the ``transformers`` modules.
 """
 
@@ -181,7 +182,7 @@ class PackedBert(Backbone):
         blocks: Blocks,
         cut: bool,
     ) -> Tensor:
-        """Self-attention; ``(T, D)``, or ``(S, D)`` of the first tokens with ``cut``."""
+        """Self-attention; ``(R, D)``, or ``(S, D)`` of the first tokens with ``cut``."""
         rate = self._rate(modules.attention_dropout)
         if not cut:
             return attention(linear(state, weights.qkv, weights.qkv_bias), blocks, rate)
