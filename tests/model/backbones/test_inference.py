@@ -1,0 +1,140 @@
+"""The forward without gradients, on weights that were laid out for it."""
+
+import copy
+
+import pytest
+import torch
+from tiny_models import config_of, transformer
+
+from contrasent.data.batch import pack
+from contrasent.model.backbones.attention import attention, first_attention
+from contrasent.model.backbones.blocks import Blocks
+from contrasent.model.backbones.inference import InferenceLayer, Map, has_products
+from contrasent.model.backbones.layers import layers_of
+from contrasent.model.backbones.packed_bert import PackedBert
+
+CPU, VOCABULARY, LENGTHS = torch.device("cpu"), 60, [7, 1, 30, 2, 17]
+FP32 = pytest.mark.skipif(not has_products(CPU, torch.float32), reason="no oneDNN")
+BF16 = pytest.mark.skipif(not has_products(CPU, torch.bfloat16), reason="no bf16 in oneDNN")
+CLOSE = {"rtol": 0, "atol": 0.06}  # states are about 1, and rounded to 8 bits some ten times
+
+
+@pytest.fixture(params=["bert", "distilbert"])
+def backbone(request):
+    model = transformer(config_of(request.param, VOCABULARY))
+    return PackedBert(model).eval()
+
+
+def made_up():
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
+
+
+def rough(backbone, sentences, layers=(-1,), **kwargs):
+    """States in bf16 while weights are promised to stay, on the route made for it."""
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), backbone.unchanging():
+        return backbone(pack(sentences), layers, **kwargs)
+
+
+@pytest.fixture
+def only_laid_out(monkeypatch):
+    """No test of that route may pass by way of the other."""
+    plain = PackedBert._compute
+
+    def refused(self, batch, wanted, dtype, first_only):
+        assert dtype != torch.bfloat16, "bf16 was computed as in training"
+        return plain(self, batch, wanted, dtype, first_only)
+
+    monkeypatch.setattr(PackedBert, "_compute", refused)
+
+
+@FP32
+@pytest.mark.parametrize("rows", [1, 16, 4096])
+def test_a_map_takes_any_number_of_rows(rows, rng):
+    weight, bias = rng(12, 8), rng(12)
+    laid_out = Map.of(weight, bias, rows)
+    for count in (1, 5, 40):
+        x, rest = rng(count, 8), rng(count, 12)
+        expected = x @ weight.T + bias
+        torch.testing.assert_close(laid_out(x), expected)
+        torch.testing.assert_close(laid_out.added(x, rest), expected + rest)
+
+
+@FP32
+@torch.no_grad()
+def test_in_fp32_a_layer_is_that_of_training(backbone):
+    batch = pack(made_up())
+    blocks = Blocks.of(batch, backbone.heads)
+    before, after = backbone(batch, [0, 1]).values()
+    state = torch.cat([before, before.new_zeros(blocks.rows - len(before), backbone.width)])
+    layer = InferenceLayer.of(layers_of(backbone.model)[0], torch.float32, 16, parted=True)
+    found = layer(state, lambda packed: attention(packed, blocks, 0.0))
+    torch.testing.assert_close(found[: len(after)], after, rtol=0, atol=1e-5)
+    firsts = layer.first(state, blocks.first, lambda q, kv: first_attention(q, kv, blocks, 0.0))
+    torch.testing.assert_close(firsts, after[blocks.first], rtol=0, atol=1e-5)
+
+
+@FP32
+def test_first_tokens_need_parted_weights(backbone):
+    with torch.no_grad():
+        layer = InferenceLayer.of(layers_of(backbone.model)[0], torch.float32, 16)
+    with pytest.raises(ValueError, match="not made with parted weights"):
+        layer.first(torch.zeros(1, 16), torch.tensor([0]), lambda q, _: q)
+
+
+@BF16
+@pytest.mark.usefixtures("only_laid_out")
+def test_bf16_states_are_close_to_those_of_fp32(backbone):
+    sentences, numbers = made_up(), list(range(backbone.depth + 1))
+    with torch.no_grad():
+        exact = backbone(pack(sentences), numbers)
+    found = rough(backbone, sentences, numbers)
+    assert torch.equal(found[0], exact[0])
+    for number in numbers:
+        assert found[number].dtype == torch.float32
+        torch.testing.assert_close(found[number], exact[number], **CLOSE)
+        cosine = torch.cosine_similarity(found[number], exact[number], dim=-1)
+        assert cosine.min() > 0.999
+    assert not torch.equal(found[2], exact[2])
+
+
+@BF16
+@pytest.mark.usefixtures("only_laid_out")
+def test_first_rows_alone_are_those_of_the_whole(backbone):
+    sentences = made_up()
+    firsts = rough(backbone, sentences, first_only=True)[-1]
+    whole = rough(backbone, sentences)[-1]
+    assert firsts.shape == (len(LENGTHS), backbone.width)
+    torch.testing.assert_close(firsts, whole[pack(sentences).offsets[:-1].long()], **CLOSE)
+
+
+@BF16
+@pytest.mark.usefixtures("only_laid_out")
+@pytest.mark.parametrize("first_only", [False, True])
+def test_neither_order_nor_company_matters(first_only, backbone):
+    sentences = made_up()
+    rows = [1] * len(LENGTHS) if first_only else LENGTHS
+
+    def of_each(given, counts):
+        state = rough(backbone, given, first_only=first_only)[-1]
+        return state.split(counts)
+
+    together = of_each(sentences, rows)
+    backwards = of_each(sentences[::-1], rows[::-1])[::-1]
+    for number, sentence in enumerate(sentences):
+        (alone,) = of_each([sentence], [rows[number]])
+        torch.testing.assert_close(backwards[number], together[number], **CLOSE)
+        torch.testing.assert_close(alone, together[number], **CLOSE)
+
+
+@BF16
+def test_a_backbone_can_be_copied_while_its_weights_are_laid_out(backbone):
+    sentences = made_up()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), backbone.unchanging():
+        expected = backbone(pack(sentences))[-1]
+        other = copy.deepcopy(backbone)
+    assert torch.equal(rough(other, sentences)[-1], expected)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.5)
+    assert (rough(other, sentences)[-1] - expected).abs().max() > 0.1

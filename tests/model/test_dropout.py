@@ -1,0 +1,128 @@
+"""Masks: the asked rate, no pattern, and the same from the same seed."""
+
+import numpy as np
+import pytest
+import torch
+
+from contrasent.model import dropout as module
+from contrasent.model.dropout import add_dropped, dropout, keep_mask, masked
+
+DEVIATIONS = 5.0
+DRAWS = 400_000
+EVERY_NUMBER = np.arange(1 << 16, dtype=np.uint16)
+
+
+def kept(shape, rate, seed=None):
+    """One where an element stays and zero where not, and the factor."""
+    if seed is not None:
+        torch.manual_seed(seed)
+    mask, scale = keep_mask(torch.empty(shape), rate)
+    assert set(mask.unique().tolist()) <= {0, -1}
+    return (mask != 0).double(), scale
+
+
+class Counting:
+    """Each number of 16 bits once, in place of a generator."""
+
+    def __init__(self, _):
+        pass
+
+    def random_raw(self, _):
+        return EVERY_NUMBER.copy().view(np.uint64)
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.01, 0.1, 0.15, 1 / 3, 0.5, 0.9, 0.999])
+def test_the_rate_is_exact(rate, monkeypatch):
+    monkeypatch.setattr(module.np.random, "SFC64", Counting)
+    stays, scale = kept((len(EVERY_NUMBER),), rate)
+    assert abs((1 - stays.mean().item()) - rate) <= 1 / 65_536
+    assert stays.mean().item() * scale == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_each_lane_of_a_number_has_the_rate(rate):
+    stays, _ = kept((DRAWS, 4), rate, seed=0)
+    error = (rate * (1 - rate) / DRAWS) ** 0.5
+    assert ((1 - stays.mean(0)) - rate).abs().max() < DEVIATIONS * error
+
+
+def correlation(a, b):
+    return torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1].item()
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 4, 5, 8])
+def test_neighbours_are_uncorrelated(distance):
+    """Four share a 64-bit number."""
+    stays, _ = kept((DRAWS,), 0.3, seed=1)
+    assert abs(correlation(stays[distance:], stays[:-distance])) < DEVIATIONS / DRAWS**0.5
+
+
+def test_the_four_of_a_number_are_independent():
+    stays, _ = kept((DRAWS, 4), 0.5, seed=2)
+    pattern = (stays @ torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=torch.float64)).long()
+    shares = torch.bincount(pattern, minlength=16) / DRAWS
+    error = (1 / 16 * 15 / 16 / DRAWS) ** 0.5
+    assert (shares - 1 / 16).abs().max() < DEVIATIONS * error
+
+
+def test_two_masks_have_nothing_in_common():
+    one, other = kept((DRAWS,), 0.3, seed=3)[0], kept((DRAWS,), 0.3)[0]
+    assert abs(correlation(one, other)) < DEVIATIONS / DRAWS**0.5
+
+
+def test_the_same_seed_gives_the_same_mask():
+    assert torch.equal(kept((3, 5), 0.5, seed=4)[0], kept((3, 5), 0.5, seed=4)[0])
+    assert not torch.equal(kept((300,), 0.5, seed=4)[0], kept((300,), 0.5, seed=5)[0])
+
+
+@pytest.mark.parametrize("shape", [(0,), (), (1,), (3, 5), (1000,)], ids=str)
+def test_torch_s_generator_moves_on_by_the_same_for_any_size(shape):
+    assert kept((2,), 0.1, seed=6)[0].shape == (2,)
+    expected = torch.get_rng_state()
+    assert kept(shape, 0.1, seed=6)[0].shape == shape
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_masked_keeps_bits_and_clears_the_rest(dtype, rng):
+    x = rng(6, 8).to(dtype)
+    x[:, 0], x[:, 1] = float("inf"), float("nan")
+    torch.manual_seed(7)
+    mask, _ = keep_mask(x, 0.5)
+    found = masked(x, mask)
+    assert not found[mask == 0].any()
+    assert torch.equal(found[mask != 0].nan_to_num(9), x[mask != 0].nan_to_num(9))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dropout_and_its_gradient(dtype, rng):
+    x, weights = rng(6, 7).to(dtype).requires_grad_(), rng(7, 6).to(dtype).T
+    stays, scale = kept(x.shape, 0.3, seed=8)
+    factor = (stays * scale).to(dtype)
+    torch.manual_seed(8)
+    found = dropout(x, 0.3)
+    torch.testing.assert_close(found, x * factor)
+    (gradient,) = torch.autograd.grad(found, x, weights)
+    torch.testing.assert_close(gradient, weights * factor)
+
+
+@pytest.mark.parametrize("narrow", [torch.float32, torch.bfloat16])
+def test_add_dropped_and_its_gradients(narrow, rng):
+    state, weights = rng(6, 7).requires_grad_(), rng(6, 7)
+    x = rng(6, 7).to(narrow).requires_grad_()
+    stays, scale = kept(x.shape, 0.3, seed=9)
+    factor = (stays * scale).float()
+    torch.manual_seed(9)
+    found = add_dropped(state, x, 0.3)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, state + x.float() * factor)
+    of_state, of_x = torch.autograd.grad(found, [state, x], weights)
+    assert torch.equal(of_state, weights)
+    torch.testing.assert_close(of_x, (weights * factor).to(narrow))
+
+
+def test_without_a_rate_nothing_is_drawn(rng):
+    x, before = rng(3, 4), torch.get_rng_state()
+    assert torch.equal(dropout(x, 0.0), x)
+    assert torch.equal(add_dropped(x, x, 0.0), 2 * x)
+    assert torch.equal(torch.get_rng_state(), before)
