@@ -51,7 +51,7 @@ def keep_mask(x: Tensor, rate: float) -> tuple[Tensor, float]:
         A tensor of the shape of ``x``, all bits set where an element stays and none where it is
         dropped, to be applied with :func:`masked`; and the factor that keeps the mean.
     """
-    limit = round(rate * _STEPS)
+    limit = min(round(rate * _STEPS), _STEPS - 1)
     seed = int(torch.empty((), dtype=torch.int64).random_())
     numbers = np.random.SFC64(seed).random_raw((x.numel() + 3) // 4)
     mask = torch.from_numpy(numbers.view(np.int16))[: x.numel()].view(x.shape)

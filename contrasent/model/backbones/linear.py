@@ -47,4 +47,7 @@ class _Linear(Function):
     @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
-        return gradient @ weight, gradient.t() @ x, gradient.sum(0)
+        across = gradient.t()
+        if len(weight) < weight.shape[1]:
+            across = across.contiguous()  # a copy of the narrower side is made up for
+        return gradient @ weight, across @ x, gradient.sum(0)

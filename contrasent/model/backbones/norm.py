@@ -45,7 +45,9 @@ class _DroppedNorm(Function):
         ctx: Any, state: Tensor, x: Tensor, rate: float, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
         mask, ctx.scale = keep_mask(x, rate)
-        total = torch.add(state, masked(x, mask), alpha=ctx.scale)
+        # Cast first: a sum of two number formats takes longer than both steps.
+        kept = masked(x, mask).to(state.dtype)
+        total = torch.add(state, kept, alpha=ctx.scale, out=kept)
         normed, mean, rstd = torch.native_layer_norm(total, weight.shape, weight, bias, eps)
         ctx.save_for_backward(total, mean, rstd, weight, bias, mask)
         ctx.set_materialize_grads(False)
@@ -62,7 +64,7 @@ class _DroppedNorm(Function):
         if of_normed is None or of_narrow is None:
             gradient = of_normed if of_narrow is None else of_narrow.to(total.dtype)
         else:
-            gradient = of_normed + of_narrow
+            gradient = of_narrow.to(total.dtype).add_(of_normed)
         if gradient is None:
             return (None,) * 6
         of_total, of_weight, of_bias = torch.ops.aten.native_layer_norm_backward(
