@@ -17,15 +17,15 @@ _ROOT = Path(__file__).parents[1]
 _RANDOM_BASE = "--encoder bert-base-random --pooler cls"
 
 COMMANDS = {
-    "train": "train --pooler mean",
-    "train-cls": "train --pooler cls",
+    "train": "train --pooler mean --steps 8",
+    "train-cls": "train --pooler cls --steps 8",
     "train-base": f"train {_RANDOM_BASE} --steps 1",
     "encode": "encode",
     "encode-base": f"encode {_RANDOM_BASE} --sentences 256 --engine torch --peer torch",
     "evaluate": "evaluate",
     "latency": "latency",
     "memory-encode": "memory encode --sizes 10000,100000 --rounds 3",
-    "memory-train": "memory train --sizes 64,4096 --set train.gradcache_chunk=256",
+    "memory-train": "memory train --sizes 64,4096 --set train.gradcache_chunk=128",
 }
 """The arguments of each benchmark, by the name of its result."""
 

@@ -100,19 +100,28 @@ class Loader:
         token_ids, offsets = self._store.gather(self._order(epoch)[start:end], self._views)
         return Batch(torch.from_numpy(token_ids), torch.from_numpy(offsets), self.views)
 
-    def stream(self, first_step: int, last_step: int) -> Generator[Batch, None, None]:
+    def stream(
+        self, first_step: int, last_step: int, *, pinned: bool = False
+    ) -> Generator[Batch, None, None]:
         """Batches of the steps ``range(first_step, last_step)``, gathered ahead by a thread.
+
+        With ``pinned``, in page-locked memory, for a CUDA device.
 
         The thread ends when the iterator is exhausted, closed or forgotten; what goes wrong in
         it is raised here.
         """
+
+        def load(step: int) -> Batch:
+            batch = self.batch(step)
+            return batch.pin() if pinned else batch
+
         steps = iter(range(first_step, last_step))
         with ThreadPoolExecutor(1, thread_name_prefix="contrasent-loader") as pool:
-            ahead = deque(pool.submit(self.batch, step) for step in islice(steps, _AHEAD))
+            ahead = deque(pool.submit(load, step) for step in islice(steps, _AHEAD))
             try:
                 while ahead:
                     batch = ahead.popleft().result()
-                    ahead.extend(pool.submit(self.batch, step) for step in islice(steps, 1))
+                    ahead.extend(pool.submit(load, step) for step in islice(steps, 1))
                     yield batch
             finally:
                 for future in ahead:

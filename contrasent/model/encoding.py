@@ -180,8 +180,7 @@ def embed(
     """
     rows = np.empty((len(ids), encoder.width), np.float32)
     device = encoder.device
-    if len(ids) > 1:
-        keep_freed_memory()
+    keep_freed_memory()
     together = _BATCHES_ON_A_CPU if device.type == "cpu" else _BATCHES_ON_A_DEVICE
     waiting: list[np.ndarray] = []
     found: list[torch.Tensor] = []

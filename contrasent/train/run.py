@@ -21,7 +21,7 @@ from contrasent.files import write_text
 from contrasent.memory import give_back_freed_memory
 from contrasent.model.checkpoint import INFO_FILE
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.precision import resolve_precision
+from contrasent.model.precision import FULL_FP32, resolve_precision
 from contrasent.records import Record, write_records
 from contrasent.train import log
 from contrasent.train.folder import RunFolder
@@ -159,7 +159,8 @@ class _Session:
                 return self._after_steps(steps)
 
             end = first if self.progress.ended else steps
-            with closing(self.parts.loader.stream(first, end)) as batches:
+            pinned = self.training.accelerator.device.type == "cuda"
+            with closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches, FULL_FP32:
                 self.watch.lap()
                 run(self.training, batches, self.progress, self._is_due, after_steps)
 

@@ -253,3 +253,15 @@ def test_settings_that_cannot_work_are_explained(store, settings, error, said):
 def test_a_negative_step_is_refused(numbered):
     with pytest.raises(ConfigError, match="step must be at least 0, not -1"):
         Loader(numbered(4, 1), batch_size=2, seed=0).batch(-1)
+
+
+def test_a_pinned_stream_has_the_same_batches_all_pinned(numbered, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda t: pinned.append(t) or t.clone())
+    loader = Loader(numbered(12, 2), batch_size=4, seed=0)
+    plain = list(loader.stream(0, 3))
+    assert not pinned
+    for batch, ready in zip(plain, loader.stream(0, 3, pinned=True), strict=True):
+        assert ready.token_ids.equal(batch.token_ids) and ready.offsets.equal(batch.offsets)
+        assert ready.texts is not None
+    assert len(pinned) == 9  # of each batch: tokens, offsets, texts

@@ -57,7 +57,7 @@ class Blocks:
     def of(cls, batch: Batch, heads: int, *, rounded: bool = False, packed: bool = False) -> Blocks:
         """Find the places of ``batch``.
 
-        With ``rounded``, for bf16 on a CPU, R is rounded up by at most a thirty-second, so that few
+        With ``rounded``, for bf16 on a CPU, R is rounded up by at most a sixteenth, so that few
         numbers of rows occur: products are compiled anew for each. And L is rounded up to a
         multiple of 16: torch's softmax takes three times as long for other lengths. With
         ``packed``, for attention without blocks, nothing is padded.
@@ -72,7 +72,7 @@ class Blocks:
         if runs is None and tokens < batch.sentences * longest:
             mask = torch.arange(longest, device=first.device) < lengths.unsqueeze(1)
             rows += 1
-        step = 1 << max(0, rows.bit_length() - 6) if rounded else 1
+        step = 1 << max(0, rows.bit_length() - 5) if rounded else 1
         rows = -(-rows // step) * step
         return cls(batch.sentences, longest, heads, first, positions, sentence, mask, rows, runs)
 

@@ -44,6 +44,10 @@ class Kept(AbstractContextManager[None]):
         """Whether somebody has given the promise."""
         return self._users > 0
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether something was made under ``key`` and is kept."""
+        return key in self._made
+
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made under ``key``, or is made now."""
         kept = self._made

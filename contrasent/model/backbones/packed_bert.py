@@ -35,6 +35,9 @@ from contrasent.model.dropout import dropout
 _USUAL_ROWS = 4096
 """Rows of a batch that an encoder is given on a CPU, about."""
 
+_WORTH_LAYING_OUT = 1024
+_LAID_OUT = "laid out"
+
 States = tuple[Tensor, Tensor]
 """A state ``(R, D)`` in the number format of the weights, and the same in that of the products."""
 
@@ -70,7 +73,7 @@ class PackedBert(Backbone):
         with torch.autocast(device.type, enabled=False):
             if batch.sentences == 1 and self._serving.holds and self._infers(device, dtype):
                 found = self._alone(batch, wanted.values(), dtype)
-            elif narrow and self._infers(device, dtype):
+            elif narrow and self._infers(device, dtype) and self._is_worth(batch, dtype):
                 found = self._infer(batch, wanted.values(), dtype, first_only)
             else:
                 found = self._compute(batch, wanted.values(), dtype, first_only)
@@ -99,11 +102,16 @@ class PackedBert(Backbone):
         plain = self.training or torch.is_grad_enabled()
         return not plain and self._unchanging.holds and has_products(device, dtype)
 
+    def _is_worth(self, batch: Batch, dtype: torch.dtype) -> bool:
+        """Whether laying the weights out pays: that takes longer than casting them."""
+        is_large = len(batch.token_ids) >= _WORTH_LAYING_OUT
+        return is_large or (_LAID_OUT, dtype) in self._unchanging
+
     def _infer(
         self, batch: Batch, wanted: Collection[int], dtype: torch.dtype, first_only: bool
     ) -> dict[int, Tensor]:
         """:meth:`_compute` without gradients and dropout."""
-        layers = self._unchanging.get(("inference", dtype), lambda: self._laid_out(dtype))
+        layers = self._unchanging.get((_LAID_OUT, dtype), lambda: self._laid_out(dtype))
         blocks = self._blocks(batch, dtype)
         tokens = len(batch.token_ids)
         state = self._embed(batch.token_ids, blocks.positions)

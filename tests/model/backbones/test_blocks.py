@@ -106,7 +106,7 @@ def test_how_much_is_rounded(seed):
     assert rounded.longest % 16 == 0
     assert longest <= rounded.longest < longest + 16
     least = tokens + (rounded.mask is not None)
-    assert least <= rounded.rows <= least * 33 / 32
+    assert least <= rounded.rows <= least * 17 / 16
 
 
 def test_few_numbers_of_rows_occur():

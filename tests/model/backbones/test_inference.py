@@ -7,6 +7,7 @@ import torch
 from tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
+from contrasent.model.backbones import packed_bert
 from contrasent.model.backbones.attention import attention, first_attention
 from contrasent.model.backbones.blocks import Blocks
 from contrasent.model.backbones.inference import InferenceLayer, Map, has_products
@@ -46,6 +47,7 @@ def only_laid_out(monkeypatch):
         return plain(self, batch, wanted, dtype, first_only)
 
     monkeypatch.setattr(PackedBert, "_compute", refused)
+    monkeypatch.setattr(packed_bert, "_WORTH_LAYING_OUT", 1)
 
 
 @FP32
@@ -128,6 +130,24 @@ def test_neither_order_nor_company_matters(first_only, backbone):
 
 
 @BF16
+def test_weights_are_laid_out_for_the_first_large_batch(backbone, monkeypatch):
+    made = []
+    plain = PackedBert._laid_out
+    monkeypatch.setattr(
+        PackedBert, "_laid_out", lambda self, dtype: made.append(dtype) or plain(self, dtype)
+    )
+    small, large = pack([[5, 6, 7]]), pack([[5, 6, 7, 8] * 16] * 16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), backbone.unchanging():
+        before = backbone(small)[-1]
+        assert not made
+        backbone(large)
+        torch.testing.assert_close(backbone(small)[-1], before, **CLOSE)
+        backbone(large)
+    assert made == [torch.bfloat16]
+
+
+@BF16
+@pytest.mark.usefixtures("only_laid_out")
 def test_a_backbone_can_be_copied_while_its_weights_are_laid_out(backbone):
     sentences = made_up()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), backbone.unchanging():
