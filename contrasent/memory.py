@@ -12,8 +12,8 @@ def keep_freed_memory() -> None:
     """Let this process use the memory of freed tensors again, from now on, where glibc is.
 
     It usually gives the memory of every large tensor back at once, and the system clears each page
-    of the next one: a tenth of a training step, a sixth of encoding. What is kept goes back in
-    :func:`give_back_freed_memory`.
+    of the next one: a twelfth of a training step of MiniLM, a sixth of its encoding. What is kept
+    goes back in :func:`give_back_freed_memory`.
     """
     library = _glibc()
     if library is not None:

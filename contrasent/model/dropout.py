@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.profiler import record_function
 from typing_extensions import override
 
 _STEPS = 1 << 15
@@ -34,16 +35,6 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     return dropped
 
 
-def add_dropped(state: Tensor, x: Tensor, rate: float) -> Tensor:
-    """``state + dropout(x, rate)`` in the number format of ``state``."""
-    if rate == 0:
-        return state + x
-    if x.device.type != "cpu":
-        return state + F.dropout(x, rate)
-    added: Tensor = _AddDropped.apply(state, x, rate)  # type: ignore[no-untyped-call]
-    return added
-
-
 def keep_mask(x: Tensor, rate: float) -> tuple[Tensor, float]:
     """Draw which elements of ``x`` stay.
 
@@ -53,7 +44,8 @@ def keep_mask(x: Tensor, rate: float) -> tuple[Tensor, float]:
     """
     limit = min(round(rate * _STEPS), _STEPS - 1)
     seed = int(torch.empty((), dtype=torch.int64).random_())
-    numbers = np.random.SFC64(seed).random_raw((x.numel() + 3) // 4)
+    with record_function("dropout mask"):  # which a profile would not see otherwise
+        numbers = np.random.SFC64(seed).random_raw((x.numel() + 3) // 4)
     mask = torch.from_numpy(numbers.view(np.int16))[: x.numel()].view(x.shape)
     # The 15 low bits are r, and the sign bit makes that r - 32768; adding the limit leaves it
     # negative if r < 32768 - limit, and the shift copies the sign into all bits.
@@ -82,21 +74,3 @@ class _Dropout(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
         return masked(gradient.contiguous() * ctx.scale, mask), None
-
-
-class _AddDropped(Function):
-    @staticmethod
-    @override
-    def forward(ctx: Any, state: Tensor, x: Tensor, rate: float) -> Tensor:
-        mask, ctx.scale = keep_mask(x, rate)
-        ctx.save_for_backward(mask)
-        ctx.dtype = x.dtype
-        return torch.add(state, masked(x, mask), alpha=ctx.scale)
-
-    @staticmethod
-    @once_differentiable
-    @override
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        scaled = (gradient.contiguous() * ctx.scale).to(ctx.dtype)
-        return gradient, masked(scaled, mask), None

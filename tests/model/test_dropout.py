@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from contrasent.model import dropout as module
-from contrasent.model.dropout import add_dropped, dropout, keep_mask, masked
+from contrasent.model.dropout import dropout, keep_mask, masked
 
 DEVIATIONS = 5.0
 DRAWS = 400_000
@@ -106,23 +106,7 @@ def test_dropout_and_its_gradient(dtype, rng):
     torch.testing.assert_close(gradient, weights * factor)
 
 
-@pytest.mark.parametrize("narrow", [torch.float32, torch.bfloat16])
-def test_add_dropped_and_its_gradients(narrow, rng):
-    state, weights = rng(6, 7).requires_grad_(), rng(6, 7)
-    x = rng(6, 7).to(narrow).requires_grad_()
-    stays, scale = kept(x.shape, 0.3, seed=9)
-    factor = (stays * scale).float()
-    torch.manual_seed(9)
-    found = add_dropped(state, x, 0.3)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, state + x.float() * factor)
-    of_state, of_x = torch.autograd.grad(found, [state, x], weights)
-    assert torch.equal(of_state, weights)
-    torch.testing.assert_close(of_x, (weights * factor).to(narrow))
-
-
 def test_without_a_rate_nothing_is_drawn(rng):
     x, before = rng(3, 4), torch.get_rng_state()
     assert torch.equal(dropout(x, 0.0), x)
-    assert torch.equal(add_dropped(x, x, 0.0), 2 * x)
     assert torch.equal(torch.get_rng_state(), before)

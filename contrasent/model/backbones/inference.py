@@ -1,7 +1,7 @@
 """A transformer layer without gradients or dropout: few operators, weights laid out once.
 
-The residual and GELU are added inside oneDNN's products where that is faster, and the state stays
-in the number format of the products between layers.
+The residual is added inside oneDNN's products, and the state stays in their number format between
+layers.
 
 Shapes: R rows, S sentences, D width.
 """
@@ -99,12 +99,3 @@ class InferenceLayer:
         inner = self.modules.activation(self.up(state))
         normed: Tensor = self.modules.norm(self.down.added(inner, state))
         return normed
-
-
-def has_products(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies ``dtype`` on ``device``."""
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    return dtype == torch.float32 or (
-        dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    )

@@ -11,8 +11,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from typing_extensions import override
 
-from contrasent.model.backbones.inference import has_products
-
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``x weight^T + bias``, as ``F.linear``.
@@ -32,6 +30,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.linear(x, weight, bias)
     mapped: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return mapped
+
+
+def has_products(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies ``dtype`` on ``device``."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype == torch.float32 or (
+        dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
 
 
 class _Linear(Function):

@@ -10,7 +10,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
-from contrasent.model.dropout import add_dropped, keep_mask, masked
+from contrasent.model.dropout import dropout, keep_mask, masked
 
 
 def dropped_norm(
@@ -28,7 +28,7 @@ def dropped_norm(
         ``(R, D)`` in the number format of ``state``, and the same in that of ``x``.
     """
     if rate == 0 or x.device.type != "cpu" or state.dtype == x.dtype:
-        normed = norm(add_dropped(state, x, rate))
+        normed = norm(state + dropout(x, rate))
         return normed, normed.to(x.dtype)
     both: tuple[Tensor, Tensor] = _DroppedNorm.apply(  # type: ignore[no-untyped-call]
         state, x, rate, norm.weight, norm.bias, norm.eps

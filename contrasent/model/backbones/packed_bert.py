@@ -24,10 +24,10 @@ from contrasent.model.backbones.alone import Alone
 from contrasent.model.backbones.attention import attention, first_attention
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.blocks import Blocks
-from contrasent.model.backbones.inference import InferenceLayer, has_products
+from contrasent.model.backbones.inference import InferenceLayer
 from contrasent.model.backbones.kept import Kept
 from contrasent.model.backbones.layers import LayerModules, LayerWeights, layers_of
-from contrasent.model.backbones.linear import linear
+from contrasent.model.backbones.linear import has_products, linear
 from contrasent.model.backbones.norm import dropped_norm
 from contrasent.model.backbones.varlen import packed_attention_available
 from contrasent.model.dropout import dropout

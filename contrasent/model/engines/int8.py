@@ -1,7 +1,7 @@
-"""The BERT family on a CPU with 8-bit products: half as fast again as bf16, for encoding only.
+"""The BERT family on a CPU with 8-bit products, for encoding only.
 
-Torch's own products, and not OpenVINO's: on all-MiniLM-L6-v2 the latter (NNCF, static, padded
-batches sorted by length) encoded 1,250 sentences a second where this encoded 1,440.
+Torch's own products, and not OpenVINO's: they need no other package, and OpenVINO with NNCF's
+static quantisation was not faster when it was tried on all-MiniLM-L6-v2.
 
 Products are of integers; attention is in bf16; sums of states and LayerNorm are in fp32.
 Shapes: T tokens end to end, R >= T rows, S sentences, L tokens of the longest, D width, H heads.

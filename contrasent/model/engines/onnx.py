@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from contrasent.model.backbones.base import Backbone
-from contrasent.model.engines.export import exported, output_name
+from contrasent.model.engines.export import output_name
 from contrasent.model.engines.padded import PaddedEngine, Piece
 
 
@@ -26,21 +24,16 @@ class OnnxEngine(PaddedEngine):
     precisions = ("fp32",)
     piece_tokens = 512
 
-    def __init__(self, backbone: Backbone, path: Path) -> None:
+    @override
+    def open(self, path: Path) -> None:
         import onnxruntime
 
-        super().__init__(backbone)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         self._session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
-
-    @classmethod
-    @override
-    def from_backbone(cls, backbone: Backbone) -> Self:
-        return cls(backbone, exported(backbone)).checked(backbone)
 
     @override
     def compute(

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from contrasent.model.backbones.base import Backbone
-from contrasent.model.engines.export import exported, output_name
+from contrasent.model.engines.export import output_name
 from contrasent.model.engines.padded import PaddedEngine, Piece
 
 _DEVICE = "CPU"
@@ -29,21 +28,16 @@ class OpenVinoEngine(PaddedEngine):
     engine = "openvino"
     piece_tokens = 1024
 
-    def __init__(self, backbone: Backbone, path: Path) -> None:
+    @override
+    def open(self, path: Path) -> None:
         import openvino
 
-        super().__init__(backbone)
         self._core = openvino.Core()
         self._model = self._core.read_model(path)
         narrow = "BF16" in self._core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
         self.precisions = ("bf16", "fp32") if narrow else ("fp32",)
         self._queues: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._turn = Lock()
-
-    @classmethod
-    @override
-    def from_backbone(cls, backbone: Backbone) -> Self:
-        return cls(backbone, exported(backbone)).checked(backbone)
 
     @override
     def compute(

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ from contrasent.data.batch import Batch, pack
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.engines.base import Engine
+from contrasent.model.engines.export import exported
 from contrasent.model.precision import matrix_precision
 
 _CLOSE = 0.99
@@ -57,6 +59,17 @@ class PaddedEngine(Engine):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone)
         self.padding = backbone.model.config.pad_token_id or 0
+
+    @classmethod
+    @override
+    def from_backbone(cls, backbone: Backbone) -> Self:
+        made = cls(backbone)
+        made.open(exported(backbone))
+        return made.checked(backbone)
+
+    @abstractmethod
+    def open(self, path: Path) -> None:
+        """Load the graph from the ONNX file ``path``."""
 
     @abstractmethod
     def compute(

@@ -10,8 +10,9 @@ from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
 from contrasent.model.backbones.attention import attention, first_attention
 from contrasent.model.backbones.blocks import Blocks
-from contrasent.model.backbones.inference import InferenceLayer, Map, has_products
+from contrasent.model.backbones.inference import InferenceLayer, Map
 from contrasent.model.backbones.layers import layers_of
+from contrasent.model.backbones.linear import has_products
 from contrasent.model.backbones.packed_bert import PackedBert
 
 CPU, VOCABULARY, LENGTHS = torch.device("cpu"), 60, [7, 1, 30, 2, 17]

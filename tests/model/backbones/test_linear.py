@@ -5,8 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from contrasent.model.backbones import linear as module
-from contrasent.model.backbones.inference import has_products
-from contrasent.model.backbones.linear import linear
+from contrasent.model.backbones.linear import has_products, linear
 
 ROUNDING = 2**-8  # of bf16, relative; sums are fp32 inside
 SHAPES = [(1, 8, 8), (5, 16, 24), (33, 24, 16), (1, 1, 1)]
