@@ -16,7 +16,7 @@ ROOT = Path(contrasent.__file__).parent
 LAYERS = [
     {"__init__"},
     {"errors"},
-    {"files", "memory", "yaml_text"},
+    {"files", "memory", "sections", "yaml_text"},
     {"functional", "metrics", "profiling", "records", "config"},
     {"data"},
     {"model"},

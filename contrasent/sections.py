@@ -1,0 +1,159 @@
+"""The sections of a recipe: typed settings, each explained by the docstring under it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar, cast, dataclass_transform
+
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def settings(cls: type[T]) -> type[T]:
+    """Make a frozen class of checked settings; the docstring under a field explains it."""
+    config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    return cast(type[T], dataclass(frozen=True, kw_only=True, config=config)(cls))
+
+
+@settings
+class EncoderSettings:
+    """What is trained, and how a sentence becomes an embedding."""
+
+    name: str = ""
+    """A folder, a training run, or a Hugging Face id to start from."""
+
+    pooler: str | None = None
+    """cls, mean, mean_top2, mean_first_last or mean_embed_last; null takes the folder's own."""
+
+    head: Literal["mlp", "none"] | None = None
+    """A Linear+Tanh after the pooler that inference keeps (supervised SimCSE): mlp takes the
+    stored one of a sentence encoder, else starts a new one; null takes what the folder has."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Rate of every dropout of the transformer; null keeps the checkpoint's (0.1 for BERT)."""
+
+
+@settings
+class DataSettings:
+    """The training text."""
+
+    file: str = ""
+    """.txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id."""
+
+    columns: list[Annotated[str, Field(coerce_numbers_to_str=True)]] | None = None
+    """Names or numbers (from 0) of the columns: anchor, positive, hard negatives."""
+
+    max_tokens: Annotated[int, Field(ge=3)] = 32
+    """Longer sentences are cut for training, special tokens included."""
+
+    shuffle: bool = True
+    """Draw a new order every epoch, from the seed."""
+
+    drop_last: bool = False
+    """Leave out the last, smaller batch of an epoch."""
+
+
+@settings
+class ViewSettings:
+    """What makes the positive of a sentence, where the data has one sentence per example."""
+
+    name: Literal[
+        "dropout",
+        "crop",
+        "delete_words",
+        "delete_one_word",
+        "synonym",
+        "mlm",
+        "next_sentence",
+        "next_3_sentences",
+    ] = "dropout"
+    """The same sentence, apart by dropout; the sentence edited: crop, delete_words,
+    delete_one_word, synonym (WordNet), mlm (a masked language model); or one that follows it:
+    next_sentence, next_3_sentences (one of three)."""
+
+    share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Of the words, or for mlm of the tokens, that the edit takes away or replaces; null is 0.1 for
+    crop and delete_words, 0.15 for mlm, one word for synonym. The other views take none."""
+
+    sides: Literal["positive", "both"] = "positive"
+    """Which sentence is edited: the positive alone, or the anchor too, each in its own way."""
+
+    generator: str | None = None
+    """For mlm: the masked language model, with the encoder's vocabulary, that replaces tokens."""
+
+    fixed_dropout: bool = False
+    """Give all views of an example the same dropout masks (Gao et al. 2021, Table 3, "fixed")."""
+
+
+@settings
+class TrainSettings:
+    """How it is optimised: AdamW, linear decay."""
+
+    batch_size: Annotated[int, Field(ge=2)] = 64
+    """Examples per step; the others of a batch are each anchor's negatives."""
+
+    epochs: PositiveInt = 1
+    """Passes over the data."""
+
+    max_steps: PositiveInt | None = None
+    """Stop, and end the decay, after this many steps instead of after the epochs."""
+
+    learning_rate: PositiveFloat = 3e-5
+    """Of the first step after the warm-up; it falls linearly to 0."""
+
+    warmup_steps: NonNegativeInt = 0
+    """Steps over which the rate rises from 0."""
+
+    weight_decay: NonNegativeFloat = 0.0
+    """AdamW's, on every parameter."""
+
+    clip: PositiveFloat = 1.0
+    """Largest norm of the gradient of all parameters together."""
+
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Of the matrix products; auto is bf16 where the hardware has it. Loss and weights are fp32."""
+
+    gradcache_chunk: PositiveInt | None = None
+    """Gradient caching, for batches beyond memory: sentences of average length that are encoded at
+    once, every view counted. The loss still sees the whole batch, the gradient is the same, dropout
+    included; a step takes 4/3 of the time. 128 is a good number; null encodes the batch at once."""
+
+    gradient_checkpointing: bool = False
+    """Keep only what goes into each layer, and compute the layer again for its gradient: less
+    memory for long sentences and large encoders, 4/3 of the time, the same gradient."""
+
+    checkpoint_every: PositiveInt | None = None
+    """Steps between states that --resume continues from; null takes evaluation.every."""
+
+    trackers: list[str] = Field(default_factory=list)
+    """Of accelerate, by name: tensorboard, wandb, mlflow, ..."""
+
+    seed: NonNegativeInt = 42
+    """Decides the new weights, the order of the data and every dropout mask."""
+
+
+@settings
+class EvaluationSettings:
+    """How progress is measured."""
+
+    task: str = "auto"
+    """Selects `best`: stsb-dev, or a FILE.tsv of sentence, sentence, score; none; auto is
+    stsb-dev if its data is there."""
+
+    every: PositiveInt = 125
+    """Steps between evaluations; the last step is evaluated too."""
+
+    patience: PositiveInt | None = None
+    """Stop after this many evaluations in a row without a new best."""
+
+    final: str = "auto"
+    """Tasks scored before and after training: sts, names, files, none; auto is sts if its data
+    is there."""
+
+    precision: Literal["bf16", "fp32"] = "fp32"
+    """Of the matrix products while evaluating."""
+
+    data_dir: str | None = None
+    """Folder in SentEval's layout; null: CONTRASENT_DATA, then where `data fetch` writes."""
