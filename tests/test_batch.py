@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -67,3 +69,20 @@ def test_pinned_it_is_the_same_batch_and_leaves_nothing_for_the_device_to_ask(mo
 def test_what_is_no_batch_is_refused(sentences, views, said):
     with pytest.raises(DataError, match=said):
         pack(sentences, views)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_view_is_the_sentences_of_that_view(number):
+    sentences = [[1], [2, 3], [4, 5, 6], [7], [8, 9], [10]]
+    batch = pack(sentences, views=3)
+    expected = pack(sentences[2 * number : 2 * number + 2])
+    found = batch.view(number)
+    assert found.token_ids.tolist() == expected.token_ids.tolist()
+    assert found.offsets.tolist() == expected.offsets.tolist()
+    assert (found.views, found.longest) == (1, expected.longest)
+
+
+def test_the_following_sentences_go_where_the_batch_goes():
+    following = pack([[5, 6], [7]])
+    batch = replace(pack([[1], [2, 3]]), following=following).to(torch.device("cpu"))
+    assert batch.following.token_ids.tolist() == [5, 6, 7]

@@ -28,6 +28,8 @@ class Batch:
         longest: L, known to the host, so that nobody waits for a device to tell it; counted from
             the offsets if it is not given.
         texts: what :meth:`same_text` returns, if it was found already.
+        following: B sentences, in its document the one after each anchor, if they were asked for;
+            they are not encoded.
     """
 
     token_ids: Tensor
@@ -35,6 +37,7 @@ class Batch:
     views: int = 1
     longest: int = 0
     texts: Tensor | None = None
+    following: Batch | None = None
 
     def __post_init__(self) -> None:
         if not self.longest:
@@ -61,17 +64,33 @@ class Batch:
         What only the host finds, it finds here: after this, a training step on the device asks
         it nothing. For the thread that loads batches ahead, where the device is a CUDA device.
         """
-        return self._each(Tensor.pin_memory, self.same_text())
+        following = None if self.following is None else self.following.pin()
+        return self._each(Tensor.pin_memory, self.same_text(), following)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True), self.texts)
+        following = None if self.following is None else self.following.to(device)
+        return self._each(
+            lambda tensor: tensor.to(device, non_blocking=True), self.texts, following
+        )
 
-    def _each(self, change: Callable[[Tensor], Tensor], texts: Tensor | None) -> Batch:
+    def view(self, number: int) -> Batch:
+        """The sentences of one view, as a batch of one view."""
+        first, last = number * self.examples, (number + 1) * self.examples
+        offsets = self.offsets[first : last + 1]
+        tokens = self.token_ids[int(offsets[0]) : int(offsets[-1])]
+        return Batch(tokens, offsets - offsets[0])
+
+    def _each(
+        self,
+        change: Callable[[Tensor], Tensor],
+        texts: Tensor | None,
+        following: Batch | None,
+    ) -> Batch:
         """The same batch with each tensor changed."""
         texts = None if texts is None else change(texts)
         token_ids, offsets = change(self.token_ids), change(self.offsets)
-        return Batch(token_ids, offsets, self.views, self.longest, texts)
+        return Batch(token_ids, offsets, self.views, self.longest, texts, following)
 
     def same_text(self) -> Tensor:
         """``(S,)`` int64: the number of the first sentence of the batch with the same tokens."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from contrasent.config import checked
 from contrasent.errors import pick
-from contrasent.objectives.base import Objective
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.objectives.base import Objective, Start
 
 _NOT_OBJECTIVES = {"base"}
 
@@ -20,7 +21,14 @@ def available() -> list[str]:
     return sorted({m.name for m in pkgutil.iter_modules(__path__)} - _NOT_OBJECTIVES)
 
 
-def build(name: str, settings: Mapping[str, Any], *, width: int, data_views: int) -> Objective:
+def build(
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    width: int,
+    data_views: int,
+    encoder: SentenceEncoder | None = None,
+) -> Objective:
     """Make the objective ``name``.
 
     Args:
@@ -28,13 +36,15 @@ def build(name: str, settings: Mapping[str, Any], *, width: int, data_views: int
         settings: fields of its ``Config``.
         width: D, numbers in an embedding.
         data_views: how many sentences each example of the training data has.
+        encoder: the encoder before the first step, for objectives that start from copies of its
+            parts.
 
     Raises:
         ConfigError: no such objective, a setting it does not have or cannot take, or data that
             has too few sentences in each example.
     """
     config = config_of(name, settings)
-    objective: Objective = _module(name).build(config, width, data_views)
+    objective: Objective = _module(name).build(config, Start(width, data_views, encoder))
     return objective
 
 

@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from contrasent.data.batch import Batch
-from contrasent.model.encoder import Encoded
+from contrasent.model.encoder import Encoded, SentenceEncoder
 
-Terms = dict[str, Tensor]
-"""Named scalar terms, already weighted; the loss is their sum."""
+
+class Terms(dict[str, Tensor]):
+    """Named scalar terms, already weighted; the loss is their sum.
+
+    Attributes:
+        measures: scalars that are logged beside the terms, and not minimised.
+    """
+
+    def __init__(
+        self, terms: Mapping[str, Tensor], measures: Mapping[str, Tensor] | None = None
+    ) -> None:
+        super().__init__(terms)
+        self.measures = dict(measures or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What an objective is built for.
+
+    Attributes:
+        width: D, numbers in an embedding.
+        data_views: how many sentences each example of the training data has.
+        encoder: the encoder before the first step, to copy modules from and not to keep; None
+            where no text is encoded.
+    """
+
+    width: int
+    data_views: int
+    encoder: SentenceEncoder | None = None
 
 
 class Objective(nn.Module, ABC):
@@ -26,14 +55,19 @@ class Objective(nn.Module, ABC):
         layers: the token states it reads beside the embeddings, by layer number.
         reads_tokens: it computes on the tokens themselves, with a transformer of its own say, so
             that its memory grows with the batch.
+        following: it needs the sentence after each anchor, in ``batch.following``.
     """
 
     views: int
     layers: tuple[int, ...] = ()
     reads_tokens: bool = False
+    following: bool = False
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch to encode, where it is not the one that the data gives."""
+        """The batch to encode, where it is not the one that the data gives.
+
+        Views may be added behind those of the data. What is drawn comes from torch's generator.
+        """
         return batch
 
     @abstractmethod

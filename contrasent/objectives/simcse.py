@@ -19,7 +19,7 @@ from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.encoder import Encoded
 from contrasent.model.heads import MlpHead
-from contrasent.objectives.base import Objective, Terms
+from contrasent.objectives.base import Objective, Start, Terms
 
 
 @settings
@@ -45,19 +45,19 @@ class Config:
 class SimCSE(Objective):
     """In-batch contrastive loss on two dropout views, on pairs, or with hard negatives."""
 
-    def __init__(self, config: Config, width: int, data_views: int) -> None:
+    def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
         self.config = config
-        self.views = max(2, data_views)
+        self.views = max(2, start.data_views)
         if config.hard_negatives is not None:
             self.views = 2 + config.hard_negatives
-        if config.hard_negatives and data_views != self.views:
+        if config.hard_negatives and start.data_views != self.views:
             raise ConfigError(
                 f"objective.hard_negatives is {config.hard_negatives}, which needs data of "
                 f"{self.views} sentences per example (anchor, positive, hard negatives); this "
-                f"data has {data_views}"
+                f"data has {start.data_views}"
             )
-        self.head: nn.Module = MlpHead(width) if config.head == "mlp" else nn.Identity()
+        self.head: nn.Module = MlpHead(start.width) if config.head == "mlp" else nn.Identity()
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -69,7 +69,7 @@ class SimCSE(Objective):
             own_weight=self.config.hard_negative_weight,
             excluded=_duplicates(batch) if self.config.exclude_duplicates else None,
         )
-        return {"contrast": loss}
+        return Terms({"contrast": loss})
 
 
 def _duplicates(batch: Batch) -> Tensor:

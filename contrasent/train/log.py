@@ -55,8 +55,7 @@ def step_values(step: Step, seconds: float) -> dict[str, float | int]:
         **{f"term_{name}": value for name, value in step.terms.items()},
         "learning_rate": step.learning_rate,
         "gradient_norm": step.gradient_norm,
-        "alignment": step.alignment,
-        "uniformity": step.uniformity,
+        **step.measures,
         "sentences_per_second": step.sentences / seconds,
     }
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 from torch.optim import Optimizer
 
 from contrasent.config import TrainSettings
 from contrasent.data.batch import Batch
 from contrasent.functional import alignment, uniformity
 from contrasent.memory import keep_freed_memory
-from contrasent.model.encoder import Encoded, SentenceEncoder
-from contrasent.model.precision import matrix_precision
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.base import Objective
-from contrasent.train.gradcache import GradientCache
+from contrasent.train.embedding import embedding
 from contrasent.train.readings import Measured, Readings, Step
 from contrasent.train.state import Progress
 from contrasent.train.update import gradient_norm, learning_rate, trained, update
@@ -57,7 +57,8 @@ def run(
     """
     encoder, objective, optimizer = training.encoder, training.objective, training.optimizer
     settings, device = training.settings, training.accelerator.device
-    parameters, readings, embed = trained(encoder, objective), Readings(), _embedding(training)
+    parameters, readings = trained(encoder, objective), Readings()
+    embed = embedding(encoder, objective, settings, training.precision)
     keep_freed_memory()
     encoder.train()
     objective.train()
@@ -70,11 +71,10 @@ def run(
         backward_through_encoder()
         norm = gradient_norm(parameters)
 
-        anchor, positive = encoded.pooled.detach()[:2]
-        near, even = alignment(anchor, positive), uniformity(anchor)
         rate = learning_rate(settings, training.steps, progress.step)
-        measured = Measured(loss, norm, near, even, terms)
-        readings.send(progress.step, rate, batch.sentences, measured)
+        measures = {**_geometry(encoded.pooled.detach()), **terms.measures}
+        measured = Measured(loss, norm, terms, measures)
+        readings.send(progress.step, rate, batch, measured)
         # Read before the update where that costs nothing, so that none is made with a NaN.
         known = readings.take(everything=is_due(progress.step + 1))
         update(optimizer, rate, norm, settings.clip)
@@ -83,14 +83,8 @@ def run(
             return
 
 
-def _embedding(training: Training) -> Callable[[Batch], tuple[Encoded, Callable[[], None]]]:
-    """What embeds a batch, and gives what is to be called after the backward pass of the loss."""
-    encoder, precision = training.encoder, training.precision
-    if training.settings.gradcache_chunk is not None:
-        return GradientCache(encoder, training.settings.gradcache_chunk, precision).embed
-
-    def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
-        with matrix_precision(precision, batch.token_ids.device):
-            return encoder(batch, training.objective.layers), lambda: None
-
-    return embed
+def _geometry(pooled: Tensor) -> dict[str, Tensor]:
+    """Alignment and uniformity of ``(V, B, D)`` embeddings; nothing where there is one view."""
+    if len(pooled) == 1:
+        return {}
+    return {"alignment": alignment(*pooled[:2]), "uniformity": uniformity(pooled[0])}

@@ -10,6 +10,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
+from contrasent.data.batch import Batch
 from contrasent.errors import ContrasentError
 
 
@@ -23,9 +24,10 @@ class Step:
         terms: the objective's terms, weighted.
         learning_rate: of its update.
         gradient_norm: of all parameters together, before clipping.
-        alignment: of the embeddings of anchors and positives.
-        uniformity: of the anchors' embeddings.
+        measures: what else is known of the embeddings (``alignment`` of anchors and positives,
+            ``uniformity`` of the anchors) and what the objective tells.
         sentences: sentences that went through the encoder, views counted.
+        examples: B.
     """
 
     number: int
@@ -33,9 +35,9 @@ class Step:
     terms: dict[str, float]
     learning_rate: float
     gradient_norm: float
-    alignment: float
-    uniformity: float
+    measures: dict[str, float]
     sentences: int
+    examples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,8 @@ class Measured:
 
     loss: Tensor
     gradient_norm: Tensor
-    alignment: Tensor
-    uniformity: Tensor
     terms: Mapping[str, Tensor]
+    measures: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +57,26 @@ class _Sent:
     number: int
     learning_rate: float
     sentences: int
-    names: list[str]
+    examples: int
+    terms: list[str]
+    measures: list[str]
     values: Tensor
     arrived: torch.cuda.Event | None
 
     def read(self) -> Step:
         if self.arrived is not None:
             self.arrived.synchronize()
-        loss, norm, alignment, uniformity, *terms = self.values.tolist()
+        loss, norm, *told = self.values.tolist()
+        terms, measures = told[: len(self.terms)], told[len(self.terms) :]
         return Step(
             number=self.number,
             loss=loss,
-            terms=dict(zip(self.names, terms, strict=True)),
+            terms=dict(zip(self.terms, terms, strict=True)),
             learning_rate=self.learning_rate,
             gradient_norm=norm,
-            alignment=alignment,
-            uniformity=uniformity,
+            measures=dict(zip(self.measures, measures, strict=True)),
             sentences=self.sentences,
+            examples=self.examples,
         )
 
 
@@ -86,18 +90,20 @@ class Readings:
     def __init__(self) -> None:
         self._sent: deque[_Sent] = deque()
 
-    def send(self, number: int, learning_rate: float, sentences: int, measured: Measured) -> None:
+    def send(self, number: int, learning_rate: float, batch: Batch, measured: Measured) -> None:
         """Start the copy of a step's numbers."""
-        scalars = (measured.loss, measured.gradient_norm, measured.alignment, measured.uniformity)
-        values = torch.stack([t.detach().float() for t in (*scalars, *measured.terms.values())])
+        told = (*measured.terms.values(), *measured.measures.values())
+        scalars = (measured.loss, measured.gradient_norm, *told)
+        values = torch.stack([t.detach().float() for t in scalars])
         arrived = None
         if values.device.type == "cuda":
             kept = torch.empty(values.shape, pin_memory=True)
             values = kept.copy_(values, non_blocking=True)
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
-        names = list(measured.terms)
-        self._sent.append(_Sent(number, learning_rate, sentences, names, values, arrived))
+        names = list(measured.terms), list(measured.measures)
+        counts = batch.sentences, batch.examples
+        self._sent.append(_Sent(number, learning_rate, *counts, *names, values, arrived))
 
     def take(self, everything: bool) -> list[Step]:
         """The steps that are there by now, in their order; with ``everything``, all are waited for.

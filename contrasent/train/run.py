@@ -191,7 +191,7 @@ class _Session:
         seconds = self.watch.lap()
         self.seconds += seconds
         for step in steps:
-            self.examples += step.sentences // self.parts.objective.views
+            self.examples += step.examples
             values = log.step_values(step, seconds / len(steps))
             self.metrics.write(values)
             if self.recipe.train.trackers:

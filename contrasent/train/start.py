@@ -94,6 +94,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         settings,
         width=encoder.width,
         data_views=examples.views,
+        encoder=encoder,
     ).to(device)
     encoder.backbone.checkpoint_layers = recipe.train.gradient_checkpointing
     if recipe.train.gradcache_chunk is not None:

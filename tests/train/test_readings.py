@@ -3,15 +3,19 @@
 import pytest
 import torch
 
+from contrasent.data.batch import pack
 from contrasent.errors import ContrasentError
 from contrasent.train import readings as readings_module
 from contrasent.train.readings import Measured, Readings
+
+BATCH = pack([[1, 2]] * 16, views=2)
 
 
 def measured(number, loss=None):
     values = [torch.tensor(number + share) for share in (0.0, 0.25, 0.5, 0.75)]
     values[0] = values[0] if loss is None else torch.tensor(loss)
-    return Measured(*values, {"contrast": values[0], "rtd": torch.tensor(2.0)})
+    terms = {"contrast": values[0], "rtd": torch.tensor(2.0)}
+    return Measured(*values[:2], terms, {"alignment": values[2], "uniformity": values[3]})
 
 
 class Event:
@@ -36,10 +40,12 @@ def on_accelerator(monkeypatch):
 
 def test_a_step_is_what_was_measured():
     found = Readings()
-    found.send(3, 1e-5, 16, measured(3))
+    found.send(3, 1e-5, BATCH, measured(3))
     (step,) = found.take(everything=False)
-    assert (step.number, step.learning_rate, step.sentences) == (3, 1e-5, 16)
-    assert (step.loss, step.gradient_norm, step.alignment, step.uniformity) == (3, 3.25, 3.5, 3.75)
+    assert (step.number, step.learning_rate) == (3, 1e-5)
+    assert (step.sentences, step.examples) == (16, 8)
+    assert (step.loss, step.gradient_norm) == (3, 3.25)
+    assert step.measures == {"alignment": 3.5, "uniformity": 3.75}
     assert step.terms == {"contrast": 3.0, "rtd": 2.0}
     assert found.take(everything=True) == []
 
@@ -48,7 +54,7 @@ def test_a_step_is_what_was_measured():
 def test_an_accelerator_is_asked_for_a_step_when_the_next_is_under_way():
     found, taken = Readings(), []
     for number in range(4):
-        found.send(number, 1e-5, 16, measured(number))
+        found.send(number, 1e-5, BATCH, measured(number))
         taken.append([step.number for step in found.take(everything=number == 2)])
     assert taken == [[], [0], [1, 2], []]
     assert Event.waited == 3
@@ -59,8 +65,8 @@ def test_an_accelerator_is_asked_for_a_step_when_the_next_is_under_way():
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_told_by_its_step(loss):
     found = Readings()
-    found.send(7, 1e-5, 16, measured(7, loss))
+    found.send(7, 1e-5, BATCH, measured(7, loss))
     assert found.take(everything=False) == []
-    found.send(8, 1e-5, 16, measured(8))
+    found.send(8, 1e-5, BATCH, measured(8))
     with pytest.raises(ContrasentError, match=r"step 7: the loss is (nan|inf) and the gradient"):
         found.take(everything=False)
