@@ -1,11 +1,13 @@
 """Formulas on tensors. No module here keeps state, reads a config, or knows a model.
 
-Shapes: B anchors, C candidates (C >= B), D embedding width.
+Shapes: B anchors, C candidates (C >= B), D embedding width; S sentences, T tokens end to end, M of
+them masked.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -62,6 +64,74 @@ def info_nce(
         positive = torch.arange(count, device=anchor.device) == target.unsqueeze(1)
         logits = logits.masked_fill(excluded & ~positive, float("-inf"))
     return F.cross_entropy(logits, target)
+
+
+def replaced_token_loss(
+    logits: Tensor,
+    edited: Tensor,
+    lengths: Tensor,
+    *,
+    reduction: Literal["mean", "sum"] = "mean",
+    padding: Literal["ignored", "as_reference"] = "ignored",
+) -> Tensor:
+    """Cross-entropy of telling edited tokens from the others (Clark et al. 2020; DiffCSE, sec. 3).
+
+    Args:
+        logits: ``(T, 2)``, of being original and of being edited.
+        edited: ``(T,)`` bool, what is true.
+        lengths: ``(S,)``, tokens in each sentence.
+        reduction: ``sum`` over tokens and sentences, as DiffCSE's formula; or their ``mean``, as
+            its code.
+        padding: the code pads all sentences to the longest, of L tokens, labels padding as
+            original and takes the mean over all S * L places. ``as_reference`` divides by that
+            number too. The loss of the padding itself, which a discriminator soon learns to bring
+            to 0, is in neither. A sum is the same with both.
+
+    Returns:
+        A scalar, in nats.
+    """
+    total = F.cross_entropy(logits.float(), edited.long(), reduction="sum")
+    if reduction == "sum":
+        return total
+    if padding == "as_reference":
+        return total / (len(lengths) * lengths.max())
+    return total / len(edited)
+
+
+def masked_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy, in nats, of ``logits (M, vocabulary)`` for the ids ``targets (M,)``.
+
+    0 where nothing was masked, M = 0.
+    """
+    return F.cross_entropy(logits.float(), targets, reduction="sum") / max(len(targets), 1)
+
+
+def corrective_lm(
+    logits: Tensor, targets: Tensor, copy_logits: Tensor, edited: Tensor, chosen: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Recover the original tokens, by copying or anew (COCO-LM, Meng et al. 2021, section 3.2).
+
+    .. math:: p(x_t) = 1[\tilde x_t = x_t]\, c_t + (1 - c_t) \, \mathrm{softmax}(logits_t)_{x_t}
+
+    with c the probability of copying. Its gradient comes from the second term only.
+
+    Args:
+        logits: ``(M, vocabulary)``, at the masked places.
+        targets: ``(M,)`` int64, the original ids there.
+        copy_logits: ``(T,)``, whose sigmoid is c.
+        edited: ``(T,)`` bool, where the token is not the original one.
+        chosen: ``(T,)`` bool, the M masked places.
+
+    Returns:
+        The mean of -log p over the masked places, 0 if there are none; and the mean over all
+        tokens of the binary cross-entropy of copying where nothing was edited. Both in nats.
+    """
+    copying = F.binary_cross_entropy_with_logits(copy_logits.float(), (~edited).float())
+    score = copy_logits.detach()[chosen].float()
+    copied, anew = F.logsigmoid(score), F.logsigmoid(-score)
+    anew = anew - F.cross_entropy(logits.float(), targets, reduction="none")
+    likelihood = torch.where(edited[chosen], anew, torch.logaddexp(copied, anew))
+    return -likelihood.sum() / max(len(targets), 1), copying
 
 
 def alignment(anchor: Tensor, positive: Tensor) -> Tensor:

@@ -48,3 +48,42 @@ def uniformity(embeddings):
             total = total + torch.exp(-2.0 * (difference**2).sum())
             pairs += 1
     return torch.log(total / pairs)
+
+
+def replaced_token_loss(logits, edited, lengths, reduction="mean", padding="ignored"):
+    """DiffCSE section 3: - log D for each token, D the probability of what is true."""
+    total, token = 0.0, 0
+    for length in lengths:
+        for _ in range(length):
+            right = 1 if edited[token] else 0
+            total = total - torch.log(probability(logits[token], right))
+            token += 1
+    if reduction == "sum":
+        return total
+    return total / (len(lengths) * max(lengths) if padding == "as_reference" else token)
+
+
+def probability(logits, target):
+    """Softmax, of one row."""
+    return torch.exp(logits[target]) / sum(torch.exp(logit) for logit in logits)
+
+
+def masked_cross_entropy(logits, targets):
+    total = 0.0
+    for row, target in zip(logits, targets, strict=True):
+        total = total - torch.log(probability(row, target))
+    return total / len(targets)
+
+
+def corrective_lm(logits, targets, copy_logits, edited, chosen):
+    """COCO-LM, section 3.2: the sum of the loss of the language model and of that of copying."""
+    recovery, copying, masked = 0.0, 0.0, 0
+    for t in range(len(copy_logits)):
+        copy = 1 / (1 + torch.exp(-copy_logits[t]))
+        copying = copying - torch.log(1 - copy if edited[t] else copy)
+        if chosen[t]:
+            copy = copy.detach()
+            likely = (1 - copy) * probability(logits[masked], targets[masked])
+            recovery = recovery - torch.log(likely if edited[t] else copy + likely)
+            masked += 1
+    return recovery / masked, copying / len(copy_logits)

@@ -1,0 +1,247 @@
+"""Edits of packed sentences: what changes, how often, and what is labelled."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+
+from contrasent.data.batch import pack
+from contrasent.data.tokens import SpecialIds
+from contrasent.errors import ConfigError
+from contrasent.model import edits
+from contrasent.model.edits import Editing
+
+FIRST, LAST, MASK = 2, 3, 4
+SPECIAL_IDS = SpecialIds(mask=MASK, first=FIRST, last=LAST, pad=0, every=(0, 1, 2, 3, 4))
+VOCABULARY = 1000
+LENGTHS = [7, 1, 30, 0, 12, 2, 3, 18]
+
+
+@dataclass
+class Filler:
+    """A generator that puts one token at the places it is asked for, and notes how it was asked."""
+
+    token: int = 999
+    asked: dict = field(default_factory=dict)
+
+    def fill(self, batch, masked, **settings):
+        self.asked = {"batch": batch, "masked": masked, **settings}
+        places = masked.chosen if settings["positions"] == "masked" else batch.token_ids > LAST
+        return torch.where(places, self.token, batch.token_ids)
+
+
+def editing(**changes):
+    return Editing(
+        **{
+            "generator": Filler(),
+            "special_ids": SPECIAL_IDS,
+            "vocabulary": VOCABULARY,
+            "rate": 0.3,
+            "pick": "sample",
+            "positions": "masked",
+            "dropout": False,
+            "max_tokens": 512,
+            **changes,
+        }
+    )
+
+
+def batch_of(lengths=LENGTHS, views=2):
+    """Sentences of so many ordinary tokens, each token another one."""
+    ids = iter(range(10, 10 + sum(lengths)))
+    return pack([[FIRST, *(next(ids) for _ in range(n)), LAST] for n in lengths], views=views)
+
+
+def sentences(batch, values=None):
+    values = batch.token_ids if values is None else values
+    return [part.tolist() for part in values.split(batch.lengths.tolist())]
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=["replace", "insert", "delete"])
+def edit(request):
+    return getattr(edits, request.param)
+
+
+def test_an_edit_keeps_sentences_and_specials(edit):
+    batch = batch_of()
+    done = edit(batch, editing())
+    assert (done.batch.sentences, done.batch.views) == (batch.sentences, batch.views)
+    assert done.edited.dtype == torch.bool
+    assert done.edited.shape == done.batch.token_ids.shape
+    assert done.batch.token_ids.dtype == done.batch.offsets.dtype == torch.int64
+    assert done.batch.longest == max(len(ids) for ids in sentences(done.batch))
+    assert done.edited.any()
+    for ids in sentences(done.batch):
+        assert (ids[0], ids[-1]) == (FIRST, LAST)
+        assert not {FIRST, LAST} & set(ids[1:-1])
+
+
+def test_the_same_seed_gives_the_same_edit_and_another_one_another(edit):
+    batch, made = batch_of(), []
+    for number in (5, 5, 6):
+        torch.manual_seed(number)
+        made.append(edit(batch, editing()))
+    torch.testing.assert_close(made[0].batch.token_ids, made[1].batch.token_ids)
+    torch.testing.assert_close(made[0].edited, made[1].edited)
+    assert made[0].edited.tolist() != made[2].edited.tolist()
+
+
+def test_an_edit_does_not_change_the_batch(edit):
+    batch = batch_of()
+    before = batch.token_ids.clone(), batch.offsets.clone()
+    edit(batch, editing())
+    torch.testing.assert_close((batch.token_ids, batch.offsets), before)
+
+
+def test_an_edit_forgets_which_texts_are_the_same_and_what_follows(edit):
+    batch = batch_of()
+    batch = replace(batch, texts=batch.same_text(), following=batch_of([4] * 4, views=1))
+    done = edit(batch, editing())
+    assert done.batch.texts is None
+    assert done.batch.following is None
+
+
+@pytest.mark.parametrize("positions", ["masked", "all"])
+def test_replaced_are_the_tokens_that_differ(positions):
+    batch, settings = batch_of(), editing(positions=positions)
+    done = edits.replace(batch, settings)
+    ids, before = done.batch.token_ids, batch.token_ids
+    assert done.edited.tolist() == [a != b for a, b in zip(ids.tolist(), before, strict=True)]
+    assert done.original is batch.token_ids
+    if positions == "masked":
+        torch.testing.assert_close(done.edited, done.chosen)
+    else:
+        assert done.edited.sum() > done.chosen.sum()
+    torch.testing.assert_close(done.batch.offsets, batch.offsets)
+
+
+def test_a_token_that_the_generator_restores_is_not_edited():
+    batch = pack([[FIRST, 50, 50, 51, LAST]])
+    done = edits.replace(batch, editing(generator=Filler(token=50), rate=0.999))
+    assert done.edited.tolist() == [False, False, False, True, False]
+    assert done.chosen.tolist() == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("edit", [edits.replace, edits.insert])
+@pytest.mark.parametrize(("pick", "dropout"), [("sample", False), ("argmax", True)])
+def test_the_generator_is_asked_as_the_settings_say(edit, pick, dropout):
+    settings = editing(pick=pick, dropout=dropout, positions="all")
+    edit(batch_of(), settings)
+    asked = settings.generator.asked
+    assert (asked["pick"], asked["dropout"]) == (pick, dropout)
+    assert asked["positions"] == ("all" if edit is edits.replace else "masked")
+
+
+def test_inserted_tokens_stand_between_the_others():
+    batch, settings = batch_of(), editing(rate=0.5)
+    done = edits.insert(batch, settings)
+    assert (done.batch.token_ids[done.edited] == 999).all()
+    masked = settings.generator.asked["masked"]
+    assert (masked.token_ids[done.edited] == MASK).all()
+    assert done.chosen.tolist() == done.edited.tolist() == masked.chosen.tolist()
+    assert done.original is None
+    kept = sentences(done.batch, done.edited)
+    for ids, marks, before in zip(sentences(done.batch), kept, sentences(batch), strict=True):
+        assert [t for t, new in zip(ids, marks, strict=True) if not new] == before
+
+
+@pytest.mark.parametrize(("rate", "length"), [(0.15, 7), (0.3, 1), (0.5, 10), (0.9, 30)])
+def test_the_number_of_inserted_and_of_deleted_tokens_is_the_rate(rate, length):
+    batch = batch_of([length] * 4000)
+    exact = rate * length
+    longer = edits.insert(batch, editing(rate=rate)).batch.lengths - batch.lengths
+    assert set(longer.tolist()) <= {int(exact), int(exact) + 1}
+    assert longer.double().mean().item() == pytest.approx(exact, abs=0.03)
+    gone = batch.lengths - edits.delete(batch, editing(rate=rate)).batch.lengths
+    assert set(gone.tolist()) <= {int(exact), int(exact) + 1}
+    if int(exact) + 1 < length:
+        assert gone.double().mean().item() == pytest.approx(exact, abs=0.03)
+
+
+def test_every_gap_is_as_likely_as_any_other():
+    batch = batch_of([5] * 6000)
+    done = edits.insert(batch, editing(rate=0.2))
+    rows = done.edited.view(6000, 8)
+    assert (rows.sum(1) == 1).all()
+    torch.testing.assert_close(
+        rows.double().mean(0)[1:-1], torch.full((6,), 1 / 6).double(), rtol=0, atol=0.02
+    )
+
+
+def test_every_ordinary_token_is_deleted_as_often_as_any_other():
+    batch = batch_of([5] * 6000)
+    kept = edits.delete(batch, editing(rate=0.4)).batch.token_ids
+    stays = torch.isin(batch.token_ids, kept).view(6000, 7)[:, 1:-1]
+    torch.testing.assert_close(
+        stays.double().mean(0), torch.full((5,), 0.6).double(), rtol=0, atol=0.02
+    )
+
+
+@pytest.mark.parametrize("room", [0, 1, 4])
+def test_a_sentence_does_not_outgrow_the_positions(room):
+    batch = batch_of([30, 4, 30], views=1)
+    done = edits.insert(batch, editing(rate=0.5, max_tokens=32 + room))
+    assert done.batch.lengths.tolist() == [32 + room, 8, 32 + room]
+
+
+def test_a_token_is_labelled_if_the_one_before_it_is_gone():
+    batch = batch_of([9] * 40)
+    done = edits.delete(batch, editing(rate=0.5))
+    marks, all_marks = sentences(done.batch, done.edited), []
+    for ids, labels, before in zip(sentences(done.batch), marks, sentences(batch), strict=True):
+        places = [before.index(token) for token in ids]
+        gaps = [b - a > 1 for a, b in zip([-1, *places], places, strict=False)]
+        assert labels == gaps
+        all_marks.append((labels[0], labels[-1]))
+    assert (False, True) in all_marks  # the last word is gone, which its [SEP] shows
+    assert not any(first for first, _ in all_marks)
+    assert done.chosen is None
+    assert done.original is None
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.999])
+def test_a_word_is_left_of_every_sentence_that_has_one(rate):
+    batch = batch_of([1, 2, 3, 0] * 50)
+    left = edits.delete(batch, editing(rate=rate)).batch.lengths - 2
+    assert left.view(-1, 4)[:, :3].min() == 1
+    assert (left.view(-1, 4)[:, 3] == 0).all()
+    if rate == 0.999:
+        assert (left.view(-1, 4)[:, 2] <= 2).all()
+
+
+def test_the_edit_of_a_sentence_does_not_depend_on_its_neighbours(edit):
+    """A sentence's tokens go to itself: edited alone or between others, it has the same ones."""
+    batch = batch_of()
+    for before, after in zip(
+        sentences(batch), sentences(edit(batch, editing()).batch), strict=True
+    ):
+        assert set(after) <= {*before, 999}
+
+
+def test_sentences_without_special_tokens_keep_their_ends():
+    batch = pack([[10, 11, 12, 13, 14], [15], [16, 17]])
+    for _ in range(20):
+        for name in ("insert", "delete"):
+            after = sentences(getattr(edits, name)(batch, editing(rate=0.9)).batch)
+            for ids, before in zip(after, sentences(batch), strict=True):
+                assert (ids[0], ids[-1]) == (before[0], before[-1])
+            assert after[1] == [15]
+
+
+def test_a_special_token_in_the_text_is_never_deleted():
+    batch = pack([[FIRST, 10, LAST, 11, 1, 12, LAST]])
+    for _ in range(20):
+        (ids,) = sentences(edits.delete(batch, editing(rate=0.999)).batch)
+        assert len(ids) == 5
+        assert [token for token in ids if token in SPECIAL_IDS.every] == [FIRST, LAST, 1, LAST]
+
+
+def test_a_tokenizer_without_a_mask_token_is_explained():
+    said = "tokens cannot be inserted: the tokenizer has no mask token .* BERT or RoBERTa family"
+    with pytest.raises(ConfigError, match=said):
+        edits.insert(batch_of(), editing(special_ids=replace(SPECIAL_IDS, mask=None)))
