@@ -18,9 +18,8 @@ from torch.nn import functional as F
 
 from contrasent.data.batch import Batch
 from contrasent.data.tokens import SpecialIds
-from contrasent.errors import ConfigError
 from contrasent.model.generator import Generator
-from contrasent.model.masking import Masked, mask_tokens
+from contrasent.model.masking import Masked, mask_tokens, require_mask_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +30,12 @@ class Edit:
         batch: as many sentences as before, in the same order.
         edited: ``(T',)`` bool, what is to be detected: the token is not the original one
             (`replace`), was inserted (`insert`), or follows tokens that were deleted (`delete`).
-        chosen: ``(T',)`` bool, the places that were masked for the generator; None for `delete`.
-        original: ``(T',)`` int64, the ids before the edit; None where tokens have moved.
+        chosen: ``(T',)`` bool, the places that were masked for the generator; none for `delete`.
     """
 
     batch: Batch
     edited: Tensor
-    chosen: Tensor | None = None
-    original: Tensor | None = None
+    chosen: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def replace(batch: Batch, editing: Editing) -> Edit:
         batch, masked, pick=editing.pick, positions=editing.positions, dropout=editing.dropout
     )
     replaced = dataclasses.replace(batch, token_ids=token_ids, texts=None, following=None)
-    return Edit(replaced, token_ids != batch.token_ids, masked.chosen, batch.token_ids)
+    return Edit(replaced, token_ids != batch.token_ids, masked.chosen)
 
 
 def insert(batch: Batch, editing: Editing) -> Edit:
@@ -98,7 +95,7 @@ def insert(batch: Batch, editing: Editing) -> Edit:
     # A product that is rounded up would be one gap too far.
     after = batch.offsets[sentence] + torch.minimum(gap, gaps[sentence] - 1)
     order = torch.cat([torch.arange(tokens, device=device), after]).argsort(stable=True)
-    masks = batch.token_ids.new_full((len(sentence),), _mask_of(editing.special_ids))
+    masks = batch.token_ids.new_full((len(sentence),), require_mask_token(editing.special_ids))
     masked = Masked(torch.cat([batch.token_ids, masks])[order], order >= tokens)
     longer = Batch(masked.token_ids, batch.offsets + _starts(count), batch.views)
     token_ids = editing.generator.fill(
@@ -129,7 +126,9 @@ def delete(batch: Batch, editing: Editing) -> Edit:
     gone = rank < count[sentence]
     before = F.pad(gone[:-1], (1, 0))
     shorter = batch.offsets - _starts(_per_sentence(gone, batch))
-    return Edit(Batch(batch.token_ids[~gone], shorter, batch.views), before[~gone])
+    edited = before[~gone]
+    left = Batch(batch.token_ids[~gone], shorter, batch.views)
+    return Edit(left, edited, torch.zeros_like(edited))
 
 
 def _ordinary(batch: Batch, editing: Editing) -> Tensor:
@@ -151,12 +150,3 @@ def _share_of_each(counts: Tensor, rate: float) -> Tensor:
 def _starts(counts: Tensor) -> Tensor:
     """The sum of the counts before each, and of all at the end."""
     return F.pad(counts.cumsum(0), (1, 0))
-
-
-def _mask_of(special_ids: SpecialIds) -> int:
-    if special_ids.mask is None:
-        raise ConfigError(
-            "tokens cannot be inserted: the tokenizer has no mask token for a generator to fill; "
-            "choose an encoder of the BERT or RoBERTa family"
-        )
-    return special_ids.mask
