@@ -26,18 +26,28 @@ def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
         return F.normalize(a.float(), dim=-1) @ F.normalize(b.float(), dim=-1).T
 
 
+def dot_matrix(a: Tensor, b: Tensor) -> Tensor:
+    """Dot product of every row of ``a (B, D)`` with every row of ``b (C, D)``, likewise."""
+    with torch.autocast(a.device.type, enabled=False):
+        return a.float() @ b.float().T
+
+
+_SIMILARITIES = {"cosine": cosine_matrix, "dot": dot_matrix}
+
+
 def info_nce(
     anchor: Tensor,
     candidates: Tensor,
     temperature: float,
     *,
+    similarity: Literal["cosine", "dot"] = "cosine",
     own_weight: float = 1.0,
     excluded: Tensor | None = None,
 ) -> Tensor:
     r"""Mean cross-entropy of picking each anchor's own positive among all candidates.
 
-    .. math:: -\frac1B \sum_i \log \frac{e^{\cos(h_i, c_i) / \tau}}
-        {\sum_j \alpha^{[j > B,\ j \equiv i \bmod B]}\, e^{\cos(h_i, c_j) / \tau}}
+    .. math:: -\frac1B \sum_i \log \frac{e^{\mathrm{sim}(h_i, c_i) / \tau}}
+        {\sum_j \alpha^{[j > B,\ j \equiv i \bmod B]}\, e^{\mathrm{sim}(h_i, c_j) / \tau}}
 
     Gao et al. 2021 (SimCSE): eq. 1 and 4 with ``candidates`` = the B positives, eq. 5 with the
     hard negatives appended to them, block by block of B rows, eq. 8 with ``own_weight`` = alpha.
@@ -46,7 +56,8 @@ def info_nce(
         anchor: ``(B, D)``.
         candidates: ``(C, D)``, C a multiple of B; row ``k * B + i`` belongs to anchor ``i``, and
             row ``i`` is its positive.
-        temperature: tau > 0; the cosine is divided by it.
+        temperature: tau > 0; the similarity is divided by it.
+        similarity: sim, the cosine or the dot product.
         own_weight: alpha > 0, the factor of anchor ``i``'s own hard negatives in the sum.
         excluded: ``(B, C)`` bool, candidates left out of the sum of an anchor; its positive stays.
 
@@ -54,7 +65,7 @@ def info_nce(
         A scalar, in nats.
     """
     examples, count = len(anchor), len(candidates)
-    logits = cosine_matrix(anchor, candidates) / temperature
+    logits = _SIMILARITIES[similarity](anchor, candidates) / temperature
     target = torch.arange(examples, device=anchor.device)
     if own_weight != 1.0 and count > examples:
         own = torch.arange(count, device=anchor.device) % examples == target.unsqueeze(1)

@@ -10,7 +10,11 @@ def cosine(u, v):
     return (u * v).sum() / ((u * u).sum().sqrt() * (v * v).sum().sqrt())
 
 
-def info_nce(anchor, candidates, temperature, own_weight=1.0, excluded=None):
+def dot(u, v):
+    return (u * v).sum()
+
+
+def info_nce(anchor, candidates, temperature, own_weight=1.0, excluded=None, similarity=cosine):
     """SimCSE eq. 1 (positives only), eq. 5 (hard negatives after them), eq. 8 (own_weight)."""
     count = len(anchor)
     total = 0.0
@@ -22,9 +26,9 @@ def info_nce(anchor, candidates, temperature, own_weight=1.0, excluded=None):
             own_hard_negative = j >= count and (j - i) % count == 0
             weight = own_weight if own_hard_negative else 1.0
             denominator = denominator + weight * torch.exp(
-                cosine(anchor[i], candidates[j]) / temperature
+                similarity(anchor[i], candidates[j]) / temperature
             )
-        numerator = torch.exp(cosine(anchor[i], candidates[i]) / temperature)
+        numerator = torch.exp(similarity(anchor[i], candidates[i]) / temperature)
         total = total - torch.log(numerator / denominator)
     return total / count
 
@@ -87,3 +91,21 @@ def corrective_lm(logits, targets, copy_logits, edited, chosen):
             recovery = recovery - torch.log(likely if edited[t] else copy + likely)
             masked += 1
     return recovery / masked, copying / len(copy_logits)
+
+
+def batch_norm_head(rows, first, scale, shift, second):
+    """DiffCSE Appendix A, number by number: each column minus its mean, over its deviation."""
+
+    def normalised(columns):
+        found = []
+        for column in columns.T:
+            mean = sum(column) / len(column)
+            variance = sum((x - mean) ** 2 for x in column) / len(column)
+            found.append(torch.stack([(x - mean) / torch.sqrt(variance + 1e-5) for x in column]))
+        return torch.stack(found, dim=1)
+
+    def linear(rows, weight):
+        return torch.stack([torch.stack([dot(row, unit) for unit in weight]) for row in rows])
+
+    hidden = normalised(linear(rows, first)) * scale + shift
+    return normalised(linear(hidden * (hidden > 0), second))

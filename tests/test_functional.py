@@ -4,7 +4,7 @@ import oracles
 import pytest
 import torch
 
-from contrasent.functional import alignment, cosine_matrix, info_nce, uniformity
+from contrasent.functional import alignment, cosine_matrix, dot_matrix, info_nce, uniformity
 
 
 def compare(formula, loop, *tensors):
@@ -25,12 +25,29 @@ def test_cosine_matrix_is_the_cosine_of_every_pair(rng):
     torch.testing.assert_close(cosine_matrix(a, b), expected)
 
 
+def test_dot_matrix_is_the_dot_product_of_every_pair(rng):
+    a, b = rng(3, 8), rng(5, 8)
+    expected = torch.stack([torch.stack([oracles.dot(u, v) for v in b]) for u in a])
+    torch.testing.assert_close(dot_matrix(a, b), expected)
+
+
 @pytest.mark.parametrize("hard_negatives", [0, 1, 3])
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
 def test_info_nce_is_eq_1_and_eq_5(hard_negatives, temperature, rng):
     compare(
         lambda a, c: info_nce(a, c, temperature),
         lambda a, c: oracles.info_nce(a, c, temperature),
+        rng(4, 8),
+        rng(4 * (1 + hard_negatives), 8),
+    )
+
+
+@pytest.mark.parametrize("hard_negatives", [0, 2])
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_info_nce_with_the_dot_product(hard_negatives, alpha, rng):
+    compare(
+        lambda a, c: info_nce(a, c, 2.0, similarity="dot", own_weight=alpha),
+        lambda a, c: oracles.info_nce(a, c, 2.0, alpha, similarity=oracles.dot),
         rng(4, 8),
         rng(4 * (1 + hard_negatives), 8),
     )
@@ -133,6 +150,7 @@ def test_half_precision_embeddings_are_scored_in_fp32(rng):
     with torch.autocast("cpu", torch.bfloat16):
         assert info_nce(anchor, candidates, 0.05) == expected
         assert cosine_matrix(anchor, candidates).dtype == torch.float32
+        assert dot_matrix(anchor, candidates).dtype == torch.float32
 
 
 def test_alignment_and_uniformity_are_those_of_wang_and_isola(rng):

@@ -33,6 +33,10 @@ def looped(objective, pooled, views, *, alpha=1.0, exclude=False):
     if config.head == "mlp":
         layer = objective.head.linear
         pooled = torch.tanh(pooled @ layer.weight.T + layer.bias)
+    if config.head == "batchnorm":
+        rows = pooled.flatten(0, 1).double()
+        weights = [weight.double() for weight in objective.head.parameters()]
+        pooled = oracles.batch_norm_head(rows, *weights).view(pooled.shape)
     anchor, *others = pooled.double()
     excluded = None
     if exclude:
@@ -41,16 +45,21 @@ def looped(objective, pooled, views, *, alpha=1.0, exclude=False):
             [text in (views[0][i], views[1][i]) for text in candidates]
             for i in range(len(views[0]))
         ]
-    return oracles.info_nce(anchor, torch.cat(others), config.temperature, alpha, excluded)
+    temperature, similarity = config.temperature, oracles.cosine
+    if config.similarity == "dot":
+        temperature, similarity = 1.0, oracles.dot
+    candidates = torch.cat(others)
+    return oracles.info_nce(anchor, candidates, temperature, alpha, excluded, similarity)
 
 
-@pytest.mark.parametrize("head", ["mlp", "none"])
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("head", ["mlp", "batchnorm", "none"])
 @pytest.mark.parametrize("temperature", [0.05, 0.5])
 @pytest.mark.parametrize(
     "views", [("abcd", "abcd"), ("abcd", "efgh", "ijkl"), ("ab", "cd", "ef", "gh")]
 )
-def test_the_loss_is_the_formula(views, temperature, head, rng):
-    objective = build(len(views), head=head, temperature=temperature)
+def test_the_loss_is_the_formula(views, temperature, head, similarity, rng):
+    objective = build(len(views), head=head, temperature=temperature, similarity=similarity)
     pooled = rng(len(views), len(views[0]), WIDTH)
     expected = looped(objective, pooled, views)
     loss = loss_of(objective, pooled, batch_of(*views))
@@ -58,10 +67,10 @@ def test_the_loss_is_the_formula(views, temperature, head, rng):
 
 
 @pytest.mark.parametrize("alpha", [0.5, 4.0])
-def test_alpha_weighs_hard_negatives(alpha, rng):
-    views = ("abc", "def", "ghi")
-    objective = build(3, hard_negative_weight=alpha)
-    pooled = rng(3, 3, WIDTH)
+@pytest.mark.parametrize("views", [("abc", "def", "ghi"), ("abc", "def", "ghi", "jkl")])
+def test_alpha_weighs_hard_negatives(alpha, views, rng):
+    objective = build(len(views), hard_negative_weight=alpha)
+    pooled = rng(len(views), 3, WIDTH)
     expected = looped(objective, pooled, views, alpha=alpha)
     loss = loss_of(objective, pooled, batch_of(*views))
     torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
@@ -142,13 +151,26 @@ def test_data_without_the_hard_negatives_asked_for_is_refused(data_views, hard_n
         ({"temperature": "cold"}, "objective.temperature cannot be 'cold'"),
         ({"hard_negatives": -1}, "objective.hard_negatives cannot be -1"),
         ({"hard_negative_weight": 0}, "objective.hard_negative_weight cannot be 0"),
-        ({"head": "tanh"}, "objective.head cannot be 'tanh': input should be 'mlp' or 'none'"),
+        (
+            {"head": "tanh"},
+            "objective.head cannot be 'tanh': input should be 'mlp', 'batchnorm' or 'none'",
+        ),
+        ({"similarity": "l2"}, "objective.similarity cannot be 'l2': .* 'cosine' or 'dot'"),
         ({"exclude_duplicates": 2}, "objective.exclude_duplicates cannot be 2"),
     ],
 )
 def test_wrong_settings_are_explained(settings, said):
     with pytest.raises(ConfigError, match=said):
         build(**settings)
+
+
+def test_a_temperature_does_not_reach_the_dot_product(rng):
+    pooled, batch = rng(2, 4, WIDTH), batch_of("abcd", "abcd")
+    losses = [
+        loss_of(build(similarity="dot", temperature=temperature), pooled, batch)
+        for temperature in (0.05, 1.0)
+    ]
+    assert losses[0] == losses[1]
 
 
 def test_the_head_starts_as_the_authors_does():

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor, nn
 from typing_extensions import override
+
+from contrasent.errors import pick
+
+_STD = 0.02
 
 
 class MlpHead(nn.Module):
@@ -16,7 +23,7 @@ class MlpHead(nn.Module):
     def __init__(self, width: int, embedding_width: int | None = None) -> None:
         super().__init__()
         self.linear = nn.Linear(width, embedding_width or width)
-        nn.init.normal_(self.linear.weight, std=0.02)
+        nn.init.normal_(self.linear.weight, std=_STD)
         nn.init.zeros_(self.linear.bias)
 
     @override
@@ -24,3 +31,50 @@ class MlpHead(nn.Module):
         """Map ``(..., D)`` to ``(..., embedding_width)``, each number in (-1, 1)."""
         mapped: Tensor = self.linear(embeddings)
         return mapped.tanh()
+
+
+class BatchNormHead(nn.Module):
+    """DiffCSE's projector: two linear layers, each normalised over the batch.
+
+    Chuang et al. 2022, Appendix A. Linear weights start as N(0, 0.02). For training only: what it
+    makes of a sentence depends on the others of the batch.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(width, 2 * width, bias=False),
+            nn.BatchNorm1d(2 * width),
+            nn.ReLU(),
+            nn.Linear(2 * width, width, bias=False),
+            nn.BatchNorm1d(width, affine=False),
+        )
+        for layer in self.net:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=_STD)
+
+    @override
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Map ``(..., D)`` to ``(..., D)`` in fp32, with the statistics of all rows together.
+
+        While training there must be at least two rows.
+        """
+        with torch.autocast(embeddings.device.type, enabled=False):
+            rows: Tensor = self.net(embeddings.float().flatten(0, -2))
+        return rows.view(embeddings.shape)
+
+
+HEADS: dict[str, Callable[[int], nn.Module]] = {
+    "mlp": MlpHead,
+    "batchnorm": BatchNormHead,
+    "none": lambda _: nn.Identity(),
+}
+
+
+def head_named(name: str, width: int) -> nn.Module:
+    """A new head for embeddings of ``width`` numbers.
+
+    Raises:
+        ConfigError: no such head.
+    """
+    return HEADS[pick("head", name, HEADS)](width)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 from pydantic import NonNegativeInt, PositiveFloat
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from contrasent.config import settings
@@ -18,7 +18,7 @@ from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.encoder import Encoded
-from contrasent.model.heads import MlpHead
+from contrasent.model.heads import head_named
 from contrasent.objectives.base import Objective, Start, Terms
 
 
@@ -27,7 +27,10 @@ class Config:
     """Settings of the SimCSE objective."""
 
     temperature: PositiveFloat = 0.05
-    """tau of eq. 1; the cosine is divided by it."""
+    """tau of eq. 1; the cosine is divided by it, and the dot product is not."""
+
+    similarity: Literal["cosine", "dot"] = "cosine"
+    """What compares two embeddings; dot is the column N/A of Table D.1."""
 
     hard_negatives: NonNegativeInt | None = None
     """Hard negatives of each example (eq. 5): 0, 1 or more; null takes all that the data has."""
@@ -35,8 +38,9 @@ class Config:
     hard_negative_weight: PositiveFloat = 1.0
     """alpha of eq. 8, the weight of an anchor's own hard negatives in the sum."""
 
-    head: Literal["mlp", "none"] = "mlp"
-    """A Linear+Tanh head that is trained and then dropped; none if the encoder keeps one."""
+    head: Literal["mlp", "batchnorm", "none"] = "mlp"
+    """A head that is trained and then dropped: Linear+Tanh, or DiffCSE's two linear layers with
+    batch normalisation; none if the encoder keeps one."""
 
     exclude_duplicates: bool = True
     """Leave candidates with the text of the anchor or of its positive out of the negatives."""
@@ -57,7 +61,7 @@ class SimCSE(Objective):
                 f"{self.views} sentences per example (anchor, positive, hard negatives); this "
                 f"data has {start.data_views}"
             )
-        self.head: nn.Module = MlpHead(start.width) if config.head == "mlp" else nn.Identity()
+        self.head = head_named(config.head, start.width)
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -65,7 +69,8 @@ class SimCSE(Objective):
         loss = info_nce(
             anchor,
             torch.cat(others),
-            self.config.temperature,
+            self.config.temperature if self.config.similarity == "cosine" else 1.0,
+            similarity=self.config.similarity,
             own_weight=self.config.hard_negative_weight,
             excluded=_duplicates(batch) if self.config.exclude_duplicates else None,
         )

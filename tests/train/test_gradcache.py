@@ -110,6 +110,8 @@ def test_with_every_pooler(pooler, backbone_kind, make_encoder):
         {"exclude_duplicates": False},
         {"hard_negative_weight": 2.0},
         {"temperature": 1.0},
+        {"similarity": "dot"},
+        {"head": "batchnorm"},
     ],
     ids=str,
 )

@@ -74,12 +74,12 @@ def test_a_resumed_run_is_bit_equal(function, calls, tmp_path, recipe, monkeypat
         {"train__gradcache_chunk": 5},
         {"train__gradient_checkpointing": True},
         {"train__gradcache_chunk": 5, "train__gradient_checkpointing": True},
+        {"objective__head": "batchnorm"},
+        {"objective__head": "batchnorm", "train__gradcache_chunk": 5},
     ],
     ids=str,
 )
-def test_a_resumed_run_is_bit_equal_with_settings_that_save_memory(
-    changes, tmp_path, recipe, monkeypatch
-):
+def test_a_resumed_run_is_bit_equal_with_other_settings(changes, tmp_path, recipe, monkeypatch):
     settings = recipe(train__epochs=2, **changes)
     whole = train(settings, tmp_path / "whole")
     with monkeypatch.context() as patched:

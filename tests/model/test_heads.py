@@ -1,0 +1,102 @@
+"""Heads against the formulas of the papers."""
+
+import oracles
+import pytest
+import torch
+from torch import nn
+
+from contrasent.errors import ConfigError
+from contrasent.model.heads import BatchNormHead, MlpHead, head_named
+
+WIDTH = 6
+
+
+def projection_mlp(width):
+    """The module of DiffCSE's Appendix A."""
+    return nn.Sequential(
+        nn.Linear(width, 2 * width, bias=False),
+        nn.BatchNorm1d(2 * width),
+        nn.ReLU(inplace=True),
+        nn.Linear(2 * width, width, bias=False),
+        nn.BatchNorm1d(width, affine=False),
+    )
+
+
+@pytest.fixture
+def head(rng):
+    """A projector whose normalisation has weights of its own too."""
+    made = BatchNormHead(WIDTH)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(0.5 * rng(*parameter.shape))
+    return made
+
+
+def test_the_projector_is_the_module_of_the_paper(head, rng):
+    theirs = projection_mlp(WIDTH)
+    theirs.load_state_dict(head.net.state_dict())
+    for _ in range(3):
+        ours, expected = (rng(2, 5, WIDTH).requires_grad_() for _ in range(2))
+        expected.data.copy_(ours.data)
+        weights = rng(2, 5, WIDTH)
+        (head(ours) * weights).sum().backward()
+        (theirs(expected.view(10, WIDTH)).view(2, 5, WIDTH) * weights).sum().backward()
+        torch.testing.assert_close(ours.grad, expected.grad)
+    torch.testing.assert_close(head.net.state_dict(), theirs.state_dict())
+    for parameter, wanted in zip(head.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, wanted.grad)
+    rows = rng(4, WIDTH)
+    torch.testing.assert_close(head.eval()(rows), theirs.eval()(rows))
+
+
+def test_the_projector_is_its_formula(head, rng):
+    rows = rng(7, WIDTH)
+    expected = oracles.batch_norm_head(rows.double(), *(p.double() for p in head.parameters()))
+    torch.testing.assert_close(head(rows).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_statistics_are_those_of_all_views_together(head, rng):
+    pooled = rng(3, 4, WIDTH)
+    together = head(pooled)
+    torch.testing.assert_close(together.view(12, WIDTH), head(pooled.view(12, WIDTH)))
+    apart = torch.stack([head(view) for view in pooled])
+    assert (together - apart).abs().max() > 0.1
+    torch.testing.assert_close(together.mean((0, 1)), torch.zeros(WIDTH), rtol=0, atol=1e-5)
+
+
+def test_the_order_of_sentences_does_not_matter_to_the_projector(head, rng):
+    rows, order = rng(7, WIDTH), torch.randperm(7, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(head(rows[order]), head(rows)[order])
+
+
+def test_the_projector_starts_as_the_papers_does():
+    torch.manual_seed(0)
+    first, normalise, _, second, last = BatchNormHead(256).net
+    for layer in (first, second):
+        assert layer.bias is None
+        assert layer.weight.mean().item() == pytest.approx(0, abs=3e-4)
+        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert (first.out_features, second.out_features) == (512, 256)
+    assert (normalise.weight == 1).all()
+    assert (normalise.bias == 0).all()
+    assert (last.weight, last.bias) == (None, None)
+    assert (last.eps, last.momentum) == (1e-5, 0.1)
+
+
+def test_the_projector_computes_in_fp32(head, rng):
+    rows = rng(7, WIDTH).bfloat16()
+    state = {name: value.clone() for name, value in head.state_dict().items()}
+    expected = head(rows.float())
+    head.load_state_dict(state)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = head(rows)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+
+
+def test_heads_have_names():
+    assert isinstance(head_named("mlp", WIDTH), MlpHead)
+    assert isinstance(head_named("batchnorm", WIDTH), BatchNormHead)
+    assert isinstance(head_named("none", WIDTH), nn.Identity)
+    with pytest.raises(ConfigError, match=r"unknown head 'batch'; .* batchnorm, mlp, none"):
+        head_named("batch", WIDTH)
