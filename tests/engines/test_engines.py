@@ -9,6 +9,7 @@ import torch
 from command_line import refused, worked
 from tiny_models import SENTENCES, save_tiny
 
+from contrasent.data.batch import pack
 from contrasent.errors import CheckpointError, ConfigError, MissingExtraError
 from contrasent.model import engines
 from contrasent.model.encoder import SentenceEncoder
@@ -70,7 +71,13 @@ def test_other_engines_compute_on_the_cpu_only(load):
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
 def test_only_torch_trains_and_saves(load, engine, tmp_path):
     encoder = load(engine)
-    for work in (encoder.train, lambda: encoder.backbone.set_dropout(0.1)):
+    backbone, batch = encoder.backbone, pack([[2, 3]])
+    for work in (
+        encoder.train,
+        lambda: backbone.set_dropout(0.1),
+        backbone.require_first_state,
+        lambda: backbone(batch, first_state=torch.zeros(1, backbone.width)),
+    ):
         with pytest.raises(ConfigError, match=f"{engine}' only encodes; to train, load with"):
             work()
     with pytest.raises(ConfigError, match=f"'{engine}' cannot be saved: .* engine 'torch'"):

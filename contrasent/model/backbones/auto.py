@@ -13,6 +13,7 @@ from typing_extensions import override
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.base import Backbone
+from contrasent.model.backbones.embedding_layer import EmbeddingLayer
 
 _UNBOUNDED = 1_000_000
 
@@ -29,6 +30,7 @@ class AutoBackbone(Backbone):
         self.max_tokens = getattr(config, "max_position_embeddings", None) or _UNBOUNDED
         self.max_tokens -= _first_position(model)
         self._checkpoints = False
+        self._found: EmbeddingLayer | None = None
 
     @property
     def checkpoint_layers(self) -> bool:
@@ -54,17 +56,35 @@ class AutoBackbone(Backbone):
 
     @override
     def forward(
-        self, batch: Batch, layers: Sequence[int] = (-1,), *, first_only: bool = False
+        self,
+        batch: Batch,
+        layers: Sequence[int] = (-1,),
+        *,
+        first_only: bool = False,
+        first_state: Tensor | None = None,
     ) -> dict[int, Tensor]:
         sentences = torch.split(batch.token_ids, batch.lengths.tolist())
         padding = self.model.config.pad_token_id or 0
         padded = pad_sequence(list(sentences), batch_first=True, padding_value=padding)
         mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)
-        output = self.model(input_ids=padded, attention_mask=mask.long(), output_hidden_states=True)
+        inputs = {"input_ids": padded, "attention_mask": mask.long()}
+        if first_state is None:
+            output = self.model(**inputs, output_hidden_states=True)
+        else:
+            output = self._embedding_layer().forward(self.model, inputs, first_state)
         states = (*output.hidden_states[:-1], output.last_hidden_state)
         if first_only:
             return {layer: states[layer][:, 0] for layer in layers}
         return {layer: states[layer][mask] for layer in layers}
+
+    @override
+    def require_first_state(self) -> None:
+        self._embedding_layer()
+
+    def _embedding_layer(self) -> EmbeddingLayer:
+        if self._found is None:
+            self._found = EmbeddingLayer.of(self.model)
+        return self._found
 
 
 def _first_position(model: PreTrainedModel) -> int:

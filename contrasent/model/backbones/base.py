@@ -37,7 +37,12 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, batch: Batch, layers: Sequence[int] = (-1,), *, first_only: bool = False
+        self,
+        batch: Batch,
+        layers: Sequence[int] = (-1,),
+        *,
+        first_only: bool = False,
+        first_state: Tensor | None = None,
     ) -> dict[int, Tensor]:
         """Compute token states.
 
@@ -46,10 +51,23 @@ class Backbone(nn.Module, ABC):
             layers: which states, as numbers from either end.
             first_only: the last state is needed at the first token of each sentence only, and may
                 be returned as ``(S, D)``.
+            first_state: ``(S, D)``, taken as state 0 of each sentence's first token, as it is:
+                nothing is added to it, normalised or dropped before layer 1. Gradients reach it.
 
         Returns:
             For each of ``layers``, under the number it was asked by, ``(T, D)``.
+
+        Raises:
+            ConfigError: a ``first_state`` is given to one that :meth:`require_first_state` refuses.
         """
+
+    def require_first_state(self) -> None:
+        """Make sure that :meth:`forward` can take a ``first_state``.
+
+        Raises:
+            ConfigError: it cannot, because of what computes it or because of the architecture.
+        """
+        return
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -64,28 +64,41 @@ class PackedBert(Backbone):
 
     @override
     def forward(
-        self, batch: Batch, layers: Sequence[int] = (-1,), *, first_only: bool = False
+        self,
+        batch: Batch,
+        layers: Sequence[int] = (-1,),
+        *,
+        first_only: bool = False,
+        first_state: Tensor | None = None,
     ) -> dict[int, Tensor]:
         wanted = {layer: layer % (self.depth + 1) for layer in layers}
         device = batch.token_ids.device
         narrow = torch.is_autocast_enabled(device.type)
         dtype = torch.get_autocast_dtype(device.type) if narrow else self.model.dtype
         with torch.autocast(device.type, enabled=False):
-            if batch.sentences == 1 and self._serving.holds and self._infers(device, dtype):
+            infers = first_state is None and self._infers(device, dtype)
+            if infers and batch.sentences == 1 and self._serving.holds:
                 found = self._alone(batch, wanted.values(), dtype)
-            elif narrow and self._infers(device, dtype) and self._is_worth(batch, dtype):
+            elif infers and narrow and self._is_worth(batch, dtype):
                 found = self._infer(batch, wanted.values(), dtype, first_only)
             else:
-                found = self._compute(batch, wanted.values(), dtype, first_only)
+                found = self._compute(batch, wanted.values(), dtype, first_only, first_state)
         return {layer: found[number] for layer, number in wanted.items()}
 
     def _compute(
-        self, batch: Batch, wanted: Collection[int], dtype: torch.dtype, first_only: bool
+        self,
+        batch: Batch,
+        wanted: Collection[int],
+        dtype: torch.dtype,
+        first_only: bool,
+        first_state: Tensor | None,
     ) -> dict[int, Tensor]:
         """The states of the layers ``wanted``, with gradients and dropout where they are on."""
         blocks = self._blocks(batch, dtype)
         tokens = len(batch.token_ids)
         state = self._embed(batch.token_ids, blocks.positions)
+        if first_state is not None:
+            state = state.index_copy(0, blocks.first, first_state.to(state.dtype))
         found = {0: state}
         state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
         states = state, state.to(dtype)

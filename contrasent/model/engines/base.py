@@ -73,6 +73,10 @@ class Engine(Backbone):
     def set_dropout(self, rate: float) -> None:
         raise self._only_encodes()
 
+    @override
+    def require_first_state(self) -> None:
+        raise self._only_encodes()
+
     def _only_encodes(self) -> ConfigError:
         return ConfigError(
             f"the engine {self.engine!r} only encodes; to train, load with engine 'torch'"

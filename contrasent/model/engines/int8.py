@@ -72,8 +72,15 @@ class Int8Bert(Engine):
     @override
     @torch.no_grad()
     def forward(
-        self, batch: Batch, layers: Sequence[int] = (-1,), *, first_only: bool = False
+        self,
+        batch: Batch,
+        layers: Sequence[int] = (-1,),
+        *,
+        first_only: bool = False,
+        first_state: Tensor | None = None,
     ) -> dict[int, Tensor]:
+        if first_state is not None:
+            self.require_first_state()
         wanted = {layer: layer % (self.depth + 1) for layer in layers}
         last = max(wanted.values())
         with torch.autocast("cpu", enabled=False):

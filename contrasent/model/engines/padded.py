@@ -79,8 +79,15 @@ class PaddedEngine(Engine):
 
     @override
     def forward(
-        self, batch: Batch, layers: Sequence[int] = (-1,), *, first_only: bool = False
+        self,
+        batch: Batch,
+        layers: Sequence[int] = (-1,),
+        *,
+        first_only: bool = False,
+        first_state: Tensor | None = None,
     ) -> dict[int, Tensor]:
+        if first_state is not None:
+            self.require_first_state()
         wanted = {layer: layer % (self.depth + 1) for layer in layers}
         numbers = sorted(set(wanted.values()))
         found = self.compute(self._pieces(batch, first_only), numbers)

@@ -1,0 +1,320 @@
+"""A given first state goes into layer 1 in place of what the embedding layer made of the token.
+
+The reference is transformers' padded forward with a hook of the tests' own on its embedding layer.
+"""
+
+import pytest
+import torch
+import transformers
+from padded import ids_of, padded_states
+from tiny_models import FAMILY, SIZES, config_of, transformer
+
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
+from contrasent.model.backbones.auto import AutoBackbone
+from contrasent.model.backbones.packed_bert import PackedBert
+
+BAR = 1e-6
+VOCABULARY = 60
+WIDTH = 16
+
+OTHERS = {
+    "mpnet": (transformers.MPNetConfig, {"pad_token_id": 1}, "embeddings"),
+    "electra": (transformers.ElectraConfig, {"embedding_size": 8}, "embeddings_project"),
+    "albert": (
+        transformers.AlbertConfig,
+        {"embedding_size": 8},
+        "encoder.embedding_hidden_mapping_in",
+    ),
+    "deberta-v2": (
+        transformers.DebertaV2Config,
+        {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+        "embeddings",
+    ),
+    "modernbert": (
+        transformers.ModernBertConfig,
+        {"local_attention": 8}
+        | {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")},
+        "embeddings",
+    ),
+}
+
+
+def set_dropout(model, rate):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = rate
+    return model.train()
+
+
+def family(model_type, rate=0.0, **changes):
+    model = transformer(config_of(model_type, VOCABULARY, **changes))
+    if hasattr(model, "pooler"):
+        model.pooler = None
+    return set_dropout(model, rate)
+
+
+def other(name):
+    """A tiny model of an architecture that AutoBackbone computes, and its embedding layer."""
+    kind, changes, layer = OTHERS[name]
+    model = transformer(kind(vocab_size=VOCABULARY, max_position_embeddings=64, **SIZES, **changes))
+    return set_dropout(model, 0.0), layer
+
+
+def normal(*shape, seed=7, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_()
+
+
+def random_lengths(seed):
+    generator = torch.Generator().manual_seed(seed)
+    count = int(torch.randint(2, 12, (), generator=generator))
+    return torch.randint(1, 40, (count,), generator=generator).tolist()
+
+
+def by_hook(model, layer, sentences, first):
+    """States of transformers with rows 0 of the output of ``layer`` overwritten."""
+
+    def overwrite(_module, _given, output):
+        output = output.clone()
+        for row in range(len(output)):
+            output[row, 0] = first[row]
+        return output
+
+    hook = model.get_submodule(layer).register_forward_hook(overwrite)
+    states = padded_states(model, sentences)
+    hook.remove()
+    return states
+
+
+def injected(backbone, sentences, first, **kwargs):
+    states = backbone(pack(sentences), [0, 1, 2], first_state=first, **kwargs)
+    return [states[number] for number in range(3)]
+
+
+def gradients(model, first, states):
+    """Of a weighted mean of all states, by name of the parameter; "first" is the given state."""
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(s.shape, generator=generator).to(s) for s in states]
+    loss = sum((s * w).sum(-1).mean() for s, w in zip(states, weights, strict=True))
+    leaves = {"first": first, **dict(model.named_parameters())}
+    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return dict(zip(leaves, found, strict=True))
+
+
+def assert_close(found, expected, record, bar=BAR):
+    """To ``bar``, relative to numbers beyond 1."""
+    for name, wanted in expected.items():
+        assert (found[name] is None) == (wanted is None), name
+        if wanted is not None:
+            record(name, (found[name] - wanted).abs().max().item())
+            torch.testing.assert_close(found[name], wanted, rtol=bar, atol=bar, msg=str(name))
+
+
+def assert_same(backbone, layer, sentences, record, bar=BAR):
+    model = backbone.model
+    first = normal(len(sentences), WIDTH, dtype=model.dtype)
+    theirs = by_hook(model, layer, sentences, first)
+    ours = injected(backbone, sentences, first)
+    assert ours[0][pack(sentences).offsets[:-1]].equal(first)
+    assert_close(dict(enumerate(ours)), dict(enumerate(theirs)), record, bar)
+    assert_close(gradients(model, first, ours), gradients(model, first, theirs), record, bar)
+
+
+# The same as transformers
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("model_type", FAMILY)
+def test_packed_states_and_gradients(model_type, seed, record_property):
+    backbone = PackedBert(family(model_type)).train()
+    assert_same(backbone, "embeddings", ids_of(random_lengths(seed), VOCABULARY), record_property)
+
+
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [1, 1], [9], [1]], ids=str)
+def test_lengths_at_the_edge(lengths, record_property):
+    backbone = PackedBert(family("bert")).train()
+    assert_same(backbone, "embeddings", ids_of(lengths, VOCABULARY), record_property)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
+def test_in_float64_to_its_last_digits(model_type, record_property):
+    backbone = PackedBert(family(model_type).double()).train()
+    sentences = ids_of(random_lengths(3), VOCABULARY)
+    assert_same(backbone, "embeddings", sentences, record_property, bar=1e-13)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures(name, record_property):
+    model, layer = other(name)
+    sentences = ids_of(random_lengths(4), VOCABULARY)
+    assert_same(AutoBackbone(model).train(), layer, sentences, record_property)
+
+
+def test_a_module_that_drops_twice_replaces_once():
+    """T5 drops with one module after its embeddings and after its last layer."""
+    sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+    config = transformers.T5Config(vocab_size=VOCABULARY, dropout_rate=0.0, **sizes)
+    model = set_dropout(transformer(config, kind=transformers.AutoModelForTextEncoding), 0.0)
+    sentences, first = ids_of([4, 7], VOCABULARY), normal(2, WIDTH)
+    theirs = by_hook(model, "encoder.embed_tokens", sentences, first)
+    for mine, wanted in zip(injected(AutoBackbone(model), sentences, first), theirs, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=0, atol=BAR)
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
+def test_the_replaced_token_gets_no_gradient(kind):
+    """Each first token occurs nowhere else, and position 0 is that of first tokens only."""
+    model = family("bert")
+    sentences = [[50 + row, *range(6, 8 + row)] for row in range(4)]
+    first = normal(4, WIDTH)
+    found = gradients(model, first, injected(kind(model), sentences, first))
+    words = found["embeddings.word_embeddings.weight"]
+    assert words[50:54].count_nonzero() == 0
+    assert words[6:8].abs().min() > 0
+    positions = found["embeddings.position_embeddings.weight"]
+    assert positions[0].count_nonzero() == 0
+    assert positions[1].abs().min() > 0
+    assert found["first"].abs().min() > 0
+
+
+@pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
+def test_layers_computed_again_give_the_same_gradient(kind):
+    model = family("bert", 0.1)
+    backbone, sentences, first = kind(model), ids_of([3, 8, 5], VOCABULARY), normal(3, WIDTH)
+    found = []
+    for wanted in (False, True):
+        backbone.checkpoint_layers = wanted
+        torch.manual_seed(2)
+        found.append(gradients(model, first, injected(backbone, sentences, first)))
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient, rtol=1e-6, atol=1e-7, msg=name)
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
+def test_only_the_other_tokens_drop_before_layer_1(kind):
+    model = family("bert", 0.5)
+    sentences = ids_of([6] * 40, VOCABULARY)
+    first = normal(40, WIDTH)
+    torch.manual_seed(0)
+    state = injected(kind(model).train(), sentences, first)[0].view(40, 6, WIDTH)
+    assert state[:, 0].equal(first)
+    share = (state[:, 1:] == 0).float().mean().item()
+    assert share == pytest.approx(0.5, abs=5 * (0.25 / (40 * 5 * WIDTH)) ** 0.5)
+
+
+@pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
+def test_the_other_tokens_drop_as_without_it(kind):
+    backbone, sentences = kind(family("bert", 0.3)).train(), ids_of([6, 2, 9], VOCABULARY)
+    torch.manual_seed(0)
+    plain = backbone(pack(sentences), [0])[0]
+    torch.manual_seed(0)
+    given = injected(backbone, sentences, normal(3, WIDTH))[0]
+    others = torch.ones(17, dtype=torch.bool)
+    others[pack(sentences).offsets[:-1]] = False
+    assert given[others].equal(plain[others])
+
+
+# Ways of computing
+
+
+@pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
+def test_first_rows_alone_are_those_of_the_whole(kind):
+    backbone, sentences = kind(family("roberta")).eval(), ids_of([6, 2, 9], VOCABULARY)
+    first, batch = normal(3, WIDTH), pack(sentences)
+    whole = backbone(batch, [-1], first_state=first)[-1][batch.offsets[:-1]]
+    rows = backbone(batch, [-1], first_only=True, first_state=first)[-1]
+    torch.testing.assert_close(rows, whole, rtol=0, atol=BAR)
+
+
+@pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
+def test_bf16_is_close(kind):
+    backbone, sentences = kind(family("bert")).eval(), ids_of([7, 1, 30, 2, 50], VOCABULARY)
+    first = normal(5, WIDTH)
+    exact = injected(backbone, sentences, first)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = injected(backbone, sentences, first.bfloat16())
+    for layer, state in enumerate(exact):
+        cosine = torch.cosine_similarity(rough[layer].float(), state, dim=-1)
+        assert 0.999 < cosine.min() <= 1, layer
+
+
+@pytest.mark.parametrize("sentences", [1, 40])
+def test_it_is_heard_while_weights_are_promised_to_stay(sentences):
+    backbone = PackedBert(family("bert")).eval()
+    ids, first = ids_of([30] * sentences, VOCABULARY), normal(sentences, WIDTH)
+    expected = injected(backbone, ids, first)
+    with torch.no_grad(), backbone.serving(), torch.autocast("cpu", torch.bfloat16):
+        found = injected(backbone, ids, first)
+    for layer, state in enumerate(expected):
+        assert torch.cosine_similarity(found[layer].float(), state, dim=-1).min() > 0.999
+
+
+def test_without_one_nothing_changes():
+    model = family("bert", 0.1)
+    backbone, batch = AutoBackbone(model).train(), pack(ids_of([4, 6], VOCABULARY))
+    torch.manual_seed(0)
+    expected = backbone(batch)[-1]
+    injected(backbone, ids_of([3], VOCABULARY), normal(1, WIDTH))
+    torch.manual_seed(0)
+    assert backbone(batch)[-1].equal(expected)
+
+
+# Looking for the embedding layer
+
+
+def settings_of(model):
+    return [(module.training, getattr(module, "p", None)) for module in model.modules()]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_looking_leaves_generator_modes_and_rates_alone(rate):
+    model = family("bert", rate)
+    model.encoder.eval()
+    before = settings_of(model)
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    AutoBackbone(model).require_first_state()
+    assert torch.rand(1).equal(expected)
+    assert settings_of(model) == before
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
+def test_dropout_may_be_turned_on_afterwards():
+    backbone = AutoBackbone(family("bert", 0.0))
+    backbone.require_first_state()
+    backbone.set_dropout(0.5)
+    first = normal(1, WIDTH)
+    state = injected(backbone.train(), ids_of([30], VOCABULARY), first)[0]
+    assert state[:1].equal(first)
+    assert (state[1:] == 0).float().mean() > 0.3
+
+
+def test_packed_takes_it_always():
+    PackedBert(family("bert")).require_first_state()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.XLNetConfig(
+            vocab_size=VOCABULARY, d_model=WIDTH, n_layer=2, n_head=2, d_inner=24
+        ),
+        transformers.XLMConfig(vocab_size=VOCABULARY, emb_dim=WIDTH, n_layers=2, n_heads=2),
+    ],
+    ids=["other axes", "dropout behind the last module"],
+)
+def test_an_architecture_without_such_a_layer_is_refused(config):
+    backbone = AutoBackbone(transformer(config))
+    with pytest.raises(ConfigError, match=rf"first state of '{config.model_type}' models cannot"):
+        backbone.require_first_state()
+    with pytest.raises(ConfigError, match=r"no module of theirs gives what goes into layer 1; "):
+        backbone(pack([[5, 6]]), first_state=normal(1, WIDTH))
