@@ -166,3 +166,11 @@ def save_tiny(folder, model_type="bert", *, seed=0, limit=64, **changes):
     vocabulary = make(folder, limit, tokenizer_class)
     transformer(config_of(model_type, vocabulary, limit, **changes), seed).save_pretrained(folder)
     return folder
+
+
+def save_tiny_masked_lm(folder, model_type="bert", *, seed=0, limit=64, **changes):
+    """Write a tiny masked language model with its tokenizer; returns ``folder``."""
+    make, tokenizer_class = TOKENIZERS[model_type]
+    config = config_of(model_type, make(folder, limit, tokenizer_class), limit, **changes)
+    transformer(config, seed, transformers.AutoModelForMaskedLM).save_pretrained(folder)
+    return folder

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,32 @@ _DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json")
 _SANE_LIMIT = 1_000_000
 _KEPT_BACKENDS = 4
 _LONGEST_REASON = 200
+# By what a folder calls them; where it has lost the names, what the token is usually called.
+_ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "mask": (("mask_token",), ("[MASK]", "<mask>")),
+    "first": (("cls_token", "bos_token"), ("[CLS]", "<s>")),
+    "last": (("sep_token", "eos_token"), ("[SEP]", "</s>")),
+    "pad": (("pad_token",), ("[PAD]", "<pad>")),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecialIds:
+    """Ids of the tokens that stand for no text; None for one that a tokenizer does not have.
+
+    Attributes:
+        mask: what a masked token is replaced with.
+        first: ``[CLS]`` or ``<s>``.
+        last: ``[SEP]`` or ``</s>``.
+        pad: what short sentences are filled up with elsewhere.
+        every: all special tokens, the unknown one and those that were added included.
+    """
+
+    mask: int | None
+    first: int | None
+    last: int | None
+    pad: int | None
+    every: tuple[int, ...]
 
 
 class Tokenizer:
@@ -41,6 +68,8 @@ class Tokenizer:
         max_tokens: the limit that the folder states, special tokens included; None if it has none.
         specials: how many special tokens every sentence gets.
         fingerprint: hexadecimal SHA-256 of all that decides which ids a text gets.
+        special_ids: of the tokens that stand for no text.
+        source: the folder or name that it was read from, for messages.
     """
 
     def __init__(self, pretrained: Any) -> None:
@@ -57,6 +86,14 @@ class Tokenizer:
         self.max_tokens: int | None = int(limit) if 0 < limit < _SANE_LIMIT else None
         self.specials: int = whole.num_special_tokens_to_add(is_pair=False)
         self.fingerprint = hashlib.sha256(f"{self._settings}\n{self._side}".encode()).hexdigest()
+        self.source = str(pretrained.name_or_path)
+        self.special_ids: SpecialIds = _special_ids(pretrained, whole)
+
+    @property
+    def vocabulary_map(self) -> Mapping[str, int]:
+        """The id of every token, added ones included."""
+        found: dict[str, int] = self._backend(None).get_vocab(with_added_tokens=True)
+        return found
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -134,6 +171,20 @@ class Tokenizer:
                 self._backends = {}
             self._backends[max_tokens] = backend
         return backend
+
+
+def _special_ids(pretrained: Any, backend: Any) -> SpecialIds:
+    added = backend.get_added_tokens_decoder()
+    special = {token.content: number for number, token in added.items() if token.special}
+    named = dict(pretrained.special_tokens_map)
+    found: dict[str, int | None] = {}
+    for role, (names, usual) in _ROLES.items():
+        tokens = [named[name] for name in names if name in named]
+        tokens += [token for token in usual if token in special]
+        found[role] = backend.token_to_id(str(tokens[0])) if tokens else None
+    every = {*special.values(), *pretrained.all_special_ids}
+    every |= {number for number in found.values() if number is not None}
+    return SpecialIds(**found, every=tuple(sorted(every)))
 
 
 def _require_vocabulary(folder: Path) -> None:

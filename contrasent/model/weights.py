@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.layers import PACKED
 from contrasent.model.backbones.packed_bert import PackedBert
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 
@@ -34,27 +37,66 @@ def load_backbone(folder: Path) -> Backbone:
             would be random.
     """
     config = _config(folder)
-    try:
-        with quiet():
-            model, report = _class_for(config).from_pretrained(
-                folder,
-                config=config,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                local_files_only=True,
-                **_without_pooler(config),
-            )
-    except Exception as error:
-        raise CheckpointError(f"cannot load {folder}: {_first_line(error)}") from error
-    lost = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
-    lost += sorted(key for key, *_ in report["mismatched_keys"] if not key.startswith("pooler."))
+    model, lost = _pretrained(folder, config, _class_for(config), **_without_pooler(config))
+    lost = [name for name in lost if not name.startswith("pooler.")]
     if lost:
         raise CheckpointError(
             f"{folder} lacks {len(lost)} of the weights of its architecture, or has them in "
             f"another shape (first: {lost[0]}), so that they would be random; the file is damaged "
             "or belongs to another config.json"
         )
-    return (PackedBert if _is_packed(config) else AutoBackbone)(model.float())
+    return backbone_of(model)
+
+
+def backbone_of(model: PreTrainedModel) -> Backbone:
+    """What computes the states of ``model``, a ``transformers`` encoder without a head."""
+    return (PackedBert if _is_packed(model.config) else AutoBackbone)(model)
+
+
+def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedModel, list[str]]:
+    """Load a masked language model of ``folder`` in fp32, with whatever head it has.
+
+    Args:
+        folder: a Hugging Face folder.
+        known: the ``config.model_type`` that may be loaded.
+
+    Returns:
+        The ``transformers`` model, and the names of the weights that are random because the
+        folder lacks them or has them in another shape.
+
+    Raises:
+        CheckpointError: no configuration, an architecture that is not ``known``, or damaged
+            weights.
+    """
+    import transformers
+
+    config = _config(folder)
+    if config.model_type not in known:
+        raise CheckpointError(
+            f"{folder} is of the architecture {config.model_type!r}, whose masked-LM head is not "
+            f"known here; known are those of {', '.join(sorted(known))}"
+        )
+    return _pretrained(folder, config, transformers.AutoModelForMaskedLM)
+
+
+def _pretrained(
+    folder: Path, config: Any, kind: Any, **asked: Any
+) -> tuple[PreTrainedModel, list[str]]:
+    """A model of ``folder`` in fp32, and the names of its weights that are random."""
+    try:
+        with quiet():
+            model, report = kind.from_pretrained(
+                folder,
+                config=config,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                local_files_only=True,
+                **asked,
+            )
+    except Exception as error:
+        raise CheckpointError(f"cannot load {folder}: {_first_line(error)}") from error
+    mismatched = (key for key, *_ in report["mismatched_keys"])
+    return model.float(), [*sorted(report["missing_keys"]), *sorted(mismatched)]
 
 
 def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:

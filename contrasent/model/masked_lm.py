@@ -1,0 +1,159 @@
+"""A masked language model: a backbone, and the head that predicts the token at each state.
+
+Every head known here is the same map, with its parts under other names: Linear, activation,
+LayerNorm, and a decoder with a row for each token, which most checkpoints tie to the embeddings.
+
+Shapes: N token states, D width, E width before the decoder (D but for ALBERT and ELECTRA).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import override
+
+from contrasent.data.tokens import Tokenizer
+from contrasent.errors import CheckpointError, warn
+from contrasent.files import writing_folder
+from contrasent.model.hub import resolve
+from contrasent.model.weights import backbone_of, load_masked_lm, quiet
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_PREDICTIONS = ("cls.predictions.transform", "dense", "transform_act_fn", "LayerNorm")
+_LM_HEAD = ("lm_head", "dense", "", "layer_norm")  # its GELU is no module
+_GENERATOR = ("generator_predictions", "dense", "activation", "LayerNorm")
+_HEADS = {
+    "albert": ("predictions", "dense", "activation", "LayerNorm"),
+    "bert": _PREDICTIONS,
+    "camembert": _LM_HEAD,
+    "convbert": _GENERATOR,
+    "deberta": _PREDICTIONS,
+    "deberta-v2": _PREDICTIONS,
+    "distilbert": ("", "vocab_transform", "activation", "vocab_layer_norm"),
+    "electra": _GENERATOR,
+    "ernie": _PREDICTIONS,
+    "modernbert": ("head", "dense", "act", "norm"),
+    "mpnet": _LM_HEAD,
+    "roberta": _LM_HEAD,
+    "xlm-roberta": _LM_HEAD,
+}
+"""By ``config.model_type``: where the head is, and its Linear, activation and LayerNorm in it."""
+
+
+class MlmHead(nn.Module):
+    """``decoder(norm(activation(dense(states))))``; the parts belong to a ``transformers`` model.
+
+    Attributes:
+        dense: ``(N, D)`` to ``(N, E)``.
+        activation: keeps the shape.
+        norm: over E.
+        decoder: ``(N, E)`` to ``(N, vocabulary)``.
+    """
+
+    def __init__(
+        self,
+        dense: nn.Linear,
+        activation: Callable[[Tensor], Tensor],
+        norm: nn.LayerNorm,
+        decoder: nn.Linear,
+    ) -> None:
+        super().__init__()
+        self.dense, self.activation, self.norm, self.decoder = dense, activation, norm, decoder
+
+    @override
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits ``(N, vocabulary)`` of states ``(N, D)``."""
+        logits: Tensor = self.decoder(self.norm(self.activation(self.dense(states))))
+        return logits
+
+
+class MaskedLm(nn.Module):
+    """A transformer and its masked-LM head, in fp32.
+
+    Attributes:
+        backbone: tokens to states.
+        head: states to logits.
+        tied: the decoder's matrix is that of the token embeddings.
+        name: what it was loaded by.
+    """
+
+    def __init__(self, model: PreTrainedModel, name: str = "") -> None:
+        """Take ``model``, a ``transformers`` masked LM of a known architecture, apart."""
+        super().__init__()
+        self._whole = (model,)  # in a tuple, because its parts are registered below
+        parts: Any = model
+        self.backbone = backbone_of(parts.base_model)
+        self.head = _head_of(model)
+        self.tied: bool = self.head.decoder.weight is parts.get_input_embeddings().weight
+        self.name = name
+
+    @classmethod
+    def load(cls, name: str | Path, *, new_head: bool = False) -> Self:
+        """Load a masked language model.
+
+        Args:
+            name: a folder, a training run, or a Hugging Face id.
+            new_head: start a new head, with a warning, where the checkpoint has none.
+
+        Raises:
+            CheckpointError: there is no such model, its architecture is not known here, or its
+                head, or a weight below it, would be random.
+        """
+        model, lost = load_masked_lm(resolve(name), _HEADS)
+        below = f"{model.base_model_prefix}."
+        damaged = [weight for weight in lost if weight.startswith(below)]
+        if damaged:
+            raise CheckpointError(
+                f"{name} lacks {len(damaged)} weights of its transformer, or has them in another "
+                f"shape (first: {damaged[0]}), so that they would be random; the file is damaged "
+                "or belongs to another config.json"
+            )
+        if lost and not new_head:
+            raise CheckpointError(
+                f"{name} has no masked-LM head, or not the whole of it (first missing: "
+                f"{lost[0]}), so that its predictions would be random; name a masked language "
+                "model, or make one of it and your text with: contrasent pretrain "
+                f"{name} --data FILE"
+            )
+        if lost:
+            warn(
+                f"{name} has no masked-LM head (first missing: {lost[0]}); starting with a new one"
+            )
+        return cls(model, str(name))
+
+    def save(self, folder: str | Path, tokenizer: Tokenizer) -> None:
+        """Write a folder for ``AutoModelForMaskedLM`` and :meth:`load`, replacing it as a whole."""
+        with writing_folder(folder) as partial:
+            with quiet():
+                self._whole[0].save_pretrained(partial)
+            tokenizer.save(partial)
+
+    @override
+    def forward(self, *args: Any) -> Tensor:
+        raise NotImplementedError("compute states with backbone, and logits of those with head")
+
+
+def _head_of(model: PreTrainedModel) -> MlmHead:
+    place, dense, activation, norm = _HEADS[model.config.model_type]
+    parts: Any = model
+    try:
+        head = attrgetter(place)(parts) if place else parts
+        return MlmHead(
+            getattr(head, dense),
+            getattr(head, activation) if activation else F.gelu,
+            getattr(head, norm),
+            parts.get_output_embeddings(),
+        )
+    except AttributeError as error:
+        raise CheckpointError(
+            f"{model.name_or_path or 'the model'} is of the architecture "
+            f"{model.config.model_type!r} with a masked-LM head of another form than is known "
+            f"here: {error}"
+        ) from error

@@ -1,0 +1,63 @@
+"""Special tokens by name, whatever they are called, and the whole vocabulary."""
+
+import json
+
+import pytest
+from tiny_models import FAMILY, TOKENIZERS, save_tokenizer, word_piece
+from tiny_tokenizers import WORDS, bert_folder, roberta_folder
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers
+
+from contrasent.data.tokens import Tokenizer
+
+
+def named(tokenizer):
+    ids = tokenizer.special_ids
+    tokens = {number: token for token, number in tokenizer.vocabulary_map.items()}
+    return [tokens.get(number) for number in (ids.mask, ids.first, ids.last, ids.pad)]
+
+
+def test_a_vocab_txt_alone(tmp_path):
+    tokenizer = Tokenizer.load(bert_folder(tmp_path / "bert"))
+    assert named(tokenizer) == ["[MASK]", "[CLS]", "[SEP]", "[PAD]"]
+    assert tokenizer.special_ids.every == (0, 1, 2, 3, 4)
+    assert tokenizer.vocabulary_map == {word: number for number, word in enumerate(WORDS)}
+
+
+def test_a_vocab_json_with_merges_alone(tmp_path):
+    tokenizer = Tokenizer.load(roberta_folder(tmp_path / "roberta"))
+    assert named(tokenizer) == ["<mask>", "<s>", "</s>", "<pad>"]
+    assert tokenizer.special_ids.every == (0, 1, 2, 3, 12)
+
+
+@pytest.mark.parametrize("model_type", FAMILY)
+def test_every_kind_of_tokenizer(model_type, tmp_path):
+    make, tokenizer_class = TOKENIZERS[model_type]
+    make(tmp_path / "it", tokenizer_class=tokenizer_class)
+    tokenizer = Tokenizer.load(tmp_path / "it")
+    names = ["[MASK]", "[CLS]", "[SEP]", "[PAD]"]
+    if "Roberta" in tokenizer_class:
+        names = ["<mask>", "<s>", "</s>", "<pad>"]
+    assert named(tokenizer) == names
+    ids, _ = tokenizer.ids(["dog"], None)
+    assert (ids[0][0], ids[0][-1]) == (tokenizer.special_ids.first, tokenizer.special_ids.last)
+    assert set(ids[0][1:-1].tolist()).isdisjoint(tokenizer.special_ids.every)
+
+
+def test_a_folder_that_has_lost_the_names_has_the_usual_ones(tmp_path):
+    word_piece(tmp_path / "bert")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (tmp_path / "bert" / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = Tokenizer.load(tmp_path / "bert")
+    assert named(tokenizer) == ["[MASK]", "[CLS]", "[SEP]", "[PAD]"]
+    assert tokenizer.special_ids.every == (0, 1, 2, 3, 4)
+
+
+def test_a_tokenizer_without_special_tokens(tmp_path):
+    backend = Backend(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    save_tokenizer(tmp_path / "plain", backend, tokenizer_class="PreTrainedTokenizerFast")
+    tokenizer = Tokenizer.load(tmp_path / "plain")
+    assert named(tokenizer) == [None] * 4
+    assert tokenizer.special_ids.every == ()
+    assert tokenizer.source.endswith("plain")

@@ -1,0 +1,222 @@
+"""A generator writes what transformers predicts, only where it may, and is part of nothing."""
+
+import copy
+import json
+
+import pytest
+import torch
+import transformers
+from tiny_models import (
+    SENTENCES,
+    byte_level,
+    config_of,
+    save_tiny_masked_lm,
+    transformer,
+    word_piece,
+)
+
+from contrasent.data.batch import pack
+from contrasent.data.tokens import Tokenizer
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.model.generator import Generator
+from contrasent.model.masked_lm import MaskedLm
+from contrasent.model.masking import Masked, mask_tokens
+from contrasent.model.precision import matrix_precision
+from contrasent.model.prediction import Predictor, argmax
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=["bert", "roberta", "distilbert"])
+def folder(request, tmp_path):
+    return save_tiny_masked_lm(tmp_path / "it", request.param)
+
+
+def parts(folder, rate=0.3):
+    tokenizer = Tokenizer.load(folder)
+    batch = pack(tokenizer.ids(SENTENCES, None)[0])
+    torch.manual_seed(1)
+    masked = mask_tokens(batch, rate, tokenizer.special_ids, tokenizer.vocabulary)
+    return Generator.load(folder, tokenizer), batch, masked
+
+
+def predicted(folder, batch, masked):
+    """Logits of transformers, one sentence at a time."""
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    rows = torch.split(masked.token_ids, batch.lengths.tolist())
+    with torch.no_grad():
+        return torch.cat([model(input_ids=row.unsqueeze(0)).logits[0] for row in rows])
+
+
+def test_every_token_but_the_first_becomes_the_most_probable_one(folder):
+    generator, batch, masked = parts(folder)
+    filled = generator.fill(batch, masked, positions="all")
+    expected = predicted(folder, batch, masked).argmax(-1)
+    expected[batch.offsets[:-1]] = batch.token_ids[batch.offsets[:-1]]
+    assert filled.dtype == torch.int64
+    assert torch.equal(filled, expected)
+
+
+def test_only_chosen_tokens_are_written_and_the_others_are_the_original_ones(folder):
+    generator, batch, masked = parts(folder)
+    filled = generator.fill(batch, masked)
+    expected = predicted(folder, batch, masked).argmax(-1)
+    assert masked.chosen.any()
+    assert torch.equal(filled, torch.where(masked.chosen, expected, batch.token_ids))
+
+
+def test_a_first_token_that_was_chosen_stays(folder):
+    generator, batch, masked = parts(folder)
+    every = Masked(masked.token_ids, torch.ones_like(masked.chosen))
+    first = batch.offsets[:-1]
+    for positions in ("all", "masked"):
+        filled = generator.fill(batch, every, positions=positions)
+        assert torch.equal(filled[first], batch.token_ids[first])
+
+
+def test_nothing_chosen_is_nothing_written(folder):
+    generator, batch, masked = parts(folder)
+    nothing = Masked(batch.token_ids, torch.zeros_like(masked.chosen))
+    assert torch.equal(generator.fill(batch, nothing), batch.token_ids)
+
+
+def test_draws_come_from_the_softmax(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "it")
+    generator, batch, masked = parts(folder)
+    place = int(masked.chosen.nonzero()[0])
+    probabilities = predicted(folder, batch, masked)[place].softmax(-1)
+    torch.manual_seed(5)
+    draws = 2000
+    counts = torch.zeros(len(probabilities))
+    for _ in range(draws // 50):
+        many = pack([batch.token_ids[: batch.offsets[1]].tolist()] * 50)
+        hidden = Masked(masked.token_ids[: batch.offsets[1]].repeat(50), torch.zeros(0))
+        chosen = torch.zeros(50, int(batch.offsets[1]), dtype=torch.bool)
+        chosen[:, place] = True
+        hidden = Masked(hidden.token_ids, chosen.flatten())
+        drawn = generator.fill(many, hidden, pick="sample")[hidden.chosen]
+        counts += torch.bincount(drawn, minlength=len(counts))
+    spread = (probabilities * (1 - probabilities) / draws).sqrt()
+    assert ((counts / draws - probabilities).abs() < 5 * spread + 1e-3).all()
+
+
+def test_the_seed_decides_draws_and_dropout(folder):
+    generator, batch, masked = parts(folder, 0.6)
+
+    def filled(seed, **how):
+        torch.manual_seed(seed)
+        return generator.fill(batch, masked, **how)
+
+    for how in ({"pick": "sample"}, {"dropout": True, "positions": "all"}):
+        assert torch.equal(filled(1, **how), filled(1, **how))
+        assert any(not torch.equal(filled(1, **how), filled(seed, **how)) for seed in range(2, 9))
+    assert torch.equal(filled(1), filled(2))
+
+
+def test_bf16_differs_only_where_two_logits_are_about_equal(folder):
+    generator, batch, masked = parts(folder)
+    with matrix_precision("bf16", CPU):
+        filled = generator.fill(batch, masked, positions="all")
+    logits = predicted(folder, batch, masked)
+    behind = torch.ones_like(masked.chosen).index_fill(0, batch.offsets[:-1], False)
+    found = logits.gather(1, filled[:, None]).squeeze(1)[behind]
+    assert (logits.amax(-1)[behind] - found < 0.03 * logits.abs().max()).all()
+
+
+def test_there_is_no_gradient_and_nothing_to_train(folder):
+    generator, batch, masked = parts(folder)
+    assert not isinstance(generator, torch.nn.Module)
+    filled = generator.fill(batch, masked, dropout=True)
+    assert not filled.requires_grad
+    assert torch.is_grad_enabled()
+    assert copy.deepcopy(generator) is generator
+
+
+def test_short_sentences_alone_and_in_company_are_written_alike(folder):
+    generator, batch, masked = parts(folder)
+    filled = generator.fill(batch, masked, positions="all")
+    for start, end in zip(batch.offsets[:-1].tolist(), batch.offsets[1:].tolist(), strict=True):
+        alone = pack([batch.token_ids[start:end].tolist()])
+        hidden = Masked(masked.token_ids[start:end], masked.chosen[start:end])
+        assert torch.equal(generator.fill(alone, hidden, positions="all"), filled[start:end])
+
+
+def test_ids_that_pad_the_decoder_are_never_written(tmp_path):
+    folder = tmp_path / "it"
+    vocabulary = word_piece(folder)
+    model = transformer(config_of("bert", vocabulary + 30), kind=transformers.AutoModelForMaskedLM)
+    with torch.no_grad():
+        model.cls.predictions.bias[vocabulary:] = 1e4
+    model.save_pretrained(folder)
+    generator, batch, masked = parts(folder)
+    for pick in ("argmax", "sample"):
+        assert generator.fill(batch, masked, pick=pick, positions="all").max() < vocabulary
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shift", [0.0, -50.0, 50.0])
+def test_argmax_by_integers_is_that_of_torch(rng, dtype, shift):
+    logits = (rng(37, 512) + shift).to(dtype)
+    logits[:, 500:] = float("-inf")
+    logits[5, 3] = logits[5, 400] = 99.0
+    found = argmax(logits)
+    assert torch.equal(logits.gather(1, found[:, None]), logits.amax(-1, keepdim=True))
+    assert (found < 500).all()
+    assert torch.equal(argmax(logits[:, :100]), logits[:, :100].argmax(-1))
+
+
+def test_a_head_without_biases_predicts_too(tmp_path, rng):
+    head = MaskedLm.load(save_tiny_masked_lm(tmp_path / "it")).head
+    states = rng(5, 16)
+    with torch.no_grad():
+        head.dense.bias.zero_()
+        head.decoder.bias.zero_()
+        expected = head(states).argmax(-1)
+        head.dense.bias = head.decoder.bias = None
+        predictor = Predictor(head, torch.float32, len(head.decoder.weight))
+        assert torch.equal(predictor.most_probable(states), expected)
+
+
+def test_another_vocabulary_is_refused_with_the_first_token_that_differs(tmp_path):
+    generator = save_tiny_masked_lm(tmp_path / "generator", "roberta")
+    word_piece(tmp_path / "encoder")
+    tokenizer = Tokenizer.load(tmp_path / "encoder")
+    said = r"generator .*generator has another vocabulary than the encoder \(.*encoder\): "
+    said += r"token 0 is '<s>' there and '\[PAD\]' here"
+    with pytest.raises(ConfigError, match=said):
+        Generator.load(generator, tokenizer)
+
+
+def test_one_token_more_is_another_vocabulary(tmp_path):
+    generator = save_tiny_masked_lm(tmp_path / "generator")
+    size = word_piece(tmp_path / "encoder")
+    path = tmp_path / "encoder" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["vocab"]["zebra"] = size
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=f"token {size} is None there and 'zebra' here"):
+        Generator.load(generator, Tokenizer.load(tmp_path / "encoder"))
+
+
+def test_without_a_tokenizer_the_sizes_are_compared(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "generator")
+    tokenizer = Tokenizer.load(folder)
+    for path in folder.glob("*token*"):
+        path.unlink()
+    Generator.load(folder, tokenizer)
+    larger = byte_level(tmp_path / "larger")
+    with pytest.raises(ConfigError, match=rf"predicts {tokenizer.vocabulary} tokens, .* {larger};"):
+        Generator.load(folder, Tokenizer.load(tmp_path / "larger"))
+
+
+def test_a_damaged_tokenizer_is_not_taken_for_none(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "generator")
+    tokenizer = Tokenizer.load(folder)
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot read the tokenizer"):
+        Generator.load(folder, tokenizer)
+
+
+def test_a_model_without_a_head_is_no_generator(tiny_bert):
+    with pytest.raises(CheckpointError, match="has no masked-LM head"):
+        Generator.load(tiny_bert, Tokenizer.load(tiny_bert))

@@ -1,0 +1,180 @@
+"""Masked language models taken apart give the logits of transformers."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tiny_models import SIZES, TOKENIZERS, save_tiny_masked_lm, transformer, word_piece
+
+from contrasent.data.batch import pack
+from contrasent.data.tokens import Tokenizer
+from contrasent.errors import CheckpointError
+from contrasent.model.backbones.auto import AutoBackbone
+from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.masked_lm import MaskedLm
+
+IDS = [[2, 9, 11, 3], [2, 5, 6, 7, 8, 9, 10, 3], [2, 20, 3]]
+OTHERS = {
+    "albert": (transformers.AlbertConfig, {"embedding_size": 8}),
+    "convbert": (transformers.ConvBertConfig, {"embedding_size": 16}),
+    "deberta": (transformers.DebertaConfig, {}),
+    "deberta-v2": (transformers.DebertaV2Config, {}),
+    "electra": (transformers.ElectraConfig, {"embedding_size": 8}),
+    "ernie": (transformers.ErnieConfig, {}),
+    "modernbert": (
+        transformers.ModernBertConfig,
+        dict.fromkeys(("bos_token_id", "cls_token_id"), 2)
+        | dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
+    ),
+    "mpnet": (transformers.MPNetConfig, {"pad_token_id": 1}),
+}
+
+
+def saved(folder, model_type):
+    if model_type in TOKENIZERS:
+        return save_tiny_masked_lm(folder, model_type)
+    kind, more = OTHERS[model_type]
+    sizes = {**SIZES, "vocab_size": word_piece(folder), "max_position_embeddings": 64}
+    config = kind(**{**sizes, "pad_token_id": 0, **more})
+    transformer(config, 0, transformers.AutoModelForMaskedLM).save_pretrained(folder)
+    return folder
+
+
+def expected(folder, ids=IDS):
+    """Logits of transformers on a padded batch, at the tokens."""
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    padding, longest = model.config.pad_token_id, max(map(len, ids))
+    rows = torch.tensor([row + [padding] * (longest - len(row)) for row in ids])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
+    with torch.no_grad():
+        return model(input_ids=rows, attention_mask=mask).logits[mask.bool()]
+
+
+def logits(masked_lm, ids=IDS):
+    with torch.no_grad():
+        return masked_lm.head(masked_lm.backbone(pack(ids))[-1])
+
+
+@pytest.mark.parametrize("model_type", [*TOKENIZERS, *OTHERS])
+def test_logits_are_those_of_transformers(model_type, tmp_path):
+    folder = saved(tmp_path / "it", model_type)
+    masked_lm = MaskedLm.load(folder).eval()
+    assert isinstance(masked_lm.backbone, PackedBert if model_type in TOKENIZERS else AutoBackbone)
+    assert masked_lm.tied
+    torch.testing.assert_close(logits(masked_lm), expected(folder), rtol=1e-5, atol=1e-5)
+
+
+def test_what_was_changed_and_saved_is_read_back_by_transformers_too(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "it")
+    masked_lm = MaskedLm.load(folder).eval()
+    with torch.no_grad():
+        for parameter in masked_lm.parameters():
+            parameter.mul_(1.25)
+    masked_lm.save(tmp_path / "other", Tokenizer.load(folder))
+    changed = logits(masked_lm)
+    torch.testing.assert_close(logits(MaskedLm.load(tmp_path / "other").eval()), changed)
+    torch.testing.assert_close(expected(tmp_path / "other"), changed, rtol=1e-5, atol=1e-5)
+    assert Tokenizer.load(tmp_path / "other").fingerprint == Tokenizer.load(folder).fingerprint
+
+
+def test_a_decoder_of_its_own_stays_its_own(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "it", tie_word_embeddings=False)
+    masked_lm = MaskedLm.load(folder).eval()
+    assert not masked_lm.tied
+    torch.testing.assert_close(logits(masked_lm), expected(folder), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_in_bf16_and_in_pickled_form_are_read_in_fp32(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "it")
+    state = {name: t.bfloat16() for name, t in load_file(folder / "model.safetensors").items()}
+    (folder / "model.safetensors").unlink()
+    torch.save(state, folder / "pytorch_model.bin")
+    masked_lm = MaskedLm.load(folder)
+    assert {parameter.dtype for parameter in masked_lm.parameters()} == {torch.float32}
+    stored = state["cls.predictions.transform.dense.weight"].float()
+    assert torch.equal(masked_lm.head.dense.weight, stored)
+
+
+def test_a_model_without_a_head_is_refused(tiny_bert):
+    said = (
+        r"bert has no masked-LM head, .* \(first missing: cls\.predictions\..*contrasent pretrain"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        MaskedLm.load(tiny_bert)
+
+
+def test_a_new_head_is_started_with_a_warning(tiny_bert):
+    with pytest.warns(UserWarning, match="bert has no masked-LM head .*starting with a new one"):
+        masked_lm = MaskedLm.load(tiny_bert, new_head=True)
+    assert masked_lm.tied
+    assert all(parameter.isfinite().all() for parameter in masked_lm.head.parameters())
+
+
+def changed(folder, change):
+    state = load_file(folder / "model.safetensors")
+    change(state)
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
+def test_a_head_that_lost_a_weight_is_refused(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "it")
+    changed(folder, lambda state: state.pop("cls.predictions.transform.dense.bias"))
+    with pytest.raises(CheckpointError, match=r"first missing: cls\.predictions\.transform\.dense"):
+        MaskedLm.load(folder)
+
+
+def test_a_decoder_that_is_not_tied_and_not_there_is_refused(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "it")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    with pytest.raises(CheckpointError, match=r"has no masked-LM head.*decoder"):
+        MaskedLm.load(folder)
+
+
+def test_a_transformer_that_lost_a_weight_is_refused(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "it")
+    name = "bert.encoder.layer.1.output.dense.weight"
+    changed(folder, lambda state: state.update({name: torch.zeros(3, 3)}))
+    with pytest.raises(CheckpointError, match=r"lacks 1 weights of its transformer.*layer\.1"):
+        MaskedLm.load(folder)
+
+
+def test_an_architecture_whose_head_is_not_known_is_refused(tmp_path):
+    folder = tmp_path / "gpt"
+    config = transformers.GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    transformer(config).save_pretrained(folder)
+    said = r"architecture 'gpt2', whose masked-LM head is not known here; known are .*bert.*roberta"
+    with pytest.raises(CheckpointError, match=said):
+        MaskedLm.load(folder)
+
+
+def test_a_head_of_another_form_is_refused(tmp_path):
+    folder = saved(tmp_path / "it", "deberta-v2")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "legacy": False}))
+    with pytest.raises(CheckpointError, match=r"no masked-LM head|of another form than is known"):
+        MaskedLm.load(folder)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere.* is no folder here"):
+        MaskedLm.load(tmp_path / "nowhere")
+
+
+def test_it_is_computed_in_two_parts(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "it")
+    shutil.copytree(folder, tmp_path / "copy")
+    with pytest.raises(NotImplementedError, match="states with backbone, and logits"):
+        MaskedLm.load(tmp_path / "copy")(pack(IDS))
+
+
+@pytest.mark.acceptance
+def test_minilm_knows_english(shared):
+    folder = shared / "data" / "weights" / "minilm-mlm"
+    masked_lm, tokenizer = MaskedLm.load(folder).eval(), Tokenizer.load(folder)
+    ids, _ = tokenizer.ids(["paris is the capital of [MASK]."], None)
+    found = logits(masked_lm, ids).argmax(-1)[ids[0].tolist().index(tokenizer.special_ids.mask)]
+    assert {i: t for t, i in tokenizer.vocabulary_map.items()}[int(found)] == "france"
