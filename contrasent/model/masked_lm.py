@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,9 +22,6 @@ from contrasent.errors import CheckpointError, warn
 from contrasent.files import writing_folder
 from contrasent.model.hub import resolve
 from contrasent.model.weights import backbone_of, load_masked_lm, quiet
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _PREDICTIONS = ("cls.predictions.transform", "dense", "transform_act_fn", "LayerNorm")
 _LM_HEAD = ("lm_head", "dense", "", "layer_norm")  # its GELU is no module
@@ -84,14 +81,13 @@ class MaskedLm(nn.Module):
         name: what it was loaded by.
     """
 
-    def __init__(self, model: PreTrainedModel, name: str = "") -> None:
+    def __init__(self, model: Any, name: str = "") -> None:
         """Take ``model``, a ``transformers`` masked LM of a known architecture, apart."""
         super().__init__()
         self._whole = (model,)  # in a tuple, because its parts are registered below
-        parts: Any = model
-        self.backbone = backbone_of(parts.base_model)
+        self.backbone = backbone_of(model.base_model)
         self.head = _head_of(model)
-        self.tied: bool = self.head.decoder.weight is parts.get_input_embeddings().weight
+        self.tied: bool = self.head.decoder.weight is model.get_input_embeddings().weight
         self.name = name
 
     @classmethod
@@ -140,16 +136,15 @@ class MaskedLm(nn.Module):
         raise NotImplementedError("compute states with backbone, and logits of those with head")
 
 
-def _head_of(model: PreTrainedModel) -> MlmHead:
+def _head_of(model: Any) -> MlmHead:
     place, dense, activation, norm = _HEADS[model.config.model_type]
-    parts: Any = model
     try:
-        head = attrgetter(place)(parts) if place else parts
+        head = attrgetter(place)(model) if place else model
         return MlmHead(
             getattr(head, dense),
             getattr(head, activation) if activation else F.gelu,
             getattr(head, norm),
-            parts.get_output_embeddings(),
+            model.get_output_embeddings(),
         )
     except AttributeError as error:
         raise CheckpointError(
