@@ -11,6 +11,7 @@ from contrasent.config import (
     EvaluationSettings,
     Recipe,
     TrainSettings,
+    ViewSettings,
     explanations,
     fields_of,
     load_recipe,
@@ -115,7 +116,8 @@ def test_a_description_explains_every_setting_above_it():
 
 
 @pytest.mark.parametrize(
-    "kind", [EncoderSettings, DataSettings, TrainSettings, EvaluationSettings, Recipe]
+    "kind",
+    [EncoderSettings, DataSettings, ViewSettings, TrainSettings, EvaluationSettings, Recipe],
 )
 def test_every_setting_is_explained(kind):
     assert set(explanations(kind)) == set(fields_of(kind))
@@ -159,4 +161,5 @@ def test_overrides_may_be_values_and_reach_the_objective():
 def test_yaml_of_a_recipe_is_plain():
     text = to_yaml(load_recipe("unsup-simcse", {"data.file": "é.txt"}))
     assert "é.txt" in text
-    assert set(yaml.safe_load(text)) == {"encoder", "data", "objective", "train", "evaluation"}
+    sections = {"encoder", "data", "view", "objective", "train", "evaluation"}
+    assert set(yaml.safe_load(text)) == sections

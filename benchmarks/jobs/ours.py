@@ -18,6 +18,7 @@ from contrasent.config import TrainSettings
 from contrasent.data.loader import Loader
 from contrasent.data.store import tokenize
 from contrasent.data.text import open_examples
+from contrasent.data.view_sources import Columns
 from contrasent.evaluate.run import load_available
 from contrasent.evaluate.sts import StsTasks
 from contrasent.model.encoder import SentenceEncoder
@@ -53,7 +54,7 @@ class Train:
             path.write_text("\n".join(read_texts(texts)) + "\n", encoding="utf-8")
             examples = open_examples(str(path))
             store = tokenize(examples, encoder.tokenizer, tokens, cache_dir=cache)
-            self._loader = Loader(store, batch_size=batch_size, seed=0, shuffle=False, views=2)
+            self._loader = Loader(Columns(store, 2), batch_size=batch_size, seed=0, shuffle=False)
         settings = TrainSettings(batch_size=batch_size)
         optimizer = torch.optim.AdamW(
             trained(encoder, objective), lr=settings.learning_rate, fused=True

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from contrasent.data.batch import Batch
-from contrasent.data.store import IndexArray, TokenStore
+from contrasent.data.store import IndexArray
+from contrasent.data.view_sources import Draws, Packed, ViewSource
 from contrasent.errors import ConfigError, DataError
 
 _AHEAD = 4
@@ -19,7 +20,7 @@ _ALONE = "a batch of one has no negatives"
 
 
 class Loader:
-    """Batches of a store, as a function of nothing but the settings and the step.
+    """Batches of examples, as a function of nothing but the settings and the step.
 
     An epoch holds every example exactly once, unless ``drop_last`` leaves the last few out. One
     example that would be left for a batch of its own has no negative there; it joins the batch
@@ -32,32 +33,28 @@ class Loader:
 
     def __init__(
         self,
-        store: TokenStore,
+        source: ViewSource,
         *,
         batch_size: int,
         seed: int,
         shuffle: bool = True,
         drop_last: bool = False,
-        views: int | None = None,
     ) -> None:
-        """Check the settings against the store.
+        """Check the settings against the examples.
 
         Args:
-            store: the examples.
+            source: the examples.
             batch_size: B, at least 2. More than there are examples makes one batch of all of them,
                 unless ``drop_last``.
-            seed: at least 0; decides the order of every epoch.
+            seed: at least 0; decides the order of every epoch, and what the source draws.
             shuffle: draw a new order every epoch; otherwise keep the order of the source.
             drop_last: leave a last batch out that has fewer than ``batch_size`` examples.
-            views: V, sentences per example that the objective takes; None takes what there is.
-                A store with one sentence per example gives it V times, for dropout to vary; of
-                one with more than V the first V are used, as when hard negatives are left out.
 
         Raises:
-            ConfigError: a setting is out of range, or does not fit the store.
-            DataError: the store has fewer than 2 examples.
+            ConfigError: a setting is out of range, or leaves no batch.
+            DataError: there are fewer than 2 examples.
         """
-        examples = len(store)
+        examples = len(source)
         if examples < 2:
             raise DataError(
                 f"training needs at least 2 examples, because the others of a batch are an "
@@ -72,12 +69,11 @@ class Loader:
                 f"batch_size {batch_size} is more than the {examples} examples, so drop_last "
                 f"leaves no batch at all; take a smaller batch_size, or drop_last false"
             )
-        self._views = _chosen_views(store.views, views)
-        self.views = len(self._views)
+        self.views = source.views
         whole, rest = divmod(examples, batch_size)
         self.steps_per_epoch = whole + (rest > 1 and not drop_last)
         self._examples_per_epoch = whole * batch_size if drop_last else examples
-        self._store, self._batch_size = store, batch_size
+        self._source, self._batch_size = source, batch_size
         self._seed, self._shuffle = seed, shuffle
         self._drawn: tuple[int, IndexArray] | None = None
 
@@ -97,8 +93,11 @@ class Loader:
         end = start + self._batch_size
         if place == self.steps_per_epoch - 1:
             end = self._examples_per_epoch
-        token_ids, offsets = self._store.gather(self._order(epoch)[start:end], self._views)
-        return Batch(torch.from_numpy(token_ids), torch.from_numpy(offsets), self.views)
+        examples = self._order(epoch)[start:end]
+        found = self._source.gather(examples, Draws(self._seed, epoch))
+        after = self._source.following(examples)
+        following = None if after is None else _batch(after, 1, None)
+        return _batch(found, self.views, following)
 
     def stream(
         self, first_step: int, last_step: int, *, pinned: bool = False
@@ -131,35 +130,13 @@ class Loader:
         """Numbers of all examples in the order of an epoch."""
         drawn = self._drawn
         if drawn is None or drawn[0] != epoch:
-            count = len(self._store)
+            count = len(self._source)
             random = np.random.default_rng([self._seed, epoch])
             order = random.permutation(count) if self._shuffle else np.arange(count)
             drawn = self._drawn = epoch, order
         return drawn[1]
 
 
-def _chosen_views(there: int, wanted: int | None) -> tuple[int, ...]:
-    if wanted is None or wanted == there:
-        return tuple(range(there))
-    if there == 1 and wanted > 1:
-        return (0,) * wanted
-    if wanted < 1:
-        raise ConfigError(f"views must be at least 1, not {wanted}")
-    if there > wanted > 1:
-        return tuple(range(wanted))
-    raise ConfigError(
-        f"the data has {_told(there)}, but the objective takes {_told(wanted)}; "
-        f"{_remedy(there, wanted)}"
-    )
-
-
-def _told(views: int) -> str:
-    hard = views - 2
-    what = {1: "1 sentence", 2: "2 (anchor, positive)", 3: "3 (anchor, positive, hard negative)"}
-    return f"{what.get(views, f'{views} (anchor, positive, {hard} hard negatives)')} per example"
-
-
-def _remedy(there: int, wanted: int) -> str:
-    if there > wanted:
-        return f"choose {wanted} of its columns with data.columns, or another objective"
-    return "give data with more columns, such as sent0,sent1,hard_neg, or take another objective"
+def _batch(packed: Packed, views: int, following: Batch | None) -> Batch:
+    token_ids, offsets = map(torch.from_numpy, packed)
+    return Batch(token_ids, offsets, views, following=following)

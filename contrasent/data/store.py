@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
+from contrasent.data.cache import Kind, kept
 from contrasent.data.examples import Examples, portions
-from contrasent.errors import ConfigError, DataError
-from contrasent.files import writing_folder
+from contrasent.errors import DataError
 
-logger = logging.getLogger(__name__)
-
-_FORMAT = 1
+_FORMAT = 2
 _TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"
+_TOKENLESS = "tokenless.bin"
 
 IdArray = np.ndarray[Any, np.dtype[np.int32]]
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -54,6 +49,7 @@ class Manifest:
         dtype: of the token ids on disk.
         cut: sentences that were longer than ``max_tokens``.
         skipped: rows that were left out because a sentence was empty or had no token.
+        tokenless: how many of those had no empty sentence.
         max_tokens: the limit, special tokens included; None if there was none.
         data_sha256: of the examples.
         tokenizer: fingerprint of the tokenizer.
@@ -66,6 +62,7 @@ class Manifest:
     dtype: str
     cut: int
     skipped: int
+    tokenless: int
     max_tokens: int | None
     data_sha256: str
     tokenizer: str
@@ -93,6 +90,10 @@ class TokenStore:
     def views(self) -> int:
         """V, sentences per example."""
         return self.manifest.views
+
+    def tokenless(self) -> IndexArray:
+        """Numbers, ascending, of what was left out for want of a token, among all examples."""
+        return np.fromfile(self.folder / _TOKENLESS, dtype=np.int64)
 
     def tokens(self, example: int, view: int) -> IdArray:
         """Token ids of one sentence.
@@ -124,14 +125,6 @@ class TokenStore:
         return self._tokens[places].astype(np.int64), offsets
 
 
-def default_cache() -> Path:
-    """Where stores lie if nobody says: ``$CONTRASENT_CACHE``, or below the user's cache folder."""
-    if chosen := os.environ.get("CONTRASENT_CACHE"):
-        return Path(chosen)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "contrasent"
-
-
 def tokenize(
     examples: Examples,
     tokenizer: TokenSource,
@@ -156,52 +149,24 @@ def tokenize(
         DataError: ``examples`` cannot be read, or none is left.
         ConfigError: ``max_tokens`` is too small, or ``cache_dir`` cannot be written to.
     """
-    root = Path(cache_dir) if cache_dir is not None else default_cache()
     key = [_FORMAT, examples.sha256, examples.views, tokenizer.fingerprint, max_tokens]
-    entry = root / "tokens" / hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    if (store := _opened(entry)) is not None:
-        return store
-    try:
-        with _alone(entry):
-            if (store := _opened(entry)) is not None:
-                return store
-            with writing_folder(entry) as folder:
-                manifest = _write(folder, examples, tokenizer, max_tokens, progress)
-                text = json.dumps(asdict(manifest), indent=1)
-                (folder / _MANIFEST).write_text(text, encoding="utf-8")
-            return TokenStore(entry, manifest)
-    except (OSError, NotImplementedError) as error:
-        raise ConfigError(
-            f"cannot keep token ids in {root}: {error}; "
-            "name a folder with room as cache_dir or in the environment variable CONTRASENT_CACHE"
-        ) from error
 
+    def write(folder: Path) -> None:
+        manifest = _write(folder, examples, tokenizer, max_tokens, progress)
+        text = json.dumps(asdict(manifest), indent=1)
+        (folder / _MANIFEST).write_text(text, encoding="utf-8")
 
-@contextmanager
-def _alone(entry: Path) -> Iterator[None]:
-    """Keep other processes away from ``entry``; the operating system frees a dead one's lock."""
-    from filelock import FileLock, Timeout
-
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(f"{entry}.lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        logger.info("waiting for another process that computes the same token ids")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+    return kept(Kind("tokens", "token ids", _opened), key, write, cache_dir)
 
 
 def _opened(entry: Path) -> TokenStore | None:
     """The store in ``entry``; None if it is missing or its files are not what they should be."""
     try:
         manifest = Manifest(**json.loads((entry / _MANIFEST).read_text(encoding="utf-8")))
-        sizes = [(entry / name).stat().st_size for name in (_TOKENS, _OFFSETS)]
+        sizes = [(entry / name).stat().st_size for name in (_TOKENS, _OFFSETS, _TOKENLESS)]
         sentences = manifest.examples * manifest.views
-        expected = [manifest.tokens * np.dtype(manifest.dtype).itemsize, (sentences + 1) * 8]
+        tokens = manifest.tokens * np.dtype(manifest.dtype).itemsize
+        expected = [tokens, (sentences + 1) * 8, manifest.tokenless * 8]
         return TokenStore(entry, manifest) if sizes == expected else None
     except (OSError, ValueError, TypeError):
         return None
@@ -216,7 +181,8 @@ def _write(
 ) -> Manifest:
     dtype = "uint16" if tokenizer.vocabulary <= 1 << 16 else "int32"
     views = examples.views
-    kept = tokens = cut = dropped = 0
+    there = tokens = cut = 0
+    tokenless: list[int] = []
     with (folder / _TOKENS).open("wb") as ids_file, (folder / _OFFSETS).open("wb") as offsets_file:
         np.zeros(1, dtype=np.int64).tofile(offsets_file)
         for sentences in portions(examples):
@@ -225,25 +191,27 @@ def _write(
             lengths = np.array([len(row) for row in ids], dtype=np.int64)
             whole = lengths.reshape(-1, views).all(axis=1)
             if not whole.all():
-                dropped += int((~whole).sum())
+                tokenless += (there + len(tokenless) + np.flatnonzero(~whole)).tolist()
                 stays = np.repeat(whole, views)
                 ids = [row for row, stay in zip(ids, stays, strict=True) if stay]
                 lengths = lengths[stays]
             _append(ids_file, ids, dtype)
             (tokens + np.cumsum(lengths)).tofile(offsets_file)
             tokens += int(lengths.sum())
-            kept += int(whole.sum())
+            there += int(whole.sum())
             if progress is not None:
-                progress(kept)
-    if not kept:
+                progress(there)
+    np.array(tokenless, dtype=np.int64).tofile(folder / _TOKENLESS)
+    if not there:
         raise DataError(f"{examples.source} holds no example whose sentences all have a token")
     return Manifest(
-        examples=kept,
+        examples=there,
         views=views,
         tokens=tokens,
         dtype=dtype,
         cut=cut,
-        skipped=examples.skipped + dropped,
+        skipped=examples.skipped + len(tokenless),
+        tokenless=len(tokenless),
         max_tokens=max_tokens,
         data_sha256=examples.sha256,
         tokenizer=tokenizer.fingerprint,

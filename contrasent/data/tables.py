@@ -18,9 +18,14 @@ _READERS = MappingProxyType({".txt": line_rows, ".csv": comma_rows, ".tsv": tab_
 
 
 class TableExamples(FileExamples):
-    """Examples of a ``.txt``, ``.csv`` or ``.tsv`` file."""
+    """Examples of a ``.txt``, ``.csv`` or ``.tsv`` file.
+
+    Attributes:
+        is_lines: a ``.txt``, whose blank lines separate documents.
+    """
 
     def __init__(self, path: Path, kind: str, columns: Sequence[str] | None) -> None:
+        self.is_lines = kind == ".txt"
         self._reader: Reader = _READERS[kind]
         rows = self._reader(path, stop)
         first, row = first_row((it for it in rows if not _is_blank(it[1])), path)

@@ -13,8 +13,8 @@ import torch
 from contrasent import objectives
 from contrasent.config import EncoderSettings, EvaluationSettings, Recipe
 from contrasent.data.loader import Loader
-from contrasent.data.store import tokenize
 from contrasent.data.text import open_examples
+from contrasent.data.views import check_view, open_views
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate.read import Task
 from contrasent.evaluate.run import load_available
@@ -81,6 +81,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     dev, final = dev_task(recipe.evaluation), final_tasks(recipe.evaluation)
     examples = open_examples(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
+    check_view(recipe.view, examples.views)
     examples.require(2)
 
     encoder = start_encoder(recipe.encoder)
@@ -105,41 +106,40 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
             f"most {encoder.max_tokens} tokens"
         )
     with reading_progress(show_progress) as advance:
-        store = tokenize(examples, encoder.tokenizer, recipe.data.max_tokens, progress=advance)
-    found = store.manifest
+        views = open_views(
+            recipe.view,
+            examples,
+            encoder.tokenizer,
+            recipe.data.max_tokens,
+            views=objective.views,
+            following=objective.following,
+            progress=advance,
+        )
+    found = views.store.manifest
     logger.info(
         "%d examples; %d sentences cut at %d tokens, %d rows with an empty sentence skipped",
-        found.examples,
+        len(views.source),
         found.cut,
         recipe.data.max_tokens,
         found.skipped,
     )
     loader = Loader(
-        store,
+        views.source,
         batch_size=recipe.train.batch_size,
         seed=recipe.train.seed,
         shuffle=recipe.data.shuffle,
         drop_last=recipe.data.drop_last,
-        views=objective.views,
     )
-    logger.info("an example: %s", _described(objective.views, examples.views))
+    logger.info("an example: %s", views.described)
     steps = recipe.train.max_steps or recipe.train.epochs * loader.steps_per_epoch
     data = {
         "source": Path(recipe.data.file).name,
         "sha256": examples.sha256,
         "columns": examples.columns,
-        "examples": len(store),
+        "examples": len(views.source),
+        **views.origin,
     }
     return Parts(encoder, objective, loader, steps, dev, final, data)
-
-
-def _described(views: int, there: int) -> str:
-    """What an example is, in words; the data has ``there`` sentences for its views."""
-    if there == 1:
-        return f"the same sentence {views} times, each with its own dropout"
-    hard = views - 2
-    named = "anchor, positive" + (f", {hard} hard negative{'s' * (hard > 1)}" if hard else "")
-    return named + (f"; {there - views} more in the data not used" if there > views else "")
 
 
 def start_encoder(settings: EncoderSettings) -> SentenceEncoder:

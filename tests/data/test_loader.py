@@ -12,12 +12,13 @@ import torch
 from contrasent.data.batch import pack
 from contrasent.data.loader import Loader
 from contrasent.data.store import tokenize
+from contrasent.data.view_sources import Columns, ViewSource
 from contrasent.errors import ConfigError, DataError
 
 
 @pytest.fixture
 def numbered(opened, tmp_path):
-    """A store whose sentences say which example and view they are: tokens (example, view)."""
+    """Examples whose sentences say which example and view they are: tokens (example, view)."""
 
     class Numbers:
         vocabulary, fingerprint = 1 << 16, "numbers"
@@ -26,9 +27,9 @@ def numbered(opened, tmp_path):
             ids = [np.array([int(x) for x in text.split()], dtype=np.int32) for text in texts]
             return ids, 0
 
-    def stored(examples, views):
+    def stored(examples, views, taken=None):
         rows = [[f"{n} {v}" + " 9" * (n % 4) for v in range(views)] for n in range(examples)]
-        return tokenize(opened(rows), Numbers(), None, tmp_path / "cache")
+        return Columns(tokenize(opened(rows), Numbers(), None, tmp_path / "cache"), taken)
 
     return stored
 
@@ -98,7 +99,7 @@ def test_epochs_and_seeds_are_ordered_differently(numbered):
 
 @pytest.mark.parametrize("views", [2, 3])
 def test_one_sentence_is_repeated_for_every_view(numbered, views):
-    loader = Loader(numbered(6, 1), batch_size=4, seed=0, views=views)
+    loader = Loader(numbered(6, 1, views), batch_size=4, seed=0)
     batch = loader.batch(0)
     rows = sentences(batch)
     assert (loader.views, batch.views, batch.examples) == (views, views, 4)
@@ -106,12 +107,12 @@ def test_one_sentence_is_repeated_for_every_view(numbered, views):
 
 
 def test_hard_negatives_that_the_objective_does_not_take_are_left_out(numbered):
-    batch = Loader(numbered(6, 4), batch_size=4, seed=0, views=2).batch(0)
+    batch = Loader(numbered(6, 4, 2), batch_size=4, seed=0).batch(0)
     assert [row[1] for row in sentences(batch)] == [0] * 4 + [1] * 4
 
 
 def test_views_come_anchors_first(numbered):
-    batch = Loader(numbered(6, 3), batch_size=4, seed=0, views=3).batch(0)
+    batch = Loader(numbered(6, 3), batch_size=4, seed=0).batch(0)
     assert [row[1] for row in sentences(batch)] == [0] * 4 + [1] * 4 + [2] * 4
     assert len(set(examples_of(batch))) == 4
     repacked = pack(sentences(batch), views=3)
@@ -141,7 +142,7 @@ def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
     loader = Loader(numbered(8, 1), batch_size=2, seed=0)
     asked = []
 
-    class Watched:
+    class Watched(ViewSource):
         views = 1
 
         def __len__(self):
@@ -149,9 +150,9 @@ def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
 
         def gather(self, *arguments):
             asked.append(threading.current_thread().name)
-            return loader_store.gather(*arguments)
+            return source.gather(*arguments)
 
-    loader_store = loader._store
+    source = loader._source
     watched = Loader(Watched(), batch_size=2, seed=0)
     with closing(watched.stream(0, 1000)) as batches:
         next(batches)
@@ -171,7 +172,7 @@ def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
 def test_a_consumer_that_stops_waits_for_one_batch_and_not_for_all_that_were_due():
     asked, go = [], threading.Event()
 
-    class Slow:
+    class Slow(ViewSource):
         views = 1
 
         def __len__(self):
@@ -189,16 +190,15 @@ def test_a_consumer_that_stops_waits_for_one_batch_and_not_for_all_that_were_due
 
 
 def test_what_goes_wrong_in_the_thread_is_raised_to_the_consumer():
-    def gather(*_):
-        raise OSError("the disk is gone")
-
-    class Broken:
+    class Broken(ViewSource):
         views = 1
 
         def __len__(self):
             return 8
 
-    Broken.gather = gather
+        def gather(self, *_):
+            raise OSError("the disk is gone")
+
     loader = Loader(Broken(), batch_size=2, seed=0)
     with pytest.raises(OSError, match="the disk is gone"):
         next(loader.stream(0, 4))
@@ -222,21 +222,6 @@ def test_what_goes_wrong_in_the_thread_is_raised_to_the_consumer():
             ConfigError,
             "batch_size 10 is more than the 9 examples, so drop_last leaves no batch at all",
         ),
-        (
-            (9, 2),
-            {"views": 3},
-            ConfigError,
-            r"the data has 2 \(anchor, positive\) per example, but the objective takes "
-            r"3 \(anchor, positive, hard negative\) per example; give data with more columns",
-        ),
-        (
-            (9, 5),
-            {"views": 1},
-            ConfigError,
-            r"the data has 5 \(anchor, positive, 3 hard negatives\) per example, but the "
-            r"objective takes 1 sentence per example; choose 1 of its columns with data.columns",
-        ),
-        ((9, 1), {"views": 0}, ConfigError, "views must be at least 1, not 0"),
     ],
 )
 def test_settings_that_cannot_work_are_explained(store, settings, error, said):
@@ -248,6 +233,29 @@ def test_settings_that_cannot_work_are_explained(store, settings, error, said):
 
     with pytest.raises(error, match=said):
         Loader(Store(views=views), **{"batch_size": 4, "seed": 0, **settings})
+
+
+@pytest.mark.parametrize(
+    ("there", "taken", "said"),
+    [
+        (
+            2,
+            3,
+            r"the data has 2 \(anchor, positive\) per example, but the objective takes "
+            r"3 \(anchor, positive, hard negative\) per example; give data with more columns",
+        ),
+        (
+            5,
+            1,
+            r"the data has 5 \(anchor, positive, 3 hard negatives\) per example, but the "
+            r"objective takes 1 sentence per example; choose 1 of its columns with data.columns",
+        ),
+        (1, 0, "views must be at least 1, not 0"),
+    ],
+)
+def test_views_that_the_data_does_not_have_are_explained(there, taken, said):
+    with pytest.raises(ConfigError, match=said):
+        Columns(SimpleNamespace(views=there), taken)
 
 
 def test_a_negative_step_is_refused(numbered):

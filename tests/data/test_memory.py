@@ -17,6 +17,7 @@ from contrasent.data.loader import Loader
 from contrasent.data.store import tokenize
 from contrasent.data.text import open_examples
 from contrasent.data.tokens import Tokenizer
+from contrasent.data.view_sources import Columns
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -24,7 +25,7 @@ def peak():
 text, vocabulary, cache = sys.argv[1:]
 imports = peak()
 store = tokenize(open_examples(text), Tokenizer.load(vocabulary), 32, cache)
-loader = Loader(store, batch_size=64, seed=0, views=2)
+loader = Loader(Columns(store, 2), batch_size=64, seed=0)
 read = sum(batch.examples for batch in loader.stream(0, loader.steps_per_epoch))
 told = {"read": read, "tokens": store.manifest.tokens, "imports": imports, "peak": peak()}
 print(json.dumps(told))

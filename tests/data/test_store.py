@@ -10,7 +10,8 @@ import pytest
 
 from contrasent.data import examples as examples_module
 from contrasent.data import store as store_module
-from contrasent.data.store import default_cache, tokenize
+from contrasent.data.cache import default_cache
+from contrasent.data.store import tokenize
 from contrasent.errors import ConfigError, DataError
 
 WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]

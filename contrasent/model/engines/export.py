@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.data.store import default_cache
+from contrasent.data.cache import default_cache
 from contrasent.errors import ConfigError
 from contrasent.files import sha256_of, writing_folder
 from contrasent.model.backbones.base import Backbone
