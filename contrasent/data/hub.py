@@ -1,10 +1,11 @@
-"""Examples of a data set on the Hugging Face hub, streamed at one pinned revision."""
+"""Data sets on the Hugging Face hub, streamed at one pinned revision."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
@@ -14,52 +15,72 @@ from contrasent.data.examples import Examples, Row
 from contrasent.data.readers import Trouble
 from contrasent.errors import DataError, MissingExtraError
 
+_ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<split>.+))?")
+_FILES = {".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".gz"}
 
-class HubExamples(Examples):
-    """Examples of ``org/name[:config][@split]``; a null is an empty sentence.
 
-    The revision is looked up once, so that every pass reads the same rows, and a hash of it stands
-    for the content.
+def dataset_parts(source: str) -> re.Match[str] | None:
+    """Name, config and split of ``org/name[:config][@split]``; None if it looks like a file."""
+    path = Path(source)
+    if _FILES & {suffix.lower() for suffix in path.suffixes} or path.parent.is_dir():
+        return None
+    return _ID.fullmatch(source)
+
+
+class Dataset:
+    """Records of ``org/name[:config][@split]``.
+
+    The revision is looked up once, so that every pass reads the same records.
+
+    Raises:
+        DataError: the data set cannot be reached.
+        MissingExtraError: ``datasets`` is not installed.
     """
 
-    def __init__(self, source: str, parts: re.Match[str], columns: Sequence[str] | None) -> None:
+    def __init__(self, source: str, parts: re.Match[str]) -> None:
+        self.source = source
         self._name, self._config = parts["name"], parts["config"]
         self._split = parts["split"] or "train"
-        super().__init__(source, 0, "")
         _library()
         try:
             self.revision = _revision(self._name)
         except Exception as error:  # the HTTP client has its own family of errors
             raise self._unreadable(error) from error
-        first = next(self._records(), None)
-        if first is None:
-            raise DataError(f"{source} is empty; it needs at least one row")
-        self._names, self.columns = named_columns([*first], columns, f"{source}:1")
-        self.views = len(self._names)
 
-    @property
-    @override
-    def sha256(self) -> str:
-        told = (self._name, self._config, self._split, self.revision, self._names)
+    def sha256(self, names: tuple[str, ...]) -> str:
+        """Hash of the revision and of the chosen columns, which stands for the content."""
+        told = (self._name, self._config, self._split, self.revision, names)
         return hashlib.sha256(repr(told).encode()).hexdigest()
 
-    @override
-    def rows(self, trouble: Trouble) -> Iterator[Row]:
-        for number, record in enumerate(self._records(), start=1):
-            cells = [record.get(name) for name in self._names]
-            wrong = [cell for cell in cells if not (cell is None or isinstance(cell, str))]
-            if wrong:
-                trouble(DataError(f"{self.source}:{number}: {wrong[0]!r} is no text"))
-            else:
-                yield f"{self.source}:{number}", cells
+    def first(self) -> dict[str, Any]:
+        """The first record.
 
-    def _records(self) -> Iterator[dict[str, Any]]:
-        load = _library().load_dataset
-        settings = {"split": self._split, "revision": self.revision, "streaming": True}
+        Raises:
+            DataError: there is none, or it cannot be read.
+        """
+        first = next(self.records(), None)
+        if first is None:
+            raise DataError(f"{self.source} is empty; it needs at least one row")
+        return first
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Records from the first on, streamed."""
         try:
-            yield from load(self._name, self._config, **settings)
+            yield from self._loaded()
         except Exception as error:  # the library and its file systems raise all kinds
             raise self._unreadable(error) from error
+
+    def label_names(self, column: str) -> Sequence[str] | None:
+        """What the numbers in a column of labels stand for; None if the data set does not say."""
+        try:
+            features = getattr(self._loaded(), "features", None) or {}
+        except Exception as error:  # as for records
+            raise self._unreadable(error) from error
+        return getattr(features.get(column), "names", None)
+
+    def _loaded(self) -> Any:
+        settings = {"split": self._split, "revision": self.revision, "streaming": True}
+        return _library().load_dataset(self._name, self._config, **settings)
 
     def _unreadable(self, error: Exception) -> DataError:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -68,6 +89,30 @@ class HubExamples(Examples):
             "(org/name:config@split), the network and HF_HUB_OFFLINE, or give a file instead: "
             "no file has that name"
         )
+
+
+class HubExamples(Examples):
+    """Examples of a data set; a null is an empty sentence."""
+
+    def __init__(self, source: str, parts: re.Match[str], columns: Sequence[str] | None) -> None:
+        self._dataset = Dataset(source, parts)
+        self._names, told = named_columns([*self._dataset.first()], columns, f"{source}:1")
+        super().__init__(source, len(self._names), told)
+
+    @property
+    @override
+    def sha256(self) -> str:
+        return self._dataset.sha256(self._names)
+
+    @override
+    def rows(self, trouble: Trouble) -> Iterator[Row]:
+        for number, record in enumerate(self._dataset.records(), start=1):
+            cells = [record.get(name) for name in self._names]
+            wrong = [cell for cell in cells if not (cell is None or isinstance(cell, str))]
+            if wrong:
+                trouble(DataError(f"{self.source}:{number}: {wrong[0]!r} is no text"))
+            else:
+                yield f"{self.source}:{number}", cells
 
 
 def _revision(name: str) -> str:

@@ -20,7 +20,7 @@ class ParquetExamples(FileExamples):
     """Examples of a ``.parquet`` file; a null is an empty sentence, and rows count from 1."""
 
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
-        with _opened(path) as file:
+        with opened(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
         self._names, told = named_columns(schema.names, columns, str(path))
         if not rows:
@@ -35,22 +35,36 @@ class ParquetExamples(FileExamples):
 
     @override
     def rows(self, trouble: Trouble) -> Iterator[Row]:
-        import pyarrow
-
-        number = 0
-        with _opened(self.path) as file:
-            try:
-                batches = file.iter_batches(_ROWS_AT_ONCE, columns=list(self._names))
-                for batch in batches:
-                    cells = [batch.column(name).to_pylist() for name in self._names]
-                    for sentences in zip(*cells, strict=True):
-                        number += 1
-                        yield f"{self.path}:{number}", sentences
-            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise DataError(f"{self.path}: damaged after row {number}: {error}") from error
+        for number, cells in table_rows(self.path, self._names):
+            yield f"{self.path}:{number}", cells
 
 
-def _opened(path: Path) -> Any:
+def table_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Rows of the named columns, counted from 1.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    import pyarrow
+
+    number = 0
+    with opened(path) as file:
+        try:
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(names)):
+                cells = [batch.column(name).to_pylist() for name in names]
+                for row in zip(*cells, strict=True):
+                    number += 1
+                    yield number, row
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: damaged after row {number}: {error}") from error
+
+
+def opened(path: Path) -> Any:
+    """The file as pyarrow opens it.
+
+    Raises:
+        DataError: it is no Parquet file.
+    """
     import pyarrow
     from pyarrow import parquet
 

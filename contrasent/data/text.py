@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from contrasent.data.examples import Examples
-from contrasent.data.hub import HubExamples
+from contrasent.data.hub import HubExamples, dataset_parts
 from contrasent.data.jsonl import JsonExamples
 from contrasent.data.parquet import ParquetExamples
 from contrasent.data.tables import TableExamples
@@ -17,7 +16,6 @@ __all__ = ["Examples", "open_examples"]
 
 _TEXT_KINDS = (".txt", ".csv", ".tsv", ".jsonl")
 _KNOWN = f"{', '.join(_TEXT_KINDS)} (each also with .gz) and .parquet"
-_DATASET = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<split>.+))?")
 
 
 def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples:
@@ -49,7 +47,7 @@ def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples
         MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
     """
     path = Path(source)
-    if not path.exists() and (parts := _dataset_parts(source)):
+    if not path.exists() and (parts := dataset_parts(source)):
         return HubExamples(source, parts, columns)
     kind = _kind(path)
     if path.is_dir():
@@ -61,14 +59,6 @@ def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples
     if kind == ".jsonl":
         return JsonExamples(path, columns)
     return TableExamples(path, kind, columns)
-
-
-def _dataset_parts(source: str) -> re.Match[str] | None:
-    path = Path(source)
-    kinds = {suffix.lower() for suffix in path.suffixes}
-    if kinds & {*_TEXT_KINDS, ".parquet", ".gz"} or path.parent.is_dir():
-        return None
-    return _DATASET.fullmatch(source)
 
 
 def _kind(path: Path) -> str:
