@@ -9,6 +9,10 @@ import contrasent
 from contrasent.cli import app
 
 LOADING = ("--pooler", "--head", "--engine")
+BUILDING = (
+    *("SOURCES...", "--output", "--columns", "--sample", "--seed"),
+    *("--skip-unreadable", "--overwrite", "--json"),
+)
 COMMANDS = {
     "": ["--version"],
     "quickstart": ["--output", "--overwrite"],
@@ -38,6 +42,11 @@ COMMANDS = {
     "data": [],
     "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--json"],
     "data fetch": ["--data-dir", "--url", "--check"],
+    "data build": [],
+    "data build nli": [*BUILDING, "--make", "--per", "--labels"],
+    "data build captions": [*BUILDING],
+    "data build duplicates": [*BUILDING],
+    "data build paraphrases": [*BUILDING, "--min-score", "--max-score"],
 }
 
 
@@ -79,7 +88,7 @@ def test_the_version_is_told():
     assert worked("--version").out == f"contrasent {contrasent.__version__}\n"
 
 
-@pytest.mark.parametrize("words", [(), ("index",), ("data",)], ids=str)
+@pytest.mark.parametrize("words", [(), ("index",), ("data",), ("data", "build")], ids=str)
 def test_without_a_command_there_is_help(words):
     said = call(*words)
     assert said.code in (0, 2)  # click changed its mind in 8.2

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from contrasent import __version__
+from contrasent.cli.build import captions, duplicates, nli, paraphrases
 from contrasent.cli.data import check
 from contrasent.cli.encode import encode
 from contrasent.cli.evaluate import evaluate
@@ -34,6 +35,7 @@ app = typer.Typer(
     context_settings=_HELP,
 )
 data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+build_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 index_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
@@ -78,7 +80,12 @@ app.add_typer(index_app, name="index", help="Build and extend a search index.")
 _add(app, search)
 _add(data_app, check)
 _add(data_app, fetch)
-app.add_typer(data_app, name="data", help="Check training text; get evaluation data.")
+_add(build_app, nli)
+_add(build_app, captions)
+_add(build_app, duplicates)
+_add(build_app, paraphrases)
+data_app.add_typer(build_app, name="build", help="Make training files from labelled sentences.")
+app.add_typer(data_app, name="data", help="Check and build training text; get evaluation data.")
 
 
 def main() -> None:

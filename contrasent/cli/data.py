@@ -55,7 +55,7 @@ def check(
 
     chosen = None if columns is None else [column.strip() for column in columns.split(",")]
     tokenizer = None if encoder is None else _tokenizer(encoder)
-    with _progress() as advance:
+    with progress("examples") as advance:
         report = checked(file, chosen, tokenizer, max_tokens, advance)
     if json:
         _print_json(report)
@@ -76,12 +76,13 @@ def _tokenizer(encoder: str) -> Tokenizer:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
+def progress(what: str) -> Iterator[Callable[[int], None]]:
+    """On a terminal, count what was read; yields what takes the number of further ones."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    told = TextColumn("reading: {task.completed:,.0f} examples")
+    told = TextColumn(f"reading: {{task.completed:,.0f}} {what}")
     columns = (SpinnerColumn(), told, TimeElapsedColumn())
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
@@ -105,26 +106,26 @@ def _print_tables(report: Report) -> None:
         Console().print("", _length_table(report), sep="\n", end="")
     for number, sentences in enumerate(report.shown, start=1):
         typer.echo(f"example {number}")
-        for view, sentence in zip(_views(report.views), sentences, strict=True):
-            typer.echo(f"  {view}: {_shown(sentence)}")
+        for view, sentence in zip(views(report.views), sentences, strict=True):
+            typer.echo(f"  {view}: {shown(sentence)}")
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
     each = "" if report.views == 1 else " each"
     yield "file", report.source
     yield "columns", report.columns
-    yield "examples", f"{report.examples:,} of {_plural(report.views, 'sentence')}{each}"
+    yield "examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"
     yield (
         "left out",
-        f"{_plural(report.skipped, 'row')} with an empty sentence, "
-        f"{_plural(report.blank, 'blank line')}",
+        f"{plural(report.skipped, 'row')} with an empty sentence, "
+        f"{plural(report.blank, 'blank line')}",
     )
-    yield "unreadable", _plural(report.unreadable.count, "row")
+    yield "unreadable", plural(report.unreadable.count, "row")
     for message in report.unreadable.first:
         yield "", message
     share = f" ({report.repeated / report.examples:.1%})" if report.repeated else ""
     first = "sentence" if report.views == 1 else "anchor"
-    yield "repeated", f"{_plural(report.repeated, 'example')}{share} with an earlier one's {first}"
+    yield "repeated", f"{plural(report.repeated, 'example')}{share} with an earlier one's {first}"
     if report.identical is not None:
         yield "identical", f"anchor and positive in {_found(report.identical, report)}"
     yield "encoding", f"U+FFFD in {_found(report.replaced, report)}"
@@ -132,7 +133,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "", f"looks wrongly decoded, as Ã© for é, in {_found(report.mojibake, report)}"
     if report.cut is not None and report.examples:
         share = f"{report.cut / (report.examples * report.views):.1%}"
-        cut = _plural(report.cut, "sentence")
+        cut = plural(report.cut, "sentence")
         yield "cut", f"{cut} ({share}) longer than {report.max_tokens} tokens"
     yield "sha256", f"{report.sha256} (content and columns)"
 
@@ -146,30 +147,32 @@ def _length_table(report: Report) -> Table:
     for name in ("min", "median", "mean", "p95", "max"):
         table.add_column(name, justify="right")
     for unit, found in (("words", report.words), ("tokens", report.tokens or ())):
-        for view, it in zip(_views(report.views), found, strict=False):
+        for view, it in zip(views(report.views), found, strict=False):
             row = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
             table.add_row(f"{view}, {unit}", *map(str, row))
     return table
 
 
-def _views(views: int) -> list[str]:
-    if views == 1:
+def views(count: int) -> list[str]:
+    """What the sentences of an example are called, if there are so many."""
+    if count == 1:
         return ["sentence"]
-    hard = ["hard negative"] if views == 3 else [f"hard negative {k}" for k in range(1, views - 1)]
+    hard = ["hard negative"] if count == 3 else [f"hard negative {k}" for k in range(1, count - 1)]
     return ["anchor", "positive", *hard]
 
 
 def _found(finding: Finding, report: Report) -> str:
     lines = (where.removeprefix(report.source) for where in finding.first)
     first = f", first at {', '.join(lines)}" if finding.first else ""
-    return f"{_plural(finding.count, 'example')}{first}"
+    return f"{plural(finding.count, 'example')}{first}"
 
 
-def _shown(sentence: str) -> str:
+def shown(sentence: str) -> str:
     """A sentence on one line, safe to print, its end left out if it is long."""
     line = "".join(c if c.isprintable() else " " for c in " ".join(sentence.split()))
     return line if len(line) <= _ENOUGH else f"{line[:_ENOUGH]}..."
 
 
-def _plural(count: int, what: str) -> str:
+def plural(count: int, what: str) -> str:
+    """A number of things."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,268 @@
+"""``contrasent data build``: nli, captions, duplicates, paraphrases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contrasent.cli.data import plural, progress, shown, views
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from contrasent.data.build.base import Kind
+    from contrasent.data.build.columns import Wanted
+    from contrasent.data.build.records import Records
+    from contrasent.data.build.write import Built
+
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        help="Files (.csv, .tsv, .jsonl, .parquet; others hold tabs; each also .gz) or data sets "
+        "on the Hugging Face hub as org/name:config@split.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path,
+    typer.Option(
+        help="The file to write: .csv, .tsv or .jsonl, each also .gz.", show_default=False
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated columns of every source, in the order of the text above: header "
+        "names, or numbers from 0; else known by name.",
+        show_default=False,
+    ),
+]
+Sample = Annotated[
+    int | None,
+    typer.Option(min=1, help="Draw so many of the examples; else all.", show_default=False),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of whatever is drawn.")]
+Skip = Annotated[
+    bool,
+    typer.Option("--skip-unreadable", help="Leave rows out that cannot be read; else end there."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it is there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """What the commands have in common."""
+
+    output: Path
+    sample: int | None
+    seed: int
+    skip_unreadable: bool
+    overwrite: bool
+    json: bool
+
+
+def nli(  # noqa: PLR0913 - the arguments are the command's options
+    sources: Sources,
+    output: Output,
+    make: Annotated[
+        str,
+        typer.Option(
+            help="triplets (premise, entailment, contradiction), triplets+neutral (and a neutral "
+            "hypothesis as second hard negative), or pairs with: entailment, neutral, "
+            "contradiction, all."
+        ),
+    ] = "triplets",
+    per: Annotated[
+        str,
+        typer.Option(
+            help="Write a triplet for each entailment, its hard negatives drawn, or for each "
+            "premise, all drawn."
+        ),
+    ] = "entailment",
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="What the numbers of labels mean, from 0: such as "
+            "entailment,neutral,contradiction. For sources with numbers that do not say it.",
+            show_default=False,
+        ),
+    ] = None,
+    columns: Columns = None,
+    sample: Sample = None,
+    seed: Seed = 0,
+    skip_unreadable: Skip = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Make triplets or pairs from natural language inference: premise, hypothesis, label.
+
+    Reads SNLI, MultiNLI, ANLI and the like; InferSent's parallel lines by the name of s1.*.
+    """
+    from contrasent.data.build.nli import WANTED, Nli
+
+    order = None if labels is None else _split(labels)
+    writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
+
+    def kind(found: Sequence[Records]) -> Kind:
+        return Nli(found, make, per=per, order=order, seed=seed)
+
+    _build(kind, WANTED, sources, columns, writing)
+
+
+def captions(  # noqa: PLR0913 - as above
+    sources: Sources,
+    output: Output,
+    columns: Columns = None,
+    sample: Sample = None,
+    seed: Seed = 0,
+    skip_unreadable: Skip = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Make pairs of any two captions of an image: image, caption.
+
+    Reads Flickr's lines of image.jpg#k, tab, caption, and tables of image and caption.
+    """
+    from contrasent.data.build.pairs import CAPTIONS, Captions
+
+    writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
+    _build(Captions, CAPTIONS, sources, columns, writing)
+
+
+def duplicates(  # noqa: PLR0913 - as above
+    sources: Sources,
+    output: Output,
+    columns: Columns = None,
+    sample: Sample = None,
+    seed: Seed = 0,
+    skip_unreadable: Skip = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Make pairs of duplicate questions: first question, second question, label 0 or 1.
+
+    Reads Quora's question pairs (also GLUE's QQP), MRPC, PAWS and the like.
+    """
+    from contrasent.data.build.pairs import DUPLICATES, Duplicates
+
+    writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
+    _build(Duplicates, DUPLICATES, sources, columns, writing)
+
+
+def paraphrases(  # noqa: PLR0913 - as above
+    sources: Sources,
+    output: Output,
+    min_score: Annotated[
+        float | None, typer.Option(help="Leave lower scores out.", show_default=False)
+    ] = None,
+    max_score: Annotated[
+        float | None, typer.Option(help="Leave higher scores out.", show_default=False)
+    ] = None,
+    columns: Columns = None,
+    sample: Sample = None,
+    seed: Seed = 0,
+    skip_unreadable: Skip = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Make pairs of sentences and their paraphrases: reference, paraphrase and, if any, score.
+
+    Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables.
+    """
+    from contrasent.data.build.pairs import PARAPHRASES, Paraphrases
+
+    writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
+
+    def kind(found: Sequence[Records]) -> Kind:
+        return Paraphrases(found, min_score, max_score)
+
+    _build(kind, PARAPHRASES, sources, columns, writing)
+
+
+def _build(
+    kind: Callable[[Sequence[Records]], Kind],
+    wanted: Wanted,
+    sources: Sequence[str],
+    columns: str | None,
+    writing: _Writing,
+) -> None:
+    from contrasent.data.build.records import open_records
+    from contrasent.data.build.write import build, require_output
+
+    require_output(writing.output, sources, writing.overwrite)
+    chosen = None if columns is None else _split(columns)
+    made = kind([open_records(source, wanted, chosen) for source in sources])
+    with progress("rows") as advance:
+        built = build(
+            made,
+            writing.output,
+            sample=writing.sample,
+            seed=writing.seed,
+            skip_unreadable=writing.skip_unreadable,
+            progress=advance,
+        )
+    if writing.json:
+        _print_json(built)
+    else:
+        _print(built, made)
+
+
+def _split(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",")]
+
+
+def _print_json(built: Built) -> None:
+    import json
+    from dataclasses import asdict
+
+    typer.echo(json.dumps(asdict(built), ensure_ascii=False, indent=2))
+
+
+def _print(built: Built, kind: Kind) -> None:
+    for name, value in _facts(built, kind):
+        typer.echo(f"{name:<12}{value}")
+    for number, sentences in enumerate(built.shown, start=1):
+        typer.echo(f"example {number}")
+        for view, sentence in zip(views(len(built.header)), sentences, strict=True):
+            typer.echo(f"  {view}: {shown(sentence)}")
+
+
+def _facts(built: Built, kind: Kind) -> Iterator[tuple[str, str]]:
+    for number, source in enumerate(built.sources):
+        yield "source", source
+        yield "", built.columns[number]
+        if built.labels:
+            yield "", f"labels: {built.labels[number]}"
+    counts = built.counts
+    labels = ", ".join(f"{count:,} {label}" for label, count in sorted(counts.labels.items()))
+    yield "rows", f"{counts.rows:,}{f': {labels}' if labels else ''}"
+    heading = "left out"
+    for count, what, how in _left_out(built, kind):
+        if count:
+            yield heading, f"{plural(count, what)} {how}".rstrip()
+            heading = ""
+    for message in counts.messages:
+        yield "", message
+    yield "written", f"{plural(built.examples, 'example')} of {len(built.header)} sentences each"
+    yield "", f"{built.output}: {', '.join(built.header)}"
+    if built.overlap is not None:
+        yield "overlap", f"{built.overlap:.1%} of the words of anchor and positive (mean F1)"
+    yield "sha256", built.sha256
+
+
+def _left_out(built: Built, kind: Kind) -> Iterator[tuple[int, str, str]]:
+    counts, said = built.counts, kind.said
+    yield counts.unlabelled, "row", said.unlabelled
+    yield counts.empty, "row", "with an empty sentence"
+    yield counts.other, "row", said.other
+    yield counts.identical, "row", "with the same sentence twice"
+    yield counts.contested, "hard negative", "that the premise is also said to entail"
+    yield counts.incomplete, said.group, said.incomplete
+    yield counts.repeated, "repeat", ""
+    yield counts.unsampled, "example", "outside the sample"
+    yield counts.unreadable, "row", "that cannot be read, first:"

@@ -1,0 +1,1 @@
+"""Training files made from labelled pairs, caption groups and paraphrases."""

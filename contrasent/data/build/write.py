@@ -1,0 +1,227 @@
+"""Writing examples as a training file: without repeats, whole or sampled, the same every time."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TextIO, cast
+
+from contrasent.data.build.base import Example, Kind, draw_key
+from contrasent.data.build.counts import Counts, Reading
+from contrasent.data.build.overlap import Overlap
+from contrasent.data.readers import stop
+from contrasent.errors import ConfigError, DataError
+from contrasent.files import refuse_existing, sha256_of, writing
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_KINDS = (".csv", ".tsv", ".jsonl")
+_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """What was written, and from what.
+
+    Attributes:
+        output: the file.
+        sha256: of its bytes.
+        header: names of the V sentences.
+        examples: how many there are.
+        sources: what was read.
+        columns: for each source which columns were understood, and how.
+        labels: for each source what its labels are taken for; empty for kinds without labels.
+        source_sha256: for each source a hash of its content.
+        counts: what became of the rows.
+        overlap: mean lexical overlap of anchor and positive, in [0, 1]; None without words.
+        sample: how many examples were asked for; None for all.
+        seed: of the sample, and of what else is drawn.
+        shown: the first examples.
+    """
+
+    output: str
+    sha256: str
+    header: tuple[str, ...]
+    examples: int
+    sources: tuple[str, ...]
+    columns: tuple[str, ...]
+    labels: tuple[str, ...]
+    source_sha256: tuple[str, ...]
+    counts: Counts
+    overlap: float | None
+    sample: int | None
+    seed: int
+    shown: tuple[Example, ...]
+
+
+def require_output(output: Path, sources: Sequence[str], overwrite: bool) -> None:
+    """Make sure that a file may be written.
+
+    Raises:
+        ConfigError: it exists and may not be replaced, is a source, is a folder, or its name does
+            not end as a known kind of file does.
+    """
+    if Path(output.name.lower().removesuffix(".gz")).suffix not in _KINDS:
+        raise ConfigError(
+            f"{output}: unknown kind of file to write; end its name in {', '.join(_KINDS)}, "
+            "each also with .gz"
+        )
+    if output.is_dir():
+        raise ConfigError(f"{output} is a folder; name a file in it")
+    if any(
+        output.exists() and Path(source).exists() and output.samefile(source) for source in sources
+    ):
+        raise ConfigError(f"{output} is one of the sources; name another file to write")
+    if not overwrite:
+        refuse_existing(output, "name another file, or replace it with --overwrite")
+
+
+def build(
+    kind: Kind,
+    output: Path,
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    skip_unreadable: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Built:
+    """Write the examples of a kind, in the order of their sources, each once.
+
+    The sources are read twice: to know which examples repeat and which the sample holds, in memory
+    of 8 bytes per example, and to write them.
+
+    Args:
+        kind: gives the examples.
+        output: ``.csv``, ``.tsv`` or ``.jsonl``, each also with ``.gz``; replaced if it exists.
+        sample: draw so many of the examples, all equally likely; None for all.
+        seed: of the sample.
+        skip_unreadable: leave rows out that cannot be read, instead of ending there.
+        progress: is told now and then how many further rows were read.
+
+    Raises:
+        DataError: a row cannot be read, no example is left, or a source changed meanwhile.
+        ConfigError: there are fewer examples than ``sample``.
+    """
+    counts = Counts()
+    reading = Reading(counts, counts.skip if skip_unreadable else stop, progress)
+    keys = array("Q", (draw_key(seed, *example) for example in kind.examples(reading)))
+    written = _chosen(keys, sample, counts)
+    overlap = Overlap()
+    shown: list[Example] = []
+    with writing(output) as partial:
+        with _writer(partial, output.name, kind.header) as write:
+            for example in _kept(kind, written):
+                write(example)
+                overlap.add(*example[:2])
+                if len(shown) < _SHOWN:
+                    shown.append(example)
+        sha256 = sha256_of(partial)
+    return Built(
+        output=str(output),
+        sha256=sha256,
+        header=kind.header,
+        examples=int(written.sum()),
+        sources=tuple(source.source for source in kind.sources),
+        columns=tuple(source.described for source in kind.sources),
+        labels=tuple(kind.labels),
+        source_sha256=tuple(source.sha256 for source in kind.sources),
+        counts=counts,
+        overlap=overlap.mean,
+        sample=sample,
+        seed=seed,
+        shown=tuple(shown),
+    )
+
+
+def _chosen(keys: array[int], sample: int | None, counts: Counts) -> NDArray[np.bool_]:
+    """For each example whether it is written: the first of its like, and in the sample."""
+    import numpy as np
+
+    # Sorted by their keys, which are random: so the first ones are a sample.
+    unique, first = np.unique(np.frombuffer(keys, dtype=np.uint64), return_index=True)
+    counts.repeated += len(keys) - len(unique)
+    if not len(unique):
+        raise DataError(_nothing(counts))
+    if sample is not None:
+        if sample > len(unique):
+            raise ConfigError(
+                f"--sample {sample} is more than the {len(unique)} different examples there are; "
+                "ask for fewer, or give more sources"
+            )
+        counts.unsampled = len(unique) - sample
+        first = first[:sample]
+    written = np.zeros(len(keys), dtype=np.bool_)
+    written[first] = True
+    return written
+
+
+def _nothing(counts: Counts) -> str:
+    found = ", ".join(f"{count} {label}" for label, count in sorted(counts.labels.items()))
+    told = f" ({found})" if found else ""
+    first = f"; the first that cannot be read: {counts.messages[0]}" if counts.messages else ""
+    return (
+        f"no example is left of {counts.rows} row{'s' if counts.rows != 1 else ''}{told}: "
+        f"{counts.unlabelled} without label or score, {counts.empty} with an empty sentence, "
+        f"{counts.other} of another kind, {counts.identical} with two equal sentences, "
+        f"{counts.incomplete} incomplete groups, {counts.unreadable} that cannot be read; "
+        f"look at what was asked for and at the columns{first}"
+    )
+
+
+def _kept(kind: Kind, written: NDArray[np.bool_]) -> Iterator[Example]:
+    again = Reading(Counts(), lambda _: None)
+    count = 0
+    for example in kind.examples(again):
+        if count < len(written) and written[count]:
+            yield example
+        count += 1
+    if count != len(written):
+        names = ", ".join(source.source for source in kind.sources)
+        raise DataError(f"{names} changed while being read; run the command again")
+
+
+@contextmanager
+def _writer(path: Path, name: str, header: Sequence[str]) -> Iterator[Callable[[Example], object]]:
+    kind = Path(name.lower().removesuffix(".gz")).suffix
+    with _text(path, zipped=name.lower().endswith(".gz")) as file:
+        if kind == ".jsonl":
+            yield lambda example: file.write(_json_line(header, example))
+        elif kind == ".csv":
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(header)
+            yield table.writerow
+        else:
+            file.write(_tab_line(header))
+            yield lambda example: file.write(_tab_line(example))
+
+
+@contextmanager
+def _text(path: Path, *, zipped: bool) -> Iterator[TextIO]:
+    if not zipped:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        return
+    # Neither name nor time go into the file, so that equal content is equal bytes.
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+        io.TextIOWrapper(cast("IO[bytes]", packed), encoding="utf-8", newline="") as text,
+    ):
+        yield text
+
+
+def _tab_line(cells: Sequence[str]) -> str:
+    return "\t".join(cells) + "\n"
+
+
+def _json_line(header: Sequence[str], example: Example) -> str:
+    return json.dumps(dict(zip(header, example, strict=True)), ensure_ascii=False) + "\n"

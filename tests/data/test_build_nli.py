@@ -1,0 +1,225 @@
+import json
+
+import pytest
+from building import built, premises, write
+from command_line import refused
+
+from contrasent.data.build.labels import LABELS, NliLabels
+from contrasent.errors import ConfigError
+
+E, N, C = LABELS
+ROWS = (
+    ("p", "e1", E),
+    ("q", "qe", E),
+    ("p", "n1", N),
+    ("p", "c1", C),
+    ("q", "qn", N),
+    ("p", "e2", E),
+    ("p", "?", "-"),
+    ("p", "c2", C),
+    ("r", "rc", C),
+    ("p", "e3", E),
+    ("p", "e1", E),
+)
+
+
+@pytest.fixture
+def nli(tmp_path):
+    """Build from rows of premise, hypothesis and label; the examples and the report."""
+
+    def build(rows=ROWS, *words):
+        source = write(tmp_path / "nli.tsv", premises(*rows))
+        return built("nli", source, *words, folder=tmp_path)
+
+    return build
+
+
+def test_triplets_are_those_of_the_premises_that_have_both(nli):
+    examples, said = nli()
+    assert said["header"] == ["sent0", "sent1", "hard_neg"]
+    assert [example[:2] for example in examples] == [("p", "e1"), ("p", "e2"), ("p", "e3")]
+    assert {example[2] for example in examples} == {"c1", "c2"}
+    counts = said["counts"]
+    assert (counts["rows"], counts["unlabelled"], counts["other"]) == (11, 1, 2)
+    assert (counts["incomplete"], counts["repeated"]) == (2, 1)
+    assert counts["labels"] == {E: 5, N: 2, C: 3}
+
+
+def test_contradictions_are_dealt_out_evenly_and_drawn_by_seed(nli):
+    rows = [("p", f"e{k}", E) for k in range(4)] + [("p", f"c{k}", C) for k in range(4)]
+    dealt = []
+    for seed in range(6):
+        examples, _ = nli(rows, "--seed", seed)
+        negatives = [negative for _, _, negative in examples]
+        assert sorted(negatives) == ["c0", "c1", "c2", "c3"]
+        dealt.append(tuple(negatives))
+        assert nli(rows, "--seed", seed)[0] == examples
+    assert len(set(dealt)) > 3
+
+
+def test_every_hypothesis_is_equally_likely_per_premise(nli):
+    rows = []
+    for number in range(600):
+        rows += [(f"p{number}", f"{word}{k}", word) for word in (E, C) for k in range(3)]
+    examples, said = nli(rows, "--per", "premise")
+    assert [premise for premise, *_ in examples] == [f"p{number}" for number in range(600)]
+    assert said["examples"] == 600
+    for view, word in ((1, E), (2, C)):
+        for k in range(3):
+            # 4.5 standard deviations of a binomial of 600 draws with probability 1/3
+            assert abs(sum(it[view] == f"{word}{k}" for it in examples) - 200) < 52
+
+
+def test_what_is_drawn_does_not_follow_from_the_order_of_the_rows(nli):
+    rows = [("p", "e", E)] + [("p", f"c{k}", C) for k in range(9)]
+    assert nli(rows)[0] == nli(rows[::-1])[0]
+
+
+def test_a_neutral_hypothesis_is_the_second_hard_negative(nli):
+    examples, said = nli(ROWS, "--make", "triplets+neutral")
+    assert said["header"] == ["sent0", "sent1", "hard_neg_1", "hard_neg_2"]
+    assert [(it[0], it[1], it[3]) for it in examples] == [("p", f"e{k}", "n1") for k in (1, 2, 3)]
+    assert {it[2] for it in examples} == {"c1", "c2"}
+    assert said["counts"]["incomplete"] == 2
+
+
+@pytest.mark.parametrize("make", [*LABELS, "all"])
+def test_pairs_are_the_rows_of_the_labels(nli, make):
+    examples, said = nli(ROWS, "--make", make)
+    wanted = [(p, h) for p, h, label in ROWS if label == make or (make == "all" and label != "-")]
+    assert examples == list(dict.fromkeys(wanted))
+    assert said["header"] == ["sent0", "sent1"]
+    assert said["counts"]["repeated"] == len(wanted) - len(examples)
+    assert said["counts"]["other"] == 10 - len(wanted)
+
+
+def test_what_would_teach_nothing_or_the_opposite_is_left_out(nli):
+    rows = [("p", "p ", E), ("p", "e", E), ("p", "e", C), ("p", "c", C), ("p", "", E)]
+    rows += [("q", "e", E), ("q", "e", C)]
+    examples, said = nli(rows)
+    assert examples == [("p", "e", "c")]
+    counts = said["counts"]
+    assert (counts["identical"], counts["contested"], counts["empty"]) == (1, 2, 1)
+    assert counts["incomplete"] == 1
+
+
+SNLI = {"sentence1": "p", "sentence1_parse": "(p)", "sentence2": "e", "label": "x"}
+AS_ANLI = {"uid": "1", "context": "p", "hypothesis": "e", "label": "e", "reason": ""}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("snli.jsonl", [SNLI | {"gold_label": E}, SNLI | {"gold_label": "-"}]),
+        ("anli.jsonl", [AS_ANLI, AS_ANLI | {"hypothesis": "n", "label": "n"}]),
+        ("snli_1.0_dev.txt", premises(("p", "e", E), ("p", '"n', N))),
+        ("mnli.csv", 'premise,hypothesis,label\np,"e",Entailment\n"p",n,NEUTRAL\n'),
+        ("sick.txt", "pair_ID\tsentence_A\tsentence_B\tentailment_judgment\r\n1\tp\te\tENTAILMENT"),
+        ("s1.dev", "p\r\np\n"),
+    ],
+    ids=lambda it: it if isinstance(it, str) and len(it) < 20 else "",
+)
+def test_every_form_is_read(tmp_path, name, content):
+    write(tmp_path / "s2.dev", "e\nn\n")
+    write(tmp_path / "labels.dev", "entailment\nneutral")
+    source = write(tmp_path / name, content)
+    examples, _ = built("nli", source, "--make", E, folder=tmp_path)
+    assert examples == [("p", "e")]
+
+
+def test_sources_are_read_one_after_the_other_and_premises_joined(tmp_path):
+    first = write(tmp_path / "a.tsv", premises(("q", "x", E), ("p", "e", E)))
+    second = write(tmp_path / "b.jsonl", [AS_ANLI | {"label": "c", "hypothesis": "c"}])
+    examples, said = built("nli", first, second, folder=tmp_path)
+    assert examples == [("p", "e", "c")]
+    assert said["columns"] == [
+        "sentence1 as premise, sentence2 as hypothesis, gold_label as label (by name)",
+        "context as premise, hypothesis as hypothesis, label as label (by name)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"), [("e,n,c", "zero"), ("contradiction,entailment,neutral", "one")]
+)
+def test_numbers_mean_what_the_user_says(tmp_path, order, expected):
+    rows = [{"premise": "p", "hypothesis": h, "label": n} for n, h in enumerate(["zero", "one"])]
+    source = write(tmp_path / "f.jsonl", [*rows, {"premise": "p", "hypothesis": "", "label": -1}])
+    examples, said = built("nli", source, "--make", E, "--labels", order, folder=tmp_path)
+    assert examples == [("p", expected)]
+    assert said["counts"]["unlabelled"] == 1
+    assert f"{0 if expected == 'zero' else 1} = entailment" in said["labels"][0]
+
+
+def test_numbers_are_not_guessed(tmp_path):
+    source = write(tmp_path / "f.jsonl", [{"premise": "p", "hypothesis": "e", "label": 0}])
+    words = ("data", "build", "nli", source, "--output", tmp_path / "o.csv")
+    said = refused(*words)
+    assert said.startswith(f"{source}:1: the label is the number 0, and {source} does not say")
+    assert "--labels entailment,neutral,contradiction" in said
+    # It is a matter of the whole source, so it does not count as an unreadable row.
+    assert refused(*words, "--skip-unreadable") == said
+
+
+def test_a_data_set_may_say_what_its_numbers_mean():
+    assert NliLabels("s", ["Contradiction", "neutral", "ENTAILMENT"], None).understood(2, "") == E
+    same = NliLabels("s", LABELS, ["e", "n", "c"])
+    assert same.described.endswith("(the data set says so)")
+    assert same.understood(None, "") is None
+    with pytest.raises(ConfigError, match=r"s: --labels contradiction,.* is not the data set's"):
+        NliLabels("s", LABELS, ["c", "n", "e"])
+    assert NliLabels("s", ["0", "1", "2"], ["c", "n", "e"]).understood("0", "") == C
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--make", "triplet"), "unknown value of --make 'triplet'.*Did you mean 'triplets'"),
+        (("--per", "row"), "unknown value of --per 'row'; choose one of entailment, premise"),
+        (("--make", "all", "--per", "premise"), "--per premise is for triplets, not for"),
+        (("--labels", "e,n"), "--labels e,n does not name each of entailment, neutral, contra"),
+    ],
+)
+def test_wrong_settings_are_refused(tmp_path, words, said):
+    source = write(tmp_path / "nli.tsv", premises(*ROWS))
+    message = refused("data", "build", "nli", source, "--output", tmp_path / "o.csv", *words)
+    assert said.partition(".*")[0] in message
+    assert said.rpartition(".*")[2] in message
+    assert not (tmp_path / "o.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("hidden", "unknown label 'hidden'; known are entailment, neutral, contradiction"),
+        ("3", "label 3, but only 0 to 2 known"),
+    ],
+)
+def test_an_unknown_label_is_placed(tmp_path, label, said):
+    source = write(tmp_path / "f.tsv", premises(("p", "e", E), ("p", "x", label)))
+    words = ("data", "build", "nli", source, "--make", E, "--labels", "e,n,c")
+    output = tmp_path / "o.csv"
+    assert refused(*words, "--output", output).startswith(f"{source}:3: {said}")
+    assert not output.exists()
+    examples, report = built(*words[2:], "--skip-unreadable", folder=tmp_path)
+    assert (examples, report["counts"]["unreadable"]) == ([("p", "e")], 1)
+    assert report["counts"]["messages"][0].startswith(f"{source}:3: {said}")
+
+
+def test_parallel_lines_have_to_be_parallel(tmp_path):
+    source = write(tmp_path / "s1.dev", "p\n\nq\n")
+    words = ("data", "build", "nli", source, "--output", tmp_path / "o.csv", "--make", E)
+    assert refused(*words).startswith(f"there is no file {tmp_path / 's2.dev'}, which belongs to")
+    write(tmp_path / "s2.dev", "e\n\nf\n")
+    labels = write(tmp_path / "labels.dev", "entailment\n\n")
+    assert refused(*words) == f"{labels}: ends before line 3, which the others have"
+    write(labels, "entailment\n\ne\n")
+    assert built("nli", source, "--make", E, folder=tmp_path)[0] == [("p", "e"), ("q", "f")]
+
+
+def test_without_examples_there_is_an_explanation(tmp_path):
+    source = write(tmp_path / "f.jsonl", [{"premise": "p", "hypothesis": "h", "label": "c"}])
+    said = refused("data", "build", "nli", source, "--output", tmp_path / "o.csv")
+    assert said.startswith("no example is left of 1 row (1 contradiction): 0 without label")
+    assert "1 incomplete group" in said
+    assert json.loads(source.read_text())["label"] == "c"
+    assert [path.name for path in tmp_path.iterdir()] == ["f.jsonl"]

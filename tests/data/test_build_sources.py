@@ -1,0 +1,228 @@
+"""How the sources of ``data build`` are understood, and what is said about those that cannot be."""
+
+import gzip
+import sys
+from types import SimpleNamespace
+
+import pyarrow
+import pytest
+from building import built, premises, write
+from command_line import refused
+from pyarrow import parquet
+
+NLI = premises(("p", "e", "entailment"), ("p", "c", "contradiction"))
+TRIPLET = [("p", "e", "c")]
+
+
+def said(kind, source, *words, folder):
+    """What is said when a build is refused."""
+    output = folder / "never.csv"
+    message = refused("data", "build", kind, source, "--output", output, *words)
+    assert not output.exists()
+    return message
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        ("b,a,mark", [["a", "mark", "b"], ["e", "entailment", "p"], ["c", "contradiction", "p"]]),
+        ("2, 0, 1", [["e", "entailment", "p"], ["c", "contradiction", "p"]]),
+        ("2,0,1", [["Hypothesis", "label", "premise"], *[["e", "e", "p"], ["c", "c", "p"]]]),
+    ],
+)
+def test_columns_are_chosen_by_name_or_by_number(tmp_path, columns, rows):
+    source = write(tmp_path / "f.tsv", rows)
+    examples, report = built("nli", source, "--columns", columns, folder=tmp_path)
+    assert examples == TRIPLET
+    assert "as premise" in report["columns"][0]
+    assert "(chosen by n" in report["columns"][0]
+
+
+def test_parquet_and_gzip_are_read(tmp_path):
+    rows = [{"premise": "p", "hypothesis": h, "label": n} for n, h in ((0, "e"), (2, "c"))]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "f.parquet")
+    source = tmp_path / "f.parquet"
+    assert built("nli", source, "--labels", "e,n,c", folder=tmp_path)[0] == TRIPLET
+    table = "".join("\t".join(row) + "\n" for row in NLI)
+    source = write(tmp_path / "f.txt.gz", gzip.compress(table.encode()))
+    assert built("nli", source, folder=tmp_path)[0] == TRIPLET
+
+
+def test_white_space_becomes_single_spaces(tmp_path):
+    rows = [{"premise": " p\n\tq ", "hypothesis": h, "label": h[-1]} for h in ("e  e", "c\u2028c")]
+    source = write(tmp_path / "f.jsonl", rows)
+    assert built("nli", source, folder=tmp_path)[0] == [("p q", "e e", "c c")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "expected"),
+    [
+        ("nli", "f.tsv", "premise\tlabel\nx\ty\n", "f.tsv:1: no column is known as the hypothesis"),
+        (
+            "nli",
+            "f.tsv",
+            "\na\tb\tentailment\n",
+            "f.tsv:2: no column is known as the premise; ther",
+        ),
+        ("nli", "f.txt", "a,b,entailment\n", "f.txt:1: no tab in the first row, so there are no"),
+        ("nli", "f.tsv", "", "f.tsv is empty"),
+        ("nli", "f.jsonl", '["p", "h", "e"]\n', "f.jsonl:1: expected an object with named values"),
+        ("nli", "f.jsonl", "p\n", "f.jsonl:1: not JSON"),
+        ("nli", "f.parquet", "p\n", "f.parquet: not a readable Parquet file"),
+        ("nli", "f.csv", b"premise,hypothesis,label\n\xff,h,e\n", "f.csv:2: not UTF-8"),
+        (
+            "duplicates",
+            "f.csv",
+            "question1,question2,sentence1,label\n",
+            "f.csv:1: the first question could be column question1 or sentence1; choose with "
+            "--columns question1,question2,is_duplicate",
+        ),
+        (
+            "captions",
+            "f.csv",
+            "a,b,c\n",
+            "f.csv:1: no column is known as the image; there are a, b",
+        ),
+        ("paraphrases", "f.csv", "one cell\n", "no column is known as the reference"),
+        ("paraphrases", "f.csv", '"a,b\n', "f.csv:1: not a row of quoted CSV"),
+    ],
+)
+def test_a_source_that_cannot_be_understood_is_refused(tmp_path, kind, name, content, expected):
+    source = write(tmp_path / name, content)
+    assert expected in said(kind, source, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("only\ttwo", "2 columns, but the first row has 3; mend the row, or leave such rows out"),
+        ("alone", "1 column, but the first row has 3"),
+        ("nul\0\tx\te", "holds a NUL byte"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_placed_or_skipped(tmp_path, row, expected):
+    table = "".join("\t".join(cells) + "\n" for cells in NLI)
+    source = write(tmp_path / "f.tsv", f"{table}{row}\n{row}\n")
+    assert f"{source}:4: {expected}" in said("nli", source, folder=tmp_path)
+    examples, report = built("nli", source, "--skip-unreadable", folder=tmp_path)
+    assert (examples, report["counts"]["unreadable"]) == (TRIPLET, 2)
+    assert [it.split(": ")[0] for it in report["counts"]["messages"]] == [
+        f"{source}:4",
+        f"{source}:5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        ('["p", "x", "e"]', "expected an object, as in the first line"),
+        ('{"premise": "p", "label": "e"}', "no 'hypothesis', which the first line has"),
+        ('{"premise": 5, "hypothesis": "x", "label": "e"}', "5 is no text; sentences are strings"),
+        ('{"premise": "\\ud800", "hypothesis": "x", "label": "e"}', "half of a surrogate pair"),
+        ('{"premise": "\\u0000", "hypothesis": "x", "label": "e"}', "a NUL character in"),
+        ("{", "not JSON"),
+    ],
+)
+def test_objects_that_cannot_be_read_are_placed_or_skipped(tmp_path, bad, expected):
+    rows = [f'{{"premise": "p", "hypothesis": "{h}", "label": "{h}"}}' for h in "ec"]
+    source = write(tmp_path / "f.jsonl", "\n".join([*rows, bad]))
+    assert f"{source}:3: {expected}" in said("nli", source, folder=tmp_path)
+    assert built("nli", source, "--skip-unreadable", folder=tmp_path)[0] == TRIPLET
+
+
+def test_a_caption_that_is_no_text_is_placed(tmp_path):
+    source = write(tmp_path / "f.jsonl", [{"image": "a", "caption": 5}])
+    assert said("captions", source, folder=tmp_path) == (
+        f"{source}:1: 5 is no text; sentences are strings"
+    )
+    assert f"first that cannot be read: {source}:1: 5 is no text" in said(
+        "captions", source, "--skip-unreadable", folder=tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("sentence1,sentence2", "--columns sentence1,sentence2 does not name premise, hypothesis "),
+        ("0,0,1", "--columns 0,0,1 does not name premise, hypothesis and label; give one column"),
+        ("0,1,3", ":1: no column 3; there are 3, counted from 0"),
+        ("sentence1,sentence2,gold", "'gold'; choose one of gold_label, sentence1, sentence2. Did"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(tmp_path, columns, expected):
+    source = write(tmp_path / "f.tsv", NLI)
+    assert expected in said("nli", source, "--columns", columns, folder=tmp_path)
+
+
+def test_missing_files_and_folders_are_named(tmp_path):
+    gone = tmp_path / "gone.tsv"
+    assert said("nli", gone, folder=tmp_path).startswith(f"there is no file {gone}; look for")
+    told = said("nli", tmp_path, folder=tmp_path)
+    assert told == f"{tmp_path} is a folder; give the files in it"
+
+
+ROWS = [
+    {"premise": "p", "hypothesis": "c", "label": 0},
+    {"premise": "p", "hypothesis": "e", "label": 1},
+    {"premise": "p", "hypothesis": "", "label": 1},
+    {"premise": "p", "hypothesis": "?", "label": -1},
+    {"premise": None, "hypothesis": "?", "label": 1},
+]
+
+
+class Streamed:
+    """What the datasets library gives for a streamed data set."""
+
+    def __init__(self, names):
+        self.features = {"premise": object(), "label": SimpleNamespace(names=names)}
+
+    def __iter__(self):
+        return iter(ROWS)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A hub with a data set whose labels have names; ``hub.names`` are those."""
+    state = SimpleNamespace(names=["contradiction", "entailment", "neutral"], asked=[])
+
+    def load_dataset(name, config, **settings):
+        state.asked.append((name, config, settings["split"], settings["revision"]))
+        return Streamed(state.names)
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    info = SimpleNamespace(dataset_info=lambda _: SimpleNamespace(sha="abc"))
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: info)
+    return state
+
+
+def test_a_data_set_on_the_hub_says_itself_what_its_labels_mean(hub, tmp_path):
+    examples, report = built("nli", "org/name:en@test", folder=tmp_path)
+    assert examples == TRIPLET
+    assert report["labels"] == [
+        "0 = contradiction, 1 = entailment, 2 = neutral (the data set says so)"
+    ]
+    assert (report["counts"]["empty"], report["counts"]["unlabelled"]) == (2, 1)
+    assert set(hub.asked) == {("org/name", "en", "test", "abc")}
+    assert len(report["source_sha256"][0]) == 64
+
+
+def test_a_data_set_without_names_needs_them(hub, tmp_path):
+    hub.names = None
+    told = said("nli", "org/name", folder=tmp_path)
+    assert told.startswith("org/name:1: the label is the number 0, and org/name does not say")
+    assert built("nli", "org/name", "--labels", "c,e,n", folder=tmp_path)[0] == TRIPLET
+    hub.names = ["entailment", "neutral", "contradiction"]
+    told = said("nli", "org/name", "--labels", "c,e,n", folder=tmp_path)
+    assert "is not the data set's own order, entailment,neutral,contradiction" in told
+
+
+def test_a_data_set_out_of_reach_is_explained(hub, monkeypatch, tmp_path):
+    def fail(*_, **__):
+        raise ValueError("no such split")
+
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", fail)
+    told = said("nli", "org/name@x", folder=tmp_path)
+    assert told.startswith("cannot read the data set 'org/name@x': no such split; check the name")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert "pip install 'contrasent[datasets]'" in said("nli", "org/name", folder=tmp_path)
+    assert hub.asked == []

@@ -1,0 +1,229 @@
+"""What ``data build`` writes: samples, repeats, forms, overlap, and never half a file."""
+
+import csv
+import gzip
+import json
+from collections import Counter
+
+import pytest
+from building import built, write
+from command_line import call, refused, tree, worked
+
+from contrasent.data.build.base import Kind
+from contrasent.data.build.overlap import Overlap, f1
+from contrasent.data.build.write import build
+from contrasent.data.text import open_examples
+from contrasent.errors import DataError
+from contrasent.files import sha256_of
+
+PAIRS = [[f"sentence {k}", f"paraphrase {k}"] for k in range(300)]
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    return write(tmp_path / "pairs.tsv", PAIRS)
+
+
+def sample(source, count, seed, folder):
+    words = ("paraphrases", source, "--sample", count, "--seed", seed)
+    return built(*words, folder=folder)
+
+
+def test_a_sample_has_its_size_and_the_order_of_the_source(pairs, tmp_path):
+    everything = [tuple(row) for row in PAIRS]
+    for count in (1, 7, 299, 300):
+        examples, report = sample(pairs, count, 3, tmp_path)
+        assert len(examples) == count == report["examples"]
+        assert examples == [row for row in everything if row in examples]
+        assert report["counts"]["unsampled"] == 300 - count
+
+
+def test_a_sample_follows_from_its_seed_and_not_from_the_order_of_the_rows(pairs, tmp_path):
+    backwards = write(tmp_path / "backwards.tsv", PAIRS[::-1])
+    first, report = sample(pairs, 50, 1, tmp_path)
+    again, same = sample(pairs, 50, 1, tmp_path)
+    assert (again, same["sha256"]) == (first, report["sha256"])
+    assert sample(backwards, 50, 1, tmp_path)[0] == first[::-1]
+    assert sample(pairs, 50, 2, tmp_path)[0] != first
+    # A smaller sample of the same seed is a part of the larger one.
+    assert set(sample(pairs, 20, 1, tmp_path)[0]) < set(first)
+
+
+def test_every_example_is_equally_likely(tmp_path):
+    rows = [[f"{k // 300} {k}", "x"] for k in range(3000)]
+    examples, _ = sample(write(tmp_path / "many.tsv", rows), 900, 0, tmp_path)
+    tenths = Counter(first.split()[0] for first, _ in examples)
+    # 90 of each tenth, with a standard deviation of 7.5
+    assert len(tenths) == 10
+    assert all(abs(count - 90) < 38 for count in tenths.values())
+
+
+def test_repeats_are_written_once_and_not_sampled_twice(tmp_path):
+    source = write(tmp_path / "f.tsv", [*PAIRS[:5], *PAIRS[:5], ["sentence 0", "other"]])
+    other = write(tmp_path / "g.tsv", PAIRS[:6])
+    examples, report = built("paraphrases", source, other, folder=tmp_path)
+    expected = [*PAIRS[:5], ["sentence 0", "other"], PAIRS[5]]
+    assert [list(example) for example in examples] == expected
+    assert report["counts"]["repeated"] == 10
+    said = refused(
+        *("data", "build", "paraphrases", source, "--sample", 7, "--output", tmp_path / "o.csv")
+    )
+    assert said == (
+        "--sample 7 is more than the 6 different examples there are; "
+        "ask for fewer, or give more sources"
+    )
+
+
+AWKWARD = [['say "x", y', "tab and\u00a0space"], ["comma, here", "émoji 😀"], ["=1", "'"]]
+
+
+@pytest.mark.parametrize("zipped", ["", ".gz"])
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl"])
+def test_every_form_reads_back_as_it_was(tmp_path, kind, zipped):
+    source = write(tmp_path / "f.jsonl", [{"sent0": a, "sent1": b} for a, b in AWKWARD])
+    output = tmp_path / f"made{kind}{zipped}"
+    worked("data", "build", "paraphrases", source, "--output", output)
+    bits = output.read_bytes()
+    examples = open_examples(str(output))
+    assert list(examples) == [(a, b.replace("\u00a0", " ")) for a, b in AWKWARD]
+    assert examples.columns.startswith("sent0 as anchor, sent1 as positive")
+    text = (gzip.decompress(bits) if zipped else bits).decode()
+    assert "\r" not in text
+    assert text.startswith({".csv": "sent0,sent1\n", ".tsv": "sent0\t"}.get(kind, '{"sent0": '))
+    said = json.loads(
+        worked(
+            *("data", "build", "paraphrases", source, "--output", output, "--overwrite", "--json")
+        ).out
+    )
+    assert output.read_bytes() == bits
+    assert said["sha256"] == sha256_of(output)
+
+
+def test_csv_is_quoted_as_the_published_triplets(pairs, tmp_path):
+    worked("data", "build", "paraphrases", pairs, "--output", tmp_path / "o.csv", "--sample", 3)
+    with (tmp_path / "o.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [list(row) for row in rows] == [["sent0", "sent1"]] * 3
+
+
+def counted_f1(first, second):
+    """Twice the shared words over all words, word by word."""
+    left = second.split()
+    shared = 0
+    for word in first.split():
+        if word in left:
+            left.remove(word)
+            shared += 1
+    return 2 * shared / (len(first.split()) + len(second.split()))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("a b c", "b c d e"), ("a a b", "a b b"), ("a", "b"), ("a b", "a b"), ("a a a", "a")],
+)
+def test_overlap_is_f1_between_bags_of_words(first, second):
+    assert f1(first, second) == pytest.approx(counted_f1(first, second))
+    assert f1(second, first) == f1(first, second)
+
+
+def test_overlap_knows_words_by_letters_whatever_their_case():
+    assert f1("A dog, running!", "a DOG running.") == 1
+    assert f1("...", "a") == 0
+    assert f1("...", "!") is None
+    mean = Overlap()
+    assert mean.mean is None
+    for pair in (("a b", "a c"), ("!", "?"), ("a", "a")):
+        mean.add(*pair)
+    assert mean.mean == pytest.approx(0.75)
+
+
+def test_nothing_is_overwritten_unasked(pairs, tmp_path):
+    output = write(tmp_path / "o.csv", "mine")
+    words = ("data", "build", "paraphrases", pairs, "--output")
+    said = refused(*words, output)
+    assert said == f"{output} exists already; name another file, or replace it with --overwrite"
+    assert output.read_text() == "mine"
+    worked(*words, output, "--overwrite")
+    assert len(list(open_examples(str(output)))) == 300
+    assert refused(*words, pairs, "--overwrite") == (
+        f"{pairs} is one of the sources; name another file to write"
+    )
+    (tmp_path / "d.csv").mkdir()
+    assert (
+        refused(*words, tmp_path / "d.csv")
+        == f"{tmp_path / 'd.csv'} is a folder; name a file in it"
+    )
+
+
+@pytest.mark.parametrize("name", ["o.txt", "o", "o.parquet", "o.gz", "o.csv.zip"])
+def test_a_form_that_cannot_be_written_is_refused(pairs, tmp_path, name):
+    said = refused("data", "build", "paraphrases", pairs, "--output", tmp_path / name)
+    assert said == (
+        f"{tmp_path / name}: unknown kind of file to write; end its name in .csv, .tsv, .jsonl, "
+        "each also with .gz"
+    )
+
+
+def test_a_failure_leaves_what_was_there(tmp_path):
+    source = write(tmp_path / "f.tsv", [*PAIRS, ["alone"]])
+    output = write(tmp_path / "o.csv", "mine")
+    before = tree(tmp_path)
+    said = refused("data", "build", "paraphrases", source, "--output", output, "--overwrite")
+    assert said.startswith(f"{source}:301: 1 column, but the first row has 2")
+    assert tree(tmp_path) == before
+
+
+class Fickle(Kind):
+    """Gives fewer examples every time."""
+
+    def __init__(self):
+        super().__init__([])
+        self.left = 3
+
+    def examples(self, _):
+        self.left -= 1
+        yield from [("a", str(number)) for number in range(self.left)]
+
+
+def test_a_source_that_changes_meanwhile_is_noticed(tmp_path):
+    with pytest.raises(DataError, match="changed while being read; run the command again"):
+        build(Fickle(), tmp_path / "o.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_says_what_it_did(tmp_path):
+    rows = [["question1", "question2", "is_duplicate"], ["a b [c]", "a b d", "1"], ["x", "y", "0"]]
+    source = write(tmp_path / "f.tsv", [*rows, rows[1], ["bad"]])
+    output = tmp_path / "o.csv"
+    words = ("data", "build", "duplicates", source, "--output", output, "--skip-unreadable")
+    assert worked(*words).out.splitlines() == [
+        f"source      {source}",
+        "            question1 as first question, question2 as second question, "
+        "is_duplicate as label (by name)",
+        "            labels: 1 = duplicate, 0 = not",
+        "rows        3: 2 duplicate, 1 not",
+        "left out    1 row whose sentences are no duplicates",
+        "            1 repeat",
+        "            1 row that cannot be read, first:",
+        f"            {source}:5: 1 column, but the first row has 3; mend the row, or leave such "
+        "rows out with --skip-unreadable",
+        "written     1 example of 2 sentences each",
+        f"            {output}: sent0, sent1",
+        "overlap     66.7% of the words of anchor and positive (mean F1)",
+        f"sha256      {sha256_of(output)}",
+        "example 1",
+        "  anchor: a b [c]",
+        "  positive: a b d",
+    ]
+
+
+def test_the_output_has_to_be_named(pairs):
+    said = call("data", "build", "paraphrases", pairs)
+    assert said.code == 2
+    assert "Missing option '--output'" in said.err
+
+
+def test_what_is_built_can_be_checked(pairs, tmp_path):
+    output = tmp_path / "new folder" / "o.csv"
+    worked("data", "build", "paraphrases", pairs, "--output", output)
+    assert "examples    300 of 2 sentences each" in worked("data", "check", output).out
