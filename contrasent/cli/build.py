@@ -233,11 +233,11 @@ def _print(built: Built, kind: Kind) -> None:
 
 
 def _facts(built: Built, kind: Kind) -> Iterator[tuple[str, str]]:
-    for number, source in enumerate(built.sources):
-        yield "source", source
-        yield "", built.columns[number]
-        if built.labels:
-            yield "", f"labels: {built.labels[number]}"
+    for source in built.sources:
+        yield "source", source.name
+        yield "", source.columns
+        if source.labels is not None:
+            yield "", f"labels: {source.labels}"
     counts = built.counts
     labels = ", ".join(f"{count:,} {label}" for label, count in sorted(counts.labels.items()))
     yield "rows", f"{counts.rows:,}{f': {labels}' if labels else ''}"
@@ -248,6 +248,7 @@ def _facts(built: Built, kind: Kind) -> Iterator[tuple[str, str]]:
             heading = ""
     for message in counts.messages:
         yield "", message
+    yield "made", built.made
     yield "written", f"{plural(built.examples, 'example')} of {len(built.header)} sentences each"
     yield "", f"{built.output}: {', '.join(built.header)}"
     if built.overlap is not None:

@@ -37,6 +37,7 @@ def nli(tmp_path):
 def test_triplets_are_those_of_the_premises_that_have_both(nli):
     examples, said = nli()
     assert said["header"] == ["sent0", "sent1", "hard_neg"]
+    assert said["made"] == "premise, entailment, contradiction; one of these for each entailment"
     assert [example[:2] for example in examples] == [("p", "e1"), ("p", "e2"), ("p", "e3")]
     assert {example[2] for example in examples} == {"c1", "c2"}
     counts = said["counts"]
@@ -132,7 +133,7 @@ def test_sources_are_read_one_after_the_other_and_premises_joined(tmp_path):
     second = write(tmp_path / "b.jsonl", [AS_ANLI | {"label": "c", "hypothesis": "c"}])
     examples, said = built("nli", first, second, folder=tmp_path)
     assert examples == [("p", "e", "c")]
-    assert said["columns"] == [
+    assert [source["columns"] for source in said["sources"]] == [
         "sentence1 as premise, sentence2 as hypothesis, gold_label as label (by name)",
         "context as premise, hypothesis as hypothesis, label as label (by name)",
     ]
@@ -147,7 +148,7 @@ def test_numbers_mean_what_the_user_says(tmp_path, order, expected):
     examples, said = built("nli", source, "--make", E, "--labels", order, folder=tmp_path)
     assert examples == [("p", expected)]
     assert said["counts"]["unlabelled"] == 1
-    assert f"{0 if expected == 'zero' else 1} = entailment" in said["labels"][0]
+    assert f"{0 if expected == 'zero' else 1} = entailment" in said["sources"][0]["labels"]
 
 
 def test_numbers_are_not_guessed(tmp_path):

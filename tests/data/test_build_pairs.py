@@ -22,7 +22,9 @@ def test_any_two_captions_of_an_image_are_a_pair(tmp_path):
     counts = said["counts"]
     assert (counts["rows"], counts["empty"], counts["repeated"]) == (11, 1, 1)
     assert counts["incomplete"] == 2
-    assert said["columns"] == ["column 0 as image, column 1 as caption (no header)"]
+    (told,) = said["sources"]
+    assert told["columns"] == "column 0 as image, column 1 as caption (no header)"
+    assert told["labels"] is None
 
 
 def test_five_captions_of_each_image_are_ten_pairs_of_each(tmp_path):
@@ -109,7 +111,7 @@ def test_paraphrases_are_pairs_of_a_range_of_scores(tmp_path, words, expected, o
     examples, said = built("paraphrases", source, *words, folder=tmp_path)
     assert "".join(first[0] for first, _ in examples) == expected
     assert (said["counts"]["other"], said["counts"]["identical"]) == (other, 1)
-    assert said["columns"][0].endswith("column 2 as score (no header)")
+    assert said["sources"][0]["columns"].endswith("column 2 as score (no header)")
 
 
 def test_paraphrases_without_scores_are_read(tmp_path):

@@ -34,8 +34,8 @@ def test_columns_are_chosen_by_name_or_by_number(tmp_path, columns, rows):
     source = write(tmp_path / "f.tsv", rows)
     examples, report = built("nli", source, "--columns", columns, folder=tmp_path)
     assert examples == TRIPLET
-    assert "as premise" in report["columns"][0]
-    assert "(chosen by n" in report["columns"][0]
+    assert "as premise" in report["sources"][0]["columns"]
+    assert "(chosen by n" in report["sources"][0]["columns"]
 
 
 def test_parquet_and_gzip_are_read(tmp_path):
@@ -198,12 +198,11 @@ def hub(monkeypatch):
 def test_a_data_set_on_the_hub_says_itself_what_its_labels_mean(hub, tmp_path):
     examples, report = built("nli", "org/name:en@test", folder=tmp_path)
     assert examples == TRIPLET
-    assert report["labels"] == [
-        "0 = contradiction, 1 = entailment, 2 = neutral (the data set says so)"
-    ]
+    (told,) = report["sources"]
+    assert told["labels"] == "0 = contradiction, 1 = entailment, 2 = neutral (the data set says so)"
     assert (report["counts"]["empty"], report["counts"]["unlabelled"]) == (2, 1)
     assert set(hub.asked) == {("org/name", "en", "test", "abc")}
-    assert len(report["source_sha256"][0]) == 64
+    assert len(told["sha256"]) == 64
 
 
 def test_a_data_set_without_names_needs_them(hub, tmp_path):

@@ -207,6 +207,7 @@ def test_the_command_says_what_it_did(tmp_path):
         "            1 row that cannot be read, first:",
         f"            {source}:5: 1 column, but the first row has 3; mend the row, or leave such "
         "rows out with --skip-unreadable",
+        "made        pairs of duplicates",
         "written     1 example of 2 sentences each",
         f"            {output}: sent0, sent1",
         "overlap     66.7% of the words of anchor and positive (mean F1)",

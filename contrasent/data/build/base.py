@@ -40,11 +40,13 @@ class Kind(ABC):
     Attributes:
         sources: where the rows come from.
         header: names of the V sentences: anchor, positive, hard negatives.
+        made: what the examples are, in words.
         said: words for what is left out.
         labels: a line for each source saying what its labels are taken for.
     """
 
     header: tuple[str, ...] = PAIR
+    made: str
     said = Said()
     labels: Sequence[str] = ()
 

@@ -121,11 +121,12 @@ def _asked(
 def _not_found(names: list[str], wanted: Wanted, where: str) -> str:
     missing = wanted.roles[len(_by_name(names, wanted, where))]
     shown = ", ".join(_shortened(name) for name in names[:8])
+    numbers = ",".join(str(number) for number in range(len(wanted.roles)))
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return (
         f"{where}: no column is known as the {missing}; there are {shown}{more}; "
-        f"choose {_all(wanted)} with --columns {_example(wanted)}, "
-        "by name, or by number from 0 if there is no header"
+        f"choose {_all(wanted)} with --columns, in this order: by name, "
+        f"or by number from 0 if there is no header, as --columns {numbers}"
     )
 
 

@@ -78,6 +78,11 @@ class Nli(Kind):
             group="premise",
             incomplete=f"without each of {', '.join((ENTAILMENT, *negatives))}",
         )
+        self.made = (
+            f"premise, {', '.join((ENTAILMENT, *negatives))}; one of these for each {per}"
+            if negatives
+            else f"pairs of premise and hypothesis, labels: {', '.join(_PAIRS[make])}"
+        )
         if len(negatives) == 2:
             self.header = (*TRIPLET[:2], "hard_neg_1", "hard_neg_2")
         elif negatives:

@@ -56,6 +56,7 @@ class Captions(Kind):
     names in two sources are two images.
     """
 
+    made = "pairs of captions of one image"
     said = Said(group="image", incomplete="with fewer than two captions")
 
     def __init__(self, sources: Sequence[Records]) -> None:
@@ -93,6 +94,7 @@ class Captions(Kind):
 class Duplicates(Kind):
     """Questions, or any two sentences, that are said to mean the same (Quora's, MRPC, PAWS)."""
 
+    made = "pairs of duplicates"
     said = Said(other="whose sentences are no duplicates")
 
     def __init__(self, sources: Sequence[Records]) -> None:
@@ -150,6 +152,8 @@ class Paraphrases(Kind):
         if not self._low <= self._high:
             raise ConfigError(f"no score lies between {self._low:g} and {self._high:g}")
         self._scored = not (min_score is None and max_score is None)
+        scores = f" with scores from {self._low:g} to {self._high:g}" if self._scored else ""
+        self.made = f"pairs of sentence and paraphrase{scores}"
         for source in sources:
             if self._scored and source.width < 3:
                 raise ConfigError(

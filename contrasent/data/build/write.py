@@ -10,9 +10,11 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TextIO, cast
 
+from contrasent import __version__
 from contrasent.data.build.base import Example, Kind, draw_key
 from contrasent.data.build.counts import Counts, Reading
 from contrasent.data.build.overlap import Overlap
@@ -28,39 +30,54 @@ _KINDS = (".csv", ".tsv", ".jsonl")
 _SHOWN = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What was read.
+
+    Attributes:
+        name: a file or data set.
+        columns: which columns were understood, and how.
+        labels: what the labels are taken for; None for kinds without labels.
+        sha256: hash of the content.
+    """
+
+    name: str
+    columns: str
+    labels: str | None
+    sha256: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
     """What was written, and from what.
 
     Attributes:
+        made: what the examples are, in words.
         output: the file.
         sha256: of its bytes.
         header: names of the V sentences.
         examples: how many there are.
-        sources: what was read.
-        columns: for each source which columns were understood, and how.
-        labels: for each source what its labels are taken for; empty for kinds without labels.
-        source_sha256: for each source a hash of its content.
+        sources: what was read, in this order.
         counts: what became of the rows.
         overlap: mean lexical overlap of anchor and positive, in [0, 1]; None without words.
         sample: how many examples were asked for; None for all.
         seed: of the sample, and of what else is drawn.
         shown: the first examples.
+        version: of this package.
     """
 
+    made: str
     output: str
     sha256: str
     header: tuple[str, ...]
     examples: int
-    sources: tuple[str, ...]
-    columns: tuple[str, ...]
-    labels: tuple[str, ...]
-    source_sha256: tuple[str, ...]
+    sources: tuple[Source, ...]
     counts: Counts
     overlap: float | None
     sample: int | None
     seed: int
     shown: tuple[Example, ...]
+    version: str = __version__
 
 
 def require_output(output: Path, sources: Sequence[str], overwrite: bool) -> None:
@@ -126,20 +143,23 @@ def build(
                     shown.append(example)
         sha256 = sha256_of(partial)
     return Built(
+        made=kind.made,
         output=str(output),
         sha256=sha256,
         header=kind.header,
         examples=int(written.sum()),
-        sources=tuple(source.source for source in kind.sources),
-        columns=tuple(source.described for source in kind.sources),
-        labels=tuple(kind.labels),
-        source_sha256=tuple(source.sha256 for source in kind.sources),
+        sources=tuple(_sources(kind)),
         counts=counts,
         overlap=overlap.mean,
         sample=sample,
         seed=seed,
         shown=tuple(shown),
     )
+
+
+def _sources(kind: Kind) -> Iterator[Source]:
+    for source, labels in zip_longest(kind.sources, kind.labels):
+        yield Source(source.source, source.described, labels, source.sha256)
 
 
 def _chosen(keys: array[int], sample: int | None, counts: Counts) -> NDArray[np.bool_]:
