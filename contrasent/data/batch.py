@@ -103,6 +103,15 @@ class Batch:
         return torch.tensor(found, device=self.token_ids.device)
 
 
+def joined(batches: Sequence[Batch], views: int = 1) -> Batch:
+    """The sentences of all ``batches``, one batch after the other, as ``views`` views."""
+    offsets = [batches[0].offsets]
+    for batch in batches[1:]:
+        offsets.append(batch.offsets[1:] + offsets[-1][-1])
+    token_ids = torch.cat([batch.token_ids for batch in batches])
+    return Batch(token_ids, torch.cat(offsets), views, max(batch.longest for batch in batches))
+
+
 def pack(sentences: Sequence[Sequence[int] | np.ndarray], views: int = 1) -> Batch:
     """Lay sentences end to end.
 

@@ -18,8 +18,10 @@ from torch.nn import functional as F
 
 from contrasent.data.batch import Batch
 from contrasent.data.tokens import SpecialIds
+from contrasent.errors import ConfigError
 from contrasent.model.generator import Generator
 from contrasent.model.masking import Masked, mask_tokens, require_mask_token
+from contrasent.model.precision import matrix_precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Editing:
     """How sentences are edited.
 
     Attributes:
-        generator: the masked language model that fills the masked places.
+        generator: the masked language model that fills the masked places; None if none are filled.
         special_ids: the special tokens; none is replaced by choice, and none is deleted.
         vocabulary: how many token ids there are.
         rate: share of the ordinary tokens that are masked, inserted or deleted, in (0, 1).
@@ -52,9 +54,10 @@ class Editing:
             tokens which were not masked, or at the masked places only.
         dropout: keep the dropout of the generator on.
         max_tokens: the longest sentence that the models have positions for.
+        precision: of the generator's matrix products, ``fp32`` or ``bf16``.
     """
 
-    generator: Generator
+    generator: Generator | None
     special_ids: SpecialIds
     vocabulary: int
     rate: float
@@ -62,6 +65,16 @@ class Editing:
     positions: Literal["all", "masked"]
     dropout: bool
     max_tokens: int
+    precision: str = "fp32"
+
+    def filled(self, batch: Batch, masked: Masked, positions: Literal["all", "masked"]) -> Tensor:
+        """``(T,)`` int64, the tokens of ``batch`` with what the generator makes of ``masked``."""
+        if self.generator is None:
+            raise ConfigError("masked places are to be filled, but there is no generator")
+        with matrix_precision(self.precision, batch.token_ids.device):
+            return self.generator.fill(
+                batch, masked, pick=self.pick, positions=positions, dropout=self.dropout
+            )
 
 
 def replace(batch: Batch, editing: Editing) -> Edit:
@@ -70,9 +83,7 @@ def replace(batch: Batch, editing: Editing) -> Edit:
     A token that the generator restores is not labelled as edited, whether it was masked or not.
     """
     masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
-    token_ids = editing.generator.fill(
-        batch, masked, pick=editing.pick, positions=editing.positions, dropout=editing.dropout
-    )
+    token_ids = editing.filled(batch, masked, editing.positions)
     replaced = dataclasses.replace(batch, token_ids=token_ids, texts=None, following=None)
     return Edit(replaced, token_ids != batch.token_ids, masked.chosen)
 
@@ -98,9 +109,7 @@ def insert(batch: Batch, editing: Editing) -> Edit:
     masks = batch.token_ids.new_full((len(sentence),), require_mask_token(editing.special_ids))
     masked = Masked(torch.cat([batch.token_ids, masks])[order], order >= tokens)
     longer = Batch(masked.token_ids, batch.offsets + _starts(count), batch.views)
-    token_ids = editing.generator.fill(
-        longer, masked, pick=editing.pick, positions="masked", dropout=editing.dropout
-    )
+    token_ids = editing.filled(longer, masked, "masked")
     return Edit(dataclasses.replace(longer, token_ids=token_ids), masked.chosen, masked.chosen)
 
 

@@ -13,7 +13,7 @@ from contrasent.errors import pick
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.base import Objective, Start
 
-_NOT_OBJECTIVES = {"base"}
+_NOT_OBJECTIVES = {"base", "parts"}
 
 
 def available() -> list[str]:
@@ -28,6 +28,7 @@ def build(
     width: int,
     data_views: int,
     encoder: SentenceEncoder | None = None,
+    precision: str = "fp32",
 ) -> Objective:
     """Make the objective ``name``.
 
@@ -38,13 +39,14 @@ def build(
         data_views: how many sentences each example of the training data has.
         encoder: the encoder before the first step, for objectives that start from copies of its
             parts.
+        precision: of the matrix products of its own transformers, ``fp32`` or ``bf16``.
 
     Raises:
         ConfigError: no such objective, a setting it does not have or cannot take, or data that
             has too few sentences in each example.
     """
     config = config_of(name, settings)
-    objective: Objective = _module(name).build(config, Start(width, data_views, encoder))
+    objective: Objective = _module(name).build(config, Start(width, data_views, encoder, precision))
     return objective
 
 

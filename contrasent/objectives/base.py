@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -35,11 +37,13 @@ class Start:
         data_views: how many sentences each example of the training data has.
         encoder: the encoder before the first step, to copy modules from and not to keep; None
             where no text is encoded.
+        precision: of the matrix products of transformers, ``fp32`` or ``bf16``.
     """
 
     width: int
     data_views: int
     encoder: SentenceEncoder | None = None
+    precision: str = "fp32"
 
 
 class Objective(nn.Module, ABC):
@@ -81,3 +85,13 @@ class Objective(nn.Module, ABC):
         Returns:
             Weighted scalar terms whose sum is minimised.
         """
+
+    def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
+        """Write what the training is for, replacing ``folder``: the encoder, unless told otherwise.
+
+        Args:
+            encoder: the trained one.
+            folder: where.
+            info: kept beside it.
+        """
+        encoder.save(folder, info)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +24,10 @@ from contrasent.evaluate.tasks import STS, task_names
 from contrasent.model import checkpoint
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
+from contrasent.model.precision import resolve_precision
 from contrasent.objectives.base import Objective
+from contrasent.train.embedding import refuse_other_ways
+from contrasent.train.filled_view import FilledView
 from contrasent.train.gradcache import refuse_uncacheable
 from contrasent.train.log import reading_progress
 
@@ -38,8 +42,10 @@ class Parts:
 
     Attributes:
         encoder: the start, with new weights where the recipe asks for a new head.
+        twin: a copy of it, for all views but the first; None if one encoder embeds all.
         objective: with its own new weights.
         loader: the batches.
+        filled: makes the view ``mlm`` of a batch; None if the view is another.
         steps: updates in all.
         dev: the task that selects ``best``; None without one.
         final: the tasks scored before and after; None without.
@@ -47,8 +53,10 @@ class Parts:
     """
 
     encoder: SentenceEncoder
+    twin: SentenceEncoder | None
     objective: Objective
     loader: Loader
+    filled: FilledView | None
     steps: int
     dev: StsTasks | None
     final: StsTasks | None
@@ -89,15 +97,19 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     if recipe.encoder.head == "mlp" and encoder.head is None:
         encoder.head = MlpHead(encoder.backbone.width)
     encoder.to(device)
+    encoder.backbone.checkpoint_layers = recipe.train.gradient_checkpointing
     settings = dict(recipe.objective)
+    precision = resolve_precision(recipe.train.precision, device)
+    filled = FilledView.of(recipe.view, encoder, device, precision)
     objective = objectives.build(
         str(settings.pop("name")),
         settings,
         width=encoder.width,
         data_views=examples.views,
         encoder=encoder,
+        precision=precision,
     ).to(device)
-    encoder.backbone.checkpoint_layers = recipe.train.gradient_checkpointing
+    refuse_other_ways(recipe, objective, examples.views)
     if recipe.train.gradcache_chunk is not None:
         refuse_uncacheable(encoder, objective)
     if recipe.data.max_tokens > encoder.max_tokens:
@@ -139,7 +151,8 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         "examples": len(views.source),
         **views.origin,
     }
-    return Parts(encoder, objective, loader, steps, dev, final, data)
+    twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
+    return Parts(encoder, twin, objective, loader, filled, steps, dev, final, data)
 
 
 def start_encoder(settings: EncoderSettings) -> SentenceEncoder:

@@ -1,0 +1,251 @@
+"""DiffCSE (Chuang et al. 2022, arXiv:2204.10298): SimCSE, and the difference to an edited sentence.
+
+The contrastive term makes embeddings insensitive to dropout. The other one makes them sensitive
+to words: a discriminator that knows only the embedding of a sentence has to find the tokens that a
+masked language model has replaced in it. Where the authors' code and their text differ there is a
+setting with both values; docs/fidelity.md explains them.
+
+Shapes: B examples, V views of each, S = V * B sentences, D embedding width.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+from torch import Tensor, nn
+from typing_extensions import override
+
+from contrasent.config import settings
+from contrasent.data.batch import Batch, joined
+from contrasent.errors import ConfigError
+from contrasent.functional import info_nce
+from contrasent.model.conditional import Conditional
+from contrasent.model.edits import Editing
+from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.generator import Generator
+from contrasent.model.heads import head_named
+from contrasent.model.masked_lm import MaskedLm
+from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.parts.difference import (
+    OPERATIONS,
+    CorrectedTokens,
+    Difference,
+    MaskedTokens,
+    ReplacedTokens,
+)
+from contrasent.objectives.parts.duplicates import duplicates
+
+
+@settings
+class Config:
+    """Settings of the DiffCSE objective; the tables are those of its paper."""
+
+    temperature: PositiveFloat = 0.05
+    """tau of the contrastive term; the cosine is divided by it."""
+
+    contrast: bool = True
+    """Whether there is a contrastive term (Table 3, "w/o contrastive loss")."""
+
+    projector: Literal["batchnorm", "mlp", "none"] = "batchnorm"
+    """Head that is trained and then dropped (Table 5): two linear layers with batch normalisation,
+    SimCSE's Linear+Tanh, or none."""
+
+    exclude_duplicates: bool = True
+    """Leave candidates with the text of the anchor or of its positive out of the negatives."""
+
+    task: Literal["rtd", "cmlm", "corrective"] = "rtd"
+    """What the conditional network does (Table 3): find replaced tokens, predict masked ones, or
+    correct replaced ones."""
+
+    rtd_weight: NonNegativeFloat = 0.005
+    """lambda, the weight of that task (Table 8); at 0 nothing of it is computed."""
+
+    copy_weight: NonNegativeFloat = 50.0
+    """Of the copy decisions beside the corrections in task corrective (COCO-LM's 50)."""
+
+    rtd_embedding: Literal["projected", "pooled"] = "projected"
+    """What the conditional network knows of a sentence: its embedding behind the projector, as in
+    the authors' code by default, or in front of it."""
+
+    rtd_reduction: Literal["mean", "sum"] = "mean"
+    """Over the tokens of a batch: mean as in the authors' code, for which rtd_weight is meant, or
+    the sum of the paper's formula."""
+
+    rtd_padding: Literal["ignored", "as_reference"] = "ignored"
+    """as_reference divides by the number of tokens that a padded batch has, as the authors' mean
+    does, so that the term gets smaller the more the lengths differ."""
+
+    generator: str | None = None
+    """The masked language model that edits (Table 6): a folder or Hugging Face id with the
+    encoder's vocabulary; null takes the encoder's own checkpoint."""
+
+    generator_dropout: bool = False
+    """Whether its dropout is on, as it is by accident in the authors' code."""
+
+    mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Share of the tokens that are masked, inserted or deleted (Table 7)."""
+
+    edit: Literal["argmax", "sample"] = "sample"
+    """How the generator fills a masked place: with its likeliest token, as the authors' code does,
+    or with a draw from its distribution, as the paper says."""
+
+    edit_positions: Literal["all", "masked"] = "masked"
+    """Where a replacement takes the generator's token: everywhere, so that tokens which were not
+    masked may change as well, as in the authors' code, or where tokens were masked."""
+
+    edit_operation: Literal["replace", "insert", "delete", "all"] = "replace"
+    """What an edit does (Table 4)."""
+
+    edit_source: Literal["same", "next", "both"] = "same"
+    """Which sentence is edited (Table 3): the embedded one, the next in its document, or each."""
+
+    edit_role: Literal["difference", "positives", "negatives"] = "difference"
+    """What edits are for: to be told from the original, or to be further positives or negatives of
+    the contrastive term (Table 15)."""
+
+
+class DiffCSE(Objective):
+    """A contrastive term on dropout views, and a task on an edit that the embedding helps with."""
+
+    reads_tokens = True
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        _refuse_at_odds(config)
+        self.config = config
+        self.views = max(2, start.data_views)
+        self.following = config.edit_source != "same"
+        self.projector = head_named(config.projector, start.width)
+        every = config.edit_operation == "all"
+        self._operations = list(OPERATIONS) if every else [config.edit_operation]
+        self._editing: Editing | None = None
+        self.difference: Difference | None = None
+        if config.edit_role != "difference":
+            self._editing = _editing(config, start)
+        elif config.rtd_weight:
+            self.difference = self._task(start)
+
+    @override
+    def prepare(self, batch: Batch) -> Batch:
+        if self._editing is None:
+            return batch
+        anchors = batch.view(0)
+        edits = [OPERATIONS[name](anchors, self._editing).batch for name in self._operations]
+        return joined([batch, *edits], batch.views + len(edits))
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        projected = self.projector(encoded.pooled)
+        terms = Terms(
+            {"contrast": self._contrast(projected, batch)} if self.config.contrast else {}
+        )
+        if self.difference is not None:
+            chosen = projected if self.config.rtd_embedding == "projected" else encoded.pooled
+            found = self.difference(*self._sources(chosen.flatten(0, 1), batch))
+            factors = {"copy": self.config.copy_weight}
+            for name, term in found.items():
+                terms[name] = self.config.rtd_weight * factors.get(name, 1.0) * term
+            terms.measures.update(found.measures)
+        return terms
+
+    def _contrast(self, projected: Tensor, batch: Batch) -> Tensor:
+        """SimCSE's term; with edits as positives, the mean over the positives of each anchor."""
+        anchor, *others = projected
+        kept = self.views - 1
+        groups = [others]
+        if self.config.edit_role == "positives":
+            groups = [others[:kept], *([edit] for edit in others[kept:])]
+        excluded: list[Tensor | None] = [None] * len(groups)
+        if self.config.exclude_duplicates:
+            sizes = [len(group) * len(anchor) for group in groups]
+            excluded = list(duplicates(batch).split(sizes, dim=1))
+        losses = [
+            info_nce(anchor, torch.cat(group), self.config.temperature, excluded=left_out)
+            for group, left_out in zip(groups, excluded, strict=True)
+        ]
+        return torch.stack(losses).mean()
+
+    def _sources(self, embeddings: Tensor, batch: Batch) -> tuple[Batch, Tensor]:
+        """The sentences that are edited, and the embedding that goes with each."""
+        sources = [] if self.config.edit_source == "next" else [batch]
+        if self.config.edit_source != "same":
+            sources.append(joined([_following(batch)] * batch.views))
+        return joined(sources), embeddings.repeat(len(sources), 1)
+
+    def _task(self, start: Start) -> Difference:
+        config, encoder, heads = self.config, _encoder(start), nn.ModuleDict()
+        if config.task == "rtd":
+            heads.update({name: nn.Linear(start.width, 2) for name in self._operations})
+        else:
+            heads["vocabulary"] = copy.deepcopy(MaskedLm.load(encoder.name).head)
+        if config.task == "corrective":
+            heads["copy"] = nn.Linear(start.width, 1)
+        conditional = Conditional(encoder.backbone, start.width, heads, start.precision)
+        editing = _editing(config, start)
+        if config.task == "cmlm":
+            return MaskedTokens(conditional, editing)
+        if config.task == "corrective":
+            return CorrectedTokens(conditional, editing)
+        return ReplacedTokens(
+            conditional, editing, self._operations, config.rtd_reduction, config.rtd_padding
+        )
+
+
+def _encoder(start: Start) -> SentenceEncoder:
+    if start.encoder is None:
+        raise ConfigError("objective diffcse reads tokens, so it is built for an encoder")
+    return start.encoder
+
+
+def _editing(config: Config, start: Start) -> Editing:
+    encoder = _encoder(start)
+    tokenizer = encoder.tokenizer
+    fills = config.edit_operation != "delete" and config.task != "cmlm"
+    return Editing(
+        generator=Generator.load(config.generator or encoder.name, tokenizer) if fills else None,
+        special_ids=tokenizer.special_ids,
+        vocabulary=tokenizer.vocabulary,
+        rate=config.mask_rate,
+        pick=config.edit,
+        positions=config.edit_positions,
+        dropout=config.generator_dropout,
+        max_tokens=encoder.max_tokens,
+        precision=start.precision,
+    )
+
+
+def _following(batch: Batch) -> Batch:
+    if batch.following is None:
+        raise ConfigError("objective.edit_source needs data with documents, and batches with them")
+    return batch.following
+
+
+def _refuse_at_odds(config: Config) -> None:
+    """Refuse settings of which one would do nothing.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    as_views = config.edit_role != "difference"
+    if not config.contrast and (as_views or not config.rtd_weight):
+        raise ConfigError(
+            f"objective.contrast is false, but with objective.edit_role {config.edit_role!r} and "
+            f"objective.rtd_weight {config.rtd_weight:g} there is no other term; keep the "
+            "contrastive one, or take edit_role difference and a weight above 0"
+        )
+    if as_views and config.edit_source != "same":
+        raise ConfigError(
+            f"objective.edit_role {config.edit_role!r} embeds edits of the sentence itself, so "
+            f"objective.edit_source must be same, not {config.edit_source!r}"
+        )
+    if config.task != "rtd" and config.edit_operation != "replace":
+        raise ConfigError(
+            f"objective.task {config.task!r} predicts tokens that were masked, so "
+            f"objective.edit_operation must be replace, not {config.edit_operation!r}"
+        )
+
+
+build = DiffCSE

@@ -1,0 +1,1 @@
+"""What several objectives, or one large one, are made of; no objectives themselves."""
