@@ -120,6 +120,9 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         f"{plural(report.skipped, 'row')} with an empty sentence, "
         f"{plural(report.blank, 'blank line')}",
     )
+    if report.documents is not None and (length := report.document_sentences):
+        sizes = f"{length.minimum:,} to {length.maximum:,} sentences, {length.mean:.1f} in the mean"
+        yield "documents", f"{report.documents:,} of {sizes}"
     yield "unreadable", plural(report.unreadable.count, "row")
     for message in report.unreadable.first:
         yield "", message

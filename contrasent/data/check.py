@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from contrasent.data.documents import document_lengths, has_lines
 from contrasent.data.examples import Examples, portions
 from contrasent.data.store import TokenSource
 from contrasent.data.text import open_examples
@@ -59,6 +60,8 @@ class Report:
         examples: rows that training would use.
         skipped: rows with an empty sentence, which training leaves out.
         blank: blank lines, which training leaves out.
+        documents: parts of a ``.txt`` with blank lines between them; None if there are not two.
+        document_sentences: how many sentences they have.
         unreadable: rows at which training would stop; ``first`` holds the messages.
         repeated: examples whose first sentence an earlier example has, letter by letter.
         identical: examples whose anchor is its positive; None if there is no positive.
@@ -79,6 +82,8 @@ class Report:
     examples: int
     skipped: int
     blank: int
+    documents: int | None
+    document_sentences: Lengths | None
     unreadable: Finding
     repeated: int
     identical: Finding | None
@@ -138,6 +143,7 @@ def check(
         if tokenizer is not None:
             ids, _ = tokenizer.ids(portion, None)
             tokens.add([len(row) for row in ids])
+    documents = _documents(examples)
     return Report(
         source=source,
         columns=examples.columns,
@@ -146,6 +152,8 @@ def check(
         examples=survey.examples,
         skipped=examples.skipped,
         blank=examples.blank,
+        documents=None if documents is None else documents.total(),
+        document_sentences=None if documents is None else _lengths(documents),
         unreadable=survey.unreadable.finding(),
         repeated=survey.repeated(),
         identical=survey.identical.finding() if examples.views > 1 else None,
@@ -158,6 +166,14 @@ def check(
         cut=None if tokenizer is None else tokens.above(max_tokens),
         shown=tuple(survey.shown),
     )
+
+
+def _documents(examples: Examples) -> Counter[int] | None:
+    """How often documents have a number of sentences; None without two documents."""
+    if not (has_lines(examples) and examples.blank):
+        return None
+    counts = Counter(document_lengths(examples, lambda _: None).tolist())
+    return counts if counts.total() > 1 else None
 
 
 @dataclass(slots=True)

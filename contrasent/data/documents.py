@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 
@@ -39,6 +40,11 @@ class Documents:
         return numbers[numbers + 1 < self.ends]
 
 
+def has_lines(examples: Examples) -> TypeGuard[TableExamples]:
+    """Whether blank lines between ``examples`` would tell documents apart."""
+    return isinstance(examples, TableExamples) and examples.is_lines
+
+
 def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
     """``(documents,)`` int64: sentences of each document, in the order of the file.
 
@@ -51,7 +57,7 @@ def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
     Raises:
         DataError: ``examples`` come from something else than lines of text.
     """
-    if not (isinstance(examples, TableExamples) and examples.is_lines):
+    if not has_lines(examples):
         raise DataError(f"{examples.source} is no text in documents; {_NEEDED}")
     lengths, current = [], 0
     for _, (line,) in line_rows(examples.path, trouble):

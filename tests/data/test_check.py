@@ -96,6 +96,20 @@ def test_what_is_left_out_is_counted(write):
     assert report.columns == "text as the sentence (by name; ignored: id)"
 
 
+def test_documents_are_counted_where_blank_lines_separate_them(write):
+    report = check(write("f.txt", "\na\nb\n \n\nc\n\nd\ne\nf\n\n"))
+    assert report.documents == 3
+    length = report.document_sentences
+    assert (length.minimum, length.median, length.mean, length.maximum) == (1, 2, 2, 3)
+    for text in ("a\nb\n", "\na\nb\n\n"):
+        report = check(write("f.txt", text))
+        assert report.documents is report.document_sentences is None
+    table = check(write("f.csv", "a,b\n\nc,d\n"))
+    assert (table.blank, table.documents) == (1, None)
+    damaged = check(write("f.txt", b"a\n\nb\n\xff\n\nc\n"))
+    assert (damaged.documents, damaged.document_sentences.maximum) == (3, 1)
+
+
 def test_unreadable_rows_are_told_and_the_rest_is_checked(write):
     rows = b"a,b\n" + b"c\n" * 5 + b"d,\xff\n" + b"e,f\n" * 4
     report = check(write("f.csv", rows))

@@ -1,0 +1,104 @@
+import gzip
+
+import numpy as np
+import pytest
+
+from contrasent.data.documents import (
+    Documents,
+    document_lengths,
+    documents_of,
+    require_documents,
+)
+from contrasent.data.store import tokenize
+from contrasent.data.text import open_examples
+from contrasent.errors import DataError
+
+
+class Letters:
+    """A tokenizer without special tokens: one id per letter, and none for an x."""
+
+    vocabulary, fingerprint = 128, "letters"
+
+    def ids(self, texts, max_tokens):
+        ids = [[ord(letter) for letter in text if letter != "x"] for text in texts]
+        return [np.array(row[:max_tokens], dtype=np.int32) for row in ids], 0
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(text, name="text.txt"):
+        path = tmp_path / name
+        open_file = gzip.open if name.endswith(".gz") else open
+        with open_file(path, "wt", encoding="utf-8", newline="") as file:
+            file.write(text)
+        return open_examples(str(path))
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("a\nb\n\nc\n", [2, 1]),
+        ("\n\na\nb\n \t\n\n\nc\n\n", [2, 1]),
+        ("\ufeff\na\r\n\r\nb\r\nc", [1, 2]),
+        ("a\nb\nc\n", [3]),
+    ],
+)
+@pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])
+def test_blank_lines_separate_documents(text, lengths, name, write):
+    assert document_lengths(write(text, name)).tolist() == lengths
+
+
+def test_documents_are_those_of_the_sentences_with_a_token(write, tmp_path):
+    random = np.random.default_rng(0)
+    lines = random.choice(["a", "b", "x", ""], 200, p=[0.4, 0.2, 0.2, 0.2]).tolist()
+    examples = write("\n".join(lines))
+    store = tokenize(examples, Letters(), None, tmp_path / "cache")
+    documents = documents_of(document_lengths(examples), store)
+
+    expected, document = [], 0
+    for line in lines:
+        document += line == ""
+        if line in ("a", "b"):
+            expected.append(document)
+    ends = [max(k for k, it in enumerate(expected) if it == own) + 1 for own in expected]
+    assert documents.ends.tolist() == ends
+    assert documents.count == len(set(expected))
+    following = [k for k in range(len(ends) - 1) if expected[k] == expected[k + 1]]
+    assert documents.with_next().tolist() == following
+    assert documents.ends.dtype == documents.with_next().dtype == np.int64
+
+
+def test_the_last_sentence_of_a_document_has_no_next():
+    assert Documents(np.array([2, 2, 3, 6, 6, 6])).with_next().tolist() == [0, 3, 4]
+
+
+NEEDED = (
+    r"; give a \.txt \(or \.txt\.gz\) with the sentences of each document in order, one per line, "
+    r"and a blank line between documents$"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (
+            "a\nb\nc\n\n",
+            "text.txt",
+            r"^the view: .*text\.txt has no blank line between its 3 sentences, so nothing tells "
+            "a shuffled file from a document",
+        ),
+        (
+            "a\n\nb\nc\n\nd\n",
+            "text.txt",
+            r"^the view: of the 4 sentences of .*text\.txt only 1 have another after them in "
+            "their document",
+        ),
+        ("a,b\n\nc,d\n", "text.csv", r"^the view: .*text\.csv is no text in documents"),
+        ('{"text": "a"}\n', "text.jsonl", r"^the view: .*text\.jsonl is no text in documents"),
+    ],
+)
+def test_what_has_no_documents_is_refused(text, name, said, write):
+    with pytest.raises(DataError, match=said + NEEDED):
+        require_documents(write(text, name), "the view")

@@ -1,0 +1,372 @@
+from collections import Counter
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tiny_tokenizers import bert_folder, roberta_folder
+
+from contrasent.config import ViewSettings
+from contrasent.data import synonyms, views
+from contrasent.data.loader import Loader
+from contrasent.data.tokens import Tokenizer
+from contrasent.data.view_sources import Draws
+from contrasent.data.views import check_view, open_views, share_of
+from contrasent.errors import ConfigError, DataError
+
+WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
+EDITS = [
+    {"name": "crop", "share": 0.3},
+    {"name": "delete_words", "share": 0.3},
+    {"name": "delete_one_word"},
+    {"name": "synonym"},
+    {"name": "synonym", "share": 0.5},
+]
+NEXT = [{"name": "next_sentence"}, {"name": "next_3_sentences"}]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def wordnet(monkeypatch):
+    """In the place of WordNet: a cat is an e or cats."""
+    found = SimpleNamespace(version="3.0", synonyms={"cat": ("e", "cats")}.get)
+    monkeypatch.setattr(views, "WordNet", lambda: found)
+
+
+@pytest.fixture(params=["bert", "roberta"])
+def tokenizer(request, tmp_path):
+    make = {"bert": bert_folder, "roberta": roberta_folder}[request.param]
+    return Tokenizer.load(make(tmp_path / request.param))
+
+
+def sentences_of(seed, count, at_most=9):
+    random = np.random.default_rng(seed)
+    return [" ".join(random.choice(WORDS, random.integers(2, at_most))) for _ in range(count)]
+
+
+def rows(packed):
+    token_ids, offsets = packed
+    return [token_ids[a:b].tolist() for a, b in pairwise(offsets.tolist())]
+
+
+def ids(tokenizer, text, max_tokens=32):
+    return tokenizer.ids([text], max_tokens)[0][0].tolist()
+
+
+def source_of(settings, examples, tokenizer, **more):
+    given = {"views": 2, **more}
+    return open_views(ViewSettings(**settings), examples, tokenizer, 32, **given).source
+
+
+def ways(settings, text):
+    """Every text that an edit can make of a sentence."""
+    words, share = text.split(), settings.get("share")
+    if settings["name"] == "synonym":
+        return synonym_ways(words, 1 if share is None else share * len(words))
+    count = 1 if share is None else share * len(words)
+    kept = {max(1, len(words) - int(count)), max(1, len(words) - int(count) - (count % 1 > 0))}
+    if settings["name"] == "crop":
+        found = [words[k : k + n] for n in kept for k in range(len(words) - n + 1)]
+    else:
+        masks = (f"{mask:0{len(words)}b}" for mask in range(2 ** len(words)))
+        chosen = (mask for mask in masks if mask.count("1") in kept)
+        found = [[w for w, bit in zip(words, mask, strict=True) if bit == "1"] for mask in chosen]
+    return {" ".join(it) for it in found}
+
+
+def synonym_ways(words, count):
+    places = [place for place, word in enumerate(words) if word == "cat"]
+    counts = {min(len(places), int(count)), min(len(places), int(count) + (count % 1 > 0))}
+    found = {tuple(words)} if 0 in counts else set()
+    reached = {tuple(words)}
+    for number in range(1, max(counts) + 1):
+        reached = {
+            (*it[:place], drawn, *it[place + 1 :])
+            for it in reached
+            for place in places
+            if it[place] == "cat"
+            for drawn in ("e", "cats")
+        }
+        found |= reached if number in counts else set()
+    return {" ".join(it) for it in found}
+
+
+@pytest.mark.parametrize("settings", EDITS, ids=str)
+@pytest.mark.parametrize("sides", ["positive", "both"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_an_edited_view_is_the_tokens_of_the_edited_text(settings, sides, count, tokenizer, opened):
+    texts = sentences_of(0, 12)
+    source = source_of({**settings, "sides": sides}, opened(texts, "t.txt"), tokenizer, views=count)
+    examples, seen = np.array([7, 0, 11, 7]), set()
+    for epoch in range(40):
+        found = rows(source.gather(examples, Draws(3, epoch)))
+        assert len(found) == count * len(examples)
+        for place, row in enumerate(found):
+            view, example = divmod(place, len(examples))
+            text = texts[examples[example]]
+            allowed = {text} if view == 0 and sides == "positive" else ways(settings, text)
+            assert row in [ids(tokenizer, it) for it in allowed]
+            seen.add((view, example, tuple(row)))
+        assert found[:: len(examples)] == found[3 :: len(examples)]  # the same example twice
+    for view in range(count):
+        results = Counter(example for v, example, _ in seen if v == view)
+        assert (max(results.values()) > 1) == (view > 0 or sides == "both")
+
+
+@pytest.mark.parametrize("settings", [*EDITS, *NEXT], ids=str)
+def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(settings, bert, opened):
+    texts = sentences_of(1, 30)
+    texts[10:10], texts[25:25] = [""], [""]
+    examples = opened(texts, "t.txt")
+    source, again = source_of(settings, examples, bert), source_of(settings, examples, bert)
+    count = len(source)
+    together = rows(source.gather(np.arange(count), Draws(5, 2)))
+    for example in reversed(range(count)):
+        alone = rows(again.gather(np.array([example]), Draws(5, 2)))
+        assert alone == together[example::count]
+    if settings["name"] != "next_sentence":
+        others = [rows(source.gather(np.arange(count), Draws(*it))) for it in [(5, 3), (6, 2)]]
+        assert together[:count] == others[0][:count] == others[1][:count]
+        assert together != others[0] != others[1] != together
+
+
+@pytest.mark.parametrize("settings", [*EDITS, *NEXT], ids=str)
+def test_batches_are_those_of_a_loader_that_starts_later(settings, bert, opened):
+    texts = sentences_of(2, 40)
+    texts[20:20] = [""]
+    source = source_of(settings, opened(texts, "t.txt"), bert)
+    straight = list(Loader(source, batch_size=8, seed=3).stream(0, 14))
+    for first in (1, 5, 9):
+        loader = Loader(source, batch_size=8, seed=3)
+        for resumed, batch in zip(loader.stream(first, 14), straight[first:], strict=True):
+            assert resumed.token_ids.equal(batch.token_ids)
+            assert resumed.offsets.equal(batch.offsets)
+
+
+def test_a_copy_that_is_not_changed_is_the_sentence_letter_by_letter(opened, tmp_path):
+    tokenizer = Tokenizer.load(roberta_folder(tmp_path / "roberta"))
+    text = "a  b   cat"
+    source = source_of({"name": "crop", "share": 0.001}, opened([text] * 3, "t.txt"), tokenizer)
+    anchor, positive = rows(source.gather(np.array([1]), Draws(0, 0)))
+    assert anchor == positive == ids(tokenizer, text) != ids(tokenizer, "a b cat")
+
+
+def test_a_copy_without_a_token_is_the_sentence_itself(opened):
+    class Letters:
+        vocabulary, fingerprint = 1 << 17, "letters"
+
+        def ids(self, texts, _):
+            ids = [[ord(letter) for letter in text if letter != "x"] for text in texts]
+            return [np.array(row, dtype=np.int32) for row in ids], 0
+
+    source = source_of({"name": "delete_one_word"}, opened(["x", "x a", "x b"], "t.txt"), Letters())
+    found = {str(rows(source.gather(np.array([0]), Draws(0, epoch)))) for epoch in range(30)}
+    a, space = ord("a"), ord(" ")
+    assert found == {f"[[{space}, {a}], [{space}, {a}]]", f"[[{space}, {a}], [{a}]]"}
+
+
+DOCUMENTS = [["a", "b", "c", "d", "e"], ["a b"], ["cat", "cats"], ["c c", "d d", "e e", "a a"]]
+
+
+@pytest.fixture
+def documents(opened):
+    """Sentences of ``DOCUMENTS``, in order, with a blank line between documents."""
+    text = [line for document in DOCUMENTS for line in (*document, "")]
+    return opened(text, "documents.txt")
+
+
+@pytest.mark.parametrize(("settings", "reach"), [(NEXT[0], 1), (NEXT[1], 3)], ids=str)
+def test_a_positive_follows_in_the_same_document(settings, reach, bert, documents):
+    source = source_of(settings, documents, bert, views=3)
+    anchors = [it for document in DOCUMENTS for it in document[:-1]]
+    assert len(source) == len(anchors) == 8
+    seen = {}
+    for epoch in range(60):
+        found = rows(source.gather(np.arange(8), Draws(0, epoch)))
+        assert found[:8] == [ids(bert, text) for text in anchors]
+        for place, row in enumerate(found[8:]):
+            seen.setdefault(anchors[place % 8], set()).add(tuple(row))
+    for document in DOCUMENTS:
+        for place, text in enumerate(document[:-1]):
+            after = document[place + 1 : place + 1 + reach]
+            assert seen[text] == {tuple(ids(bert, it)) for it in after}
+    assert source.following(np.arange(8)) is None
+
+
+@pytest.mark.parametrize("settings", [{}, NEXT[1], EDITS[0]], ids=str)
+def test_the_sentence_after_each_anchor_is_given_when_asked_for(settings, bert, documents):
+    opened_views = open_views(
+        ViewSettings(**settings), documents, bert, 32, views=2, following=True
+    )
+    assert opened_views.described.endswith("; beside it, the next sentence of its document")
+    assert opened_views.origin == {"documents": 4}
+    loader = Loader(opened_views.source, batch_size=4, seed=1)
+    after = {
+        tuple(ids(bert, a)): ids(bert, b) for document in DOCUMENTS for a, b in pairwise(document)
+    }
+    for batch in loader.stream(0, 6):
+        anchors = rows((batch.view(0).token_ids.numpy(), batch.view(0).offsets.numpy()))
+        following = batch.following
+        assert following.views == 1
+        found = rows((following.token_ids.numpy(), following.offsets.numpy()))
+        assert found == [after[tuple(anchor)] for anchor in anchors]
+
+
+@pytest.mark.parametrize(
+    ("settings", "following", "said"),
+    [
+        (NEXT[0], False, "^view.name next_sentence takes a sentence's positive from those after"),
+        (NEXT[1], False, "^view.name next_3_sentences takes a sentence's positive from those af"),
+        ({}, True, "^the objective needs the sentence after each anchor: .*no blank line between"),
+    ],
+)
+def test_text_without_documents_is_refused_before_it_is_tokenised(
+    settings, following, said, bert, opened, tmp_path
+):
+    examples = opened(["a", "b", "c"], "t.txt")
+    with pytest.raises(DataError, match=said):
+        open_views(ViewSettings(**settings), examples, bert, 32, views=2, following=following)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_text_without_spaces_has_no_words_to_edit(bert, opened):
+    with pytest.raises(
+        DataError,
+        match=r"view.name crop edits words between white space, but none of the first 2 sentences "
+        r"of .*t\.txt has two; put spaces between its words, or choose view.name dropout",
+    ):
+        open_views(ViewSettings(name="crop"), opened(["日本", "a"], "t.txt"), bert, 32, views=2)
+
+
+@pytest.mark.parametrize("name", ["mlm", "dropout"])
+def test_what_is_made_later_is_the_sentence_itself_here(name, bert, opened):
+    settings = {"name": name, "generator": "g" if name == "mlm" else None}
+    source = source_of(settings, opened(["a b", "c"], "t.txt"), bert)
+    found = rows(source.gather(np.array([1, 0]), Draws(0, 0)))
+    assert found == [ids(bert, "c"), ids(bert, "a b")] * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "views_", "described"),
+    [
+        ({}, 2, "the same sentence 2 times, each with its own dropout"),
+        ({"fixed_dropout": True}, 2, "the same sentence 2 times, all with the same dropout"),
+        ({"name": "crop", "share": 0.2}, 2, "a sentence and the same without 20% of its words, t"),
+        ({"name": "delete_words"}, 2, "a sentence and the same without 10% of its words"),
+        ({"name": "delete_one_word"}, 2, "a sentence and the same without one of its words"),
+        (
+            {"name": "delete_one_word", "sides": "both"},
+            3,
+            "the same sentence 3 times, each time without one of its words",
+        ),
+        ({"name": "synonym"}, 2, "a sentence and the same with synonyms for one of its words"),
+        (
+            {"name": "mlm", "generator": "g"},
+            2,
+            "a sentence and the same with 15% of its tokens replaced by g",
+        ),
+        ({"name": "next_sentence"}, 2, "a sentence and the next one of its document"),
+        ({"name": "next_3_sentences"}, 2, "a sentence and one of the next 3 of its document"),
+    ],
+    ids=str,
+)
+def test_an_example_is_described(settings, views_, described, bert, documents):
+    found = open_views(ViewSettings(**settings), documents, bert, 32, views=views_)
+    assert found.described.startswith(described)
+    wordnet = {"wordnet": "3.0"} if settings.get("name") == "synonym" else {}
+    following = {"documents": 4} if settings.get("name", "").startswith("next") else {}
+    assert found.origin == {**wordnet, **following}
+
+
+@pytest.mark.parametrize(
+    ("rows_", "views_", "described"),
+    [
+        ([("a", "b")] * 2, 2, "anchor, positive"),
+        ([("a", "b", "c")] * 2, 3, "anchor, positive, 1 hard negative"),
+        ([("a", "b", "c", "d")] * 2, 2, "anchor, positive; 2 more in the data not used"),
+    ],
+)
+def test_pairs_are_described(rows_, views_, described, bert, opened):
+    found = open_views(ViewSettings(), opened(rows_), bert, 32, views=views_)
+    assert found.described == described
+
+
+@pytest.mark.parametrize(
+    ("settings", "data_views", "said"),
+    [
+        (
+            {"name": "crop"},
+            3,
+            r"view.name is crop, which makes the positive of a single sentence, but the data has "
+            r"3 \(anchor, positive, hard negative\) per example; choose one of its columns with "
+            "data.columns, or view.name dropout",
+        ),
+        (
+            {"name": "delete_one_word", "share": 0.2},
+            1,
+            "view.share is 0.2, but the view delete_one_word takes none; leave it out, or choose "
+            "view.name crop, delete_words, mlm, synonym",
+        ),
+        ({"share": 0.2}, 2, "view.share is 0.2, but the view dropout takes none"),
+        (
+            {"name": "next_sentence", "sides": "both"},
+            1,
+            "view.sides is both, but the view next_sentence edits no sentence; leave it out, or "
+            "choose view.name crop, delete_one_word, delete_words, mlm, synonym",
+        ),
+        (
+            {"name": "crop", "generator": "bert-base-uncased"},
+            1,
+            "view.generator is bert-base-uncased, but the view crop has none; leave it out, or "
+            "choose view.name mlm",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_explained(settings, data_views, said):
+    with pytest.raises(ConfigError, match=said):
+        check_view(ViewSettings(**settings), data_views)
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        ({}, None),
+        ({"name": "crop"}, 0.1),
+        ({"name": "delete_words"}, 0.1),
+        ({"name": "mlm", "generator": "g"}, 0.15),
+        ({"name": "synonym"}, None),
+        ({"name": "synonym", "share": 0.3}, 0.3),
+    ],
+)
+def test_the_share_if_nobody_says(settings, share):
+    assert share_of(ViewSettings(**settings)) == share
+    check_view(ViewSettings(**settings), 1)
+
+
+def test_the_texts_are_kept_only_for_edits(bert, opened, tmp_path):
+    examples = opened(["a b", "c d", "", "e a"], "t.txt")
+    source_of({}, examples, bert)
+    source_of({"name": "mlm", "generator": "g"}, examples, bert)
+    assert not (tmp_path / "cache" / "texts").exists()
+    source_of({"name": "crop"}, examples, bert)
+    source_of({"name": "delete_words"}, examples, bert)
+    assert len(list((tmp_path / "cache" / "texts").glob("*/manifest.json"))) == 1
+
+
+def test_a_missing_wordnet_is_told_before_anything_is_tokenised(
+    bert, opened, tmp_path, monkeypatch
+):
+    nltk = pytest.importorskip("nltk")
+    from nltk.corpus import LazyCorpusLoader, WordNetCorpusReader
+
+    monkeypatch.setattr(views, "WordNet", synonyms.WordNet)
+    monkeypatch.setattr(nltk.data, "path", [])
+    loader = LazyCorpusLoader("wordnet", WordNetCorpusReader)
+    monkeypatch.setattr(nltk.corpus, "wordnet", loader)
+    with pytest.raises(DataError, match="view synonym needs WordNet, which NLTK does not find"):
+        source_of({"name": "synonym"}, opened(["a b", "c d"], "t.txt"), bert)
+    assert not (tmp_path / "cache").exists()

@@ -1,0 +1,148 @@
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from contrasent.data.word_edits import (
+    crop,
+    delete_one_word,
+    delete_words,
+    replace_words,
+    whole_words,
+)
+
+DRAWS = 4000
+
+
+def words(count):
+    return [f"w{number}" for number in range(count)]
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+def drawn(edit, count, **settings):
+    """How often each result came up."""
+    random = generator()
+    return Counter(tuple(edit(words(count), random, **settings)) for _ in range(DRAWS))
+
+
+def near(found, share):
+    """Whether a count of ``DRAWS`` is within five standard deviations of a share."""
+    return abs(found / DRAWS - share) < 5 * (share * (1 - share) / DRAWS) ** 0.5
+
+
+def spans(count, kept):
+    return {tuple(words(count)[start : start + kept]) for start in range(count - kept + 1)}
+
+
+def subsets(count, kept):
+    return set(combinations(words(count), kept))
+
+
+EDITS = [(crop, spans), (delete_words, subsets)]
+
+
+@pytest.mark.parametrize(("edit", "possible"), EDITS)
+@pytest.mark.parametrize(("count", "share", "gone"), [(10, 0.1, 1), (10, 0.3, 3), (8, 0.25, 2)])
+def test_a_share_of_whole_words_goes_and_every_way_is_as_likely(edit, possible, count, share, gone):
+    found = drawn(edit, count, share=share)
+    ways = possible(count, count - gone)
+    assert set(found) == ways
+    assert all(near(number, 1 / len(ways)) for number in found.values())
+
+
+@pytest.mark.parametrize(("edit", "possible"), EDITS)
+@pytest.mark.parametrize(("count", "share"), [(7, 0.1), (3, 0.2), (13, 0.15), (2, 0.1)])
+def test_a_share_between_whole_words_is_right_in_the_mean(edit, possible, count, share):
+    found = drawn(edit, count, share=share)
+    low = int(share * count)
+    assert set(found) <= possible(count, count - low) | possible(count, count - low - 1)
+    more = sum(number for kept, number in found.items() if len(kept) == count - low - 1)
+    assert near(more, share * count - low)
+
+
+@pytest.mark.parametrize(("edit", "settings"), [(crop, 0.99), (delete_words, 0.99)])
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+def test_one_word_always_stays(edit, settings, count):
+    found = drawn(edit, count, share=settings)
+    assert min(map(len, found)) == 1
+    assert {word for kept in found if len(kept) == 1 for word in kept} == set(words(count))
+
+
+def test_one_word_goes_any_as_likely():
+    found = drawn(delete_one_word, 5)
+    assert set(found) == subsets(5, 4)
+    assert all(near(number, 1 / 5) for number in found.values())
+    assert set(drawn(delete_one_word, 1)) == {("w0",)}
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.1, 10), (0.3, 10), (0.7, 10), (0.15, 20)])
+def test_whole_shares_are_never_rounded(share, count):
+    random = generator()
+    assert {whole_words(share, count, random) for _ in range(DRAWS)} == {round(share * count)}
+
+
+SYNONYMS = {"cat": ("guy", "true cat"), "big": ("large",), "X": ("y",), "US": ("us of a",)}
+
+
+def replaced(text, share=None, seed=0, synonyms=SYNONYMS):
+    def lookup(word):
+        return synonyms.get(word.lower()) or synonyms.get(word) or ()
+
+    return " ".join(replace_words(text.split(), generator(seed), share, lookup))
+
+
+def test_one_word_gets_a_synonym_and_each_way_is_as_likely():
+    found = Counter(replaced("a big cat ran", seed=seed) for seed in range(DRAWS))
+    assert set(found) == {"a large cat ran", "a big guy ran", "a big true cat ran"}
+    assert near(found["a large cat ran"], 1 / 2)
+    assert near(found["a big guy ran"], 1 / 4)
+
+
+def test_a_share_counts_all_words_and_takes_those_with_a_synonym():
+    text = "cat b cat d cat f cat h i j"
+    for seed in range(20):
+        edited = replaced(text, share=0.3, seed=seed).replace("true cat", "guy").split()
+        changed = [a for a, b in zip(text.split(), edited, strict=True) if a != b]
+        assert changed == ["cat"] * 3
+    assert replaced("big b c", share=0.9) == "large b c"
+    share = [replaced("big big", share=0.25, seed=seed).count("large") for seed in range(DRAWS)]
+    assert set(share) == {0, 1}
+    assert near(sum(share), 0.5)
+
+
+def test_words_without_synonyms_stay():
+    assert replaced("no such words") == "no such words"
+    assert replaced("-- , .") == "-- , ."
+    assert replaced("") == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("big,", "large,"),
+        ('("big"),', '("large"),'),
+        ("Big", "Large"),
+        ("BIG!", "LARGE!"),
+        ("X", "Y"),
+        ("US.", "US OF A."),
+        ("“Big”", "“Large”"),
+        ("big-cat", "big-cat"),
+        ("big's", "big's"),
+        ("bIg", "large"),
+    ],
+)
+def test_punctuation_and_capitals_stay(word, expected):
+    assert replaced(word) == expected
+
+
+def test_an_edit_leaves_its_words_alone():
+    given = ["a", "big", "cat"]
+    for edit in (crop, delete_words):
+        edit(given, generator(), share=0.5)
+    delete_one_word(given, generator())
+    replace_words(given, generator(), 0.9, lambda word: (word * 2,))
+    assert given == ["a", "big", "cat"]

@@ -1,0 +1,143 @@
+"""Runs over edited and following sentences: from one command, bit-equal after a cut, refused."""
+
+import json
+import re
+
+import pytest
+import yaml
+from command_line import refused, worked
+from tiny_models import WORDS
+
+from contrasent.train import run as run_module
+from contrasent.train.run import train
+
+PLAIN = [word for word in WORDS if word.isalpha()]
+FILES = ["last/model.safetensors", "best/model.safetensors"]
+
+
+def sentence(number):
+    return " ".join(PLAIN[(number * 7 + k * 3) % len(PLAIN)] for k in range(3 + number % 6))
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """Forty sentences in documents of four."""
+    path = tmp_path / "documents.txt"
+    lines = [sentence(n) + ("\n" if n % 4 == 3 else "") for n in range(40)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def command(encoder, text, output, *words):
+    return (
+        *("train", "unsup-simcse", "--encoder", encoder, "--data", text, "--output", output),
+        *("--evaluation.task", "none", "--evaluation.final", "none", "--max-steps", "3"),
+        *("--train.batch_size", "8", "--train.precision", "fp32", *words),
+    )
+
+
+def losses(folder):
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [values["loss"] for values in map(json.loads, lines) if "loss" in values]
+
+
+def test_one_command_trains_on_cropped_sentences(tmp_path, tiny_bert, text_file):
+    words = ("--view.name", "crop", "--view.share", "0.2")
+    worked(*command(tiny_bert, text_file, tmp_path / "crop", *words))
+    worked(*command(tiny_bert, text_file, tmp_path / "again", *words))
+    worked(*command(tiny_bert, text_file, tmp_path / "dropout"))
+    assert losses(tmp_path / "crop") == losses(tmp_path / "again") != losses(tmp_path / "dropout")
+    kept = yaml.safe_load((tmp_path / "crop" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert (kept["view"]["name"], kept["view"]["share"]) == ("crop", 0.2)
+
+
+def test_one_command_trains_on_following_sentences(tmp_path, tiny_bert, documents):
+    words = ("--view.name", "next_sentence")
+    worked(*command(tiny_bert, documents, tmp_path / "run", *words))
+    info = json.loads((tmp_path / "run" / "last" / "contrasent.json").read_text(encoding="utf-8"))
+    assert (info["data"]["examples"], info["data"]["documents"]) == (30, 10)
+
+
+def test_the_example_is_told(recipe, tmp_path, caplog, documents):
+    caplog.set_level("INFO", "contrasent")
+    train(recipe(view__name="next_3_sentences", data__file=str(documents)), tmp_path / "run")
+    told = [record.getMessage() for record in caplog.records]
+    assert "10 documents of 4.0 sentences in the mean" in told
+    assert "an example: a sentence and one of the next 3 of its document" in told
+
+
+class CutError(BaseException):
+    """Ends a run the way a killed process ends: nothing of ours is run after it."""
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        {"name": "crop", "share": 0.3},
+        {"name": "delete_one_word", "sides": "both"},
+        {"name": "next_3_sentences"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("states", [1, 4])
+def test_a_resumed_run_is_bit_equal(view, states, tmp_path, recipe, documents, monkeypatch):
+    changed = {f"view__{key}": value for key, value in view.items()}
+    settings = recipe(train__epochs=2, data__file=str(documents), **changed)
+    train(settings, tmp_path / "whole")
+    original, left = run_module.save_state, [states]
+
+    def counted(*arguments):
+        original(*arguments)
+        left[0] -= 1
+        if left[0] == 0:
+            raise CutError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_module, "save_state", counted)
+        with pytest.raises(CutError):
+            train(settings, tmp_path / "cut")
+    train(settings, tmp_path / "cut", resume=True)
+    for name in FILES:
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--view.name", "cropp"),
+            "view.name cannot be 'cropp': input should be 'dropout', 'crop'",
+        ),
+        (("--view.share", "1"), "view.share cannot be 1: input should be less than 1"),
+        (("--view.share", "0"), "view.share cannot be 0: input should be greater than 0"),
+        (
+            ("--view.sides", "anchor"),
+            "view.sides cannot be 'anchor': input should be 'positive' or",
+        ),
+        (("--view.shares", "0.1"), "unknown setting of 'view': 'shares'; .* Did you mean 'share'"),
+        (("--view.share", "0.1"), "view.share is 0.1, but the view dropout takes none"),
+        (
+            ("--view.name", "mlm"),
+            "view.name mlm needs a masked language model: .*no masked-LM head",
+        ),
+        (
+            ("--view.name", "next_sentence"),
+            r"view.name next_sentence takes a sentence's positive from those after it: .*text\.txt "
+            "has no blank line between its 40 sentences",
+        ),
+    ],
+)
+def test_a_view_that_cannot_be_is_refused_before_anything_is_written(
+    words, said, tmp_path, tiny_bert, text_file
+):
+    message = refused(*command(tiny_bert, text_file, tmp_path / "run", *words))
+    assert re.search(said, message), message
+    assert not (tmp_path / "run").exists()
+
+
+def test_pairs_bring_their_own_positives(tmp_path, tiny_bert, triplet_file):
+    message = refused(
+        *command(tiny_bert, triplet_file, tmp_path / "run", "--view.name", "delete_one_word")
+    )
+    assert message.startswith("view.name is delete_one_word, which makes the positive of a single")
