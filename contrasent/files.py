@@ -77,6 +77,16 @@ def recover_folder(path: str | Path) -> None:
         shutil.rmtree(previous, ignore_errors=True)
 
 
+def remove_folder(path: str | Path) -> None:
+    """Remove ``path`` if it is there, at one moment: no part of it is ever left under its name."""
+    path = Path(path).resolve()
+    partial = _beside(path, "partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    if path.exists():
+        path.rename(partial)
+        shutil.rmtree(partial)
+
+
 def refuse_existing(path: str | Path, remedy: str) -> None:
     """Make sure that nothing of value lies under ``path``.
 

@@ -34,6 +34,11 @@ class EncoderSettings:
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Rate of every dropout of the transformer; null keeps the checkpoint's (0.1 for BERT)."""
 
+    encoders: Literal["shared", "twin"] = "shared"
+    """With twin, a second encoder, which starts as a copy and is trained by itself, embeds every
+    view but the first (Gao et al. 2021, Table 2). The first is evaluated and saved in best and
+    last, the other in best-twin and last-twin."""
+
 
 @settings
 class DataSettings:
@@ -81,10 +86,12 @@ class ViewSettings:
     """Which sentence is edited: the positive alone, or the anchor too, each in its own way."""
 
     generator: str | None = None
-    """For mlm: the masked language model, with the encoder's vocabulary, that replaces tokens."""
+    """For mlm: the masked language model, with the encoder's vocabulary, that replaces tokens; null
+    takes the encoder's own checkpoint."""
 
     fixed_dropout: bool = False
-    """Give all views of an example the same dropout masks (Gao et al. 2021, Table 3, "fixed")."""
+    """Give all views of an example the same dropout masks (Gao et al. 2021, Table 3, "fixed"): one
+    embedding stands for all of them. For the view dropout only."""
 
 
 @settings

@@ -27,6 +27,7 @@ _HEADER = "# The recipe of the training run in this folder, as contrasent unders
 _WRITTEN = (
     "result.json",
     "scores.jsonl",
+    "held_out.json",
     "metrics.jsonl",
     "log.txt",
     "trackers",
@@ -34,6 +35,8 @@ _WRITTEN = (
     "state",
     "best",
     "last",
+    "best-twin",
+    "last-twin",
     _ENVIRONMENT,
     _DATA,
     _RECIPE,
@@ -94,6 +97,11 @@ class RunFolder:
     def scores(self) -> Path:
         """Records of the final tasks, before and after."""
         return self.root / "scores.jsonl"
+
+    @property
+    def held_out(self) -> Path:
+        """What a masked language model scores on held-out text, before and after."""
+        return self.root / "held_out.json"
 
     @property
     def is_complete(self) -> bool:
@@ -165,8 +173,9 @@ class RunFolder:
                     warn_of_other_bits(json.loads(then), here)
             else:
                 self._clear()
-            recover_folder(self.best)
-            recover_folder(self.last)
+            for encoder in (self.best, self.last):
+                recover_folder(encoder)
+                recover_folder(twin_of(encoder))
             write_text(self.root / _RECIPE, _HEADER + to_yaml(recipe))
             write_text(self.root / _DATA, json.dumps(data, indent=2) + "\n")
             write_text(self.root / _ENVIRONMENT, json.dumps(here, indent=2) + "\n")
@@ -250,6 +259,11 @@ class RunFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+
+def twin_of(encoder: Path) -> Path:
+    """Where the second encoder of a run with two lies, beside the first."""
+    return encoder.with_name(f"{encoder.name}-twin")
 
 
 def _is_unfinished(name: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contrasent.config import TrainSettings
@@ -24,7 +24,19 @@ from contrasent.train.update import gradient_norm, learning_rate, trained, updat
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The moving parts of a run."""
+    """The moving parts of a run.
+
+    Attributes:
+        encoder: embeds the sentences; of a run with two encoders, the first views.
+        objective: what is minimised.
+        optimizer: of the parameters of ``modules``.
+        accelerator: takes the gradient, on its device.
+        settings: how it is optimised.
+        precision: of the matrix products, ``fp32`` or ``bf16``.
+        steps: updates in all.
+        twin: the second encoder, for all other views.
+        fixed_dropout: all views of an example have the same dropout masks.
+    """
 
     encoder: SentenceEncoder
     objective: Objective
@@ -33,6 +45,14 @@ class Training:
     settings: TrainSettings
     precision: str
     steps: int
+    twin: SentenceEncoder | None = None
+    fixed_dropout: bool = False
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """What is trained, by the names that it has in a state."""
+        found: dict[str, nn.Module] = {"encoder": self.encoder, "objective": self.objective}
+        return found if self.twin is None else {**found, "twin": self.twin}
 
 
 def run(
@@ -55,13 +75,20 @@ def run(
     Raises:
         ContrasentError: the loss or the gradient is not finite.
     """
-    encoder, objective, optimizer = training.encoder, training.objective, training.optimizer
+    objective, optimizer = training.objective, training.optimizer
     settings, device = training.settings, training.accelerator.device
-    parameters, readings = trained(encoder, objective), Readings()
-    embed = embedding(encoder, objective, settings, training.precision)
+    parameters, readings = trained(*training.modules.values()), Readings()
+    embed = embedding(
+        training.encoder,
+        objective,
+        settings,
+        training.precision,
+        twin=training.twin,
+        fixed_dropout=training.fixed_dropout,
+    )
     keep_freed_memory()
-    encoder.train()
-    objective.train()
+    for module in training.modules.values():
+        module.train()
     for loaded in batches:
         batch = objective.prepare(loaded.to(device))
         encoded, backward_through_encoder = embed(batch)

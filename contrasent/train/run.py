@@ -19,7 +19,6 @@ from contrasent.config import Recipe
 from contrasent.evaluate.sts import StsTasks
 from contrasent.files import write_text
 from contrasent.memory import give_back_freed_memory
-from contrasent.model.checkpoint import INFO_FILE
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import FULL_FP32, resolve_precision
 from contrasent.records import Record, write_records
@@ -27,6 +26,7 @@ from contrasent.train import log
 from contrasent.train.folder import RunFolder
 from contrasent.train.loop import Training, run
 from contrasent.train.readings import Step
+from contrasent.train.saving import add_scores, save_encoders
 from contrasent.train.start import Parts, complete, prepare, start_encoder
 from contrasent.train.state import Progress, load_state, save_state
 from contrasent.train.update import trained
@@ -118,7 +118,7 @@ class _Session:
         self.recipe, self.folder, self.parts = recipe, folder, parts
         settings = recipe.train
         optimizer = torch.optim.AdamW(
-            trained(parts.encoder, parts.objective),
+            trained(parts.encoder, parts.objective, parts.twin),
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,
             fused=True,
@@ -131,10 +131,11 @@ class _Session:
             settings=settings,
             precision=resolve_precision(settings.precision, accelerator.device),
             steps=parts.steps,
+            twin=parts.twin,
+            fixed_dropout=recipe.view.fixed_dropout,
         )
-        self.modules = {"encoder": parts.encoder, "objective": parts.objective}
         self.seconds, self.examples = 0.0, 0
-        restored = load_state(folder.state, self.modules, optimizer, accelerator.device)
+        restored = load_state(folder.state, self.training.modules, optimizer, accelerator.device)
         self.progress = restored or Progress()
         self.metrics = log.MetricsFile(folder.metrics, self.progress.step)
         self.watch = log.Stopwatch()
@@ -162,7 +163,9 @@ class _Session:
             pinned = self.training.accelerator.device.type == "cuda"
             with closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches, FULL_FP32:
                 self.watch.lap()
-                run(self.training, batches, self.progress, self._is_due, after_steps)
+                filled = self.parts.filled
+                viewed = batches if filled is None else map(filled, batches)
+                run(self.training, viewed, self.progress, self._is_due, after_steps)
 
     def finish(self, show_progress: bool) -> Result:
         """Save ``last``, score the start and the result, mark the run complete."""
@@ -223,8 +226,8 @@ class _Session:
                 progress.ended = True
         every = self.recipe.train.checkpoint_every or settings.every
         if progress.ended or progress.step % every == 0:
-            device = self.training.accelerator.device
-            save_state(self.folder.state, progress, self.modules, self.training.optimizer, device)
+            training, device = self.training, self.training.accelerator.device
+            save_state(self.folder.state, progress, training.modules, training.optimizer, device)
 
     def _evaluate(self, dev: StsTasks) -> None:
         progress, encoder = self.progress, self.parts.encoder
@@ -252,7 +255,8 @@ class _Session:
             "train_precision": self.training.precision,
             "dev_spearman": dev_scores,
         }
-        self.parts.encoder.save(target, info)
+        parts = self.parts
+        save_encoders(target, parts.encoder, parts.twin, info, parts.objective.save)
 
     def _before_and_after(
         self, target: Path, show_progress: bool
@@ -274,7 +278,7 @@ class _Session:
             found.append(list(scored.records))
         before, after = found
         write_records(self.folder.scores, before + after)
-        _add_scores(target / INFO_FILE, after)
+        add_scores(target, after)
         return before, after
 
     @contextmanager
@@ -288,10 +292,3 @@ class _Session:
             yield
         finally:
             accelerator.end_training()
-
-
-def _add_scores(path: Path, records: list[Record]) -> None:
-    """Put the scores over whole tasks beside what ``contrasent.json`` says already."""
-    info = json.loads(path.read_text(encoding="utf-8"))
-    info["scores"] = [asdict(record) for record in records if record.aggregation != "subset"]
-    write_text(path, json.dumps(info, indent=2, ensure_ascii=False) + "\n")

@@ -18,9 +18,14 @@ def learning_rate(settings: TrainSettings, steps: int, step: int) -> float:
     return settings.learning_rate * (steps - step) / max(1, steps - settings.warmup_steps)
 
 
-def trained(encoder: nn.Module, objective: nn.Module) -> list[nn.Parameter]:
-    """The parameters that an update changes, in a fixed order."""
-    return [p for part in (encoder, objective) for p in part.parameters() if p.requires_grad]
+def trained(*parts: nn.Module | None) -> list[nn.Parameter]:
+    """The parameters of the ``parts`` there are that an update changes, in a fixed order.
+
+    One that two parts share, such as a decoder tied to the embeddings, is there once.
+    """
+    there = [part for part in parts if part is not None]
+    found = (p for part in there for p in part.parameters() if p.requires_grad)
+    return list(dict.fromkeys(found))
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:

@@ -1,0 +1,232 @@
+"""One mask for all views, and one encoder for the first view and another for the rest."""
+
+import copy
+
+import pytest
+import torch
+from careless import prepare, train
+from command_line import refused, tree, worked
+from test_resume import metrics
+
+from contrasent import objectives
+from contrasent.config import TrainSettings, load_recipe
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
+from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.heads import MlpHead
+from contrasent.objectives.base import Objective
+from contrasent.train.embedding import embedding, refuse_other_ways
+
+CHUNKS = (None, 4)
+
+
+def sentences(seed, count=7):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 9, (count,), generator=generator).tolist()
+    return [torch.randint(5, 40, (n,), generator=generator).tolist() for n in lengths]
+
+
+@pytest.fixture
+def make_encoder(tiny_bert):
+    def make(head=None, dropout=None):
+        encoder = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+        encoder.head = head
+        if dropout is not None:
+            encoder.backbone.set_dropout(dropout)
+        return encoder.train()
+
+    return make
+
+
+def simcse(views=2):
+    torch.manual_seed(0)
+    return objectives.build("simcse", {}, width=16, data_views=views)
+
+
+def embedded(encoder, objective, batch, chunk=None, **how):
+    """The embeddings of a batch, and the gradients of the loss, after seed 3."""
+    torch.manual_seed(3)
+    settings = TrainSettings(gradcache_chunk=chunk)
+    encoded, backward = embedding(encoder, objective, settings, "fp32", **how)(batch)
+    torch.stack(list(objective(encoded, batch).values())).sum().backward()
+    backward()
+    modules = [encoder, objective, *([how["twin"]] if "twin" in how else [])]
+    return encoded.pooled.detach(), taken(*modules)
+
+
+def taken(*modules):
+    found = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+    for module in modules:
+        module.zero_grad(set_to_none=True)
+    return found
+
+
+def assert_close(found, expected):
+    assert len(found) == len(expected) > 20
+    for gradient, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=2e-6)
+
+
+# One mask
+
+
+@pytest.mark.parametrize("views", [2, 3])
+def test_the_gradient_is_that_of_masks_replayed_for_each_view(views, make_encoder):
+    encoder, objective, texts = make_encoder(), simcse(views), sentences(1)
+    batch = pack(texts * views, views=views)
+    rows = []
+    for _ in range(views):
+        torch.manual_seed(3)
+        rows.append(encoder(pack(texts)).pooled[0])
+    expected = torch.stack(rows)
+    loss = torch.stack(list(objective(Encoded(expected, {}), batch).values())).sum()
+    loss.backward()
+    wanted = taken(encoder, objective)
+    pooled, found = embedded(encoder, objective, batch, fixed_dropout=True)
+    assert pooled.equal(expected.detach())
+    assert_close(found, wanted)
+    assert any(gradient.abs().max() > 1e-2 for gradient in found)
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_all_views_are_one_embedding_and_chance_still_acts(chunk, make_encoder):
+    encoder, objective, texts = make_encoder(), simcse(), sentences(2)
+    batch = pack(texts * 2, views=2)
+    pooled, _ = embedded(encoder, objective, batch, chunk, fixed_dropout=True)
+    assert pooled.shape == (2, 7, 16)
+    assert pooled[1].equal(pooled[0])
+    assert not pooled[0].allclose(encoder.eval()(pack(texts)).pooled[0], atol=1e-2)
+    free, _ = embedded(encoder.train(), objective, batch, chunk)
+    assert not free[1].allclose(free[0], atol=1e-2)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_gradient_caching_changes_nothing_without_dropout(fixed, make_encoder):
+    encoder, objective = make_encoder(dropout=0.0), simcse()
+    batch = pack(sentences(3) * 2, views=2)
+    pooled, found = embedded(encoder, objective, batch, 4, fixed_dropout=fixed)
+    expected, wanted = embedded(encoder, objective, batch)
+    torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-6)
+    assert_close(found, wanted)
+
+
+def test_views_that_an_objective_added_are_embedded_as_they_are(make_encoder):
+    encoder, objective, texts = make_encoder(dropout=0.0), simcse(), sentences(4)
+    added = [sentences(5), sentences(6)]
+    batch = pack([*texts, *texts, *added[0], *added[1]], views=4)
+    embed = embedding(encoder, objective, TrainSettings(), "fp32", fixed_dropout=True)
+    pooled = embed(batch)[0].pooled
+    assert pooled.shape == (4, 7, 16)
+    for view, expected in enumerate((texts, texts, *added)):
+        torch.testing.assert_close(pooled[view], encoder(pack(expected)).pooled[0])
+
+
+# Two encoders
+
+
+def by_hand(encoder, twin, objective, batch, parts):
+    """The loss of two forward passes, each of its views."""
+    torch.manual_seed(3)
+    rows = [encoder(pack(parts[0])).pooled[0]]
+    rest = twin(pack([s for part in parts[1:] for s in part], views=len(parts) - 1)).pooled
+    pooled = torch.stack([*rows, *rest])
+    torch.stack(list(objective(Encoded(pooled, {}), batch).values())).sum().backward()
+    return pooled.detach(), taken(encoder, objective, twin)
+
+
+@pytest.mark.parametrize("views", [2, 3])
+def test_two_encoders_by_hand(views, make_encoder):
+    encoder, objective = make_encoder(MlpHead(16, 16)), simcse(views)
+    twin = copy.deepcopy(encoder)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(0.1)
+    parts = [sentences(seed) for seed in range(views)]
+    batch = pack([s for part in parts for s in part], views=views)
+    expected, wanted = by_hand(encoder, twin, objective, batch, parts)
+    pooled, found = embedded(encoder, objective, batch, twin=twin)
+    torch.testing.assert_close(pooled, expected)
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_a_twin_that_has_not_moved_is_the_shared_encoder(chunk, make_encoder):
+    """Without dropout; and its gradient is the share of the other views."""
+    encoder, objective = make_encoder(dropout=0.0), simcse(3)
+    batch = pack([s for seed in range(3) for s in sentences(seed)], views=3)
+    twin = copy.deepcopy(encoder)
+    expected, wanted = embedded(encoder, objective, batch)
+    pooled, found = embedded(encoder, objective, batch, chunk, twin=twin)
+    torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-6)
+    own = len(list(objective.parameters()))
+    of_encoder, of_twin = wanted[:-own], found[len(wanted) :]
+    assert len(of_encoder) == len(of_twin)
+    for whole, first, second in zip(of_encoder, found, of_twin, strict=False):
+        torch.testing.assert_close(first + second, whole, rtol=1e-5, atol=2e-6)
+        assert first.abs().max() > 0 or whole.abs().max() < 1e-6
+        assert second.abs().max() > 0 or whole.abs().max() < 1e-6
+
+
+# Refusals
+
+
+class Reading(Objective):
+    views = 2
+    layers = (-1,)
+
+    def forward(self, encoded, batch):
+        raise NotImplementedError
+
+
+class Single(Reading):
+    views = 1
+    layers = ()
+
+
+FIXED = {"view.fixed_dropout": True}
+TWINS = {"encoder.encoders": "twin"}
+REFUSED = [
+    (FIXED, Reading, 1, "the objective also reads the token states of every view; leave it out"),
+    (FIXED, Reading, 2, "the data has 2 sentences per example; leave it out, or choose one column"),
+    ({**FIXED, "view.name": "crop"}, Reading, 1, "the view crop makes another sentence; leave it"),
+    ({**FIXED, **TWINS}, Reading, 1, "encoder.encoders is twin, which embeds them apart; choose"),
+    (TWINS, Reading, 1, "objective also reads token states, .* choose encoder.encoders shared"),
+    (TWINS, Single, 1, "one view of each example, .* choose encoder.encoders shared"),
+]
+
+
+@pytest.mark.parametrize(("settings", "objective", "data_views", "said"), REFUSED)
+def test_what_cannot_be_is_refused(settings, objective, data_views, said):
+    with pytest.raises(ConfigError, match=said):
+        refuse_other_ways(load_recipe("unsup-simcse", settings), objective(), data_views)
+
+
+def test_what_can_be_is_not():
+    for settings in ({}, FIXED, TWINS):
+        refuse_other_ways(load_recipe("unsup-simcse", settings), simcse(), 1)
+    refuse_other_ways(load_recipe("unsup-simcse", TWINS), simcse(3), 3)
+    refuse_other_ways(load_recipe("unsup-simcse"), Reading(), 2)
+
+
+# From the command line
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, tiny_bert):
+    return prepare(tmp_path, monkeypatch, tiny_bert)
+
+
+def test_one_mask_from_the_command_line(desk):
+    said = worked(*train("--view.fixed_dropout", "true"))
+    assert "an example: the same sentence 2 times, all with the same dropout" in said.err
+    assert [line["alignment"] for line in metrics(desk / "out")] == [0, 0]
+
+
+def test_at_odds_on_the_command_line_nothing_is_written(desk):
+    before = tree(desk)
+    message = refused(*train("--view.fixed_dropout", "true", "--encoder.encoders", "twin"))
+    assert message == (
+        "view.fixed_dropout is true, so one embedding stands for all views of an example, but "
+        "encoder.encoders is twin, which embeds them apart; choose one of the two"
+    )
+    assert tree(desk) == before

@@ -1,0 +1,174 @@
+"""Runs with two encoders: each trained, saved, resumed and refused as it should."""
+
+import copy
+import json
+
+import pytest
+import torch
+from careless import prepare, train
+from command_line import tree, worked
+from safetensors.torch import load_file
+from test_resume import CutError, bits, cut, cut_after, metrics
+
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.train.folder import RunFolder
+from contrasent.train.run import train as train_recipe
+from contrasent.train.saving import save_encoders
+from contrasent.train.state import Progress, load_state, save_state
+
+TWIN = {"encoder__encoders": "twin"}
+LAST = ("last", "last-twin")
+PAIR = ("encoder", "twin")
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def test_each_encoder_is_saved_whole_and_moved_by_itself(trained, tmp_path, tiny_bert):
+    result = trained(**TWIN)
+    run = tmp_path / "run"
+    start = weights(tiny_bert)
+    for name in ("best", "last"):
+        first, second = run / name, run / f"{name}-twin"
+        assert {str(p) for p in tree(first)} == {str(p) for p in tree(second)}
+        told = [json.loads((place / "contrasent.json").read_text()) for place in (first, second)]
+        assert told[0]["step"] == told[1]["step"] == (result.best_step if name == "best" else 5)
+        assert "twin_of" not in told[0] and told[1]["twin_of"] == name
+        assert told[1]["dev_spearman"] == {}
+        word = "embeddings.word_embeddings.weight"
+        moved = [weights(place)[word] for place in (first, second)]
+        assert not moved[0].equal(moved[1])
+        assert all(not new.equal(start[word]) for new in moved)
+        encoders = [SentenceEncoder.load(place, device="cpu") for place in (first, second)]
+        rows = [encoder.encode(["a dog runs", "the cat"]) for encoder in encoders]
+        assert rows[0].shape == (2, 16) and not (rows[0] == rows[1]).all()
+    assert (
+        SentenceEncoder.load(run).fingerprint() == SentenceEncoder.load(result.best).fingerprint()
+    )
+
+
+def test_a_shared_run_has_no_twin(trained, tmp_path):
+    trained()
+    assert not list((tmp_path / "run").glob("*-twin"))
+
+
+def test_the_first_loss_without_dropout_is_that_of_a_shared_run(trained, tmp_path):
+    still = {"encoder__dropout": 0.0, "data__shuffle": False}
+    trained(folder="shared", **still)
+    trained(folder="two", **still, **TWIN)
+    shared, two = (metrics(tmp_path / name) for name in ("shared", "two"))
+    assert two[0]["loss"] == pytest.approx(shared[0]["loss"], abs=1e-6)
+    assert two[1]["loss"] != pytest.approx(shared[1]["loss"], abs=1e-6)
+
+
+def test_each_has_its_own_kept_head(trained, tmp_path, triplet_file):
+    trained("sup-simcse", data__file=str(triplet_file), train__learning_rate=1e-3, **TWIN)
+    heads = [load_file(tmp_path / "run" / name / "2_Dense/model.safetensors") for name in LAST]
+    assert not heads[0]["linear.weight"].equal(heads[1]["linear.weight"])
+
+
+@pytest.mark.parametrize(("calls", "chunk"), [(1, None), (3, 4)])
+def test_a_resumed_run_is_bit_equal(calls, chunk, tmp_path, recipe, monkeypatch):
+    settings = recipe(train__epochs=2, train__gradcache_chunk=chunk, **TWIN)
+    train_recipe(settings, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        cut_after(patched, "save_state", calls)
+        with pytest.raises(CutError):
+            train_recipe(settings, tmp_path / "cut")
+    train_recipe(settings, tmp_path / "cut", resume=True)
+    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+    for name in ("best-twin", "last-twin"):
+        expected = (tmp_path / "whole" / name / "model.safetensors").read_bytes()
+        assert (tmp_path / "cut" / name / "model.safetensors").read_bytes() == expected
+
+
+def steps_of(run):
+    told = [run / name / "contrasent.json" for name in ("best", "best-twin")]
+    return [json.loads(path.read_text())["step"] if path.is_file() else None for path in told]
+
+
+@pytest.mark.parametrize("moment", ["before the first", "between the two"])
+def test_encoders_of_different_steps_never_lie_beside_each_other(moment, tmp_path, tiny_encoder):
+    encoder, best = tiny_encoder, tmp_path / "best"
+    twin = copy.deepcopy(encoder)
+    save_encoders(best, encoder, twin, {"step": 1})
+    assert steps_of(tmp_path) == [1, 1]
+    dying, how = copy.deepcopy(twin), {}
+    dying.save = cut
+    if moment == "before the first":
+        how["save"] = cut
+    with pytest.raises(CutError):
+        save_encoders(best, encoder, dying, {"step": 2}, **how)
+    assert steps_of(tmp_path) == [1 if moment == "before the first" else 2, None]
+    save_encoders(best, encoder, twin, {"step": 2})
+    assert steps_of(tmp_path) == [2, 2]
+
+
+def test_a_run_cut_off_between_the_two_has_both_when_resumed(tmp_path, recipe, monkeypatch):
+    settings = recipe(train__epochs=2, **TWIN)
+    train_recipe(settings, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        save = SentenceEncoder.save
+
+        def dying(self, folder, info):
+            if "twin_of" in info:
+                raise CutError
+            save(self, folder, info)
+
+        patched.setattr(SentenceEncoder, "save", dying)
+        with pytest.raises(CutError):
+            train_recipe(settings, tmp_path / "cut")
+    assert not (tmp_path / "cut" / "best-twin").exists()
+    train_recipe(settings, tmp_path / "cut", resume=True)
+    assert steps_of(tmp_path / "cut") == steps_of(tmp_path / "whole")
+    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+
+
+def test_overwriting_removes_the_twins(tmp_path, recipe):
+    train_recipe(recipe(**TWIN), tmp_path / "run")
+    train_recipe(recipe(), tmp_path / "run", overwrite=True)
+    assert not list((tmp_path / "run").glob("*-twin"))
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(("there", "now"), [("shared", "twin"), ("twin", "shared")])
+def test_a_run_with_another_number_of_encoders_is_not_resumed(
+    there, now, tmp_path, recipe, monkeypatch
+):
+    with monkeypatch.context() as patched:
+        cut_after(patched, "save_state", 1)
+        with pytest.raises(CutError):
+            train_recipe(recipe(encoder__encoders=there), tmp_path / "run")
+    with pytest.raises(ConfigError, match=f"encoder.encoders is '{there}' there, '{now}' now"):
+        train_recipe(recipe(encoder__encoders=now), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("there", [("encoder",), PAIR])
+def test_a_state_of_another_number_of_encoders_is_refused(there, tmp_path):
+    def made(names):
+        modules = {name: torch.nn.Linear(2, 2) for name in names}
+        parameters = [p for module in modules.values() for p in module.parameters()]
+        return modules, torch.optim.AdamW(parameters)
+
+    save_state(tmp_path, Progress(), *made(there), torch.device("cpu"))
+    now = PAIR if there == ("encoder",) else ("encoder",)
+    said = f"it holds {', '.join(there)}, but this run trains {', '.join(now)}; start the run again"
+    with pytest.raises(CheckpointError, match=said):
+        load_state(tmp_path, *made(now), torch.device("cpu"))
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, tiny_bert):
+    return prepare(tmp_path, monkeypatch, tiny_bert)
+
+
+def test_two_encoders_from_the_command_line(desk):
+    worked(*train("--encoder.encoders", "twin"))
+    assert RunFolder(desk / "out").is_complete
+    said = worked("similarity", "out/last-twin", "a dog", "the dog")
+    assert -1 <= float(said.out) <= 1
