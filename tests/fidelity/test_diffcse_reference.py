@@ -1,0 +1,296 @@
+"""DiffCSE against its authors' method, written with loops on padded sentences and transformers.
+
+Generator, encoder and discriminator are transformers' own models with transformers' own forward;
+the discriminator's embedding layer has its first row replaced by a hook. Dropout is 0, because the
+two sides draw it differently.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+
+import pytest
+import torch
+import transformers
+from shared_data import SHARED
+from tiny_models import SENTENCES, save_tiny_masked_lm
+from torch import nn
+from torch.nn import functional as F
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.model import edits
+from contrasent.model.encoder import SentenceEncoder
+
+BAR = 1e-5
+TEMPERATURE, WEIGHT = 0.05, 0.3
+
+
+REAL = pytest.param("minilm-mlm", marks=[pytest.mark.acceptance, pytest.mark.slow])
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta", REAL])
+def folder(request, tmp_path_factory):
+    """A masked language model without dropout, which is encoder, discriminator and generator."""
+    place = tmp_path_factory.mktemp("reference") / request.param
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    if request.param != "minilm-mlm":
+        return save_tiny_masked_lm(place, request.param, **rates)
+    if not (SHARED / "data").is_dir():
+        pytest.skip(f"no shared data in {SHARED}; name its folder in CONTRASENT_SHARED")
+    shutil.copytree(SHARED / "data" / "weights" / request.param, place)
+    config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    (place / "config.json").write_text(json.dumps({**config, **rates}), encoding="utf-8")
+    return place
+
+
+@dataclass
+class Padded:
+    """Sentences as the authors' collator lays them out: a row each, up to the longest."""
+
+    ids: torch.Tensor
+    attention: torch.Tensor
+
+    @classmethod
+    def of(cls, sentences, filling):
+        longest = max(len(sentence) for sentence in sentences)
+        rows = [[*s, *[filling] * (longest - len(s))] for s in sentences]
+        mask = [[1] * len(s) + [0] * (longest - len(s)) for s in sentences]
+        return cls(torch.tensor(rows), torch.tensor(mask))
+
+
+class Reference(nn.Module):
+    """Encoder, projector, generator and discriminator, and their loss."""
+
+    def __init__(self, folder, objective, projector):
+        super().__init__()
+        fp32 = {"dtype": torch.float32}
+        plain = {"add_pooling_layer": False, **fp32}
+        self.encoder = transformers.AutoModel.from_pretrained(folder, **plain)
+        self.discriminator = transformers.AutoModel.from_pretrained(folder, **plain)
+        self.generator = transformers.AutoModelForMaskedLM.from_pretrained(folder, **fp32)
+        width = self.encoder.config.hidden_size
+        self.first = transformers.AutoTokenizer.from_pretrained(folder).cls_token_id
+        self.filling = self.encoder.config.pad_token_id
+        self.projector = nn.Identity()
+        if projector == "batchnorm":
+            self.projector = nn.Sequential(
+                nn.Linear(width, 2 * width, bias=False),
+                nn.BatchNorm1d(2 * width),
+                nn.ReLU(),
+                nn.Linear(2 * width, width, bias=False),
+                nn.BatchNorm1d(width, affine=False),
+            )
+        if projector == "mlp":
+            self.projector = nn.Sequential(nn.Linear(width, width), nn.Tanh())
+        self.head = nn.Linear(width, 2)
+        ours = list(objective.projector.parameters())
+        for parameter, value in zip(self.projector.parameters(), ours, strict=True):
+            parameter.data.copy_(value)
+        self.head.load_state_dict(objective.difference.conditional.heads["replace"].state_dict())
+
+    def forward(self, sentences, masked, settings):
+        """The two terms, the second with and without the part of the padding; and for each token
+        its label and whether it was found."""
+        batch = Padded.of(sentences, self.filling)
+        pooled = self.encoder(batch.ids, batch.attention).last_hidden_state[:, 0]
+        projected = self.projector(pooled)
+        fake = self.edited(batch, masked, settings)
+        known = pooled if settings["rtd_embedding"] == "pooled" else projected
+        logits = self.head(self.discriminate(fake, batch.attention, known))
+        labels = (fake != batch.ids).long() * batch.attention
+        judged = [
+            (label, int(decision == label))
+            for label, decision, counts in zip(
+                *(x.flatten().tolist() for x in (labels, logits.argmax(-1), batch.attention)),
+                strict=True,
+            )
+            if counts
+        ]
+        return contrast(projected), *detection(logits, labels, batch.attention, settings), judged
+
+    @torch.no_grad()
+    def edited(self, batch, masked, settings):
+        hidden = Padded.of([ids for ids, _ in masked], self.filling)
+        guesses = self.generator(hidden.ids, hidden.attention).logits.argmax(-1)
+        if settings["edit_positions"] == "masked":
+            for row, (_, chosen) in enumerate(masked):
+                for column, was_chosen in enumerate(chosen):
+                    if not was_chosen:
+                        guesses[row, column] = batch.ids[row, column]
+        guesses[:, 0] = self.first
+        return guesses * batch.attention
+
+    def discriminate(self, ids, attention, known):
+        def replaced(module, inputs, output):  # noqa: ARG001
+            return torch.cat([known.unsqueeze(1), output[:, 1:]], dim=1)
+
+        handle = self.discriminator.embeddings.register_forward_hook(replaced)
+        states = self.discriminator(ids, attention).last_hidden_state
+        handle.remove()
+        return states
+
+
+def contrast(projected):
+    """SimCSE's loss, row by row."""
+    first, second = projected.chunk(2)
+    total = 0.0
+    for i in range(len(first)):
+        scores = [F.cosine_similarity(first[i], other, dim=0) / TEMPERATURE for other in second]
+        total = total - scores[i] + torch.logsumexp(torch.stack(scores), 0)
+    return total / len(first)
+
+
+def detection(logits, labels, attention, settings):
+    """Over all positions; and over those of tokens, by the same divisor."""
+    tokens, padding = 0.0, 0.0
+    for row in range(len(labels)):
+        for column in range(labels.shape[1]):
+            loss = F.cross_entropy(logits[row, column], labels[row, column])
+            if attention[row, column]:
+                tokens = tokens + loss
+            else:
+                padding = padding + loss
+    divisor = 1
+    if settings["rtd_reduction"] == "mean":
+        ignored = settings["rtd_padding"] == "ignored"
+        divisor = int(attention.sum()) if ignored else labels.numel()
+    return tokens / divisor, (tokens + padding) / divisor
+
+
+@dataclass
+class Compared:
+    """What both sides made of one batch."""
+
+    encoder: SentenceEncoder
+    objective: nn.Module
+    reference: Reference
+    lengths: list
+    terms: dict
+    contrast: torch.Tensor
+    rtd: torch.Tensor
+    padded_rtd: torch.Tensor
+    judged: list
+
+
+@pytest.fixture
+def compared(folder, monkeypatch):
+    def run(**changes):
+        settings = {
+            "projector": "batchnorm",
+            "rtd_embedding": "projected",
+            "rtd_reduction": "mean",
+            "rtd_padding": "as_reference",
+            "edit": "argmax",
+            "edit_positions": "all",
+            **changes,
+        }
+        masks, mask_tokens = [], edits.mask_tokens
+
+        def noted(*args, **kwargs):
+            masks.append(mask_tokens(*args, **kwargs))
+            return masks[-1]
+
+        monkeypatch.setattr(edits, "mask_tokens", noted)
+        torch.manual_seed(0)
+        encoder = SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu").train()
+        objective = objectives.build(
+            "diffcse",
+            {
+                **settings,
+                "temperature": TEMPERATURE,
+                "rtd_weight": WEIGHT,
+                "mask_rate": 0.4,
+                "generator_dropout": True,
+                "exclude_duplicates": False,
+            },
+            width=encoder.width,
+            data_views=1,
+            encoder=encoder,
+        ).train()
+        reference = Reference(folder, objective, settings["projector"]).train()
+
+        texts, _ = encoder.tokenizer.ids(SENTENCES, 32)
+        batch = pack([*texts, *texts], views=2)
+        terms = objective(encoder(batch, objective.layers), objective.prepare(batch))
+        sizes = batch.lengths.tolist()
+        (masked,) = masks
+        rows = (masked.token_ids.split(sizes), masked.chosen.split(sizes))
+        pairs = [(ids.tolist(), chosen.tolist()) for ids, chosen in zip(*rows, strict=True)]
+        sentences = [ids.tolist() for ids in batch.token_ids.split(sizes)]
+        found = reference(sentences, pairs, settings)
+        return Compared(encoder, objective, reference, sizes, terms, *found)
+
+    return run
+
+
+SETTINGS = [
+    {},
+    {"rtd_padding": "ignored"},
+    {"rtd_reduction": "sum"},
+    {"edit_positions": "masked"},
+    {"rtd_embedding": "pooled"},
+    {"projector": "mlp"},
+    {"projector": "mlp", "rtd_embedding": "pooled", "rtd_padding": "ignored"},
+    {"projector": "none"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_terms_are_those_of_the_authors_method(settings, compared):
+    found = compared(**settings)
+    torch.testing.assert_close(found.terms["contrast"], found.contrast, rtol=BAR, atol=BAR)
+    torch.testing.assert_close(found.terms["rtd"], WEIGHT * found.rtd, rtol=BAR, atol=BAR)
+    assert found.rtd > 0
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_gradients_are_those_of_the_authors_method(settings, compared):
+    found = compared(**settings)
+    # A sum is as many times larger as there are tokens, and so is its rounding.
+    bar = BAR * (10 if settings.get("rtd_reduction") == "sum" else 1)
+    sum(found.terms.values()).backward()
+    (found.contrast + WEIGHT * found.rtd).backward()
+    conditional = found.objective.difference.conditional
+    pairs = [
+        (found.encoder.backbone.model, found.reference.encoder),
+        (conditional.transformer.model, found.reference.discriminator),
+        (conditional.heads["replace"], found.reference.head),
+        (found.objective.projector, found.reference.projector),
+    ]
+    for ours, theirs in pairs:
+        wanted = [parameter.grad for parameter in theirs.parameters()]
+        found_here = [p.grad for name, p in ours.named_parameters() if "pooler" not in name]
+        for gradient, expected in zip(found_here, wanted, strict=True):
+            torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=bar)
+    assert all(parameter.grad is None for parameter in found.reference.generator.parameters())
+
+
+def test_the_detection_reaches_the_encoder_through_the_embedding(compared):
+    found = compared()
+    found.terms["rtd"].backward()
+    gradients = [p.grad for p in found.encoder.backbone.parameters() if p.grad is not None]
+    assert len(gradients) > 20
+    assert max(gradient.abs().max() for gradient in gradients) > 1e-4
+
+
+def test_padding_only_makes_the_references_mean_smaller(compared):
+    found, ignored = compared(), compared(rtd_padding="ignored")
+    assert found.padded_rtd > found.rtd
+    tokens = sum(found.lengths)
+    places = len(found.lengths) * max(found.lengths)
+    assert places > 1.5 * tokens
+    ratio = found.terms["rtd"] / ignored.terms["rtd"]
+    assert ratio.item() == pytest.approx(tokens / places, rel=1e-5)
+
+
+@pytest.mark.parametrize("positions", ["all", "masked"])
+def test_the_measures_are_those_of_the_tokens(positions, compared):
+    found = compared(edit_positions=positions)
+    measures = {name: value.item() for name, value in found.terms.measures.items()}
+    edited = [right for label, right in found.judged if label]
+    original = [right for label, right in found.judged if not label]
+    assert len(edited) * len(original) > 0
+    assert measures["rtd_accuracy_edited"] == pytest.approx(sum(edited) / len(edited))
+    assert measures["rtd_accuracy_original"] == pytest.approx(sum(original) / len(original))
+    assert measures["share_edited"] == pytest.approx(len(edited) / len(found.judged))
