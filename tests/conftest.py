@@ -77,3 +77,11 @@ def tiny_encoder(loaded_tiny_bert):
     import copy
 
     return copy.deepcopy(loaded_tiny_bert)
+
+
+@pytest.fixture(scope="session")
+def tiny_masked_lm(tmp_path_factory):
+    """The folder of a tiny BERT with its masked-LM head; copy it before changing it."""
+    from tiny_models import save_tiny_masked_lm
+
+    return save_tiny_masked_lm(tmp_path_factory.mktemp("tiny") / "masked-lm")

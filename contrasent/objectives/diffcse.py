@@ -161,7 +161,7 @@ class DiffCSE(Objective):
         excluded: list[Tensor | None] = [None] * len(groups)
         if self.config.exclude_duplicates:
             sizes = [len(group) * len(anchor) for group in groups]
-            excluded = list(duplicates(batch).split(sizes, dim=1))
+            excluded = list(torch.split(duplicates(batch), sizes, dim=1))
         losses = [
             info_nce(anchor, torch.cat(group), self.config.temperature, excluded=left_out)
             for group, left_out in zip(groups, excluded, strict=True)
@@ -176,9 +176,10 @@ class DiffCSE(Objective):
         return joined(sources), embeddings.repeat(len(sources), 1)
 
     def _task(self, start: Start) -> Difference:
-        config, encoder, heads = self.config, _encoder(start), nn.ModuleDict()
+        config, encoder = self.config, _encoder(start)
+        heads: dict[str, nn.Module] = {}
         if config.task == "rtd":
-            heads.update({name: nn.Linear(start.width, 2) for name in self._operations})
+            heads = {name: nn.Linear(start.width, 2) for name in self._operations}
         else:
             heads["vocabulary"] = copy.deepcopy(MaskedLm.load(encoder.name).head)
         if config.task == "corrective":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isnan
 
 import torch
 from torch import Tensor
@@ -25,7 +25,8 @@ class Step:
         learning_rate: of its update.
         gradient_norm: of all parameters together, before clipping.
         measures: what else is known of the embeddings (``alignment`` of anchors and positives,
-            ``uniformity`` of the anchors) and what the objective tells.
+            ``uniformity`` of the anchors) and what the objective tells, without those that are
+            of nothing in this batch.
         sentences: sentences that went through the encoder, views counted.
         examples: B.
     """
@@ -74,7 +75,11 @@ class _Sent:
             terms=dict(zip(self.terms, terms, strict=True)),
             learning_rate=self.learning_rate,
             gradient_norm=norm,
-            measures=dict(zip(self.measures, measures, strict=True)),
+            measures={
+                name: value
+                for name, value in zip(self.measures, measures, strict=True)
+                if not isnan(value)
+            },
             sentences=self.sentences,
             examples=self.examples,
         )

@@ -77,7 +77,7 @@ class ReplacedTokens(Difference):
         edits = [OPERATIONS[name](batch, self.editing) for name in self._operations]
         together = joined([edit.batch for edit in edits])
         states = self.conditional(together, embeddings.repeat(len(edits), 1))
-        parts = states.split([len(edit.edited) for edit in edits])
+        parts = torch.split(states, [len(edit.edited) for edit in edits])
         found = [
             self.conditional.logits(name, part)
             for name, part in zip(self._operations, parts, strict=True)
