@@ -26,6 +26,15 @@ CURVES = {
         "sup-simcse",
         {"objective.hard_negative_weight": 2.0},
     ),
+    "crop": ("unsup-simcse", {"view.name": "crop", "view.share": 0.3}),
+    "delete words": ("unsup-simcse", {"view.name": "delete_words", "view.share": 0.3}),
+    "delete one word": ("unsup-simcse", {"view.name": "delete_one_word"}),
+    "delete one word of both": (
+        "unsup-simcse",
+        {"view.name": "delete_one_word", "view.sides": "both"},
+    ),
+    "next sentence": ("unsup-simcse", {"view.name": "next_sentence"}),
+    "next 3 sentences": ("unsup-simcse", {"view.name": "next_3_sentences"}),
 }
 
 _PLAIN = [word for word in WORDS if word.isalpha()]
@@ -49,6 +58,8 @@ def curve(name, folder, encoder, **changes):
     data = folder / ("text.txt" if recipe == "unsup-simcse" else "triplets.csv")
     texts = [(sentence(n, 3 + n % 6), sentence(n, 4), sentence(n + 17, 6)) for n in range(48)]
     rows = [t[0] if data.suffix == ".txt" else ",".join(t) for t in texts]
+    if str(settings.get("view.name")).startswith("next"):
+        rows = [row + "\n" * (n % 6 == 5) for n, row in enumerate(rows)]
     header = "" if data.suffix == ".txt" else "sent0,sent1,hard_neg\n"
     data.write_text(header + "\n".join(rows) + "\n", encoding="utf-8")
     common = {
