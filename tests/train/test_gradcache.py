@@ -242,7 +242,7 @@ def test_it_is_refused_before_the_text_is_read(recipe, tmp_path, monkeypatch):
     from contrasent.train.run import train
 
     monkeypatch.setattr(SimCSE, "layers", (1,))
-    monkeypatch.setattr("contrasent.train.start.tokenize", None)
+    monkeypatch.setattr("contrasent.train.start.open_views", None)
     with pytest.raises(ConfigError, match="gradient caching keeps embeddings only"):
         train(recipe(train__gradcache_chunk=4), tmp_path / "run")
     assert not (tmp_path / "run").exists()

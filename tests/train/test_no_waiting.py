@@ -12,11 +12,13 @@ from tiny_models import config_of, transformer
 from torch.nn.utils import clip_grad_norm_
 
 from contrasent import objectives
+from contrasent.config import TrainSettings
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import Encoded
 from contrasent.model.pooling import POOLERS, pooler
+from contrasent.train.embedding import embedding
 
 META = torch.device("meta")
 
@@ -37,12 +39,11 @@ def meta_like_an_accelerator(monkeypatch):
 
 @pytest.mark.parametrize("varlen", [True, False])
 @pytest.mark.parametrize("name", POOLERS)
-@pytest.mark.parametrize("objective", objectives.available())
-def test_a_step_asks_the_device_nothing(objective, name, varlen, monkeypatch):
+def test_a_step_asks_the_device_nothing(name, varlen, monkeypatch):
     monkeypatch.setattr(packed_bert, "packed_attention_available", lambda *_: varlen)
     backbone = PackedBert(transformer(config_of("bert", 100))).to(META).train()
     scored = objectives.build(
-        objective, {"hard_negative_weight": 2.0}, width=backbone.width, data_views=3
+        "simcse", {"hard_negative_weight": 2.0}, width=backbone.width, data_views=3
     ).to(META)
     pool = pooler(name)
     batch = pack([[n, 5, 6][: 1 + n % 3] for n in range(12)], views=scored.views)
@@ -54,3 +55,24 @@ def test_a_step_asks_the_device_nothing(objective, name, varlen, monkeypatch):
     parameters = [p for p in (*backbone.parameters(), *scored.parameters()) if p.grad is not None]
     assert len(parameters) > 20
     assert clip_grad_norm_(parameters, 1.0).device == META
+
+
+@pytest.mark.parametrize("varlen", [True, False])
+def test_a_given_first_state_is_put_in_without_asking(varlen, monkeypatch):
+    monkeypatch.setattr(packed_bert, "packed_attention_available", lambda *_: varlen)
+    backbone = PackedBert(transformer(config_of("bert", 100))).to(META).train()
+    batch = pack([[n, 5, 6][: 1 + n % 3] for n in range(12)]).to(META)
+    first = torch.zeros(12, backbone.width, device=META, requires_grad=True)
+    backbone(batch, first_state=first)[-1].sum().backward()
+    assert first.grad.device == META
+
+
+def test_one_mask_for_all_views_is_drawn_without_asking(tiny_encoder):
+    tiny_encoder.to(META).train()
+    scored = objectives.build("simcse", {}, width=16, data_views=1).to(META)
+    batch = pack([[n, 5, 6][: 1 + n % 3] for n in range(6)] * 2, views=2)
+    batch = replace(batch, texts=batch.same_text()).to(META)
+    embed = embedding(tiny_encoder, scored, TrainSettings(), "fp32", fixed_dropout=True)
+    encoded, _ = embed(batch)
+    torch.stack(list(scored(encoded, batch).values())).sum().backward()
+    assert encoded.pooled.shape == (2, 6, 16)
