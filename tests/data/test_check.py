@@ -171,6 +171,12 @@ def test_the_command_prints_tables(run, write, tmp_path):
     assert "\x1b" not in said
 
 
+def test_the_command_tells_of_documents(run, write):
+    said = run(write("f.txt", "a\nb\nc\n\nd\n")).stdout
+    assert "documents   2 of 1 to 3 sentences, 2.0 in the mean\n" in said
+    assert "documents" not in run(write("f.txt", "a\nb\n")).stdout
+
+
 def test_the_command_prints_json(run, write):
     path = write("f.tsv", "é\tb\nc\td\n")
     found = json.loads(run(path, "--json", "--columns", "1, 0").stdout)
