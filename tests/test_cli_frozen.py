@@ -21,6 +21,11 @@ COMMANDS = {
         *("--encoder", "--data", "--output", "--max-steps"),
         *("--resume", "--overwrite", "--profile", "--settings"),
     ],
+    "pretrain": [
+        "MODEL",
+        *("--data", "--output", "--held-out", "--max-steps"),
+        *("--resume", "--overwrite", "--settings"),
+    ],
     "evaluate": [
         "MODELS...",
         *("--tasks", "--splits", *LOADING, "--precision"),

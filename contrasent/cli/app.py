@@ -15,13 +15,14 @@ from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fetch import fetch
 from contrasent.cli.guard import guarded
 from contrasent.cli.index import add, build, info
+from contrasent.cli.pretrain import pretrain
 from contrasent.cli.quickstart import quickstart
 from contrasent.cli.search import search
 from contrasent.cli.similarity import similarity
 from contrasent.cli.train import train
 
 _HELP = {"help_option_names": ["-h", "--help"]}
-# Every other word of `train` may be a setting of the recipe: --section.key value.
+# Every other word of `train` and `pretrain` may be a setting of the recipe: --section.key value.
 _SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 # Plain help: the framed one wraps some texts at odd places, and takes [ ] in them for markup.
@@ -70,6 +71,7 @@ def _add(
 
 _add(app, quickstart)
 _add(app, train, _SETTINGS)
+_add(app, pretrain, _SETTINGS)
 _add(app, evaluate)
 _add(app, encode)
 _add(app, similarity)

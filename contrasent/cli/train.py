@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,7 +80,7 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
 
     named = {"encoder.name": encoder, "data.file": data, "train.max_steps": max_steps}
     overrides = {key: value for key, value in named.items() if value is not None}
-    loaded = load_recipe(recipe, {**overrides, **_overrides(context.args)})
+    loaded = load_recipe(recipe, {**overrides, **overrides_in(context.args)})
     if settings:
         from contrasent.report.settings import describe
 
@@ -94,15 +94,8 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
 
     recorded = _profile(loaded, folder, overwrite) if profile else None
 
-    from contrasent.train.run import train as run
-
-    try:
-        with recorded.of_updates() if recorded else nullcontext():
-            result = run(loaded, folder, resume=resume, overwrite=overwrite, show_progress=True)
-    except KeyboardInterrupt as error:
-        if not (folder / "recipe.yaml").is_file():
-            raise
-        raise KeyboardInterrupt("go on with the same command and --resume") from error
+    with recorded.of_updates() if recorded else nullcontext():
+        result = run_in(folder, loaded, resume=resume, overwrite=overwrite)
     if result is not None:
         _report(result)
     if recorded is not None:
@@ -111,6 +104,18 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
         from contrasent.report.profile import print_profile
 
         print_profile(Console(stderr=True), recorded)
+
+
+def run_in(folder: Path, recipe: Recipe, *, resume: bool, overwrite: bool) -> Result | None:
+    """Train in ``folder``; whoever interrupts that is told how to go on."""
+    from contrasent.train.run import train as run
+
+    try:
+        return run(recipe, folder, resume=resume, overwrite=overwrite, show_progress=True)
+    except KeyboardInterrupt as error:
+        if not (folder / "recipe.yaml").is_file():
+            raise
+        raise KeyboardInterrupt("go on with the same command and --resume") from error
 
 
 def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
@@ -127,8 +132,12 @@ def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
     return StepProfile(folder / "profile" / "trace.json.gz", overwrite=overwrite)
 
 
-def _overrides(words: Sequence[str]) -> dict[str, Any]:
-    """``--section.key value`` and ``--section.key=value`` as a mapping."""
+def overrides_in(words: Sequence[str], options: Collection[str] = _OPTIONS) -> dict[str, Any]:
+    """``--section.key value`` and ``--section.key=value`` as a mapping.
+
+    Raises:
+        ConfigError: another word is among them; ``options`` are what it may have been meant for.
+    """
     from contrasent.errors import ConfigError, pick
 
     found: dict[str, Any] = {}
@@ -138,7 +147,7 @@ def _overrides(words: Sequence[str]) -> dict[str, Any]:
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or "." not in name:
             if word.startswith("--"):
-                pick("option", name, _OPTIONS)
+                pick("option", name, options)
             raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
         if not equals:
             if not rest or rest[0].startswith("--"):
@@ -164,12 +173,7 @@ def _report(result: Result) -> None:
 
     from contrasent.report.tables import Layout, print_sts
 
-    rate = result.examples / result.seconds if result.seconds else 0.0
-    typer.echo(
-        f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s "
-        f"({rate:.0f}/s, evaluation left out)",
-        err=True,
-    )
+    report_speed(result)
     if result.best_score is not None:
         typer.echo(f"best dev Spearman {result.best_score * 100:.2f} at step {result.best_step}")
     if result.before and result.after:
@@ -179,3 +183,13 @@ def _report(result: Result) -> None:
     typer.echo(f"encoder: {encoder}")
     shown = shlex.quote(str(encoder))
     typer.echo(f"next: contrasent similarity {shown} 'a sentence' 'another sentence'", err=True)
+
+
+def report_speed(result: Result) -> None:
+    """Say how much was done in how long."""
+    rate = result.examples / result.seconds if result.seconds else 0.0
+    typer.echo(
+        f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s "
+        f"({rate:.0f}/s, evaluation left out)",
+        err=True,
+    )

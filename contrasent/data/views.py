@@ -86,13 +86,10 @@ def check_view(settings: ViewSettings, data_views: int) -> None:
             f"view.sides is both, but the view {name} edits no sentence; leave it out, or choose "
             f"view.name {', '.join(sorted(_EDITS))}"
         )
-    if (settings.generator is None) == (name == "mlm"):
+    if settings.generator is not None and name != "mlm":
         raise ConfigError(
-            "view.name mlm needs view.generator, a masked language model with the encoder's "
-            "vocabulary"
-            if name == "mlm"
-            else f"view.generator is {settings.generator}, but the view {name} has none; leave it "
-            "out, or choose view.name mlm"
+            f"view.generator is {settings.generator}, but the view {name} has none; leave it out, "
+            "or choose view.name mlm"
         )
 
 
@@ -186,6 +183,8 @@ def _refuse_single_words(texts: TextStore, source: str, name: str) -> None:
 
 def _described(settings: ViewSettings, views: int, there: int) -> str:
     """What an example is, in words; the data has ``there`` sentences for its views."""
+    if views == 1:
+        return "one sentence" + (f"; {there - 1} more in the data not used" if there > 1 else "")
     if there > 1:
         hard = views - 2
         named = "anchor, positive" + (f", {hard} hard negative{'s' * (hard > 1)}" if hard else "")
@@ -212,5 +211,5 @@ def _edited(settings: ViewSettings) -> str:
         "delete_words": f"without {part} of its words",
         "delete_one_word": "without one of its words",
         "synonym": f"with synonyms for {part} of its words",
-        "mlm": f"with {part} of its tokens replaced by {settings.generator}",
+        "mlm": f"with {part} of its tokens replaced by {settings.generator or 'its checkpoint'}",
     }[settings.name]

@@ -108,16 +108,19 @@ def write(folder: str | Path, parts: Parts, info: Mapping[str, Any]) -> None:
             depth=parts.backbone.depth,
         )
         made = {
-            "format": 1,
             "pooler": parts.pooler,
             "head": "none" if parts.head is None else "mlp",
             "normalize": parts.normalize,
             "max_tokens": parts.max_tokens,
-            "versions": installed_versions(),
-            **info,
         }
-        text = json.dumps(made, indent=2, ensure_ascii=False) + "\n"
-        (partial / INFO_FILE).write_text(text, encoding="utf-8")
+        write_info(partial, {**made, **info})
+
+
+def write_info(folder: Path, info: Mapping[str, Any]) -> None:
+    """Write ``contrasent.json``, with the versions that are installed."""
+    made = {"format": 1, **info, "versions": installed_versions()}
+    text = json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+    (folder / INFO_FILE).write_text(text, encoding="utf-8")
 
 
 def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_modules.Stated:
@@ -135,7 +138,7 @@ def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_
 def _saved_name(folder: Path, name: str, depth: int) -> str:
     """Of several poolers that are one in a shallow model, the one the encoder was saved with."""
     path = folder / INFO_FILE
-    if not path.is_file():
+    if not path.is_file() or not st_modules.is_in(folder):
         return name
     try:
         saved = POOLERS.get(json.loads(path.read_text(encoding="utf-8"))["pooler"])

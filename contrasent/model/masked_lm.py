@@ -8,7 +8,7 @@ Shapes: N token states, D width, E width before the decoder (D but for ALBERT an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,9 @@ from typing_extensions import override
 from contrasent.data.tokens import Tokenizer
 from contrasent.errors import CheckpointError, warn
 from contrasent.files import writing_folder
+from contrasent.model import st_modules
+from contrasent.model.backbones.base import Backbone
+from contrasent.model.checkpoint import write_info
 from contrasent.model.hub import resolve
 from contrasent.model.weights import backbone_of, load_masked_lm, quiet
 
@@ -85,7 +88,7 @@ class MaskedLm(nn.Module):
         """Take ``model``, a ``transformers`` masked LM of a known architecture, apart."""
         super().__init__()
         self._whole = (model,)  # in a tuple, because its parts are registered below
-        self.backbone = backbone_of(model.base_model)
+        self.backbone: Backbone = backbone_of(model.base_model)
         self.head = _head_of(model)
         self.tied: bool = self.head.decoder.weight is model.get_input_embeddings().weight
         self.name = name
@@ -102,7 +105,10 @@ class MaskedLm(nn.Module):
             CheckpointError: there is no such model, its architecture is not known here, or its
                 head, or a weight below it, would be random.
         """
-        model, lost = load_masked_lm(resolve(name), _HEADS)
+        folder = resolve(name)
+        if not (folder / "config.json").is_file() and st_modules.is_in(folder):
+            folder = st_modules.read(folder).transformer
+        model, lost = load_masked_lm(folder, _HEADS)
         below = f"{model.base_model_prefix}."
         damaged = [weight for weight in lost if weight.startswith(below)]
         if damaged:
@@ -124,12 +130,34 @@ class MaskedLm(nn.Module):
             )
         return cls(model, str(name))
 
-    def save(self, folder: str | Path, tokenizer: Tokenizer) -> None:
-        """Write a folder for ``AutoModelForMaskedLM`` and :meth:`load`, replacing it as a whole."""
+    def share(self, backbone: Backbone) -> None:
+        """Put ``backbone``, of the same architecture, in the place of its own.
+
+        A decoder that is tied to the embeddings is then tied to those of ``backbone``: both train
+        one matrix.
+        """
+        (whole,) = self._whole
+        setattr(whole, whole.base_model_prefix, backbone.model)
+        self.backbone = backbone
+        if self.tied:
+            embeddings: Any = backbone.model.get_input_embeddings()
+            self.head.decoder.weight = embeddings.weight
+
+    def save(
+        self, folder: str | Path, tokenizer: Tokenizer, info: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write a folder for ``AutoModelForMaskedLM`` and :meth:`load`, replacing it as a whole.
+
+        Args:
+            folder: where.
+            tokenizer: is written beside it.
+            info: kept in its ``contrasent.json``.
+        """
         with writing_folder(folder) as partial:
             with quiet():
                 self._whole[0].save_pretrained(partial)
             tokenizer.save(partial)
+            write_info(partial, {"kind": "masked-lm", **(info or {})})
 
     @override
     def forward(self, *args: Any) -> Tensor:

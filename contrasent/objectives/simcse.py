@@ -6,10 +6,10 @@ or pairs with one or several hard negatives (eq. 5, weighted: eq. 8).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 from typing_extensions import override
 
@@ -20,6 +20,8 @@ from contrasent.functional import info_nce
 from contrasent.model.encoder import Encoded
 from contrasent.model.heads import head_named
 from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.parts.duplicates import duplicates
+from contrasent.objectives.parts.masked_tokens import AuxiliaryMlm
 
 
 @settings
@@ -45,6 +47,13 @@ class Config:
     exclude_duplicates: bool = True
     """Leave candidates with the text of the anchor or of its positive out of the negatives."""
 
+    mlm_weight: NonNegativeFloat = 0.0
+    """lambda of the auxiliary masked language modelling (Table D.2; the paper's choice is 0.1);
+    above 0 every sentence is encoded once more, with tokens masked."""
+
+    mlm_mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens that it masks."""
+
 
 class SimCSE(Objective):
     """In-batch contrastive loss on two dropout views, on pairs, or with hard negatives."""
@@ -62,26 +71,32 @@ class SimCSE(Objective):
                 f"data has {start.data_views}"
             )
         self.head = head_named(config.head, start.width)
+        self.mlm: AuxiliaryMlm | None = None
+        if config.mlm_weight:
+            self.mlm = AuxiliaryMlm(start, config.mlm_weight, config.mlm_mask_rate)
+            self.layers, self.reads_tokens = (-1,), True
+
+    @override
+    def prepare(self, batch: Batch) -> Batch:
+        return batch if self.mlm is None else self.mlm.prepare(batch)
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        if self.mlm is None:
+            return Terms({"contrast": self._contrast(encoded, batch)})
+        encoded, batch, found = self.mlm(encoded, batch)
+        return Terms({"contrast": self._contrast(encoded, batch), **found}, found.measures)
+
+    def _contrast(self, encoded: Encoded, batch: Batch) -> Tensor:
         anchor, *others = self.head(encoded.pooled)
-        loss = info_nce(
+        return info_nce(
             anchor,
             torch.cat(others),
             self.config.temperature if self.config.similarity == "cosine" else 1.0,
             similarity=self.config.similarity,
             own_weight=self.config.hard_negative_weight,
-            excluded=_duplicates(batch) if self.config.exclude_duplicates else None,
+            excluded=duplicates(batch) if self.config.exclude_duplicates else None,
         )
-        return Terms({"contrast": loss})
-
-
-def _duplicates(batch: Batch) -> Tensor:
-    """``(B, C)``, where a candidate has the text of the anchor or of the anchor's positive."""
-    anchor, *others = batch.same_text().view(batch.views, -1).unbind()
-    candidates = torch.cat(others)
-    return (candidates == anchor.unsqueeze(1)) | (candidates == others[0].unsqueeze(1))
 
 
 build = SimCSE

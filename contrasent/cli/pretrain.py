@@ -1,0 +1,145 @@
+"""``contrasent pretrain``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contrasent.cli.train import overrides_in, report_speed, run_in
+
+if TYPE_CHECKING:
+    from contrasent.config import Recipe
+    from contrasent.train.folder import RunFolder
+    from contrasent.train.held_out import HeldOut, HeldOutText
+
+_RECIPE = "pretrain-mlm"
+_OPTIONS = ("data", "output", "held-out", "max-steps", "resume", "overwrite", "settings")
+
+
+def pretrain(  # noqa: PLR0913 - the arguments are the command's options
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Start from this folder, run or Hugging Face id.",
+            show_default=False,
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Training text, a sentence or paragraph per line or row: .txt, .csv, .tsv, "
+            ".jsonl, .parquet, .gz of these, or a Hugging Face dataset id.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run; else runs/pretrain-mlm.", show_default=False),
+    ] = None,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text that is not trained on, to measure the loss on before and after.",
+            show_default=False,
+        ),
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(help="Stop after this many steps.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the output folder.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
+    ] = False,
+    settings: Annotated[
+        bool,
+        typer.Option("--settings", help="Print the recipe with every setting, and exit."),
+    ] = False,
+) -> None:
+    """Train a masked language model on your text.
+
+    It serves as a start adapted to your domain or language, and as a generator. Any setting of
+    the recipe pretrain-mlm can follow as --section.key VALUE, for example --data.max_tokens 256
+    --train.learning_rate 1e-4; --settings shows them all.
+    """
+    from contrasent.config import load_recipe
+
+    named = {"encoder.name": model, "data.file": data, "train.max_steps": max_steps}
+    overrides = {key: value for key, value in named.items() if value is not None}
+    recipe = load_recipe(_RECIPE, {**overrides, **overrides_in(context.args, _OPTIONS)})
+    if settings:
+        from contrasent.report.settings import describe
+
+        typer.echo(describe(recipe), nl=False)
+        return
+
+    from contrasent.train.folder import RunFolder
+
+    folder = RunFolder(output or Path("runs") / _RECIPE)
+    folder.check_place(resume=resume, overwrite=overwrite)
+    text, before = _measured(recipe, held_out) if held_out else (None, None)
+    result = run_in(folder.root, recipe, resume=resume, overwrite=overwrite)
+    if result is not None:
+        report_speed(result)
+    if text is not None and held_out is not None and folder.is_complete:
+        _compare(folder, held_out, text, before)
+    if result is not None:
+        typer.echo(f"masked language model: {result.last}")
+        shown = shlex.quote(str(result.last))
+        typer.echo(f"next: contrasent train unsup-simcse --encoder {shown} --data FILE", err=True)
+
+
+def _measured(recipe: Recipe, file: Path) -> tuple[HeldOutText, HeldOut | None]:
+    """The held-out text, and what the start scores on it; None if it has no head yet."""
+    from contrasent.data.tokens import Tokenizer
+    from contrasent.errors import CheckpointError
+    from contrasent.model.hub import resolve
+    from contrasent.model.masked_lm import MaskedLm
+    from contrasent.train.held_out import HeldOutText
+
+    name = recipe.encoder.name
+    text = HeldOutText.read(
+        file,
+        Tokenizer.load(resolve(name)),
+        recipe.data.max_tokens,
+        float(recipe.objective.get("mask_rate", 0.15)),
+        recipe.train.seed,
+    )
+    try:
+        return text, text.measure(MaskedLm.load(name))
+    except CheckpointError:
+        return text, None
+
+
+def _compare(folder: RunFolder, file: Path, text: HeldOutText, before: HeldOut | None) -> None:
+    """Print and keep the scores before and after."""
+    import json
+    from dataclasses import asdict
+
+    from contrasent.files import sha256_of, write_text
+    from contrasent.model.masked_lm import MaskedLm
+
+    after = text.measure(MaskedLm.load(folder.last))
+    found = {"before": before, "after": after}
+    typer.echo(f"{after.tokens} hidden tokens of {file.name}:")
+    for when, score in found.items():
+        told = (
+            f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
+            if score
+            else "no masked-LM head yet"
+        )
+        typer.echo(f"  {when:6} {told}")
+    kept = {
+        "file": file.name,
+        "sha256": sha256_of(file),
+        "mask_rate": text.mask_rate,
+        "seed": text.seed,
+        **{when: score and asdict(score) for when, score in found.items()},
+    }
+    write_text(folder.held_out, json.dumps(kept, indent=2) + "\n")

@@ -1,0 +1,62 @@
+"""Masked language modelling alone (Devlin et al. 2019): for a generator, or a start, of one's own.
+
+What is saved is a masked language model, encoder and head together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from typing_extensions import override
+
+from contrasent.config import settings
+from contrasent.data.batch import Batch
+from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.masked_lm import MaskedLm
+from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.parts.masked_tokens import HiddenTokens, encoder_of
+
+
+@settings
+class Config:
+    """Settings of masked language modelling."""
+
+    mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens to predict; 80 % of them are masked, 10 % random, 10 % kept."""
+
+
+class Mlm(Objective):
+    """Predict the hidden tokens of each sentence; the first column of the data is read."""
+
+    views = 1
+    layers = (-1,)
+    reads_tokens = True
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        encoder = encoder_of(start)
+        masked_lm = MaskedLm.load(encoder.name, new_head=True)
+        masked_lm.share(encoder.backbone)
+        # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
+        self._masked_lm = (masked_lm,)
+        self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
+
+    @override
+    def prepare(self, batch: Batch) -> Batch:
+        return self.tokens.hide(batch)
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        found: Terms = self.tokens(encoded.states[-1], batch)
+        return found
+
+    @override
+    def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
+        (masked_lm,) = self._masked_lm
+        masked_lm.save(folder, encoder.tokenizer, info)
+
+
+build = Mlm

@@ -1,0 +1,152 @@
+"""SimCSE's auxiliary masked language modelling, against transformers, sentence by sentence."""
+
+import pytest
+import torch
+import transformers
+from tiny_models import SENTENCES, save_tiny_masked_lm
+from torch.nn import functional as F
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
+from contrasent.model.encoder import SentenceEncoder
+
+WEIGHT = 0.1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_tiny_masked_lm(tmp_path_factory.mktemp("mlm") / "bert")
+
+
+@pytest.fixture
+def encoder(folder):
+    found = SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu")
+    found.backbone.set_dropout(0.0)
+    return found
+
+
+def built(encoder, views=2, **settings):
+    torch.manual_seed(0)
+    return objectives.build(
+        "simcse", settings, width=encoder.width, data_views=views, encoder=encoder
+    )
+
+
+def batch_of(encoder, views=2, examples=3):
+    ids, _ = encoder.tokenizer.ids(SENTENCES, None)
+    return pack((ids * 2)[: views * examples], views=views)
+
+
+def scored(encoder, objective, batch):
+    torch.manual_seed(7)
+    prepared = objective.prepare(batch)
+    return prepared, objective(encoder(prepared, objective.layers), prepared)
+
+
+@pytest.mark.parametrize("views", [2, 3])
+def test_the_term_is_the_mean_over_the_masked_tokens_of_every_view(encoder, folder, views):
+    batch = batch_of(encoder, views)
+    objective = built(encoder, views, mlm_weight=WEIGHT, mlm_mask_rate=0.4)
+    prepared, terms = scored(encoder, objective, batch)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    losses, right = [], []
+    count, tokens = batch.sentences, len(batch.token_ids)
+    hidden = prepared.token_ids[tokens:]
+    chosen = prepared.masked.chosen
+    for s in range(count):
+        part = slice(int(batch.offsets[s]), int(batch.offsets[s + 1]))
+        logits = model(input_ids=hidden[part].unsqueeze(0)).logits[0]
+        for place in chosen[part].nonzero().flatten().tolist():
+            wanted = batch.token_ids[part][place]
+            losses.append(F.cross_entropy(logits[place], wanted).item())
+            right.append(float(logits[place].argmax() == wanted))
+    assert losses
+    assert terms["mlm"].item() == pytest.approx(WEIGHT * sum(losses) / len(losses), rel=1e-5)
+    assert terms.measures["mlm_accuracy"].item() == pytest.approx(sum(right) / len(right))
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+def test_the_contrast_is_that_of_the_unmasked_views(encoder, exclude):
+    batch = batch_of(encoder, examples=7)  # every sentence twice
+    plain = built(encoder, exclude_duplicates=exclude)
+    both = built(encoder, exclude_duplicates=exclude, mlm_weight=WEIGHT)
+    both.head.load_state_dict(plain.head.state_dict())
+    expected = plain(encoder(batch), batch)["contrast"]
+    prepared, terms = scored(encoder, both, batch)
+    assert prepared.views == 4
+    torch.testing.assert_close(terms["contrast"], expected)
+
+
+def test_the_masked_copies_have_the_unmasked_ones_in_front(encoder):
+    batch = batch_of(encoder)
+    prepared, _ = scored(encoder, built(encoder, mlm_weight=WEIGHT), batch)
+    tokens = len(batch.token_ids)
+    assert prepared.sentences == 2 * batch.sentences
+    assert torch.equal(prepared.token_ids[:tokens], batch.token_ids)
+    assert torch.equal(prepared.lengths, batch.lengths.repeat(2))
+    changed = prepared.token_ids[tokens:] != batch.token_ids
+    assert changed.any()
+    assert not (changed & ~prepared.masked.chosen).any()
+
+
+def test_each_copy_of_a_sentence_has_masks_of_its_own(encoder):
+    ids, _ = encoder.tokenizer.ids([" ".join(SENTENCES)], None)
+    batch = pack([ids[0], ids[0]], views=2)
+    prepared, _ = scored(encoder, built(encoder, mlm_weight=WEIGHT, mlm_mask_rate=0.5), batch)
+    first, second = prepared.masked.chosen.view(2, -1)
+    assert not torch.equal(first, second)
+
+
+def test_the_decoder_is_a_copy_and_gets_a_gradient_of_its_own(encoder):
+    objective = built(encoder, mlm_weight=WEIGHT, mlm_mask_rate=0.5)
+    embeddings = encoder.backbone.model.get_input_embeddings().weight
+    decoder = objective.mlm.tokens.head.decoder.weight
+    assert decoder is not embeddings
+    assert torch.equal(decoder, embeddings)
+    _, terms = scored(encoder.train(), objective, batch_of(encoder))
+    terms["mlm"].backward()
+    for parameter in objective.mlm.parameters():
+        assert parameter.grad.abs().max() > 0
+    assert embeddings.grad.abs().max() > 0
+    assert all(parameter.grad is None for parameter in objective.head.parameters())
+
+
+def test_nothing_masked_is_a_term_of_zero(encoder):
+    ids, _ = encoder.tokenizer.ids(["", ""], None)
+    _, terms = scored(encoder, built(encoder, mlm_weight=WEIGHT), pack(ids, views=2))
+    assert terms["mlm"].item() == 0
+    assert terms.measures["mlm_accuracy"].item() == 0
+    terms["mlm"].backward()
+
+
+def test_without_a_weight_nothing_is_added(encoder):
+    objective = built(encoder)
+    batch = batch_of(encoder)
+    assert objective.prepare(batch) is batch
+    assert objective.mlm is None
+    assert objective.layers == ()
+
+
+def test_an_encoder_without_a_masked_lm_head_is_refused(loaded_tiny_bert):
+    said = r"objective\.mlm_weight is 0\.1, .*no masked-LM head.*or set objective\.mlm_weight to 0"
+    with pytest.raises(ConfigError, match=said):
+        built(loaded_tiny_bert, mlm_weight=WEIGHT)
+
+
+def test_an_objective_built_for_no_encoder_is_refused():
+    with pytest.raises(ConfigError, match="reads tokens, so it is built for an encoder"):
+        objectives.build("simcse", {"mlm_weight": 1}, width=8, data_views=2)
+
+
+@pytest.mark.parametrize("rate", [0, 1, 1.5])
+def test_a_mask_rate_that_is_no_share_is_refused(encoder, rate):
+    with pytest.raises(ConfigError, match=r"objective\.mlm_mask_rate cannot be"):
+        built(encoder, mlm_weight=WEIGHT, mlm_mask_rate=rate)
+
+
+def test_a_batch_that_was_not_prepared_is_a_mistake_of_the_caller(encoder):
+    batch = batch_of(encoder)
+    objective = built(encoder, mlm_weight=WEIGHT)
+    with pytest.raises(TypeError, match="no token of this batch is hidden"):
+        objective(encoder(batch, objective.layers), batch)

@@ -1,0 +1,273 @@
+"""Masked-LM training from text: its loss, its ties, its folder, its command."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+import transformers
+from command_line import refused, worked
+from safetensors.torch import load_file
+from test_resume import CutError, cut_after, metrics
+from tiny_models import SENTENCES, save_tiny, save_tiny_masked_lm, transformer, word_piece
+from torch.nn import functional as F
+
+from contrasent import objectives
+from contrasent.config import load_recipe
+from contrasent.data.batch import pack
+from contrasent.data.tokens import Tokenizer
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.generator import Generator
+from contrasent.model.masked_lm import MaskedLm
+from contrasent.model.masking import mask_tokens
+from contrasent.train.held_out import HeldOutText
+from contrasent.train.run import train
+from contrasent.train.update import trained
+
+WEIGHTS = "last/model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def masked_lm(tmp_path_factory):
+    return save_tiny_masked_lm(tmp_path_factory.mktemp("mlm") / "bert")
+
+
+@pytest.fixture
+def pretraining(masked_lm, text_file):
+    """Make a recipe: 40 sentences, batches of 8, 5 steps an epoch."""
+
+    def make(**overrides):
+        settings = {
+            "encoder.name": str(masked_lm),
+            "data.file": str(text_file),
+            "data.max_tokens": 32,
+            "train.batch_size": 8,
+            "train.learning_rate": 1e-3,
+            "train.precision": "fp32",
+            "evaluation.every": 2,
+            **{key.replace("__", "."): value for key, value in overrides.items()},
+        }
+        return load_recipe("pretrain-mlm", settings)
+
+    return make
+
+
+def built(folder, **settings):
+    encoder = SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu")
+    encoder.backbone.set_dropout(0.0)
+    torch.manual_seed(0)
+    objective = objectives.build(
+        "mlm", settings, width=encoder.width, data_views=1, encoder=encoder
+    )
+    batch = objective.prepare(pack(encoder.tokenizer.ids(SENTENCES, None)[0]))
+    return encoder, objective, batch
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
+def test_loss_and_gradients_are_those_of_transformers(model_type, tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "it", model_type)
+    encoder, objective, batch = built(folder, mask_rate=0.5)
+    terms = objective(encoder(batch, objective.layers), batch)
+    terms["mlm"].backward()
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    losses = []
+    parts = torch.split(batch.token_ids, batch.lengths.tolist())
+    wanted = torch.split(batch.source.token_ids, batch.lengths.tolist())
+    chosen = torch.split(batch.masked.chosen, batch.lengths.tolist())
+    for hidden, original, places in zip(parts, wanted, chosen, strict=True):
+        logits = model(input_ids=hidden.unsqueeze(0)).logits[0]
+        losses += [F.cross_entropy(logits[n], original[n]) for n in places.nonzero().flatten()]
+    loss = torch.stack(losses).mean()
+    loss.backward()
+    torch.testing.assert_close(terms["mlm"], loss, rtol=1e-5, atol=1e-6)
+    theirs = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    (mine,) = objective._masked_lm
+    for name, parameter in mine._whole[0].named_parameters():
+        if name in theirs:
+            torch.testing.assert_close(parameter.grad, theirs.pop(name), rtol=1e-4, atol=1e-6)
+    assert not theirs
+
+
+def test_the_decoder_and_the_embeddings_are_one_parameter_and_trained_once(masked_lm):
+    encoder, objective, _ = built(masked_lm)
+    embeddings = encoder.backbone.model.get_input_embeddings().weight
+    assert objective.tokens.head.decoder.weight is embeddings
+    parameters = trained(encoder, objective)
+    assert len({id(p) for p in parameters}) == len(parameters)
+    assert sum(p is embeddings for p in parameters) == 1
+
+
+def test_a_decoder_of_its_own_is_not_tied(tmp_path):
+    folder = save_tiny_masked_lm(tmp_path / "it", tie_word_embeddings=False)
+    encoder, objective, _ = built(folder)
+    embeddings = encoder.backbone.model.get_input_embeddings().weight
+    assert objective.tokens.head.decoder.weight is not embeddings
+
+
+def test_a_run_learns_the_text_and_leaves_a_masked_lm(pretraining, tmp_path, masked_lm):
+    before = copy.deepcopy(MaskedLm.load(masked_lm))
+    train(pretraining(train__epochs=20, train__learning_rate=5e-3), tmp_path / "run")
+    losses = [line["loss"] for line in metrics(tmp_path / "run")]
+    assert sum(losses[-10:]) < 0.95 * sum(losses[:10])
+    after = MaskedLm.load(tmp_path / "run")
+    assert after.tied
+    for old, new in zip(before.parameters(), after.parameters(), strict=True):
+        assert not torch.equal(old, new)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "last")
+    batch = pack([[2, 8, 9, 3]])
+    with torch.no_grad():
+        theirs = model.eval()(input_ids=batch.token_ids.unsqueeze(0)).logits[0]
+        mine = after.eval().head(after.backbone(batch)[-1])
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+    info = json.loads((tmp_path / "run" / "last" / "contrasent.json").read_text())
+    assert (info["kind"], info["step"]) == ("masked-lm", 100)
+
+
+def test_the_result_is_a_start_and_a_generator(pretraining, tmp_path):
+    train(pretraining(train__max_steps=2), tmp_path / "run")
+    encoder = SentenceEncoder.load(tmp_path / "run", pooler="cls", head="none")
+    kept = load_file(tmp_path / "run" / WEIGHTS)["bert.embeddings.word_embeddings.weight"]
+    loaded = encoder.backbone.model.get_input_embeddings().weight.cpu()
+    assert torch.equal(loaded, kept)
+    Generator.load(tmp_path / "run", encoder.tokenizer)
+    train(pretraining(encoder__name=str(tmp_path / "run"), train__max_steps=1), tmp_path / "more")
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_resumed_run_is_bit_equal(calls, pretraining, tmp_path, monkeypatch):
+    settings = pretraining()
+    train(settings, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        cut_after(patched, "save_state", calls)
+        with pytest.raises(CutError):
+            train(settings, tmp_path / "cut")
+    train(settings, tmp_path / "cut", resume=True)
+    assert (tmp_path / "cut" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
+def test_a_model_without_a_head_gets_a_new_one_by_the_seed(pretraining, tmp_path):
+    folder = save_tiny(tmp_path / "plain")
+    bits = []
+    for name in ("first", "again"):
+        with pytest.warns(UserWarning, match="has no masked-LM head .*starting with a new one"):
+            train(pretraining(encoder__name=str(folder), train__max_steps=2), tmp_path / name)
+        bits.append((tmp_path / name / WEIGHTS).read_bytes())
+    assert bits[0] == bits[1]
+    MaskedLm.load(tmp_path / "first")
+
+
+def command(model, text, output, *words):
+    return (
+        *("pretrain", model, "--data", text, "--output", output, "--max-steps", "3"),
+        *("--train.batch_size", "8", "--data.max_tokens", "32", *words),
+    )
+
+
+def test_one_command_trains_and_measures_on_held_out_text(tmp_path, masked_lm, text_file):
+    held_out = tmp_path / "held_out.txt"
+    held_out.write_text("".join(f"{text}\n" for text in SENTENCES))
+    said = worked(*command(masked_lm, text_file, tmp_path / "run", "--held-out", held_out))
+    kept = json.loads((tmp_path / "run" / "held_out.json").read_text())
+    assert f"{kept['after']['tokens']} hidden tokens of held_out.txt:" in said.out
+    for when in ("before", "after"):
+        score = kept[when]
+        told = f"{when:6} loss {score['loss']:.3f} nats, accuracy {score['accuracy']:.1%}"
+        assert told in said.out
+    assert kept["before"]["loss"] != kept["after"]["loss"]
+    assert f"masked language model: {tmp_path / 'run' / 'last'}" in said.out
+    again = worked(*command(masked_lm, text_file, tmp_path / "run", "--resume"))
+    assert "is complete: nothing to resume" in again.err
+    assert "masked language model" not in again.out
+
+
+def test_a_start_without_a_head_has_no_score_before(tmp_path, tiny_bert, text_file):
+    said = worked(*command(tiny_bert, text_file, tmp_path / "run", "--held-out", text_file))
+    assert "before no masked-LM head yet" in said.out
+    assert json.loads((tmp_path / "run" / "held_out.json").read_text())["before"] is None
+
+
+def test_the_settings_are_shown(masked_lm):
+    said = worked("pretrain", masked_lm, "--settings")
+    assert "mask_rate: 0.15" in said.out
+    assert "max_tokens: 128" in said.out
+
+
+def test_mistakes_are_refused_before_training(tmp_path, masked_lm, text_file):
+    place = tmp_path / "run"
+    assert "no training text" in refused("pretrain", masked_lm, "--output", place)
+    said = refused(*command(masked_lm, text_file, place, "--objective.mask_rate", "1"))
+    assert said.startswith("objective.mask_rate cannot be 1")
+    said = refused(*command(masked_lm, text_file, place, "--helt-out", "x"))
+    assert "Did you mean 'held-out'?" in said
+    said = refused(*command(masked_lm, text_file, place, "--held-out", tmp_path / "none.txt"))
+    assert "there is no file" in said
+    assert "is no folder here" in refused(*command("nowhere", text_file, place))
+    said = refused(*command(masked_lm, text_file, place, "--encoder.encoders", "twin"))
+    assert "the objective takes one view of each example" in said
+    assert not place.exists()
+
+
+def text_of(masked_lm, file, seed=1, max_tokens=32):
+    return HeldOutText.read(file, Tokenizer.load(masked_lm), max_tokens, 0.3, seed)
+
+
+def test_the_held_out_score_is_that_of_transformers(masked_lm, text_file):
+    text = text_of(masked_lm, text_file)
+    torch.manual_seed(9)
+    state = torch.get_rng_state()
+    found = text.measure(MaskedLm.load(masked_lm))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert found == text.measure(MaskedLm.load(masked_lm))
+    assert found != text_of(masked_lm, text_file, seed=2).measure(MaskedLm.load(masked_lm))
+    model = transformers.AutoModelForMaskedLM.from_pretrained(masked_lm).eval()
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(1)
+        losses, right = [], []
+        for batch in text.batches:
+            size = text.tokenizer.vocabulary
+            masked = mask_tokens(batch, 0.3, text.tokenizer.special_ids, size)
+            sizes = batch.lengths.tolist()
+            rows = zip(
+                torch.split(masked.token_ids, sizes),
+                torch.split(batch.token_ids, sizes),
+                torch.split(masked.chosen, sizes),
+                strict=True,
+            )
+            for hidden, original, chosen in rows:
+                logits = model(input_ids=hidden.unsqueeze(0)).logits[0]
+                for n in chosen.nonzero().flatten():
+                    losses.append(F.cross_entropy(logits[n], original[n]).item())
+                    right.append(float(logits[n].argmax() == original[n]))
+    assert found.tokens == len(losses)
+    assert math.isclose(found.loss, sum(losses) / len(losses), rel_tol=1e-5)
+    assert math.isclose(found.accuracy, sum(right) / len(right))
+
+
+def test_a_text_of_which_nothing_can_be_hidden_is_refused(masked_lm, tmp_path):
+    file = tmp_path / "short.txt"
+    file.write_text("[PAD] [PAD]\n")
+    with pytest.raises(DataError, match="so short that no token of it was hidden"):
+        text_of(masked_lm, file).measure(MaskedLm.load(masked_lm))
+
+
+def test_an_architecture_without_a_known_head_is_refused(pretraining, tmp_path):
+    size = word_piece(tmp_path / "megatron")
+    config = transformers.MegatronBertConfig(
+        vocab_size=size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=64,
+    )
+    transformer(config).save_pretrained(tmp_path / "megatron")
+    with pytest.raises(CheckpointError, match="architecture 'megatron-bert', whose masked-LM head"):
+        train(pretraining(encoder__name=str(tmp_path / "megatron")), tmp_path / "run")
+
+
+def test_gradient_caching_is_refused(pretraining, tmp_path):
+    with pytest.raises(ConfigError, match="gradient caching keeps embeddings only"):
+        train(pretraining(train__gradcache_chunk=4), tmp_path / "run")
