@@ -66,6 +66,11 @@ class Generator:
             )
         return cls(masked_lm, tokenizer.vocabulary)
 
+    @property
+    def max_tokens(self) -> int:
+        """The longest sentence it has positions for, special tokens included."""
+        return self._masked_lm.backbone.max_tokens
+
     @torch.no_grad()
     def fill(
         self,

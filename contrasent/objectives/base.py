@@ -59,12 +59,15 @@ class Objective(nn.Module, ABC):
         layers: the token states it reads beside the embeddings, by layer number.
         reads_tokens: it computes on the tokens themselves, with a transformer of its own say, so
             that its memory grows with the batch.
+        max_tokens: the longest sentence that its own transformers take; None if they do not limit
+            it.
         following: it needs the sentence after each anchor, in ``batch.following``.
     """
 
     views: int
     layers: tuple[int, ...] = ()
     reads_tokens: bool = False
+    max_tokens: int | None = None
     following: bool = False
 
     def prepare(self, batch: Batch) -> Batch:

@@ -28,6 +28,7 @@ from contrasent.model.encoder import Encoded, SentenceEncoder
 from contrasent.model.generator import Generator
 from contrasent.model.heads import head_named
 from contrasent.model.masked_lm import MaskedLm
+from contrasent.model.masking import require_mask_token
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.objectives.parts.difference import (
     OPERATIONS,
@@ -123,14 +124,15 @@ class DiffCSE(Objective):
         self._operations = list(OPERATIONS) if every else [config.edit_operation]
         self._editing: Editing | None = None
         self.difference: Difference | None = None
-        if config.edit_role != "difference":
+        if config.edit_role != "difference" or config.rtd_weight:
             self._editing = _editing(config, start)
-        elif config.rtd_weight:
-            self.difference = self._task(start)
+            self.max_tokens = self._editing.max_tokens
+        if config.edit_role == "difference" and self._editing is not None:
+            self.difference = self._task(start, self._editing)
 
     @override
     def prepare(self, batch: Batch) -> Batch:
-        if self._editing is None:
+        if self._editing is None or self.difference is not None:
             return batch
         anchors = batch.view(0)
         edits = [OPERATIONS[name](anchors, self._editing).batch for name in self._operations]
@@ -175,7 +177,7 @@ class DiffCSE(Objective):
             sources.append(joined([_following(batch)] * batch.views))
         return joined(sources), embeddings.repeat(len(sources), 1)
 
-    def _task(self, start: Start) -> Difference:
+    def _task(self, start: Start, editing: Editing) -> Difference:
         config, encoder = self.config, _encoder(start)
         heads: dict[str, nn.Module] = {}
         if config.task == "rtd":
@@ -185,7 +187,6 @@ class DiffCSE(Objective):
         if config.task == "corrective":
             heads["copy"] = nn.Linear(start.width, 1)
         conditional = Conditional(encoder.backbone, start.width, heads, start.precision)
-        editing = _editing(config, start)
         if config.task == "cmlm":
             return MaskedTokens(conditional, editing)
         if config.task == "corrective":
@@ -204,16 +205,20 @@ def _encoder(start: Start) -> SentenceEncoder:
 def _editing(config: Config, start: Start) -> Editing:
     encoder = _encoder(start)
     tokenizer = encoder.tokenizer
+    if config.edit_operation != "delete":
+        require_mask_token(tokenizer.special_ids)
     fills = config.edit_operation != "delete" and config.task != "cmlm"
+    generator = Generator.load(config.generator or encoder.name, tokenizer) if fills else None
+    limits = [encoder.max_tokens, *([generator.max_tokens] if generator else [])]
     return Editing(
-        generator=Generator.load(config.generator or encoder.name, tokenizer) if fills else None,
+        generator=generator,
         special_ids=tokenizer.special_ids,
         vocabulary=tokenizer.vocabulary,
         rate=config.mask_rate,
         pick=config.edit,
         positions=config.edit_positions,
         dropout=config.generator_dropout,
-        max_tokens=encoder.max_tokens,
+        max_tokens=min(limits),
         precision=start.precision,
     )
 
@@ -241,6 +246,11 @@ def _refuse_at_odds(config: Config) -> None:
         raise ConfigError(
             f"objective.edit_role {config.edit_role!r} embeds edits of the sentence itself, so "
             f"objective.edit_source must be same, not {config.edit_source!r}"
+        )
+    if as_views and config.task != "rtd":
+        raise ConfigError(
+            f"objective.edit_role {config.edit_role!r} has no conditional network, so "
+            f"objective.task must be rtd, its default, not {config.task!r}"
         )
     if config.task != "rtd" and config.edit_operation != "replace":
         raise ConfigError(

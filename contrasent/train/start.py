@@ -117,6 +117,12 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
             f"data.max_tokens is {recipe.data.max_tokens}, but {recipe.encoder.name} takes at "
             f"most {encoder.max_tokens} tokens"
         )
+    if objective.max_tokens is not None and recipe.data.max_tokens > objective.max_tokens:
+        raise ConfigError(
+            f"data.max_tokens is {recipe.data.max_tokens}, but the generator of objective "
+            f"{recipe.objective['name']} takes at most {objective.max_tokens} tokens; lower it, or "
+            "name another objective.generator"
+        )
     with reading_progress(show_progress) as advance:
         views = open_views(
             recipe.view,

@@ -84,10 +84,10 @@ class ReplacedTokens(Difference):
         ]
         losses = [self._loss(*pair) for pair in zip(found, edits, strict=True)]
         edited = torch.cat([edit.edited for edit in edits])
-        right = (torch.cat(found).argmax(-1) == edited).float()
+        right = torch.cat(found).argmax(-1) == edited
         measures = {
-            "rtd_accuracy_edited": right[edited].mean(),
-            "rtd_accuracy_original": right[~edited].mean(),
+            "rtd_accuracy_edited": (right & edited).sum() / edited.sum(),
+            "rtd_accuracy_original": (right & ~edited).sum() / (~edited).sum(),
             "share_edited": edited.float().mean(),
         }
         return Terms({"rtd": torch.stack(losses).mean()}, measures)
