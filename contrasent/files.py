@@ -78,10 +78,14 @@ def recover_folder(path: str | Path) -> None:
 
 
 def remove_folder(path: str | Path) -> None:
-    """Remove ``path`` if it is there, at one moment: no part of it is ever left under its name."""
+    """Remove ``path`` if it is there, at one moment: no part of it is ever left under its name.
+
+    Nor does :func:`recover_folder` find anything to put back.
+    """
     path = Path(path).resolve()
     partial = _beside(path, "partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    for left in (partial, _beside(path, "previous")):
+        shutil.rmtree(left, ignore_errors=True)
     if path.exists():
         path.rename(partial)
         shutil.rmtree(partial)

@@ -11,6 +11,7 @@ from contrasent.errors import ConfigError
 from contrasent.files import (
     recover_folder,
     refuse_existing,
+    remove_folder,
     sha256_of,
     write_text,
     writing,
@@ -214,6 +215,31 @@ def test_a_writer_recovers_first(tmp_path):
     with pytest.raises(ValueError), writing_folder(tmp_path / "out"):
         raise ValueError
     assert listing(tmp_path) == {"out": {"a": b"old"}}
+
+
+def test_a_folder_is_removed_with_all_that_could_bring_it_back(tmp_path):
+    for name in ("out", ".out.previous", ".out.partial", "other"):
+        make(tmp_path / name, a="1")
+    remove_folder(tmp_path / "out")
+    recover_folder(tmp_path / "out")
+    assert listing(tmp_path) == {"other": {"a": b"1"}}
+    remove_folder(tmp_path / "out")
+
+
+def test_a_removal_that_is_cut_off_leaves_nothing_under_the_name(tmp_path, monkeypatch):
+    make(tmp_path / "out", a="1", b="2")
+    remove = files.shutil.rmtree
+
+    def cut(path, **how):
+        if how:
+            return remove(path, **how)
+        (path / "a").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.shutil, "rmtree", cut)
+    with pytest.raises(KeyboardInterrupt):
+        remove_folder(tmp_path / "out")
+    assert listing(tmp_path) == {".out.partial": {"b": b"2"}}
 
 
 def test_what_exists_is_refused(tmp_path):
