@@ -1,0 +1,250 @@
+"""DiffCSE: its contrastive term, what edits are for, the weight, and what is refused."""
+
+import oracles
+import pytest
+import torch
+from tiny_diffcse import Noted, batch_of, build, scored, sentences, still_encoder
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.generator import Generator
+
+OPERATIONS = ["replace", "insert", "delete"]
+
+
+@pytest.fixture
+def encoder(tiny_masked_lm):
+    return still_encoder(tiny_masked_lm)
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    found = Noted()
+    found.operations(monkeypatch)
+    return found
+
+
+def looped(objective, pooled):
+    """The projected embeddings, number by number."""
+    projector, rows = objective.projector, pooled.double()
+    if objective.config.projector == "mlp":
+        return torch.tanh(rows @ projector.linear.weight.T.double() + projector.linear.bias)
+    if objective.config.projector == "batchnorm":
+        weights = [weight.double() for weight in projector.parameters()]
+        return oracles.batch_norm_head(rows.flatten(0, 1), *weights).view(rows.shape)
+    return rows
+
+
+def excluded(anchors, positives, candidates):
+    """Candidates that are the anchor or its positive in so many words."""
+    pairs = list(zip(anchors, positives, strict=True))
+    return [[text in pair for text in candidates] for pair in pairs]
+
+
+# The contrastive term, and the weight of the other one
+
+
+@pytest.mark.parametrize("data_views", [1, 2, 3])
+@pytest.mark.parametrize("exclude", [True, False])
+def test_without_weight_it_is_simcse_with_batch_normalisation(data_views, exclude, tiny_bert):
+    """Bit for bit; and a checkpoint without a masked-LM head will do: there is no generator."""
+    settings = {"exclude_duplicates": exclude}
+    found = []
+    for name, more in (
+        ("diffcse", {"rtd_weight": 0.0}),
+        ("simcse", {"head": "batchnorm", "mlm_weight": 0.0}),
+    ):
+        encoder = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu").train()
+        torch.manual_seed(3)
+        objective = objectives.build(
+            name,
+            {**settings, **more},
+            width=encoder.width,
+            data_views=data_views,
+            encoder=encoder,
+        )
+        batch = batch_of(encoder, examples=7, views=objective.views)
+        _, terms = scored(encoder, objective, batch)
+        (term,) = terms.values()
+        term.backward()
+        parameters = [*encoder.parameters(), *objective.parameters()]
+        found.append([term.detach(), *(p.grad for p in parameters)])
+        assert objective.prepare(batch) is batch
+    assert len(found[0]) == len(found[1]) > 20
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("task", ["rtd", "cmlm", "corrective"])
+def test_the_weight_scales_the_term_and_nothing_else(task, encoder):
+    batch = batch_of(encoder)
+    terms = {}
+    for weight in (0.5, 1.0, 8.0):
+        objective = build(encoder, task=task, rtd_weight=weight)
+        terms[weight] = scored(encoder, objective, batch)[1]
+    assert (
+        terms[1.0].keys()
+        == {"contrast"}
+        | {
+            "rtd": {"rtd"},
+            "cmlm": {"cmlm"},
+            "corrective": {"copy", "corrective"},
+        }[task]
+    )
+    for weight, found in terms.items():
+        assert found["contrast"] == terms[1.0]["contrast"]
+        for name in found.keys() - {"contrast"}:
+            assert found[name].item() == pytest.approx(weight * terms[1.0][name].item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("projector", ["batchnorm", "mlp", "none"])
+@pytest.mark.parametrize("temperature", [0.05, 1.0])
+def test_the_contrast_is_the_formula_behind_the_projector(projector, temperature, encoder):
+    objective = build(encoder, projector=projector, temperature=temperature)
+    encoded, terms = scored(encoder, objective, batch_of(encoder))
+    anchor, positive = looped(objective, encoded.pooled)
+    expected = oracles.info_nce(anchor, positive, temperature)
+    torch.testing.assert_close(terms["contrast"].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+def test_hard_negatives_of_the_data_stay_what_they_are(exclude, encoder):
+    objective = build(encoder, 3, temperature=1.0, exclude_duplicates=exclude)
+    ids = [[2, 5 + n, 9, 3] for n in (0, 1, 2, 3, 4, 0, 6, 3, 8)]  # two anchors among the others
+    encoded, terms = scored(encoder, objective, pack(ids, views=3))
+    anchor, *others = looped(objective, encoded.pooled)
+    left_out = excluded(ids[:3], ids[3:6], ids[3:]) if exclude else None
+    expected = oracles.info_nce(anchor, torch.cat(others), 1.0, excluded=left_out)
+    torch.testing.assert_close(terms["contrast"].double(), expected, rtol=1e-5, atol=1e-6)
+    assert not exclude or sum(map(sum, left_out)) > 3
+
+
+def test_without_the_contrast_the_other_term_is_alone(encoder):
+    whole, alone = build(encoder), build(encoder, contrast=False)
+    batch = batch_of(encoder)
+    terms = [scored(encoder, objective, batch)[1] for objective in (whole, alone)]
+    assert terms[1].keys() == {"rtd"}
+    assert terms[1]["rtd"] == terms[0]["rtd"]
+    terms[1]["rtd"].backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in encoder.parameters())
+    words = encoder.backbone.model.embeddings.word_embeddings.weight
+    assert words.grad.abs().max() > 0
+
+
+# Edits as further views (Table 15)
+
+
+@pytest.mark.parametrize("operation", [*OPERATIONS, "all"])
+@pytest.mark.parametrize("role", ["positives", "negatives"])
+@pytest.mark.parametrize("data_views", [1, 3])
+def test_edits_of_the_anchors_are_added_as_views(data_views, role, operation, encoder, noted):
+    objective = build(encoder, data_views, edit_role=role, edit_operation=operation)
+    batch = batch_of(encoder, views=objective.views)
+    torch.manual_seed(7)
+    prepared = objective.prepare(batch)
+    names = OPERATIONS if operation == "all" else [operation]
+    assert [name for name, _, _ in noted.edits] == names
+    expected = sentences(batch)
+    for _, edited, edit in noted.edits:
+        assert sentences(edited) == sentences(batch)[: batch.examples]
+        expected += sentences(edit.batch)
+    assert sentences(prepared) == expected
+    assert prepared.views == objective.views + len(names)
+    assert prepared.longest == max(map(len, expected))
+    assert expected[batch.sentences :] != sentences(batch)[: batch.examples] * len(names)
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+@pytest.mark.parametrize("operation", ["replace", "all"])
+@pytest.mark.parametrize("role", ["positives", "negatives"])
+@pytest.mark.parametrize("data_views", [1, 3])
+def test_edits_join_the_contrast_in_their_role(data_views, role, operation, exclude, encoder):
+    """As positives, each is one among the edits of its kind; as negatives, all are candidates."""
+    objective = build(
+        encoder,
+        data_views,
+        edit_role=role,
+        edit_operation=operation,
+        temperature=0.5,
+        exclude_duplicates=exclude,
+        mask_rate=0.2,
+    )
+    batch = batch_of(encoder, examples=4, views=objective.views)
+    twice = pack([sentences(batch)[s] for s in (0, 5, 0, 3) * objective.views], objective.views)
+    torch.manual_seed(7)
+    prepared = objective.prepare(twice)
+    encoded = encoder(prepared)
+    terms = objective(encoded, prepared)
+    assert terms.keys() == {"contrast"}
+    texts = sentences(prepared)
+    views = [texts[n : n + 4] for n in range(0, len(texts), 4)]
+    rows = looped(objective, encoded.pooled)
+    kept = objective.views
+    groups = [list(range(1, kept))]
+    if role == "positives":
+        groups += [[number] for number in range(kept, len(views))]
+    else:
+        groups = [list(range(1, len(views)))]
+    total = 0.0
+    for group in groups:
+        candidates = [text for number in group for text in views[number]]
+        left_out = excluded(views[0], views[1], candidates) if exclude else None
+        total = total + oracles.info_nce(
+            rows[0], torch.cat([rows[number] for number in group]), 0.5, excluded=left_out
+        )
+    expected = total / len(groups)
+    torch.testing.assert_close(terms["contrast"].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("role", ["positives", "negatives"])
+def test_no_discriminator_is_built_for_edits_that_are_views(role, encoder):
+    objective = build(encoder, edit_role=role)
+    assert objective.difference is None
+    assert {name.partition(".")[0] for name in objective.state_dict()} == {"projector"}
+
+
+# What belongs to whom
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"edit_operation": "all"}, {"task": "corrective"}], ids=str
+)
+def test_the_generator_is_in_no_state_and_gets_no_gradient(settings, encoder, monkeypatch):
+    loaded, load = [], Generator.load.__func__
+
+    def noting(cls, *given):
+        loaded.append(load(cls, *given))
+        return loaded[-1]
+
+    monkeypatch.setattr(Generator, "load", classmethod(noting))
+    objective = build(encoder, **settings)
+    (generator,) = loaded
+    masked_lm = generator._masked_lm
+    _, terms = scored(encoder, objective, batch_of(encoder))
+    sum(terms.values()).backward()
+    theirs = [*masked_lm.parameters(), *masked_lm.backbone.model.parameters()]
+    assert all(p.grad is None and not p.requires_grad for p in theirs)
+    places = {p.data_ptr() for p in theirs}
+    for module in (objective, encoder):
+        assert not set(module.modules()) & set(masked_lm.modules())
+        assert not places & {tensor.data_ptr() for tensor in module.state_dict().values()}
+
+
+def test_discriminator_and_encoder_start_alike_and_share_nothing(encoder):
+    objective = build(encoder)
+    transformer = objective.difference.conditional.transformer
+    assert transformer is not encoder.backbone
+    torch.testing.assert_close(
+        transformer.state_dict(), encoder.backbone.state_dict(), rtol=0, atol=0
+    )
+    places = {p.data_ptr() for p in encoder.parameters()}
+    assert not places & {p.data_ptr() for p in objective.parameters()}
+
+
+def test_an_objective_of_tokens_says_what_it_needs(encoder):
+    assert build(encoder).reads_tokens
+    needs = {
+        source: build(encoder, edit_source=source).following for source in ("same", "next", "both")
+    }
+    assert needs == {"same": False, "next": True, "both": True}
+    assert [build(encoder, views, rtd_weight=0).views for views in (1, 2, 4)] == [2, 2, 4]

@@ -1,0 +1,261 @@
+"""DiffCSE's conditional tasks in loops: what is edited, what is known of it, what is asked."""
+
+from itertools import pairwise
+
+import oracles
+import pytest
+import torch
+from tiny_diffcse import Noted, batch_of, build, scored, sentences, still_encoder
+from torch.testing import assert_close
+
+from contrasent.data.batch import Batch, joined, pack
+from contrasent.errors import ConfigError
+from contrasent.model.masked_lm import MaskedLm
+from contrasent.objectives.parts import difference
+
+OPERATIONS = ["replace", "insert", "delete"]
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+@pytest.fixture
+def encoder(tiny_masked_lm):
+    return still_encoder(tiny_masked_lm)
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    found = Noted()
+    found.operations(monkeypatch)
+    return found
+
+
+def states_of(objective, batch, embeddings):
+    """The transformer one sentence at a time: no packing, no repetition, no order to go wrong."""
+    conditional = objective.difference.conditional
+    parts = []
+    for s, (start, end) in enumerate(pairwise(batch.offsets.tolist())):
+        alone = Batch(batch.token_ids[start:end], torch.tensor([0, end - start]))
+        parts.append(conditional.transformer(alone, first_state=embeddings[s : s + 1])[-1])
+    return torch.cat(parts).double()
+
+
+def linear(objective, head, states):
+    layer = objective.difference.conditional.heads[head]
+    return states @ layer.weight.T.double() + layer.bias.double()
+
+
+# What the transformer is given
+
+
+@pytest.mark.parametrize("projector", ["batchnorm", "mlp"])
+@pytest.mark.parametrize("known", ["pooled", "projected"])
+def test_the_transformer_knows_the_embedding_it_should(known, projector, encoder, noted):
+    objective = build(encoder, rtd_embedding=known, projector=projector)
+    batch = batch_of(encoder)
+    encoded, _ = scored(encoder, noted.transformer(objective), batch)
+    expected = encoded.pooled
+    if known == "projected":
+        expected = objective.projector(encoded.pooled)
+    _, embeddings = noted.call
+    assert_close(embeddings, expected.flatten(0, 1), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("source", ["same", "next", "both"])
+@pytest.mark.parametrize("task", ["rtd", "cmlm", "corrective"])
+@pytest.mark.parametrize("data_views", [1, 3])
+def test_which_sentences_are_edited_for_which_embedding(
+    data_views, task, source, encoder, noted, monkeypatch
+):
+    """Each view of a sentence has to help with an edit of its own sentence, or of the next."""
+    objective = build(encoder, data_views, task=task, edit_source=source, rtd_embedding="pooled")
+    edited = []
+    for name in ("replace", "mask_tokens"):
+        original = getattr(difference, name)
+
+        def noting(batch, *given, original=original):
+            edited.append(batch)
+            return original(batch, *given)
+
+        monkeypatch.setattr(difference, name, noting)
+    batch = batch_of(encoder, views=objective.views)
+    encoded, _ = scored(encoder, noted.transformer(objective), batch)
+    edited += [source_batch for _, source_batch, _ in noted.edits]
+    (edited,) = edited
+    own, after = sentences(batch), sentences(batch.following) * objective.views
+    wanted = {"same": own, "next": after, "both": own + after}[source]
+    assert sentences(edited) == wanted
+    given, embeddings = noted.call
+    assert [len(ids) for ids in sentences(given)] == [len(ids) for ids in wanted]
+    rows = [encoded.pooled[s // batch.examples, s % batch.examples] for s in range(len(own))]
+    assert_close(embeddings, torch.stack(rows * (2 if source == "both" else 1)))
+
+
+@pytest.mark.parametrize("source", ["next", "both"])
+def test_a_batch_without_next_sentences_is_refused(source, encoder):
+    objective = build(encoder, edit_source=source)
+    batch = joined([batch_of(encoder)], views=2)
+    with pytest.raises(ConfigError, match=r"objective\.edit_source needs data with documents"):
+        scored(encoder, objective, batch)
+
+
+@pytest.mark.parametrize("known", ["pooled", "projected"])
+@pytest.mark.parametrize("task", ["rtd", "cmlm", "corrective"])
+@pytest.mark.parametrize("source", ["same", "next"])
+def test_the_gradient_reaches_every_embedding_and_the_encoder(task, source, known, encoder):
+    objective = build(encoder, task=task, rtd_embedding=known, edit_source=source, mask_rate=0.9)
+    encoded, terms = scored(encoder, objective, batch_of(encoder))
+    sum(term for name, term in terms.items() if name != "contrast").backward()
+    assert encoded.pooled.grad.abs().amax(-1).min() > 0
+    layers = encoder.backbone.model.encoder.layer
+    assert all(p.grad.abs().max() > 0 for p in layers[0].output.parameters())
+    conditional = objective.difference.conditional
+    assert all(p.grad.abs().max() > 0 for p in conditional.heads.parameters())
+    projected = [p.grad is not None for p in objective.projector.parameters()]
+    assert set(projected) == {known == "projected"}
+
+
+# Replaced tokens
+
+
+@pytest.mark.parametrize("padding", ["ignored", "as_reference"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("operation", [*OPERATIONS, "all"])
+def test_edits_are_told_by_heads_of_their_own(operation, reduction, padding, encoder, noted):
+    objective = build(
+        encoder,
+        edit_operation=operation,
+        rtd_reduction=reduction,
+        rtd_padding=padding,
+        rtd_weight=0.25,
+        mask_rate=0.4,
+    )
+    names = OPERATIONS if operation == "all" else [operation]
+    assert list(objective.difference.conditional.heads) == names
+    batch = batch_of(encoder)
+    _, terms = scored(encoder, noted.transformer(objective), batch)
+    _, embeddings = noted.call
+    assert [name for name, _, _ in noted.edits] == names
+    total, right = 0.0, {True: [], False: []}
+    for name, _, edit in noted.edits:
+        states = states_of(objective, edit.batch, embeddings[: batch.sentences])
+        logits = linear(objective, name, states)
+        total = total + oracles.replaced_token_loss(
+            logits, edit.edited, edit.batch.lengths.tolist(), reduction, padding
+        )
+        for row, was_edited in zip(logits, edit.edited.tolist(), strict=True):
+            right[was_edited].append(bool(row[1] > row[0]) == was_edited)
+    assert_close(terms["rtd"].double(), 0.25 * total / len(names), rtol=1e-4, atol=1e-6)
+    measures = {name: value.item() for name, value in terms.measures.items()}
+    tokens = len(right[True]) + len(right[False])
+    assert measures == pytest.approx(
+        {
+            "rtd_accuracy_edited": sum(right[True]) / len(right[True]),
+            "rtd_accuracy_original": sum(right[False]) / len(right[False]),
+            "share_edited": len(right[True]) / tokens,
+        }
+    )
+
+
+def test_all_operations_are_the_mean_of_the_three(encoder, noted):
+    """Each of the three with the head and the edits that it has among all."""
+    every = build(encoder, edit_operation="all", rtd_weight=1.0)
+    batch = batch_of(encoder)
+    _, terms = scored(encoder, every, batch)
+    edits = {name: edit for name, _, edit in noted.edits}
+    alone = []
+    for name in OPERATIONS:
+        objective = build(encoder, edit_operation=name, rtd_weight=1.0)
+        there = every.state_dict()
+        objective.load_state_dict({key: there[key] for key in objective.state_dict()})
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setitem(difference.OPERATIONS, name, lambda *_, done=edits[name]: done)
+            alone.append(scored(encoder, objective, batch)[1]["rtd"])
+    assert_close(terms["rtd"], torch.stack(alone).mean(), **CLOSE)
+
+
+def test_a_batch_in_which_nothing_can_be_edited(encoder):
+    objective = build(encoder)
+    _, terms = scored(encoder, objective, pack([[2, 3]] * 4, views=2))
+    assert terms["rtd"].isfinite()
+    assert terms.measures["share_edited"] == 0
+    assert terms.measures["rtd_accuracy_edited"].isnan()
+
+
+# Conditional and corrective language models
+
+
+@pytest.mark.parametrize("task", ["cmlm", "corrective"])
+def test_the_vocabulary_head_is_a_copy_of_the_checkpoints(task, encoder, tiny_masked_lm):
+    objective = build(encoder, task=task)
+    head = objective.difference.conditional.heads["vocabulary"]
+    assert_close(head.state_dict(), MaskedLm.load(tiny_masked_lm).head.state_dict(), rtol=0, atol=0)
+    words = encoder.backbone.model.get_input_embeddings().weight
+    theirs = objective.difference.conditional.transformer.model.get_input_embeddings().weight
+    assert torch.equal(head.decoder.weight, words)
+    assert len({matrix.data_ptr() for matrix in (head.decoder.weight, words, theirs)}) == 3
+
+
+def predicted(objective, states):
+    """Logits over the vocabulary; the head is transformers' own."""
+    return objective.difference.conditional.heads["vocabulary"](states.float()).double()
+
+
+@pytest.mark.parametrize("source", ["same", "both"])
+def test_conditional_masked_language_modelling(source, encoder, noted, monkeypatch):
+    objective = build(encoder, task="cmlm", edit_source=source, rtd_weight=0.25, mask_rate=0.4)
+    assert objective.difference.editing.generator is None
+    masks, mask_tokens = [], difference.mask_tokens
+
+    def noting(batch, rate, *given):
+        assert rate == 0.4
+        masks.append((batch, mask_tokens(batch, rate, *given)))
+        return masks[-1][1]
+
+    monkeypatch.setattr(difference, "mask_tokens", noting)
+    _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
+    ((original, masked),) = masks
+    given, embeddings = noted.call
+    assert torch.equal(given.token_ids, masked.token_ids)
+    states = states_of(objective, given, embeddings)
+    places = [t for t in range(len(states)) if masked.chosen[t]]
+    logits, wanted = predicted(objective, states[places]), original.token_ids[places]
+    expected = 0.25 * oracles.masked_cross_entropy(logits, wanted)
+    assert_close(terms["cmlm"].double(), expected, **CLOSE)
+    right = [int(row.argmax()) == int(word) for row, word in zip(logits, wanted, strict=True)]
+    assert terms.measures["cmlm_accuracy"].item() == pytest.approx(sum(right) / len(right))
+
+
+@pytest.mark.parametrize("positions", ["all", "masked"])
+@pytest.mark.parametrize("copy_weight", [50.0, 2.0, 0.0])
+def test_corrective_language_modelling(copy_weight, positions, encoder, noted, monkeypatch):
+    objective = build(
+        encoder,
+        task="corrective",
+        copy_weight=copy_weight,
+        rtd_weight=0.25,
+        mask_rate=0.4,
+        edit_positions=positions,
+    )
+    edits, replace = [], difference.replace
+
+    def noting(batch, editing):
+        edits.append((batch, replace(batch, editing)))
+        return edits[-1][1]
+
+    monkeypatch.setattr(difference, "replace", noting)
+    _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
+    ((original, edit),) = edits
+    given, embeddings = noted.call
+    assert torch.equal(given.token_ids, edit.batch.token_ids)
+    states = states_of(objective, given, embeddings)
+    copies = linear(objective, "copy", states)[:, 0]
+    places = [t for t in range(len(states)) if edit.chosen[t]]
+    edited, chosen = edit.edited.tolist(), edit.chosen.tolist()
+    corrected, copying = oracles.corrective_lm(
+        predicted(objective, states[places]), original.token_ids[places], copies, edited, chosen
+    )
+    assert_close(terms["corrective"].double(), 0.25 * corrected, **CLOSE)
+    assert_close(terms["copy"].double(), 0.25 * copy_weight * copying, **CLOSE)
+    right = [bool(score > 0) != was for score, was in zip(copies, edited, strict=True)]
+    assert terms.measures["copy_accuracy"].item() == pytest.approx(sum(right) / len(right))
+    assert terms.measures["share_edited"].item() == pytest.approx(sum(edited) / len(edited))
