@@ -38,7 +38,14 @@ STARTS = {
     "roberta-base": "roberta-base",
     "roberta-large": "roberta-large",
 }
-OWN_TEXT = {"unsup-simcse", "sup-simcse"}
+OWN_TEXT = {"unsup-simcse", "sup-simcse", "diffcse", "pretrain-mlm"}
+# Chuang et al. 2022, Tables 12 and 13: learning rate, mask rate, weight, batch size.
+TABLES_12_13 = {
+    "diffcse-bert-base-sts": (7e-6, 0.30, 0.005, 64),
+    "diffcse-roberta-base-sts": (1e-5, 0.20, 0.005, 64),
+    "diffcse-bert-base-transfer": (2e-6, 0.15, 0.05, 64),
+    "diffcse-roberta-base-transfer": (3e-6, 0.15, 0.05, 128),
+}
 
 
 @pytest.fixture
@@ -54,7 +61,7 @@ def file(tmp_path):
 
 
 def test_the_packaged_recipes():
-    assert set(recipes()) == {*TABLE_A_1, *OWN_TEXT}
+    assert set(recipes()) == {*TABLE_A_1, *TABLES_12_13, *OWN_TEXT}
 
 
 @pytest.mark.parametrize("name", TABLE_A_1)
@@ -83,7 +90,27 @@ def test_a_papers_recipe_has_the_papers_numbers(name):
     }
 
 
-@pytest.mark.parametrize("name", OWN_TEXT)
+@pytest.mark.parametrize("name", TABLES_12_13)
+def test_a_recipe_of_diffcse_has_its_papers_numbers_and_its_authors_ways(name):
+    recipe = load_recipe(name)
+    made = config_of("diffcse", {k: v for k, v in recipe.objective.items() if k != "name"})
+    numbers = (recipe.train.learning_rate, made.mask_rate, made.rtd_weight, recipe.train.batch_size)
+    assert numbers == TABLES_12_13[name]
+    start, generator = ("bert-base-uncased", "distilbert-base-uncased")
+    if "roberta" in name:
+        start, generator = ("roberta-base", "distilroberta-base")
+    assert (recipe.encoder.name, made.generator) == (start, generator)
+    assert (recipe.encoder.pooler, recipe.encoder.head) == ("cls", "none")
+    assert (recipe.data.max_tokens, recipe.train.epochs, made.temperature) == (32, 2, 0.05)
+    assert (made.edit, made.edit_positions, made.generator_dropout) == ("argmax", "all", True)
+    assert (made.rtd_padding, made.rtd_reduction) == ("as_reference", "mean")
+    assert (made.projector, made.rtd_embedding) == ("batchnorm", "projected")
+    assert not made.exclude_duplicates
+    assert (recipe.train.warmup_steps, recipe.train.weight_decay, recipe.train.clip) == (0, 0, 1)
+    assert (recipe.evaluation.task, recipe.evaluation.every) == ("stsb-dev", 125)
+
+
+@pytest.mark.parametrize("name", ["unsup-simcse", "sup-simcse"])
 def test_a_recipe_for_own_text_names_no_encoder_and_masks_duplicates(name):
     recipe = load_recipe(name)
     supervised = name.startswith("sup")
@@ -96,7 +123,16 @@ def test_a_recipe_for_own_text_names_no_encoder_and_masks_duplicates(name):
     assert recipe.objective["head"] == ("none" if supervised else "mlp")
 
 
-@pytest.mark.parametrize("name", [*TABLE_A_1, *OWN_TEXT])
+def test_diffcse_for_own_text_edits_as_the_paper_says_and_masks_duplicates():
+    recipe = load_recipe("diffcse")
+    made = config_of("diffcse", {k: v for k, v in recipe.objective.items() if k != "name"})
+    assert recipe.encoder.name == recipe.data.file == ""
+    assert (made.edit, made.edit_positions, made.generator_dropout) == ("sample", "masked", False)
+    assert (made.generator, made.rtd_padding) == (None, "ignored")
+    assert made == config_of("diffcse", {}), "the recipe says what the defaults are"
+
+
+@pytest.mark.parametrize("name", [*TABLE_A_1, *TABLES_12_13, *OWN_TEXT])
 def test_a_recipe_written_out_is_the_same_recipe(name, file):
     recipe = load_recipe(name)
     assert load_recipe(file(to_yaml(recipe))) == recipe
@@ -104,7 +140,7 @@ def test_a_recipe_written_out_is_the_same_recipe(name, file):
     assert dataclasses.replace(described, objective={}) == dataclasses.replace(recipe, objective={})
     assert described.objective.items() >= recipe.objective.items()
     written_out = described.objective.keys() - {"name"}
-    assert written_out == fields_of(config_of("simcse", {})).keys()
+    assert written_out == fields_of(config_of(recipe.objective["name"], {})).keys()
 
 
 def test_a_description_explains_every_setting_above_it():
