@@ -74,7 +74,7 @@ class Predictor:
     def _transformed(self, states: Tensor) -> Tensor:
         """``(N, E)`` in the number format of the products."""
         inner = self._activation(self._dense(states.to(self._dtype)))
-        normed: Tensor = self._norm(inner.to(states.dtype))
+        normed: Tensor = self._norm(inner.to(self._norm.weight.dtype))
         return normed.to(self._dtype)
 
     def _linear(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:

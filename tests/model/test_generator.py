@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 import transformers
+from test_masked_lm import saved
 from tiny_models import (
     SENTENCES,
     byte_level,
@@ -121,6 +122,19 @@ def test_bf16_differs_only_where_two_logits_are_about_equal(folder):
     behind = torch.ones_like(masked.chosen).index_fill(0, batch.offsets[:-1], False)
     found = logits.gather(1, filled[:, None]).squeeze(1)[behind]
     assert (logits.amax(-1)[behind] - found < 0.03 * logits.abs().max()).all()
+
+
+@pytest.mark.parametrize("model_type", ["deberta-v2", "electra", "modernbert"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_architectures_that_transformers_computes_write_too(model_type, precision, tmp_path):
+    folder = saved(tmp_path / "it", model_type)
+    generator, batch, masked = parts(folder)
+    with matrix_precision(precision, CPU):
+        filled = generator.fill(batch, masked)
+    logits = predicted(folder, batch, masked)[masked.chosen]
+    found = logits.gather(1, filled[masked.chosen].unsqueeze(1)).squeeze(1)
+    bound = 1e-5 if precision == "fp32" else 0.03
+    assert (logits.amax(-1) - found <= bound * logits.abs().max()).all()
 
 
 def test_there_is_no_gradient_and_nothing_to_train(folder):
