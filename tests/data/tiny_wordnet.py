@@ -1,6 +1,7 @@
 """A WordNet of a few words, in the files that NLTK reads (wndb(5WN), senseidx(5WN))."""
 
 from collections import defaultdict
+from contextlib import contextmanager
 
 SYNSETS = {
     "n": [["cat", "true_cat"], ["cat", "guy", "hombre"], ["dog", "domestic_dog"], ["indium", "In"]],
@@ -41,3 +42,22 @@ def write_wordnet(folder):
     (root / "lexnames").write_text("00\tadj.all\t3\n")
     (root / "cntlist.rev").write_text("")
     return root
+
+
+@contextmanager
+def only_wordnet(folder):
+    """NLTK reads this WordNet, from a new ``folder``, and knows of no other."""
+    import nltk
+    from nltk.corpus import LazyCorpusLoader, WordNetCorpusReader
+
+    write_wordnet(folder)
+    theirs = nltk.data.path, nltk.corpus.wordnet
+    multilingual = LazyCorpusLoader("omw-1.4", WordNetCorpusReader)
+    loader = LazyCorpusLoader("wordnet", WordNetCorpusReader, multilingual)
+    nltk.data.path, nltk.corpus.wordnet = [str(folder)], loader
+    try:
+        yield
+    finally:
+        nltk.data.path, nltk.corpus.wordnet = theirs
+        for file in vars(loader).get("_data_file_map", {}).values():
+            file.close()

@@ -8,33 +8,78 @@ Make the file anew, after a change that is *meant* to move the losses and says s
 import json
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from tiny_models import WORDS, save_tiny
+from tiny_models import WORDS, save_tiny, save_tiny_masked_lm
 
 from contrasent.config import load_recipe
 from contrasent.train.run import train
+from tests.data.tiny_wordnet import only_wordnet
 
 FILE = Path(__file__).parent / "curves.json"
 STEPS = 20
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What is trained, on what."""
+
+    recipe: str = "unsup-simcse"
+    settings: dict = field(default_factory=dict)
+    data: str = "text.txt"
+    start: str = "bert"
+
+
+def diffcse(data="text.txt", **settings):
+    """DiffCSE with other settings of its objective."""
+    changed = {f"objective.{name}": value for name, value in settings.items()}
+    return Curve("diffcse", changed, data, start="masked-lm")
+
+
+def view(name, data="text.txt", start="bert", **settings):
+    """Unsupervised SimCSE on another view."""
+    changed = {f"view.{key}": value for key, value in settings.items()}
+    return Curve(settings={"view.name": name, **changed}, data=data, start=start)
+
+
 CURVES = {
-    "unsupervised": ("unsup-simcse", {}),
-    "unsupervised, no head": ("unsup-simcse", {"objective.head": "none"}),
-    "supervised, hard negatives of weight 2": (
-        "sup-simcse",
-        {"objective.hard_negative_weight": 2.0},
+    "unsupervised": Curve(),
+    "unsupervised, no head": Curve(settings={"objective.head": "none"}),
+    "supervised, hard negatives of weight 2": Curve(
+        "sup-simcse", {"objective.hard_negative_weight": 2.0}, "triplets.csv"
     ),
-    "crop": ("unsup-simcse", {"view.name": "crop", "view.share": 0.3}),
-    "delete words": ("unsup-simcse", {"view.name": "delete_words", "view.share": 0.3}),
-    "delete one word": ("unsup-simcse", {"view.name": "delete_one_word"}),
-    "delete one word of both": (
-        "unsup-simcse",
-        {"view.name": "delete_one_word", "view.sides": "both"},
+    "crop": view("crop", share=0.3),
+    "delete words": view("delete_words", share=0.3),
+    "delete one word": view("delete_one_word"),
+    "delete one word of both": view("delete_one_word", sides="both"),
+    "next sentence": view("next_sentence", "documents.txt"),
+    "next 3 sentences": view("next_3_sentences", "documents.txt"),
+    "synonym": view("synonym"),
+    "mlm": view("mlm", start="masked-lm"),
+    "batch normalisation": Curve(settings={"objective.head": "batchnorm"}),
+    "dot product": Curve("sup-simcse", {"objective.similarity": "dot"}, "triplets.csv"),
+    "fixed dropout": Curve(settings={"view.fixed_dropout": True}),
+    "two encoders": Curve(settings={"encoder.encoders": "twin"}),
+    "auxiliary mlm": Curve(settings={"objective.mlm_weight": 0.1}, start="masked-lm"),
+    "pretraining": Curve("pretrain-mlm", {"data.max_tokens": 32}, start="masked-lm"),
+    "diffcse": diffcse(),
+    "diffcse of the authors": diffcse(
+        exclude_duplicates=False,
+        rtd_weight=0.05,
+        rtd_padding="as_reference",
+        generator_dropout=True,
+        edit="argmax",
+        edit_positions="all",
     ),
-    "next sentence": ("unsup-simcse", {"view.name": "next_sentence"}),
-    "next 3 sentences": ("unsup-simcse", {"view.name": "next_3_sentences"}),
+    "diffcse, all edits": diffcse(edit_operation="all", rtd_embedding="pooled", rtd_weight=1.0),
+    "diffcse, edits as negatives": diffcse(edit_role="negatives"),
+    "diffcse, edits as positives": diffcse(edit_role="positives", edit_operation="insert"),
+    "diffcse, next sentence": diffcse("documents.txt", edit_source="both", rtd_weight=1.0),
+    "diffcse, conditional mlm": diffcse(task="cmlm", contrast=False, rtd_weight=1.0),
+    "diffcse, corrective": diffcse(task="corrective", projector="mlp"),
 }
 
 _PLAIN = [word for word in WORDS if word.isalpha()]
@@ -45,26 +90,31 @@ def sentence(number, words):
     return " ".join(_PLAIN[(number * 7 + k * (3 + number % 5)) % len(_PLAIN)] for k in range(words))
 
 
-def curve(name, folder, encoder, **changes):
+def write_data(path):
+    """Forty-eight examples, of one sentence or of three; in documents of six, or in none."""
+    texts = [(sentence(n, 3 + n % 6), sentence(n, 4), sentence(n + 17, 6)) for n in range(48)]
+    if path.suffix == ".csv":
+        rows = ["sent0,sent1,hard_neg", *(",".join(row) for row in texts)]
+    else:
+        gap = "\n" if path.stem == "documents" else ""
+        rows = [first + gap * (n % 6 == 5) for n, (first, _, _) in enumerate(texts)]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def curve(name, folder, starts, **changes):
     """The losses of each step of a curve: fp32, one thread, every dropout at its usual rate.
 
     Args:
         name: one of ``CURVES``.
         folder: an empty folder to work in.
-        encoder: the folder of a tiny BERT.
+        starts: the folders of a tiny BERT and of a tiny masked language model, by name.
         changes: settings that differ from the curve's, ``__`` for the dot.
     """
-    recipe, settings = CURVES[name]
-    data = folder / ("text.txt" if recipe == "unsup-simcse" else "triplets.csv")
-    texts = [(sentence(n, 3 + n % 6), sentence(n, 4), sentence(n + 17, 6)) for n in range(48)]
-    rows = [t[0] if data.suffix == ".txt" else ",".join(t) for t in texts]
-    if str(settings.get("view.name")).startswith("next"):
-        rows = [row + "\n" * (n % 6 == 5) for n, row in enumerate(rows)]
-    header = "" if data.suffix == ".txt" else "sent0,sent1,hard_neg\n"
-    data.write_text(header + "\n".join(rows) + "\n", encoding="utf-8")
+    trained = CURVES[name]
     common = {
-        "encoder.name": str(encoder),
-        "data.file": str(data),
+        "encoder.name": str(starts[trained.start]),
+        "data.file": str(write_data(folder / trained.data)),
         "train.batch_size": 16,
         "train.max_steps": STEPS,
         "train.learning_rate": 1e-3,
@@ -73,8 +123,12 @@ def curve(name, folder, encoder, **changes):
         "evaluation.final": "none",
     }
     changed = {key.replace("__", "."): value for key, value in changes.items()}
-    with _one_thread():
-        train(load_recipe(recipe, {**common, **settings, **changed}), folder / "run")
+    recipe = load_recipe(trained.recipe, {**common, **trained.settings, **changed})
+    with ExitStack() as stack:
+        if recipe.view.name == "synonym":
+            stack.enter_context(only_wordnet(folder / "nltk_data"))
+        stack.enter_context(_one_thread())
+        train(recipe, folder / "run")
     lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["loss"] for line in lines]
 
@@ -95,10 +149,13 @@ def main():
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         os.environ["CONTRASENT_CACHE"] = str(folder / "cache")
-        encoder = save_tiny(folder / "bert", "bert")
+        starts = {
+            "bert": save_tiny(folder / "bert", "bert"),
+            "masked-lm": save_tiny_masked_lm(folder / "masked-lm"),
+        }
         for number, name in enumerate(CURVES):
             (folder / str(number)).mkdir()
-            losses = curve(name, folder / str(number), encoder)
+            losses = curve(name, folder / str(number), starts)
             curves[name] = [round(loss, 6) for loss in losses]
     FILE.write_text(json.dumps(curves, indent=2) + "\n", encoding="utf-8")
 
