@@ -9,10 +9,53 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from contrasent import __version__
 from contrasent.errors import DataError
 from contrasent.files import write_text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """Where a value lies when its pairs are drawn again with replacement.
+
+    Attributes:
+        low: lower end of the percentile interval.
+        high: upper end.
+        error: standard deviation over the resamples.
+        confidence: the share of samples whose interval is to hold the true value, such as 0.95.
+        resamples: how often pairs were drawn.
+        seed: of the draws.
+    """
+
+    low: float
+    high: float
+    error: float
+    confidence: float
+    resamples: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """A value beside that of another encoder on the same pairs, drawn again for both alike.
+
+    Attributes:
+        baseline: the other encoder.
+        difference: this value minus the other.
+        interval: of the difference; None if there are too few pairs for one.
+        p_value: two-sided, of the difference being 0.
+        p_holm: adjusted by Holm's method for all tasks that were compared.
+        tests: how many those are.
+    """
+
+    baseline: str
+    difference: float
+    interval: Interval | None
+    p_value: float
+    p_holm: float
+    tests: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +78,12 @@ class Record:
         engine: what computed the transformer where that was not torch, such as ``onnx``.
         precision: ``fp32``, ``bf16``, or ``int8`` with that engine.
         seed: the seed of the training run that made the encoder; None if it is not known.
+        protocol: the protocol whose number this is, such as ``simcse``; None if it was not asked
+            for.
+        regressor: what was fitted to the task's training split to predict the scores, such as
+            ``senteval``; None for cosines.
+        interval: how sure the value is; None if it was not asked for or there is none.
+        compared: the value beside that of another encoder, where that was asked for.
         data_sha256: hash of the evaluation files that were read, one after the other.
         versions: versions of the packages that computed the value.
     """
@@ -53,6 +102,10 @@ class Record:
     engine: str | None = None
     precision: str
     seed: int | None = None
+    protocol: str | None = None
+    regressor: str | None = None
+    interval: Interval | None = None
+    compared: Compared | None = None
     data_sha256: str
     versions: dict[str, str]
 
@@ -90,7 +143,21 @@ def read_records(path: str | Path) -> list[Record]:
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(Record(**json.loads(line)))
+            records.append(_record(json.loads(line)))
         except (TypeError, ValueError) as error:
             raise DataError(f"{path}:{number}: not a record: {error}") from error
     return records
+
+
+def _record(values: Any) -> Record:
+    if not isinstance(values, dict):
+        raise TypeError("no JSON object")
+    compared = values.get("compared")
+    if compared:
+        values = {**values, "compared": Compared(**_with_interval(compared))}
+    return Record(**_with_interval(values))
+
+
+def _with_interval(values: dict[str, Any]) -> dict[str, Any]:
+    found = values.get("interval")
+    return {**values, "interval": Interval(**found)} if found else values

@@ -28,8 +28,9 @@ COMMANDS = {
     ],
     "evaluate": [
         "MODELS...",
-        *("--tasks", "--splits", *LOADING, "--precision"),
-        *("--aggregation", "--metric", "--data-dir", "--json"),
+        *("--tasks", "--splits", "--columns", *LOADING, "--precision", "--protocol"),
+        *("--aggregation", "--metric", "--regressor/--no-regressor"),
+        *("--confidence", "--compare", "--data-dir", "--json"),
     ],
     "encode": [
         *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),

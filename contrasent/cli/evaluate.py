@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_precision
+from contrasent.cli.scores import STDOUT, Found, write
 
 if TYPE_CHECKING:
     from contrasent.evaluate.run import Loaded
-    from contrasent.records import Record
-    from contrasent.report.tables import Layout
-
-_STDOUT = "-"
+    from contrasent.evaluate.sts import Scores
 
 
 def evaluate(  # noqa: PLR0913 - the arguments are the command's options
@@ -31,25 +29,68 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         str,
         typer.Option(
             help="Comma-separated: sts (all seven), sts12 to sts16, stsb, sickr, one with its "
-            "split (stsb-dev), or a .tsv or .csv file of sentence, sentence, score."
+            "split (stsb-dev, sickr-all), or a .tsv, .csv, .jsonl or .parquet file or a data set "
+            "of the hub (org/name:config@split) of sentence, sentence, score."
         ),
     ] = "sts",
     splits: Annotated[
         str,
-        typer.Option(help="Splits of tasks named without one: any of train,dev,test."),
+        typer.Option(help="Splits of tasks named without one: any of train,dev,test,all."),
     ] = "test",
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Sentence, sentence and score of your files: three names, or numbers from 0.",
+            show_default=False,
+        ),
+    ] = None,
     pooler: Pooler = None,
     head: Head = None,
     engine: Engine = "torch",
     precision: OwnPrecision = None,
-    aggregation: Annotated[
+    protocol: Annotated[
         str,
         typer.Option(
-            help="Table only. all (one correlation over all pairs of a task, as in the papers), "
-            "mean over its subsets, or wmean, weighted by their pairs."
+            help="Whose numbers the table is to be compared with: simcse, diffcse, sbert, isbert "
+            "(Spearman, all), flow, whitening (wmean), declutr (mean), bgt (Pearson, mean), hill "
+            "(both, all), senteval, infersent (Pearson, mean, regressor) or mteb."
         ),
-    ] = "all",
-    metric: Annotated[str, typer.Option(help="Table only. spearman or pearson.")] = "spearman",
+    ] = "simcse",
+    aggregation: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of the protocol's: all (one correlation over all pairs of a task), "
+            "mean over its subsets, or wmean, weighted by their pairs.",
+            show_default=False,
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="In place of the protocol's: spearman or pearson.", show_default=False),
+    ] = None,
+    regressor: Annotated[
+        bool | None,
+        typer.Option(
+            "--regressor/--no-regressor",
+            help="In place of the protocol's: score STS-B and SICK-R by SentEval's regressor, "
+            "fitted to their training splits, or by cosines.",
+            show_default=False,
+        ),
+    ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            help="Show bootstrap intervals of this confidence, such as 0.95.", show_default=False
+        ),
+    ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Test every model against the first: paired bootstrap of the pairs, with "
+            "intervals and p-values of the differences.",
+        ),
+    ] = False,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -68,46 +109,67 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         ),
     ] = None,
 ) -> None:
-    """Score encoders on the semantic textual similarity tasks, as SimCSE's SentEval does."""
-    from contrasent.errors import ConfigError, ContrasentError, pick
+    """Score encoders on the semantic textual similarity tasks, by the protocol of a paper."""
+    from contrasent.errors import ContrasentError, pick
+    from contrasent.evaluate.described import PRECISIONS
+    from contrasent.evaluate.protocols import protocol as named_protocol
     from contrasent.evaluate.run import load_available
-    from contrasent.evaluate.sts import AGGREGATIONS, PRECISIONS, StsTasks
-    from contrasent.metrics import METRICS
-    from contrasent.report.tables import Layout
+    from contrasent.evaluate.statistics import Bootstrap
+    from contrasent.evaluate.sts import StsTasks
 
     asked = own_precision(precision, engine)
     pick("precision", asked, ("auto", *PRECISIONS))
-    pick("aggregation", aggregation, AGGREGATIONS)
-    pick("metric", metric, METRICS)
-    if json is not None and json != _STDOUT and Path(json).is_dir():
-        raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
-    loaded = load_available(_listed(tasks), data_dir, _listed(splits))
+    numbers = named_protocol(protocol, metric=metric, aggregation=aggregation, regressor=regressor)
+    bootstrap = None if confidence is None else Bootstrap(confidence)
+    _refuse(models, json, compare=compare)
+    loaded = load_available(
+        _listed(tasks),
+        data_dir,
+        _listed(splits),
+        protocol=numbers,
+        columns=None if columns is None else _listed(columns),
+        keep_going=True,
+    )
     _announce(loaded)
     failures = [f"{p.task}: {p.message}" for p in loaded.problems if not p.missing]
-    prepared = StsTasks(loaded.tasks)
+    prepared = StsTasks(loaded.tasks, loaded.fitted)
 
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.engines import require
 
     require(engine)
-    rows: dict[str, Sequence[Record]] = {}
+    rows: dict[str, Scores | None] = {}
     for label, model in _labels(models).items():
         try:
             encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
-            used = encoder.resolve_precision(asked)
-            scores = prepared.records(encoder, precision=used, show_progress=True)
+            rows[label] = scores = prepared.records(
+                encoder,
+                precision=encoder.resolve_precision(asked),
+                protocol=numbers,
+                bootstrap=bootstrap,
+                show_progress=True,
+            )
         except ContrasentError as error:
             if len(models) == 1:
                 raise
-            rows[label] = ()
+            rows[label] = None
             failures.append(f"{model}: {error}")
         else:
-            rows[label] = scores.records
             failures += [f"{model}: {problem.message}" for problem in scores.problems]
-    if any(rows.values()):
-        _write(rows, json, Layout(loaded.names, metric, aggregation))
+    if any(scores and scores.records for scores in rows.values()):
+        found = Found(loaded, numbers, rows, (bootstrap or Bootstrap()) if compare else None)
+        write(found, json)
     if failures:
         raise ContrasentError("\n".join(failures))
+
+
+def _refuse(models: Sequence[str], json: str | None, *, compare: bool) -> None:
+    from contrasent.errors import ConfigError
+
+    if json is not None and json != STDOUT and Path(json).is_dir():
+        raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
+    if compare and len(set(models)) < 2:
+        raise ConfigError("--compare needs two models or more; the others are held to the first")
 
 
 def _listed(text: str) -> list[str]:
@@ -135,18 +197,3 @@ def _labels(models: Sequence[str]) -> dict[str, str]:
         name if name and short.count(name) == 1 else model: model
         for name, model in zip(short, dict.fromkeys(models), strict=True)
     }
-
-
-def _write(rows: Mapping[str, Sequence[Record]], json: str | None, layout: Layout) -> None:
-    from rich.console import Console
-
-    from contrasent.records import json_lines, write_records
-    from contrasent.report.tables import print_sts
-
-    records = [record for found in rows.values() for record in found]
-    if json == _STDOUT:
-        typer.echo(json_lines(records), nl=False)
-        return
-    if json is not None:
-        write_records(json, records)
-    print_sts(Console(), rows, layout)

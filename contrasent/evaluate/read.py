@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 
 import numpy as np
 
-from contrasent.data.readers import comma_rows, lines, tab_rows
+from contrasent.data.readers import lines, tab_rows
 from contrasent.data.senteval import DATA_VARIABLE, default_folder, senteval_root
 from contrasent.errors import DataError
-from contrasent.evaluate.tasks import SUBSETS, TaskName
+from contrasent.evaluate.pairs import Pair, columns_of, is_number, pair, read_pairs, score_of
+from contrasent.evaluate.tasks import ALL_SPLITS, SUBSETS, TaskName
 from contrasent.files import sha256_of
 from contrasent.metrics import Vector
 
@@ -23,7 +23,6 @@ _SICK = {
     "dev": "SICK/SICK_trial.txt",
     "test": "SICK/SICK_test_annotated.txt",
 }
-_LEAST_PAIRS = 3
 
 
 class MissingDataError(DataError):
@@ -70,7 +69,8 @@ class Task:
     Attributes:
         name: which task and split.
         subsets: its parts, in SentEval's order.
-        sha256: hash of the bytes of its files, one after the other.
+        sha256: hash of the bytes of its files, one after the other; of the splits' hashes where
+            several are scored together.
         note: how the file was understood, where that had to be guessed; else empty.
     """
 
@@ -80,10 +80,11 @@ class Task:
     note: str = ""
 
 
-Row = tuple[str, str, float]
-
-
-def load(name: TaskName, data_dir: str | Path | None = None) -> Task:
+def load(
+    name: TaskName,
+    data_dir: str | Path | None = None,
+    columns: Sequence[str] | None = None,
+) -> Task:
     """Read one task.
 
     Sentences are split at white space and joined by single spaces, as SentEval's batcher does.
@@ -92,6 +93,7 @@ def load(name: TaskName, data_dir: str | Path | None = None) -> Task:
         name: the task and its split.
         data_dir: SentEval's folder, or one that holds it; else ``CONTRASENT_DATA``, else the
             folder that ``contrasent data fetch`` fills. Not used for a user's file.
+        columns: of a user's file, as :func:`contrasent.evaluate.pairs.read_pairs` takes them.
 
     Raises:
         MissingDataError: a file is not there.
@@ -99,11 +101,25 @@ def load(name: TaskName, data_dir: str | Path | None = None) -> Task:
     """
     if name.name in SUBSETS:
         return _semeval(name, senteval_root(data_dir))
+    if name.name not in ("stsb", "sickr"):
+        return _pairs_file(name, columns)
+    if name.split == "all":
+        return _together(name, [load(TaskName(name.name, s), data_dir) for s in ALL_SPLITS])
     if name.name == "stsb":
         return _one_file(name, senteval_root(data_dir) / _STSB.format(name.split), (5, 6, 4))
-    if name.name == "sickr":
-        return _one_file(name, senteval_root(data_dir) / _SICK[name.split], (1, 2, 3))
-    return _pairs_file(name)
+    return _one_file(name, senteval_root(data_dir) / _SICK[name.split], (1, 2, 3))
+
+
+def _together(name: TaskName, splits: Sequence[Task]) -> Task:
+    """The pairs of several splits as those of one."""
+    parts = [subset for task in splits for subset in task.subsets]
+    first, second = (
+        tuple(sentence for part in parts for sentence in side)
+        for side in zip(*((part.first, part.second) for part in parts), strict=True)
+    )
+    gold = np.concatenate([part.gold for part in parts])
+    digest = hashlib.sha256(" ".join(task.sha256 for task in splits).encode())
+    return Task(name, (Subset("", first, second, gold),), digest.hexdigest())
 
 
 def _semeval(name: TaskName, root: Path) -> Task:
@@ -120,7 +136,7 @@ def _semeval(name: TaskName, root: Path) -> Task:
     return Task(name, tuple(subsets), digest.hexdigest())
 
 
-def _aligned(sentences: Path, scores: Path) -> Iterator[Row]:
+def _aligned(sentences: Path, scores: Path) -> Iterator[Pair]:
     """Pairs and their scores, line by line; a pair with an empty score line was not scored."""
     pairs, gold = list(tab_rows(sentences)), list(lines(scores))
     if len(pairs) != len(gold):
@@ -135,7 +151,7 @@ def _aligned(sentences: Path, scores: Path) -> Iterator[Row]:
             )
         if score.strip():
             where = f"{sentences}:{number}"
-            yield _row(where, cells[0], cells[1], _number(score, f"{scores}:{number}"))
+            yield pair(where, cells[0], cells[1], score_of(score, f"{scores}:{number}"))
 
 
 def _one_file(name: TaskName, path: Path, columns: tuple[int, int, int]) -> Task:
@@ -149,7 +165,7 @@ def _one_file(name: TaskName, path: Path, columns: tuple[int, int, int]) -> Task
     _require(path)
     first, second, score = columns
     header = name.name == "sickr"
-    rows: list[Row] = []
+    rows: list[Pair] = []
     for number, cells in tab_rows(path):
         if len(cells) <= max(columns):
             raise DataError(
@@ -158,62 +174,25 @@ def _one_file(name: TaskName, path: Path, columns: tuple[int, int, int]) -> Task
             )
         if number > 1 or not header:
             where = f"{path}:{number}"
-            rows.append(_row(where, cells[first], cells[second], _number(cells[score], where)))
-        elif _is_number(cells[score]):
+            rows.append(pair(where, cells[first], cells[second], score_of(cells[score], where)))
+        elif is_number(cells[score]):
             raise DataError(f"{path}:1: expected SICK's header line, found a scored pair")
     return Task(name, (_subset("", rows, path),), sha256_of(path))
 
 
-def _pairs_file(name: TaskName) -> Task:
+def _pairs_file(name: TaskName, columns: Sequence[str] | None) -> Task:
     path = Path(name.name).expanduser()
-    if not path.is_file():
-        raise DataError(f"no file {path}; a task is one of the STS names or a file of pairs")
-    note = ""
-    rows: list[Row] = []
-    quoted = path.name.lower().removesuffix(".gz").endswith(".csv")
-    for number, cells in comma_rows(path) if quoted else tab_rows(path):
-        where = f"{path}:{number}"
-        if not any(cell.strip() for cell in cells):
-            continue
-        if len(cells) != 3:
-            raise DataError(f"{where}: {len(cells)} columns instead of sentence, sentence, score")
-        if not rows and not note and cells[2].strip() and not _is_number(cells[2]):
-            note = f"{where}: taken as a header, because {cells[2]!r} is not a number"
-        else:
-            rows.append(_row(where, cells[0], cells[1], _number(cells[2], where)))
-    if len(rows) < _LEAST_PAIRS:
-        raise DataError(f"{path} has {len(rows)} pairs; a correlation needs at least 3")
-    return Task(name, (_subset("", rows, path),), sha256_of(path), note)
+    source = str(path) if path.exists() else name.name
+    pairs, sha256, note = read_pairs(source, columns)
+    return Task(name, (Subset("", *columns_of(pairs)),), sha256, note)
 
 
-def _subset(name: str, rows: Sequence[Row], path: Path) -> Subset:
+def _subset(name: str, rows: Sequence[Pair], path: Path) -> Subset:
     if not rows:
         raise DataError(f"{path} has no scored pair")
-    first, second, gold = zip(*rows, strict=True)
-    return Subset(name, first, second, np.array(gold, dtype=np.float64))
-
-
-def _row(where: str, first: str, second: str, score: float) -> Row:
-    tidy = " ".join(first.split()), " ".join(second.split())
-    if not all(tidy):
-        raise DataError(f"{where}: a sentence is empty")
-    return *tidy, score
+    return Subset(name, *columns_of(rows))
 
 
 def _require(path: Path) -> None:
     if not path.is_file():
         raise MissingDataError(path)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _number(text: str, where: str) -> float:
-    if not _is_number(text) or not isfinite(float(text)):
-        raise DataError(f"{where}: the score must be a number, not {text.strip()!r}")
-    return float(text)

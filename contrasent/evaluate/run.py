@@ -2,61 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contrasent.data.senteval import senteval_root
 from contrasent.errors import DataError
+from contrasent.evaluate.described import Encoder
+from contrasent.evaluate.protocols import FITTED, SIMCSE, Protocol
+from contrasent.evaluate.protocols import protocol as named_protocol
 from contrasent.evaluate.read import MissingDataError, Task, how_to_get_data, load
-from contrasent.evaluate.sts import Encoder, Problem, StsTasks
+from contrasent.evaluate.statistics import Bootstrap
+from contrasent.evaluate.sts import Problem, StsTasks
 from contrasent.evaluate.tasks import STS, TaskName, task_names
 from contrasent.records import Record
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was asked for, what of it could be read, and why the rest could not."""
+    """What was asked for, what of it could be read, and why the rest could not.
+
+    Attributes:
+        names: what was asked for.
+        tasks: what could be read.
+        problems: why the rest could not.
+        fitted: train and dev splits of the tasks that the protocol scores by a regressor.
+    """
 
     names: tuple[TaskName, ...]
     tasks: tuple[Task, ...]
     problems: tuple[Problem, ...]
+    fitted: Mapping[str, tuple[Task, Task]] = field(default_factory=dict)
 
 
 def load_available(
     tasks: Sequence[str],
     data_dir: str | Path | None = None,
     splits: Sequence[str] = ("test",),
+    *,
+    protocol: Protocol = SIMCSE,
+    columns: Sequence[str] | None = None,
+    keep_going: bool = False,
 ) -> Loaded:
     """Read those tasks whose data is there and in order.
+
+    Args:
+        tasks: as :func:`contrasent.evaluate.tasks.task_names` takes them.
+        data_dir: as :func:`evaluate` takes it.
+        splits: splits of the tasks named without one.
+        protocol: decides on splits and on what is read for regressors.
+        columns: of users' files, as :func:`contrasent.evaluate.pairs.read_pairs` takes them.
+        keep_going: a user's file that cannot be read is a problem like any other, and no error.
 
     Raises:
         ConfigError: a task or split is unknown.
         DataError: the folder that was named is not there, a user's file is missing or damaged,
             or no task could be read; the message then says why for each.
     """
-    names = task_names(tasks, splits)
+    names = _of_protocol(task_names(tasks, splits), protocol)
     if any(name.name in STS for name in names):
         data_dir = senteval_root(data_dir)
     found: list[Task] = []
     problems: list[Problem] = []
+    fitted: dict[str, tuple[Task, Task]] = {}
     for name in names:
         try:
-            found.append(load(name, data_dir))
+            if protocol.regressor and name.name in FITTED and name.name not in fitted:
+                fitted[name.name] = _fitted(name, data_dir)
+            found.append(load(name, data_dir, columns))
         except MissingDataError as error:
             problems.append(Problem(name.label, f"{error.path} is missing", missing=True))
         except DataError as error:
-            if name.name not in STS:
+            if name.name not in STS and not keep_going:
                 raise
             problems.append(Problem(name.label, str(error)))
     if not found:
         reasons = [f"  {problem.task}: {problem.message}" for problem in problems]
         remedy = [how_to_get_data()] if any(problem.missing for problem in problems) else []
         raise DataError("\n".join(["no task has data to score:", *reasons, *remedy]))
-    return Loaded(tuple(names), tuple(found), tuple(problems))
+    return Loaded(tuple(names), tuple(found), tuple(problems), fitted)
 
 
-def evaluate(
+def _of_protocol(names: Sequence[TaskName], protocol: Protocol) -> list[TaskName]:
+    """The tasks, those with all splits in place of the test split where the protocol says so."""
+    found = [
+        TaskName(name.name, "all")
+        if name.split == "test" and name.name in protocol.every_split
+        else name
+        for name in names
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _fitted(name: TaskName, data_dir: str | Path | None) -> tuple[Task, Task]:
+    train, dev = (load(TaskName(name.name, split), data_dir) for split in ("train", "dev"))
+    return train, dev
+
+
+def evaluate(  # noqa: PLR0913 - what the command takes, by name
     encoder: Encoder,
     tasks: Sequence[str] = ("sts",),
     data_dir: str | Path | None = None,
@@ -64,9 +107,11 @@ def evaluate(
     precision: str = "fp32",
     splits: Sequence[str] = ("test",),
     seed: int | None = None,
+    protocol: str | Protocol = SIMCSE,
+    bootstrap: Bootstrap | None = None,
     show_progress: bool = False,
 ) -> list[Record]:
-    """Score an encoder on STS tasks as SentEval does in the form that SimCSE gave it.
+    """Score an encoder on STS tasks, by default as SentEval does in the form of SimCSE.
 
     Args:
         encoder: what is measured; the mode it is in (training or not) stays as it is.
@@ -76,18 +121,35 @@ def evaluate(
         precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
         splits: splits of the tasks named without one.
         seed: the seed of the training run that made the encoder, for the records.
+        protocol: a name in :data:`contrasent.evaluate.protocols.PROTOCOLS`, or one made by
+            :func:`contrasent.evaluate.protocols.protocol`.
+        bootstrap: how intervals are computed; None for none.
         show_progress: a progress bar while encoding.
 
     Returns:
         Records of every metric, aggregation and subset, in the order of the tasks.
 
     Raises:
-        ConfigError: a task, split or precision is unknown.
+        ConfigError: a task, split, protocol or precision is unknown.
         DataError: a task's data is missing or damaged, or a correlation does not exist.
         CheckpointError: an embedding is zero or not finite.
     """
-    read = StsTasks([load(name, data_dir) for name in task_names(tasks, splits)])
-    scores = read.records(encoder, precision=precision, seed=seed, show_progress=show_progress)
+    asked = named_protocol(protocol) if isinstance(protocol, str) else protocol
+    names = _of_protocol(task_names(tasks, splits), asked)
+    fitted = {
+        name.name: _fitted(name, data_dir)
+        for name in names
+        if asked.regressor and name.name in FITTED
+    }
+    read = StsTasks([load(name, data_dir) for name in names], fitted)
+    scores = read.records(
+        encoder,
+        precision=precision,
+        seed=seed,
+        protocol=asked,
+        bootstrap=bootstrap,
+        show_progress=show_progress,
+    )
     if scores.problems:
         raise DataError("; ".join(problem.message for problem in scores.problems))
     return list(scores.records)

@@ -5,44 +5,22 @@ Shapes: N distinct sentences of all tasks, D embedding width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.evaluate.described import PRECISIONS, Described, Embeddings, Encoder
+from contrasent.evaluate.figures import Similarities, figures
+from contrasent.evaluate.protocols import AGGREGATIONS, Protocol
 from contrasent.evaluate.read import Subset, Task, load
+from contrasent.evaluate.regressor import Pairs, Regressor, fit, sentevals_order
+from contrasent.evaluate.statistics import Bootstrap
 from contrasent.evaluate.tasks import task_names
-from contrasent.metrics import METRICS, Vector, pair_cosines
-from contrasent.records import Record, installed_versions
-
-AGGREGATIONS = ("all", "mean", "wmean")
-"""One correlation over all pairs; mean over the subsets; that mean weighted by their pairs."""
-
-PRECISIONS = ("bf16", "fp32", "int8")
-"""``int8`` is what the engine of that name computes in."""
-
-
-class Encoder(Protocol):
-    """What a score needs of an encoder.
-
-    ``head_name``, ``max_tokens`` and ``engine`` go into the records too where an encoder has
-    them.
-    """
-
-    @property
-    def name(self) -> str:
-        """The name or folder it was loaded from."""
-
-    @property
-    def pooler(self) -> str:
-        """How token states become the embedding."""
-
-    def encode(self, sentences: list[str], *, precision: str, show_progress: bool) -> np.ndarray:
-        """Embed N sentences, ``(N, D)``."""
+from contrasent.metrics import METRICS, pair_cosines
+from contrasent.records import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +40,17 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What one encoder reached, and what could not be computed."""
+    """What one encoder reached, and what could not be computed.
+
+    Attributes:
+        records: every metric, aggregation and subset.
+        problems: tasks without a record.
+        similarities: what the records rest on, by the label of the task.
+    """
 
     records: tuple[Record, ...]
     problems: tuple[Problem, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Figure:
-    """A number on its way into a record."""
-
-    subset: str
-    metric: str
-    aggregation: str
-    value: float
-    pairs: int
+    similarities: Mapping[str, Similarities] = field(default_factory=dict)
 
 
 class StsTasks:
@@ -84,15 +58,26 @@ class StsTasks:
 
     Attributes:
         tasks: what was read.
-        sentences: the N distinct sentences of all of them.
+        sentences: the N distinct sentences of all of them, and of what regressors are fitted to.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], fitted: Mapping[str, tuple[Task, Task]] | None = None
+    ) -> None:
+        """Collect the sentences.
+
+        Args:
+            tasks: what to score.
+            fitted: train and dev splits of the tasks, by name, that a protocol scores by a
+                regressor.
+        """
         self.tasks = tuple(tasks)
+        self._fitted = dict(fitted or {})
         places: dict[str, int] = {}
-        for subset in (s for task in tasks for s in task.subsets):
-            for sentence in (*subset.first, *subset.second):
-                places.setdefault(sentence, len(places))
+        for task in (*tasks, *(task for pair in self._fitted.values() for task in pair)):
+            for subset in task.subsets:
+                for sentence in (*subset.first, *subset.second):
+                    places.setdefault(sentence, len(places))
         self.sentences = list(places)
         self._places = places
 
@@ -117,7 +102,7 @@ class StsTasks:
         embeddings = self._embed(encoder, precision, show_progress)
         scores = {}
         for task in self.tasks:
-            for figure in self._figures(task, embeddings, metric):
+            for figure in figures(task, self._cosines(task, embeddings), metric):
                 if figure.aggregation == aggregation:
                     scores[task.name.label] = figure.value
         return scores
@@ -128,6 +113,8 @@ class StsTasks:
         *,
         precision: str = "fp32",
         seed: int | None = None,
+        protocol: Protocol | None = None,
+        bootstrap: Bootstrap | None = None,
         show_progress: bool = False,
     ) -> Scores:
         """Every metric, aggregation and subset of every task.
@@ -138,6 +125,9 @@ class StsTasks:
             encoder: what is measured.
             precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
             seed: the seed of the training run that made the encoder, for the records.
+            protocol: whose numbers are named as such and have intervals; with a regressor, it
+                scores the tasks that ``fitted`` holds.
+            bootstrap: how intervals are computed; None for none.
             show_progress: a progress bar while encoding.
 
         Raises:
@@ -145,40 +135,29 @@ class StsTasks:
             CheckpointError: an embedding has a NaN or infinite number, or is zero.
         """
         embeddings = self._embed(encoder, precision, show_progress)
-        engine = _engine(encoder)
-        versions = installed_versions(engine)
+        described = Described(encoder, precision, seed, protocol, bootstrap)
+        regressors: dict[str, Regressor] = {}
         records: list[Record] = []
         problems: list[Problem] = []
+        similarities: dict[str, Similarities] = {}
         for task in self.tasks:
+            name = task.name.name
+            by_regressor = protocol is not None and protocol.regressor and name in self._fitted
             try:
-                figures = [f for metric in METRICS for f in self._figures(task, embeddings, metric)]
+                if by_regressor:
+                    if name not in regressors:
+                        regressors[name] = self._regressor(name, embeddings)
+                    found = self._predicted(task, embeddings, regressors[name])
+                else:
+                    found = self._cosines(task, embeddings)
+                records += described.records(task, found, "senteval" if by_regressor else None)
             except DataError as error:
                 problems.append(Problem(task.name.label, str(error)))
-                continue
-            records += [
-                Record(
-                    task=task.name.name,
-                    subset=figure.subset,
-                    split=task.name.split,
-                    metric=figure.metric,
-                    aggregation=figure.aggregation,
-                    value=figure.value,
-                    pairs=figure.pairs,
-                    encoder=encoder.name,
-                    pooler=encoder.pooler,
-                    head=getattr(encoder, "head_name", None),
-                    max_tokens=getattr(encoder, "max_tokens", None),
-                    engine=engine,
-                    precision=precision,
-                    seed=seed,
-                    data_sha256=task.sha256,
-                    versions=versions,
-                )
-                for figure in figures
-            ]
-        return Scores(tuple(records), tuple(problems))
+            else:
+                similarities[task.name.label] = found
+        return Scores(tuple(records), tuple(problems), similarities)
 
-    def _embed(self, encoder: Encoder, precision: str, show_progress: bool) -> NDArray[np.float32]:
+    def _embed(self, encoder: Encoder, precision: str, show_progress: bool) -> Embeddings:
         pick("precision", precision, PRECISIONS)
         if not self.sentences:
             raise ConfigError("no task to score")
@@ -200,41 +179,43 @@ class StsTasks:
             )
         return embeddings
 
-    def _figures(self, task: Task, embeddings: NDArray[np.float32], metric: str) -> list[_Figure]:
-        """The task's subsets, then the aggregations, in one metric."""
-        correlation = METRICS[metric]
-        cosines = [self._cosines(subset, embeddings) for subset in task.subsets]
-        each = []
-        for subset, found in zip(task.subsets, cosines, strict=True):
-            try:
-                each.append(correlation(found, subset.gold))
-            except DataError as error:
-                where = f"{task.name.heading} {subset.name}".strip()
-                raise DataError(f"{where}: no {metric} correlation: {error}") from error
-        gold = np.concatenate([subset.gold for subset in task.subsets])
-        pairs = [len(subset.gold) for subset in task.subsets]
-        aggregated = {
-            "all": correlation(np.concatenate(cosines), gold),
-            "mean": float(np.average(each)),
-            "wmean": float(np.average(each, weights=pairs)),
-        }
-        named = [(s.name, v, n) for s, v, n in zip(task.subsets, each, pairs, strict=True)]
-        return [
-            *(_Figure(s, metric, "subset", value, n) for s, value, n in named if s),
-            *(_Figure("", metric, name, v, sum(pairs)) for name, v in aggregated.items()),
-        ]
+    def _cosines(self, task: Task, embeddings: Embeddings) -> Similarities:
+        return tuple(
+            pair_cosines(*self._sides(subset, embeddings, range(len(subset.gold))))
+            for subset in task.subsets
+        )
 
-    def _cosines(self, subset: Subset, embeddings: NDArray[np.float32]) -> Vector:
+    def _regressor(self, name: str, embeddings: Embeddings) -> Regressor:
+        """SentEval's regressor, fitted to the train split of a task."""
+        train, dev = (self._pairs(task, embeddings) for task in self._fitted[name])
+        try:
+            return fit(train, dev)
+        except DataError as error:
+            raise DataError(f"{self._fitted[name][0].name.heading}: {error}") from error
+
+    def _predicted(self, task: Task, embeddings: Embeddings, regressor: Regressor) -> Similarities:
+        if task.name.split in ("train", "all"):
+            raise DataError(
+                f"{task.name.heading}: its regressor is fitted to the training split, so it has "
+                "no score there; ask for test or dev, or for cosines with --no-regressor"
+            )
+        (subset,) = task.subsets
+        sides = self._sides(subset, embeddings, range(len(subset.gold)))
+        return (regressor.predict(Pairs(*sides, subset.gold)),)
+
+    def _pairs(self, task: Task, embeddings: Embeddings) -> Pairs:
+        (subset,) = task.subsets
+        order = sentevals_order(subset.first, subset.second, subset.gold)
+        return Pairs(*self._sides(subset, embeddings, order), subset.gold[order])
+
+    def _sides(
+        self, subset: Subset, embeddings: Embeddings, rows: Sequence[int]
+    ) -> tuple[Embeddings, Embeddings]:
         first, second = (
-            embeddings[[self._places[sentence] for sentence in side]]
+            embeddings[[self._places[side[row]] for row in rows]]
             for side in (subset.first, subset.second)
         )
-        return pair_cosines(first, second)
-
-
-def _engine(encoder: Encoder) -> str | None:
-    name = getattr(encoder, "engine", None)
-    return None if name == "torch" else name
+        return first, second
 
 
 def prepare(tasks: Sequence[str], data_dir: str | Path | None = None) -> StsTasks:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contrasent.data.hub import dataset_parts
 from contrasent.errors import ConfigError, pick
 
 SUBSETS: dict[str, tuple[str, ...]] = {
@@ -22,11 +23,14 @@ SUBSETS: dict[str, tuple[str, ...]] = {
 STS = (*SUBSETS, "stsb", "sickr")
 """The seven tasks, in the order of the papers' tables."""
 
-SPLITS = ("train", "dev", "test")
+ALL_SPLITS = ("train", "dev", "test")
+
+SPLITS = ("all", *ALL_SPLITS)
+"""``all`` is the pairs of the three together."""
 
 _HEADINGS = {"stsb": "STS-B", "sickr": "SICK-R"}
 _LONG_NAMES = {"stsbenchmark": "stsb", "sickrelatedness": "sickr"}
-_FILE = re.compile(r"\.(tsv|csv)(\.gz)?$", re.IGNORECASE)
+_FILE = re.compile(r"\.((tsv|csv|jsonl)(\.gz)?|parquet)$", re.IGNORECASE)
 _SPLIT = re.compile(rf"(.+)-({'|'.join(SPLITS)})")
 
 
@@ -35,7 +39,7 @@ class TaskName:
     """One task and one split of it.
 
     Attributes:
-        name: one of :data:`STS`, or the path of a user's file.
+        name: one of :data:`STS`, the path of a user's file, or a data set's id.
         split: one of :data:`SPLITS`; a user's file is ``test``.
     """
 
@@ -60,8 +64,9 @@ def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[
 
     Args:
         asked: ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, a task with its split
-            such as ``stsb-dev``, or a ``.tsv`` or ``.csv`` file (``.gz`` too) of sentence,
-            sentence, score.
+            such as ``stsb-dev``, a ``.tsv``, ``.csv``, ``.jsonl`` (each also with ``.gz``) or
+            ``.parquet`` file of sentence, sentence, score, or such a data set on the hub,
+            ``org/name[:config][@split]``.
         splits: splits of the tasks asked for without one. Those that a task does not have are
             left out, as STS12-16 have a test split only.
 
@@ -78,15 +83,30 @@ def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[
     return list(dict.fromkeys(found))
 
 
+def averaged(names: Iterable[TaskName]) -> list[TaskName]:
+    """The named tasks that an average is over: their test splits.
+
+    Where the test split of a task is not there on its own, that is the pairs of all its splits.
+    """
+    names = list(names)
+    tests = {name.name for name in names if name.split == "test"}
+    return [
+        name
+        for name in names
+        if name.name in STS
+        and (name.split == "test" or (name.split == "all" and name.name not in tests))
+    ]
+
+
 def _resolve(text: str, splits: Sequence[str]) -> list[TaskName]:
-    if _FILE.search(text):
+    if _FILE.search(text) or ("/" in text and dataset_parts(text)):
         return [TaskName(text)]
     name, wanted = text.lower(), splits
     suffixed = _SPLIT.fullmatch(name)
     if suffixed:
         name, wanted = suffixed[1], (suffixed[2],)
     name = re.sub(r"[-_ ]", "", name)
-    kind = "task (a name, or a .tsv or .csv file of sentence, sentence, score)"
+    kind = "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
     name = pick(kind, _LONG_NAMES.get(name, name), ("sts", *STS))
     members = STS if name == "sts" else (name,)
     found = [TaskName(m, s) for s in wanted for m in members if s == "test" or m not in SUBSETS]

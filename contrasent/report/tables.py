@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,14 +11,20 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from contrasent.evaluate.tasks import SPLITS, STS, TaskName
-from contrasent.records import Record
+from contrasent.evaluate.protocols import Protocol
+from contrasent.evaluate.tasks import SPLITS, STS, TaskName, averaged
+from contrasent.records import Interval, Record
+from contrasent.report.intervals import (
+    CORRELATION,
+    averaged_interval,
+    said_of_intervals,
+    with_interval,
+)
 
 AVERAGE = "Avg."
 ABSENT = "-"
 
 _NO_LIMIT = 10_000
-_CORRELATION = {"spearman": "Spearman", "pearson": "Pearson"}
 _AGGREGATION = {
     "all": "one correlation over all pairs of a task (aggregation all)",
     "mean": "mean over the subsets of a task (aggregation mean)",
@@ -35,12 +41,14 @@ class Layout:
         metric: ``spearman`` or ``pearson``.
         aggregation: ``all``, ``mean`` or ``wmean``.
         difference: labels of two rows; a last row shows the second minus the first.
+        protocol: what is asked for, to be named beneath the table; None to leave it unnamed.
     """
 
     tasks: Sequence[TaskName] = ()
     metric: str = "spearman"
     aggregation: str = "all"
     difference: tuple[str, str] | None = None
+    protocol: Protocol | None = None
 
 
 Column = TaskName | str
@@ -68,10 +76,7 @@ def sts_table(
     layout = _filled(layout, rows)
     columns = _columns(layout)
     lines = {label: _line(records, layout) for label, records in rows.items()}
-    cells = [
-        [label, *(_printed(line.get(column)) for column in columns)]
-        for label, line in lines.items()
-    ]
+    cells = [[label, *_cells(rows[label], line, columns, layout)] for label, line in lines.items()]
     if layout.difference:
         before, after = (lines[label] for label in layout.difference)
         changes = [
@@ -101,10 +106,11 @@ def sts_table(
 def protocol(rows: Mapping[str, Sequence[Record]], layout: Layout | None = None) -> list[str]:
     """What the numbers of :func:`sts_table` are, so that they can be compared with others."""
     layout = _filled(layout, rows)
-    named = _averaged(layout.tasks)
+    named = averaged(layout.tasks)
+    shown = [record for records in rows.values() for record in _shown(records, layout)]
     other = any(name.split != "test" for name in layout.tasks)
     said = [
-        f"{_CORRELATION[layout.metric]} correlation of the cosines x 100",
+        f"{CORRELATION[layout.metric]} correlation of the cosines x 100",
         "test split unless the heading names another" if other else "test split",
         _AGGREGATION[layout.aggregation],
     ]
@@ -112,7 +118,7 @@ def protocol(rows: Mapping[str, Sequence[Record]], layout: Layout | None = None)
         said.append(f"{AVERAGE} over {len(named)} tasks")
     if any(name.name in STS for name in layout.tasks):
         said.append("data and protocol of SentEval as changed by SimCSE")
-    lines = ["; ".join(said) + "."]
+    lines = ["; ".join(said) + ".", *_of_protocol(shown, layout), *said_of_intervals(shown)]
     for label, records in rows.items():
         if records:
             lines.append(f"{label}: {_described(label, records[0])}.")
@@ -149,16 +155,12 @@ def _filled(layout: Layout | None, rows: Mapping[str, Sequence[Record]]) -> Layo
             name.name,
         )
 
-    return Layout(sorted(found, key=order), layout.metric, layout.aggregation, layout.difference)
-
-
-def _averaged(tasks: Sequence[TaskName]) -> list[TaskName]:
-    return [name for name in tasks if name.name in STS and name.split == "test"]
+    return replace(layout, tasks=sorted(found, key=order))
 
 
 def _columns(layout: Layout) -> list[Column]:
     """The averaged tasks, their average, then files and other splits, which it leaves out."""
-    named = _averaged(layout.tasks)
+    named = averaged(layout.tasks)
     rest = [name for name in layout.tasks if name not in named]
     return [*named, *([AVERAGE] if len(named) > 1 else []), *rest]
 
@@ -174,17 +176,54 @@ def _headings(columns: Sequence[Column]) -> list[str]:
 
 def _line(records: Iterable[Record], layout: Layout) -> dict[Column, float]:
     """Values of one row; an absent one is not there."""
-    wanted = (layout.metric, layout.aggregation)
     line: dict[Column, float] = {
-        TaskName(record.task, record.split): record.value
-        for record in records
-        if (record.metric, record.aggregation) == wanted
+        TaskName(record.task, record.split): record.value for record in _shown(records, layout)
     }
-    named = _averaged(layout.tasks)
+    named = averaged(layout.tasks)
     present = [line[name] for name in named if name in line]
     if len(present) == len(named) > 1:
         line[AVERAGE] = sum(present) / len(present)
     return line
+
+
+def _shown(records: Iterable[Record], layout: Layout) -> list[Record]:
+    wanted = (layout.metric, layout.aggregation)
+    return [record for record in records if (record.metric, record.aggregation) == wanted]
+
+
+def _cells(
+    records: Iterable[Record],
+    line: Mapping[Column, float],
+    columns: Sequence[Column],
+    layout: Layout,
+) -> list[str]:
+    """One row, with intervals where the records have them."""
+    intervals: dict[Column, Interval | None] = {
+        TaskName(record.task, record.split): record.interval for record in _shown(records, layout)
+    }
+    named = [intervals.get(name) for name in averaged(layout.tasks)]
+    if AVERAGE in line:
+        intervals[AVERAGE] = averaged_interval(line[AVERAGE], named)
+    return [with_interval(_printed(line.get(column)), intervals.get(column)) for column in columns]
+
+
+def _of_protocol(shown: Sequence[Record], layout: Layout) -> list[str]:
+    """Lines on the protocol that was asked for, and on what a regressor predicted."""
+    said = []
+    if layout.protocol:
+        asked = layout.protocol
+        said.append(f"Protocol {asked.name} ({asked.source}).")
+        if asked.note:
+            said.append(f"{asked.note}.")
+    predicted = dict.fromkeys(
+        TaskName(record.task, record.split).heading for record in shown if record.regressor
+    )
+    if predicted:
+        said.append(
+            f"{' and '.join(predicted)}: no cosines, but scores predicted by SentEval's regressor, "
+            "fitted to the training split."
+        )
+    return said
 
 
 def _printed(value: float | None, sign: str = "") -> str:

@@ -107,8 +107,8 @@ def test_a_header_is_recognised_and_said(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a\tb\n", ":1: 2 columns instead of sentence, sentence, score"),
-        (ROWS + "a\tb\t1\t2\n", ":4: 4 columns instead of sentence, sentence, score"),
+        ("a\tb\n", ":1: no column is known as the first sentence; there are a, b; choose "),
+        (ROWS + "a\tb\t1\t2\n", ":4: 4 columns, but the first row has 3; mend the row or take"),
         (ROWS + "a\tb\tmuch\n", ":4: the score must be a number, not 'much'"),
         (ROWS + "a\tb\t\n", ":4: the score must be a number, not ''"),
         ("a\tb\t\n" + ROWS, ":1: the score must be a number, not ''"),
@@ -116,7 +116,9 @@ def test_a_header_is_recognised_and_said(tmp_path):
         ("a\tb\tnan\n" + ROWS, ":1: the score must be a number, not 'nan'"),
         (ROWS + "a\tb\tinf\n", ":4: the score must be a number, not 'inf'"),
         (ROWS + " \tb\t1\n", ":4: a sentence is empty"),
-        ("", " has 0 pairs; a correlation needs at least 3"),
+        ("", " is empty; it needs at least one sentence per line or row"),
+        ("first\tsecond\tscore\n", " has 0 pairs; a correlation needs at least 3"),
+        ("a\tb\t2\n" * 4, ": the score of all 4 pairs is 2, so there is no correlation; is the"),
         ("a\tb\t1\nc\td\t2\n", " has 2 pairs; a correlation needs at least 3"),
         (ROWS.encode() + b"\xff\tb\t1\n", ":4: not UTF-8"),
     ],

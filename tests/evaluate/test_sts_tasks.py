@@ -1,7 +1,7 @@
 import pytest
 
 from contrasent.errors import ConfigError
-from contrasent.evaluate.tasks import STS, SUBSETS, TaskName, task_names
+from contrasent.evaluate.tasks import STS, SUBSETS, TaskName, averaged, task_names
 
 
 def labels(asked, splits=("test",)):
@@ -40,6 +40,10 @@ def test_the_subsets_are_sentevals():
         ("sts-16", "sts16"),
         ("data/My-Pairs.TSV", "data/My-Pairs.TSV"),
         ("pairs.csv.gz", "pairs.csv.gz"),
+        ("pairs.jsonl.gz", "pairs.jsonl.gz"),
+        ("some/pairs.parquet", "some/pairs.parquet"),
+        ("org/pairs:en@test", "org/pairs:en@test"),
+        ("sick-r-all", "sickr-all"),
     ],
 )
 def test_spellings(asked, label):
@@ -71,7 +75,7 @@ def test_headings_name_other_splits_and_files():
         (
             ["pairs.xlsx"],
             ["test"],
-            "a .tsv or .csv file of sentence, sentence, score) 'pairs.xlsx'",
+            "a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score) 'pairs.xlsx'",
         ),
         (["sts12-dev"], ["test"], "'sts12-dev': sts12 has no dev split, only test"),
         (["stsb"], ["tset"], "Did you mean 'test'?"),
@@ -83,3 +87,8 @@ def test_a_task_that_does_not_exist_is_explained(asked, splits, said):
     with pytest.raises(ConfigError) as caught:
         task_names(asked, splits)
     assert said in str(caught.value)
+
+
+def test_the_average_is_over_test_splits_and_over_all_pairs_where_there_is_no_test_split():
+    names = task_names(["sts12", "sickr-all", "stsb-dev", "stsb", "stsb-all", "p.tsv"])
+    assert [name.label for name in averaged(names)] == ["sts12", "sickr-all", "stsb"]

@@ -20,6 +20,7 @@ class Wanted:
         ranked: roles of which the first known heading is taken; of others only one may be there.
         optional: how many roles, counted from the end, may be absent.
         bare: numbers of columns that are understood, in the order of the roles, without a header.
+        mend: what to do about a row that cannot be read.
     """
 
     roles: tuple[str, ...]
@@ -27,6 +28,7 @@ class Wanted:
     ranked: tuple[str, ...] = ()
     optional: int = 0
     bare: tuple[int, ...] = ()
+    mend: str = "mend the row, or leave such rows out with --skip-unreadable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,7 @@ class TableRecords(FileRecords):
         self._first, cells = first_row((it for it in rows if not _is_blank(it[1])), path)
         where = f"{path}:{self._first}"
         self._columns = len(cells)
+        self._mend = wanted.mend
         if len(cells) == 1 and kind != ".csv":
             raise DataError(
                 f"{where}: no tab in the first row, so there are no columns; "
@@ -132,7 +133,7 @@ class TableRecords(FileRecords):
     def _ragged(self, number: int, found: int) -> DataError:
         return DataError(
             f"{self._path}:{number}: {found} column{'s' if found != 1 else ''}, but the first row "
-            f"has {self._columns}; mend the row, or leave such rows out with --skip-unreadable"
+            f"has {self._columns}; {self._mend}"
         )
 
 
