@@ -59,17 +59,12 @@ class Predictor:
     def drawn(self, states: Tensor) -> Tensor:
         """``(N,)`` int64, a token drawn at each state from the softmax of its logits.
 
-        One number of torch's generator decides a token: the first whose probability, summed up
-        from the first id on, exceeds it.
+        Two numbers of torch's generator decide a token; see :func:`draw`.
         """
         pieces = torch.split(self._transformed(states), self._rows)
-        numbers = torch.split(torch.rand(len(states), 1, device=self._device), self._rows)
-        found = []
-        for piece, number in zip(pieces, numbers, strict=True):
-            summed = torch.softmax(self._decoder(piece).float(), -1).cumsum(-1)
-            # Rounding may leave the last sum at a little less than 1.
-            found.append(torch.searchsorted(summed, number * summed[:, -1:], right=True))
-        return torch.cat(found).squeeze(1)
+        numbers = torch.split(torch.rand(len(states), 2, device=self._device), self._rows)
+        found = [draw(self._decoder(p), n) for p, n in zip(pieces, numbers, strict=True)]
+        return torch.cat(found)
 
     def _transformed(self, states: Tensor) -> Tensor:
         """``(N, E)`` in the number format of the products."""
@@ -107,6 +102,31 @@ def argmax(logits: Tensor) -> Tensor:
     if not bool((largest > 0).all()):
         return logits.argmax(-1)
     return group * bits.shape[2] + column
+
+
+def draw(logits: Tensor, numbers: Tensor) -> Tensor:
+    """``(C,)`` int64, a column drawn in each row from the softmax of its logits.
+
+    First a group of columns is drawn by its probability, then one of its columns: to sum up all
+    probabilities one after the other takes longer than the product that gives the logits. They
+    are rounded as the logits are, which changes none of them by more than a 256th in bf16.
+
+    Args:
+        logits: ``(C, V')``, V' a multiple of 32.
+        numbers: ``(C, 2)`` float32, drawn evenly from [0, 1).
+    """
+    probabilities = torch.softmax(logits, -1).view(len(logits), _GROUPS, -1)
+    # The columns of a group stand V' / 32 apart, so that vector units add whole groups at once.
+    column = _exceeding(probabilities.sum(1), numbers[:, :1])
+    there = column.unsqueeze(1).expand(-1, _GROUPS, 1)
+    group = _exceeding(probabilities.gather(2, there).squeeze(2), numbers[:, 1:])
+    return (group * probabilities.shape[2] + column).squeeze(1)
+
+
+def _exceeding(weights: Tensor, shares: Tensor) -> Tensor:
+    """``(C, 1)``, where the weights of a row, summed up, exceed that share of their total."""
+    summed = weights.float().cumsum(-1)
+    return torch.searchsorted(summed, shares * summed[:, -1:], right=True)
 
 
 def _plain(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:

@@ -23,7 +23,7 @@ from contrasent.model.generator import Generator
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.masking import Masked, mask_tokens
 from contrasent.model.precision import matrix_precision
-from contrasent.model.prediction import Predictor, argmax
+from contrasent.model.prediction import Predictor, argmax, draw
 
 CPU = torch.device("cpu")
 
@@ -177,6 +177,30 @@ def test_argmax_by_integers_is_that_of_torch(rng, dtype, shift):
     assert torch.equal(logits.gather(1, found[:, None]), logits.amax(-1, keepdim=True))
     assert (found < 500).all()
     assert torch.equal(argmax(logits[:, :100]), logits[:, :100].argmax(-1))
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 1 / 256)])
+def test_evenly_spread_numbers_draw_each_column_by_its_probability(rng, dtype, bound):
+    steps, columns = 500, 96
+    logits = (2 * rng(columns)).to(dtype)
+    logits[[5, 90]] = float("-inf")
+    first, second = torch.meshgrid(*2 * [(torch.arange(steps) + 0.5) / steps], indexing="ij")
+    numbers = torch.stack([first, second], -1).view(-1, 2)
+    drawn = draw(logits.expand(len(numbers), -1), numbers)
+    shares = torch.bincount(drawn, minlength=columns) / len(numbers)
+    # Each of the two draws is off by one step at most.
+    exact = logits.double().softmax(-1)
+    group = exact.view(32, -1).sum(0).repeat(32)
+    assert ((shares - exact).abs() <= bound * exact + (group + exact / group) / steps).all()
+    assert shares[[5, 90]].tolist() == [0, 0]
+
+
+def test_the_numbers_at_both_ends_draw_columns_that_can_be(rng):
+    logits = rng(4, 64)
+    logits[:, :3] = logits[:, 40:] = float("-inf")
+    ends = torch.tensor([0.0, 1 - 2**-24])
+    drawn = draw(logits, torch.cartesian_prod(ends, ends))
+    assert ((drawn >= 3) & (drawn < 40)).all()
 
 
 def test_a_head_without_biases_predicts_too(tmp_path, rng):
