@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train --pooler mean --steps 8",
     "train-cls": "train --pooler cls --steps 8",
     "train-base": f"train {_RANDOM_BASE} --steps 1",
+    "objectives": "objectives --encoder minilm-random --steps 4",
     "encode": "encode",
     "encode-base": f"encode {_RANDOM_BASE} --sentences 256 --engine torch --peer torch",
     "evaluate": "evaluate",
@@ -30,7 +31,7 @@ COMMANDS = {
 """The arguments of each benchmark, by the name of its result."""
 
 _TAKES_PEER_PYTHON = ("train", "encode", "evaluate", "latency")
-_TAKES_DATA = ("train", "encode", "latency", "memory")
+_TAKES_DATA = ("train", "objectives", "encode", "latency", "memory")
 
 
 def command(name: str, results: Path, *, data: str | None, peer_python: str | None) -> list[str]:

@@ -17,9 +17,13 @@ from contrasent.data.tokens import Tokenizer
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import resolve
+from contrasent.model.weights import quiet
 
 RANDOM_BASE = "bert-base-random"
 """BERT-base with random weights, made on the spot: as fast as the trained one."""
+
+RANDOM_MINILM = "minilm-random"
+"""A masked language model of MiniLM's shape, six layers, with random weights."""
 
 _VOCABULARY_OF = "all-MiniLM-L6-v2"  # BERT's, uncased
 
@@ -61,7 +65,8 @@ def gathered(encoder: str, source: str | None, count: int) -> Iterator[Material]
     """Find the encoder, and the first ``count`` sentences of ``source``."""
     with TemporaryDirectory(prefix="contrasent-benchmark-") as place:
         folder = Path(place)
-        found = random_base(folder / encoder) if encoder == RANDOM_BASE else resolve(encoder)
+        made = {RANDOM_BASE: random_base, RANDOM_MINILM: random_minilm}.get(encoder)
+        found = made(folder / encoder) if made else resolve(encoder)
         yield Material(sentences(source, count), found, folder)
 
 
@@ -99,4 +104,24 @@ def random_base(folder: Path) -> Path:
         BertModel(config, add_pooling_layer=False).save_pretrained(plain)
         tokenizer.save(plain)
         SentenceEncoder.load(plain, pooler="cls", head="none", device="cpu").save(folder)
+    return folder
+
+
+def random_minilm(folder: Path) -> Path:
+    """Write a masked language model with random weights and BERT's tokenizer to ``folder``."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    tokenizer = Tokenizer.load(resolve(_VOCABULARY_OF))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=tokenizer.vocabulary,
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+    )
+    with quiet():
+        BertForMaskedLM(config).save_pretrained(folder)
+    tokenizer.save(folder)
     return folder

@@ -31,6 +31,7 @@ class Race:
         flops: operations that the sentences of a round need, given its number.
         shapes: the matrix products whose speed is the peak; none if empty.
         profiled: run one more round of these under the profiler.
+        parts: tell how long the parts of a training step take, from that round.
         compared: read all embeddings of every contestant and compare them with this one's.
     """
 
@@ -42,6 +43,7 @@ class Race:
     flops: Callable[[int], float] | None = None
     shapes: Sequence[tuple[int, int, int]] = field(default=())
     profiled: Sequence[str] = ()
+    parts: bool = False
     compared: str | None = None
 
 
@@ -66,7 +68,8 @@ def run(race: Race, place: Path, start: Start = Process) -> Result:
         entries = take_turns(contestants, race.rounds)
         for contestant, entry in zip(contestants, entries, strict=True):
             if contestant.name in race.profiled:
-                entry.kinds = contestant.profile(WARM_UP + race.rounds)
+                found = contestant.profile(WARM_UP + race.rounds)
+                entry.kinds, entry.parts = found["kinds"], found["parts"] if race.parts else {}
             memory = contestant.peak_memory()
             entry.memory, entry.device_memory = memory["bytes"], memory["device_bytes"]
             entry.versions = contestant.versions

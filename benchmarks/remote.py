@@ -143,10 +143,9 @@ class Contestant:
         """Do a round; what the job measured, and ``seconds``."""
         return self._ask("round", number=number)
 
-    def profile(self, number: int) -> dict[str, float]:
-        """The share of a round's time of each kind of work."""
-        kinds: dict[str, float] = self._ask("profile", number=number)["kinds"]
-        return kinds
+    def profile(self, number: int) -> dict[str, dict[str, float]]:
+        """The shares of a round's time: ``kinds`` of work, and ``parts`` of a training step."""
+        return self._ask("profile", number=number)
 
     def rows(self, path: Path) -> None:
         """Let the job write its embeddings to ``path``."""

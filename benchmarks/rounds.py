@@ -29,6 +29,8 @@ class Entry:
         name: the contestant.
         rounds: what each counted round gave, in order.
         kinds: the share of each kind of work in a round under the profiler.
+        parts: the share of each part of a training step in that round, where the benchmark is
+            about them.
         memory: the most bytes its process has held.
         device_memory: the most bytes on an accelerator.
         facts: what else is known of it, such as how exact its embeddings are.
@@ -38,6 +40,7 @@ class Entry:
     name: str
     rounds: list[dict[str, Any]] = field(default_factory=list)
     kinds: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
     memory: int | None = None
     device_memory: int | None = None
     facts: dict[str, float] = field(default_factory=dict)

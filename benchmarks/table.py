@@ -28,8 +28,7 @@ Cell = Callable[[Entry], str]
 def table(result: Result) -> str:
     """The result as Markdown: a row per contestant, only the columns that have something."""
     columns: dict[str, Cell] = {"sentences/s": _rate, "slowest - fastest": _range}
-    for reference in _compared(result):
-        columns[f"to {reference.name}"] = _ratio_to(reference)
+    columns |= _step(result) or _ratios(result)
     columns |= {
         "of the peak": _fraction(result),
         "in matrix products": _share,
@@ -83,6 +82,36 @@ def _compared(result: Result) -> list[Entry]:
         return []
     fastest = max(peers, key=lambda entry: speed(entry).median)
     return [peers[0], *([fastest] if fastest is not peers[0] else [])]
+
+
+def _ratios(result: Result) -> dict[str, Cell]:
+    """How many times as fast as the peer."""
+    return {f"to {reference.name}": _ratio_to(reference) for reference in _compared(result)}
+
+
+def _step(result: Result) -> dict[str, Cell]:
+    """How long a step and its parts take, where the benchmark is about them; else nothing."""
+    names = dict.fromkeys(name for entry in result.entries for name in entry.parts)
+    if not names:
+        return {}
+
+    def step(entry: Entry) -> float:
+        seconds = statistics.median(found["seconds"] for found in entry.rounds)
+        return float(1000 * seconds / result.setting["steps of a round"])
+
+    def part(name: str) -> Cell:
+        return lambda entry: (
+            f"{entry.parts[name] * step(entry):,.0f}" if name in entry.parts else ""
+        )
+
+    cells: dict[str, Cell] = {"step, ms": lambda entry: f"{step(entry):,.0f}"}
+    for reference in _compared(result):
+        cells[f"times {reference.name}"] = _cost(reference)
+    return cells | {f"{name}, ms": part(name) for name in names}
+
+
+def _cost(reference: Entry) -> Cell:
+    return lambda entry: f"{1 / ratio(entry, reference):.2f}"
 
 
 def _rate(entry: Entry) -> str:

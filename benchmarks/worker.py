@@ -45,10 +45,10 @@ class Worker:
         return {"seconds": time.perf_counter() - start, **values}
 
     def profile(self, number: int) -> dict[str, Any]:
-        """Do a round under torch's profiler; ``kinds`` is the share of each kind of work."""
+        """Do a round under torch's profiler; see :func:`benchmarks.shares.shares`."""
         from benchmarks.shares import shares
 
-        return {"kinds": shares(lambda: self.job.round(number))}
+        return shares(lambda: self.job.round(number))
 
     def rows(self, path: str) -> dict[str, Any]:
         """Write the job's embeddings as a matrix to ``path``."""

@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,9 @@ _WARM_UP, _RECORDED = 3, 3
 
 OUTSIDE = "Python and waiting"
 """The kind of the time in which no operator ran."""
+
+PARTS = ("encoder", "generator", "vocabulary", "discriminator", "backward", "update")
+"""Names of the spans that a training step marks in a trace; none lies in another."""
 
 _OTHER = "other"
 # In this order: the first pattern found in an operator's name decides.
@@ -104,6 +107,22 @@ def operators(profile: Any) -> list[tuple[str, float]]:
     return [(event.key, event.self_cpu_time_total / 1e6) for event in events]
 
 
+def parts(profile: Any) -> dict[str, float]:
+    """The seconds in each of :data:`PARTS` of a finished ``torch.profiler.profile``.
+
+    They are the processor's: kernels of an accelerator run outside the span that started them.
+    """
+    totals = {event.key: event.cpu_time_total / 1e6 for event in profile.key_averages()}
+    return {name: totals[name] for name in PARTS if name in totals}
+
+
+def part(name: str) -> AbstractContextManager[Any]:
+    """Mark what runs inside as the span ``name``, one of :data:`PARTS`; free without a profiler."""
+    from torch.profiler import record_function
+
+    return record_function(name)
+
+
 def activities() -> list[Any]:
     """What a profiler of torch can see on this machine."""
     import torch
@@ -114,7 +133,7 @@ def activities() -> list[Any]:
 
 
 def _is_mark(name: str) -> bool:
-    return name.startswith(("ProfilerStep", "Torch-Compiled Region"))
+    return name in PARTS or name.startswith(("ProfilerStep", "Torch-Compiled Region"))
 
 
 class StepProfile:

@@ -9,7 +9,17 @@ from command_line import refused, worked
 from torch import nn
 
 from contrasent.errors import ConfigError
-from contrasent.profiling import OUTSIDE, StepProfile, kind_of, kinds
+from contrasent.profiling import (
+    OUTSIDE,
+    PARTS,
+    StepProfile,
+    activities,
+    kind_of,
+    kinds,
+    operators,
+    part,
+    parts,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +64,20 @@ def test_kinds_add_up_to_the_time_that_passed():
 
 def test_operators_on_several_threads_leave_nothing_outside():
     assert [kind.name for kind in kinds([("aten::mm", 3.0)], 2.0)] == ["matrix products"]
+
+
+def test_parts_are_told_apart_and_are_no_operators():
+    with torch.profiler.profile(activities=activities()) as profile:
+        for _ in range(2):
+            with part("encoder"):
+                torch.ones(300, 300) @ torch.ones(300, 300)
+        with part("update"):
+            torch.ones(3)
+    found = parts(profile)
+    assert list(found) == ["encoder", "update"]
+    assert found["encoder"] > found["update"] > 0
+    names = {name for name, _ in operators(profile)}
+    assert "aten::mm" in names and not names & set(PARTS)
 
 
 def test_only_the_steps_after_the_first_three_are_recorded(tmp_path):

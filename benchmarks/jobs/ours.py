@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 from benchmarks.jobs import Values, read_texts, share, wait_for_device
 from contrasent import objectives
 from contrasent.config import TrainSettings
+from contrasent.data.batch import Batch
 from contrasent.data.loader import Loader
 from contrasent.data.store import tokenize
 from contrasent.data.text import open_examples
@@ -23,39 +26,50 @@ from contrasent.evaluate.run import load_available
 from contrasent.evaluate.sts import StsTasks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.train.loop import Training, run
-from contrasent.train.readings import Step
 from contrasent.train.state import Progress
 from contrasent.train.update import trained
 
 
+@dataclass
 class Train:
     """The training loop, from the token store to the update.
 
-    The text is tokenized once, before the first round, as a run does.
+    The text is tokenized once, before the first round, as a run does. ``objective`` has the name
+    and the settings of the objective.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        texts: str,
-        batch_size: int,
-        steps: int,
-        tokens: int,
-        pooler: str,
-        precision: str,
-    ) -> None:
+    folder: str
+    texts: str
+    batch_size: int
+    steps: int
+    tokens: int
+    pooler: str
+    precision: str
+    objective: Mapping[str, Any] = field(default_factory=lambda: {"name": "simcse", "head": "none"})
+
+    def __post_init__(self) -> None:
         from accelerate import Accelerator
 
         accelerator = Accelerator(cpu=not torch.cuda.is_available())
-        encoder = SentenceEncoder.load(folder, pooler=pooler)
-        objective = objectives.build("simcse", {"head": "none"}, width=encoder.width, data_views=1)
+        encoder = SentenceEncoder.load(self.folder, pooler=self.pooler, head="none")
+        given = dict(self.objective)
+        objective = objectives.build(
+            given.pop("name"),
+            given,
+            width=encoder.width,
+            data_views=1,
+            encoder=encoder,
+            precision=self.precision,
+        )
         with TemporaryDirectory() as cache:
             path = Path(cache) / "text.txt"
-            path.write_text("\n".join(read_texts(texts)) + "\n", encoding="utf-8")
+            path.write_text("\n".join(read_texts(self.texts)) + "\n", encoding="utf-8")
             examples = open_examples(str(path))
-            store = tokenize(examples, encoder.tokenizer, tokens, cache_dir=cache)
-            self._loader = Loader(Columns(store, 2), batch_size=batch_size, seed=0, shuffle=False)
-        settings = TrainSettings(batch_size=batch_size)
+            store = tokenize(examples, encoder.tokenizer, self.tokens, cache_dir=cache)
+            self._loader = Loader(
+                Columns(store, 2), batch_size=self.batch_size, seed=0, shuffle=False
+            )
+        settings = TrainSettings(batch_size=self.batch_size)
         optimizer = torch.optim.AdamW(
             trained(encoder, objective), lr=settings.learning_rate, fused=True
         )
@@ -65,24 +79,29 @@ class Train:
             optimizer=optimizer,
             accelerator=accelerator,
             settings=settings,
-            precision=precision,
+            precision=self.precision,
             steps=1_000_000,
         )
-        self._steps = steps
 
     def round(self, number: int) -> Values:
         """Make the steps of a round, each of a batch that no other step has."""
-        first, sentences = number * self._steps, 0
+        first = number * self.steps
+        examples = []
 
-        def after_steps(steps: list[Step]) -> bool:
-            nonlocal sentences
-            sentences += sum(step.sentences for step in steps) // 2
-            return True
+        def batches() -> Iterator[Batch]:
+            for batch in self._loader.stream(first, first + self.steps):
+                examples.append(batch.examples)
+                yield batch
 
-        batches = self._loader.stream(first, first + self._steps)
-        run(self._training, batches, Progress(), lambda made: made == self._steps, after_steps)
+        run(
+            self._training,
+            batches(),
+            Progress(),
+            is_due=lambda made: made == self.steps,
+            after_steps=lambda _: True,
+        )
         wait_for_device()
-        return {"sentences": sentences}
+        return {"sentences": sum(examples)}
 
 
 class Encode:

@@ -15,6 +15,7 @@ from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.precision import matrix_precision
+from contrasent.profiling import part
 
 
 class Conditional(nn.Module):
@@ -62,7 +63,7 @@ class Conditional(nn.Module):
         Returns:
             ``(T, D)`` float32.
         """
-        with matrix_precision(self._precision, batch.token_ids.device):
+        with part("discriminator"), matrix_precision(self._precision, batch.token_ids.device):
             states: Tensor = self.transformer(batch, first_state=embeddings)[-1]
         return states.float()
 

@@ -19,6 +19,7 @@ from contrasent.model.hub import resolve
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.masking import Masked
 from contrasent.model.prediction import Predictor
+from contrasent.profiling import part
 
 
 class Generator:
@@ -103,9 +104,11 @@ class Generator:
         if not len(rows):
             return batch.token_ids
         predictor = self._predictor()
-        states = backbone(hidden)[-1].index_select(0, rows)
+        with part("generator"):
+            states = backbone(hidden)[-1].index_select(0, rows)
         write = predictor.most_probable if pick == "argmax" else predictor.drawn
-        return batch.token_ids.index_copy(0, rows, write(states))
+        with part("vocabulary"):
+            return batch.token_ids.index_copy(0, rows, write(states))
 
     def _move_to(self, device: torch.device) -> None:
         """Move, and promise that the weights stay as they are from now on."""

@@ -16,6 +16,7 @@ from contrasent.functional import alignment, uniformity
 from contrasent.memory import keep_freed_memory
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.base import Objective
+from contrasent.profiling import part
 from contrasent.train.embedding import embedding
 from contrasent.train.readings import Measured, Readings, Step
 from contrasent.train.state import Progress
@@ -91,11 +92,13 @@ def run(
         module.train()
     for loaded in batches:
         batch = objective.prepare(loaded.to(device))
-        encoded, backward_through_encoder = embed(batch)
+        with part("encoder"):
+            encoded, backward_through_encoder = embed(batch)
         terms = objective(encoded, batch)
         loss = torch.stack(list(terms.values())).sum()
-        training.accelerator.backward(loss)
-        backward_through_encoder()
+        with part("backward"):
+            training.accelerator.backward(loss)
+            backward_through_encoder()
         norm = gradient_norm(parameters)
 
         rate = learning_rate(settings, training.steps, progress.step)
@@ -104,7 +107,8 @@ def run(
         readings.send(progress.step, rate, batch, measured)
         # Read before the update where that costs nothing, so that none is made with a NaN.
         known = readings.take(everything=is_due(progress.step + 1))
-        update(optimizer, rate, norm, settings.clip)
+        with part("update"):
+            update(optimizer, rate, norm, settings.clip)
         progress.step += 1
         if known and not after_steps(known):
             return

@@ -5,14 +5,17 @@ import shlex
 import sys
 
 import pytest
+from tiny_models import save_tiny_masked_lm
 
 from benchmarks import all as all_of_them
-from benchmarks import encode, evaluate, latency, memory, options, train
-from benchmarks.material import RANDOM_BASE, random_base, sentences
+from benchmarks import encode, evaluate, latency, memory, objectives, options, train
+from benchmarks.material import RANDOM_BASE, RANDOM_MINILM, random_base, random_minilm, sentences
 from benchmarks.remote import Here
 from benchmarks.results import read
+from contrasent.config import load_recipe
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.masked_lm import MaskedLm
 
 MINE = {"contrasent bf16", "contrasent fp32"}
 
@@ -58,6 +61,39 @@ def test_training(words, tmp_path, capsys):
     assert all(peak["bf16"] >= peak["bf16_mix"] > 0 for peak in result.peaks)
     assert read(path) == result
     assert "| contrasent bf16 |" in capsys.readouterr().out
+
+
+def test_what_objectives_cost(text, tmp_path, capsys):
+    folder, generator = (save_tiny_masked_lm(tmp_path / name) for name in ("m", "g"))
+    given = ["--encoder", str(folder), "--data", str(text), "--rounds", "1"]
+    size = ["--batch-size", "2", "--steps", "2", "--generator", str(generator)]
+    path = tmp_path / "objectives.json"
+    result = objectives.main([*given, *size, "--json", str(path)], start=Here)
+    own = {"encoder", "backward", "update"}
+    more = {"generator", "vocabulary", "discriminator"}
+    assert {entry.name: set(entry.parts) for entry in result.entries} == {
+        "simcse": own,
+        "simcse, mlm_weight 0.1": own,
+        "diffcse": own | more,
+        "diffcse, as the authors' code": own | more,
+    }
+    for entry in result.entries:
+        assert [found["sentences"] for found in entry.rounds] == [4]
+        assert 0.3 < sum(entry.parts.values()) <= 1
+    assert read(path) == result
+    assert "| times simcse | encoder, ms |" in capsys.readouterr().out
+
+
+def test_objectives_have_the_settings_of_their_recipes(tmp_path):
+    assert objectives.objective("simcse", "x") == load_recipe("unsup-simcse").objective
+    recipe = load_recipe("diffcse").objective
+    assert objectives.objective("diffcse", None) == recipe
+    theirs = objectives.objective("diffcse, as the authors' code", str(tmp_path))
+    published = load_recipe("diffcse-bert-base-sts").objective
+    changed = {name for name in recipe if theirs[name] != recipe[name]} - {"generator"}
+    assert {name: theirs[name] for name in changed} == {name: published[name] for name in changed}
+    assert changed == {"edit", "edit_positions", "generator_dropout", "rtd_padding"}
+    assert theirs["generator"] == str(tmp_path)
 
 
 def test_encoding(words, capsys):
@@ -127,7 +163,7 @@ def test_sentences_are_read_again_where_there_are_too_few(tmp_path):
 
 def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):
     commands = {"train": train, "encode": encode, "evaluate": evaluate, "latency": latency}
-    commands["memory"] = memory
+    commands |= {"memory": memory, "objectives": objectives}
     for name in all_of_them.COMMANDS:
         line = all_of_them.command(name, tmp_path, data="d.txt", peer_python="python")
         assert line[:2] == [sys.executable, "-m"]
@@ -156,3 +192,10 @@ def test_a_random_bert_base_has_the_shape_of_the_trained_one(tmp_path):
         30522,
     )
     assert SentenceEncoder.load(folder).pooler == "cls"
+
+
+@pytest.mark.acceptance
+def test_a_random_minilm_is_a_masked_language_model(tmp_path):
+    masked_lm = MaskedLm.load(random_minilm(tmp_path / RANDOM_MINILM))
+    assert (masked_lm.backbone.width, masked_lm.backbone.depth) == (384, 6)
+    assert masked_lm.head.decoder.weight.shape == (30522, 384)
