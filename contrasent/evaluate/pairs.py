@@ -54,10 +54,11 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
         MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
     """
     records = open_records(source, PAIRS, columns)
-    note = "" if records.described.endswith("(no header)") else f"{source}: {records.described}"
+    by_place = records.described.endswith(("(no header)", "(chosen by number)"))
+    note = "" if by_place else f"{source}: {records.described}"
     pairs: list[Pair] = []
     for where, (first, second, score) in records.rows():
-        if not pairs and not note and _is_heading(score):
+        if by_place and not pairs and not note and _is_heading(score):
             note = f"{where}: taken as a header, because {score!r} is not a number"
         else:
             pairs.append(pair(where, as_text(first, where), as_text(second, where), score))

@@ -113,10 +113,8 @@ def load(
 def _together(name: TaskName, splits: Sequence[Task]) -> Task:
     """The pairs of several splits as those of one."""
     parts = [subset for task in splits for subset in task.subsets]
-    first, second = (
-        tuple(sentence for part in parts for sentence in side)
-        for side in zip(*((part.first, part.second) for part in parts), strict=True)
-    )
+    first = tuple(sentence for part in parts for sentence in part.first)
+    second = tuple(sentence for part in parts for sentence in part.second)
     gold = np.concatenate([part.gold for part in parts])
     digest = hashlib.sha256(" ".join(task.sha256 for task in splits).encode())
     return Task(name, (Subset("", first, second, gold),), digest.hexdigest())

@@ -84,7 +84,11 @@ def sts_table(
             for column in columns
         ]
         cells.append(["difference", *(_printed(change, "+") for change in changes)])
-    grid = [["", *_headings(columns)], *cells]
+    return grid_table([["", *_headings(columns)], *cells], upright=upright)
+
+
+def grid_table(grid: Sequence[Sequence[str]], *, upright: bool = False) -> Table:
+    """Rows of cells, the first row of headings, as a table; ``upright`` turns it over."""
     if upright:
         grid = [list(column) for column in zip(*grid, strict=True)]
     table = Table(
@@ -117,11 +121,15 @@ def protocol(rows: Mapping[str, Sequence[Record]], layout: Layout | None = None)
     if len(named) > 1:
         said.append(f"{AVERAGE} over {len(named)} tasks")
     if any(name.name in STS for name in layout.tasks):
-        said.append("data and protocol of SentEval as changed by SimCSE")
+        said.append(
+            "data of SentEval"
+            if layout.protocol
+            else "data and protocol of SentEval as changed by SimCSE"
+        )
     lines = ["; ".join(said) + ".", *_of_protocol(shown, layout), *said_of_intervals(shown)]
     for label, records in rows.items():
         if records:
-            lines.append(f"{label}: {_described(label, records[0])}.")
+            lines.append(f"{label}: {described(label, records[0])}.")
     return lines
 
 
@@ -129,15 +137,21 @@ def print_sts(
     console: Console, rows: Mapping[str, Sequence[Record]], layout: Layout | None = None
 ) -> None:
     """Print table and protocol; upright where a terminal is too narrow, whole lines in a pipe."""
-    table = sts_table(rows, layout)
+    tables = [sts_table(rows, layout, upright=upright) for upright in (False, True)]
+    print_grid(console, tables, protocol(rows, layout))
+
+
+def print_grid(console: Console, tables: Sequence[Table], lines: Sequence[str]) -> None:
+    """Print the first of two tables, or the upright one in a narrow terminal, and lines beneath."""
+    table, upright = tables
     width = Measurement.get(console, console.options.update(width=_NO_LIMIT), table).maximum
     if not console.is_terminal:
         console = Console(file=console.file, width=max(width, 1), color_system=None)
     elif width > console.width:
-        table = sts_table(rows, layout, upright=True)
+        table = upright
     console.print(table)
     console.print()
-    for line in protocol(rows, layout):
+    for line in lines:
         console.print(Text(line), soft_wrap=not console.is_terminal)
 
 
@@ -146,7 +160,8 @@ def _filled(layout: Layout | None, rows: Mapping[str, Sequence[Record]]) -> Layo
     layout = layout or Layout()
     if layout.tasks:
         return layout
-    found = {TaskName(r.task, r.split) for records in rows.values() for r in records}
+    every = (r for records in rows.values() for r in records if r.classifier is None)
+    found = {TaskName(r.task, r.split) for r in every}
 
     def order(name: TaskName) -> tuple[int, int, str]:
         return (
@@ -230,7 +245,8 @@ def _printed(value: float | None, sign: str = "") -> str:
     return ABSENT if value is None else f"{100 * value:{sign}.2f}"
 
 
-def _described(label: str, record: Record) -> str:
+def described(label: str, record: Record) -> str:
+    """How the encoder was used whose row has this label."""
     parts = [f"pooler {record.pooler}"]
     if record.head:
         parts.append(f"head {record.head}")

@@ -1,0 +1,177 @@
+"""A user's scored pairs in every format, and what is told of those that cannot be scored."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluate import pairs as own
+from contrasent.evaluate.pairs import read_pairs
+from contrasent.evaluate.read import load
+from contrasent.evaluate.run import evaluate, load_available
+from contrasent.evaluate.sts import StsTasks
+from contrasent.evaluate.tasks import TaskName, task_names
+
+PAIRS = [("a b", "c d", 1.0), ("e", "f", 2.5), ("g", "h i", -3.0)]
+NAMES = ("id", "sentence1", "sentence2", "score")
+
+
+def write(path, *, names=NAMES, rows=PAIRS):
+    """A file with a column of numbers, both sentences and the score, in the path's format."""
+    table = [dict(zip(names, (number, *row), strict=True)) for number, row in enumerate(rows)]
+    if path.suffix == ".parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(table), path)
+        return str(path)
+    if ".jsonl" in path.name:
+        text = "".join(json.dumps(row) + "\n" for row in table)
+    else:
+        mark = "," if ".csv" in path.name else "\t"
+        text = "".join(
+            mark.join(map(str, row)) + "\n" for row in [names, *(r.values() for r in table)]
+        )
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["p.tsv", "p.csv", "p.jsonl", "p.parquet", "p.tsv.gz", "p.csv.gz", "p.jsonl.gz"]
+)
+def test_columns_are_known_by_name_in_every_format(tmp_path, name):
+    source = write(tmp_path / name)
+    found, sha256, note = read_pairs(source)
+    assert found == PAIRS
+    assert len(sha256) == 64
+    assert note.startswith(f"{source}: sentence1 as first sentence, sentence2 as second sentence, ")
+    (task_name,) = task_names([source])
+    (subset,) = load(task_name).subsets
+    assert subset.gold.tolist() == [1.0, 2.5, -3.0]
+
+
+@pytest.mark.parametrize("name", ["p.tsv", "p.jsonl", "p.parquet"])
+@pytest.mark.parametrize("columns", [["left", "right", "how"], ["LEFT", "right", "how"]])
+def test_columns_can_be_chosen(tmp_path, name, columns):
+    source = write(tmp_path / name, names=("no", "left", "right", "how"))
+    found, _, note = read_pairs(source, columns)
+    assert found == PAIRS
+    assert "chosen by" in note
+
+
+def test_a_header_above_numbered_columns_is_seen_by_its_score(tmp_path):
+    source = write(tmp_path / "p.tsv", names=("no", "left", "right", "how"))
+    found, _, note = read_pairs(source, ["1", "2", "3"])
+    assert found == PAIRS
+    assert note == f"{source}:1: taken as a header, because 'how' is not a number"
+
+
+def test_scores_written_as_text_are_numbers(tmp_path):
+    source = write(tmp_path / "p.jsonl", rows=[(a, b, f" {score} ") for a, b, score in PAIRS])
+    assert read_pairs(source)[0] == PAIRS
+
+
+def test_a_data_set_of_the_hub(monkeypatch):
+    class Dataset:
+        source = "org/pairs@test"
+
+        def __init__(self, source, parts):
+            assert (source, parts["name"], parts["split"]) == (self.source, "org/pairs", "test")
+
+        def first(self):
+            return next(self.records())
+
+        def records(self):
+            return (dict(zip(NAMES, (0, *row), strict=True)) for row in PAIRS)
+
+        def label_names(self, _):
+            return None
+
+        def sha256(self, names):
+            assert names == NAMES[1:]
+            return "the revision's"
+
+    monkeypatch.setattr("contrasent.data.build.records.Dataset", Dataset)
+    (name,) = task_names(["org/pairs@test"])
+    task = load(name)
+    assert (task.subsets[0].first, task.sha256) == (("a b", "e", "g"), "the revision's")
+    assert name.heading == "pairs@test"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (("a", "b", None), ":4: the score must be a number, not None"),
+        (("a", "b", True), ":4: the score must be a number, not True"),
+        (("a", "b", float("nan")), ":4: the score must be a number, not nan"),
+        (("a", "b", "much"), ":4: the score must be a number, not 'much'"),
+        (("a", None, 2.0), ":4: a sentence is empty"),
+        ((["a"], "b", 2.0), ":4: ['a'] is no text; sentences are strings"),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_told(tmp_path, row, said):
+    source = write(tmp_path / "p.jsonl", rows=[*PAIRS, row])
+    with pytest.raises(DataError) as caught:
+        read_pairs(source)
+    assert str(caught.value).startswith(source + said)
+
+
+def test_columns_that_are_not_there_are_explained(tmp_path):
+    source = write(tmp_path / "p.tsv")
+    with pytest.raises(ConfigError, match=r"unknown column of .*Did you mean 'score'"):
+        read_pairs(source, ["sentence1", "sentence2", "scor"])
+    with pytest.raises(
+        ConfigError, match="does not name first sentence, second sentence and score"
+    ):
+        read_pairs(source, ["sentence1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a\tb\t2\n" * 3, "the score of all 3 pairs is 2, so there is no correlation"),
+        ("a\tb\n", "no column is known as the first sentence"),
+        (None, "there is no file"),
+    ],
+)
+def test_a_bad_file_is_a_problem_of_its_own_when_the_others_are_to_be_kept(
+    encoder, senteval, tmp_path, text, said
+):
+    path = tmp_path / "p.tsv"
+    if text is not None:
+        path.write_text(text)
+    loaded = load_available(["stsb", str(path)], senteval, keep_going=True)
+    (problem,) = loaded.problems
+    assert problem.task == str(path)
+    assert said in problem.message and not problem.missing
+    assert [r.task for r in StsTasks(loaded.tasks).records(encoder).records] == ["stsb"] * 6
+    with pytest.raises(DataError, match=said):
+        load_available(["stsb", str(path)], senteval)
+
+
+def test_the_score_is_the_correlation_of_the_files_pairs(encoder, tmp_path):
+    rows = [
+        ("red cat", "red dog", 3.0),
+        ("old", "new", 1.0),
+        ("cat", "house", 0.5),
+        ("a", "a b", 4),
+    ]
+    source = write(tmp_path / "p.parquet", rows=rows)
+    cosines = []
+    for first, second, _ in rows:
+        u, v = encoder.embed(first).astype(float), encoder.embed(second).astype(float)
+        cosines.append(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
+    records = evaluate(encoder, [source])
+    (pearson,) = (r.value for r in records if (r.metric, r.aggregation) == ("pearson", "all"))
+    assert pearson == pytest.approx(np.corrcoef(cosines, [3, 1, 0.5, 4])[0, 1], abs=1e-9)
+
+
+def test_names_of_sentences_are_those_that_other_commands_know():
+    from contrasent.data.columns import PAIRS as KNOWN
+
+    firsts, seconds, _ = own.PAIRS.names
+    both = {(a, b) for a in firsts for b in seconds}
+    assert {("sentence1", "sentence2"), ("premise", "hypothesis")} <= both & set(KNOWN)
+    assert TaskName("x/p.tsv").heading == "p.tsv"

@@ -1,0 +1,168 @@
+"""Protocols by name: what Table B.1 of SimCSE lists, and numbers against plain loops."""
+
+import numpy as np
+import pytest
+
+from contrasent.errors import ConfigError
+from contrasent.evaluate.protocols import PROTOCOLS, protocol
+from contrasent.evaluate.read import load
+from contrasent.evaluate.regressor import Pairs, fit, sentevals_order
+from contrasent.evaluate.run import evaluate, load_available
+from contrasent.evaluate.statistics import Bootstrap
+from contrasent.evaluate.sts import StsTasks
+from contrasent.evaluate.tasks import TaskName
+from contrasent.metrics import METRICS, pair_cosines
+from contrasent.records import read_records, write_records
+
+# Regressor, metrics, aggregation, in the order of the table.
+TABLE_B_1 = {
+    "hill": (False, ("pearson", "spearman"), "all"),
+    "infersent": (True, ("pearson",), "mean"),
+    "senteval": (True, ("pearson",), "mean"),
+    "sbert": (False, ("spearman",), "all"),
+    "isbert": (False, ("spearman",), "all"),
+    "flow": (False, ("spearman",), "wmean"),
+    "whitening": (False, ("spearman",), "wmean"),
+    "bgt": (False, ("pearson",), "mean"),
+    "declutr": (False, ("spearman",), "mean"),
+    "simcse": (False, ("spearman",), "all"),
+}
+
+
+def test_every_row_of_table_b_1_has_its_name():
+    rows = {
+        name: (it.regressor, it.metrics, it.aggregation)
+        for name, it in PROTOCOLS.items()
+        if name not in ("diffcse", "mteb")
+    }
+    assert rows == TABLE_B_1
+    assert all(name == it.name for name, it in PROTOCOLS.items())
+
+
+def test_others_that_users_name():
+    for name in ("diffcse", "mteb"):
+        found = PROTOCOLS[name]
+        assert (found.regressor, found.metrics, found.aggregation) == TABLE_B_1["simcse"]
+    assert PROTOCOLS["mteb"].every_split == ("sickr",)
+
+
+def test_parts_can_be_changed_and_the_name_says_so():
+    assert protocol() is PROTOCOLS["simcse"]
+    assert protocol("flow", metric="spearman", aggregation="wmean") is PROTOCOLS["flow"]
+    changed = protocol("senteval", metric="spearman", aggregation="all", regressor=False)
+    assert (changed.metrics, changed.aggregation, changed.regressor) == (
+        ("spearman",),
+        "all",
+        False,
+    )
+    assert changed.name == "senteval with metric spearman, aggregation all, no regressor"
+    assert protocol(regressor=True).name == "simcse with regressor"
+    assert protocol("hill", metric="pearson").metrics == ("pearson",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"name": "simsce"}, "unknown protocol 'simsce'; choose one of bgt, declutr, "),
+        ({"metric": "spearmen"}, "unknown metric 'spearmen'"),
+        ({"aggregation": "wmeen"}, "Did you mean 'wmean'?"),
+    ],
+)
+def test_a_protocol_that_does_not_exist_is_explained(settings, said):
+    with pytest.raises(ConfigError) as caught:
+        protocol(**settings)
+    assert said in str(caught.value)
+
+
+def embedded(encoder, task):
+    (subset,) = task.subsets
+    order = sentevals_order(subset.first, subset.second, subset.gold)
+    first, second = (
+        np.stack([encoder.embed(side[row]) for row in order])
+        for side in (subset.first, subset.second)
+    )
+    return Pairs(first, second, subset.gold[order])
+
+
+@pytest.mark.parametrize("name", ["stsb", "sickr"])
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_a_regressor_is_fitted_to_train_and_scores_another_split(encoder, senteval, name, split):
+    train, dev, scored = (
+        embedded(encoder, load(TaskName(name, which), senteval))
+        for which in ("train", "dev", split)
+    )
+    predicted = fit(train, dev).predict(scored)
+    records = evaluate(encoder, [name], senteval, splits=[split], protocol="senteval")
+    for record in records:
+        expected = METRICS[record.metric](predicted, scored.gold)
+        assert record.value == pytest.approx(expected, abs=1e-5)
+        assert record.regressor == "senteval"
+    named = {(r.metric, r.aggregation) for r in records if r.protocol}
+    assert named == {("pearson", "mean")}
+
+
+def test_tasks_without_training_pairs_are_scored_by_cosines(encoder, senteval):
+    by_senteval = evaluate(encoder, ["sts12"], senteval, protocol="senteval")
+    by_simcse = evaluate(encoder, ["sts12"], senteval)
+    assert [r.value for r in by_senteval] == [r.value for r in by_simcse]
+    assert {r.regressor for r in by_senteval} == {None}
+    assert {r.protocol for r in by_simcse if r.aggregation == "all" and r.metric == "spearman"} == {
+        "simcse"
+    }
+
+
+def test_the_training_split_has_no_score_by_regressor_and_the_others_are_kept(encoder, senteval):
+    asked = protocol("senteval")
+    loaded = load_available(["stsb-train", "stsb", "sts12"], senteval, protocol=asked)
+    scores = StsTasks(loaded.tasks, loaded.fitted).records(encoder, protocol=asked)
+    (problem,) = scores.problems
+    assert problem.task == "stsb-train"
+    assert "fitted to the training split, so it has no score there" in problem.message
+    assert "--no-regressor" in problem.message
+    assert {(r.task, r.split) for r in scores.records} == {("stsb", "test"), ("sts12", "test")}
+
+
+def test_a_regressor_without_its_training_split_costs_its_task_only(senteval):
+    path = senteval / "SICK/SICK_train.txt"
+    path.unlink()
+    loaded = load_available(["stsb", "sickr"], senteval, protocol=protocol("senteval"))
+    assert [task.name.label for task in loaded.tasks] == ["stsb"]
+    (problem,) = loaded.problems
+    assert (problem.task, problem.message, problem.missing) == ("sickr", f"{path} is missing", True)
+
+
+def test_mteb_scores_all_pairs_of_sick(encoder, senteval):
+    splits = [
+        load(TaskName("sickr", split), senteval).subsets[0] for split in ("train", "dev", "test")
+    ]
+    cosines = np.concatenate(
+        [
+            pair_cosines(*([encoder.embed(s) for s in side] for side in (part.first, part.second)))
+            for part in splits
+        ]
+    )
+    gold = np.concatenate([part.gold for part in splits])
+    records = evaluate(encoder, ["sickr", "stsb"], senteval, protocol="mteb")
+    found = {
+        (r.task, r.split): r for r in records if (r.metric, r.aggregation) == ("spearman", "all")
+    }
+    assert set(found) == {("sickr", "all"), ("stsb", "test")}
+    sick = found["sickr", "all"]
+    assert sick.value == pytest.approx(METRICS["spearman"](cosines, gold), abs=1e-12)
+    assert (sick.pairs, sick.protocol) == (len(gold), "mteb")
+
+
+def test_intervals_are_of_the_protocols_metrics_and_hold_their_values(encoder, senteval, tmp_path):
+    records = evaluate(
+        encoder, ["sts14", "stsb"], senteval, protocol="flow", bootstrap=Bootstrap(0.8, 200, 5)
+    )
+    spearman = [r for r in records if r.metric == "spearman"]
+    assert all(r.interval is None for r in records if r.metric == "pearson")
+    # The subsets are of 6 to 11 pairs; a resample of six may well hold one score only.
+    whole = [r.interval for r in spearman if r.aggregation != "subset"]
+    assert all(it.low < it.high and it.error > 0 for it in whole)
+    assert {(it.confidence, it.resamples, it.seed) for it in whole} == {(0.8, 200, 5)}
+    stsb = {r.aggregation: r.interval for r in spearman if r.task == "stsb"}
+    assert stsb["all"] == stsb["mean"] == stsb["wmean"]
+    write_records(tmp_path / "r.jsonl", records)
+    assert read_records(tmp_path / "r.jsonl") == records

@@ -1,0 +1,132 @@
+"""SentEval's regressor against the same procedure in torch, with its layers and its optimiser."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import pearsonr
+
+from contrasent.errors import DataError
+from contrasent.evaluate import regressor
+from contrasent.evaluate.regressor import Pairs, fit, sentevals_order, spread
+
+
+def pairs(seed, size, width=6):
+    draw = np.random.default_rng(seed)
+    first = draw.normal(size=(size, width)).astype(np.float32)
+    second = (first + draw.normal(size=(size, 1)) * draw.normal(size=(size, width))).astype("f4")
+    cosines = (
+        (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    )
+    return Pairs(first, second, np.clip(5 * cosines + draw.normal(size=size), 0, 5))
+
+
+def looped_spread(gold):
+    shares = np.zeros((len(gold), 5), np.float32)
+    for row, score in enumerate(gold):
+        for k in range(5):
+            if k + 1 == np.floor(score) + 1:
+                shares[row, k] = score - np.floor(score)
+            if k + 1 == np.floor(score):
+                shares[row, k] = np.floor(score) - score + 1
+    return shares
+
+
+def fitted_by_torch(train, dev, seed, between, most):
+    """Autograd, torch's Adam, and the rule to stop in SentEval's words."""
+    torch.manual_seed(seed)
+    order = np.random.RandomState(seed)
+    features, targets = (
+        torch.from_numpy(train.features),
+        torch.from_numpy(looped_spread(train.gold)),
+    )
+    model = torch.nn.Sequential(torch.nn.Linear(features.shape[1], 5), torch.nn.Softmax(dim=-1))
+    optimizer = torch.optim.Adam(model.parameters())
+    best, kept, idle, epochs = -1, None, 0, 0
+    while idle < 4 and epochs <= most:
+        for _ in range(between):
+            shuffled = order.permutation(len(features))
+            for place in range(0, len(shuffled), 64):
+                rows = shuffled[place : place + 64]
+                loss = torch.nn.functional.mse_loss(model(features[rows]), targets[rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        epochs += between
+        with torch.no_grad():
+            expected = model(torch.from_numpy(dev.features)).numpy() @ np.arange(1, 6)
+        reached = pearsonr(expected, dev.gold)[0]
+        if reached > best:
+            best, kept = reached, copy.deepcopy(model)
+        else:
+            idle += 1
+    return kept
+
+
+@pytest.mark.parametrize("seed", [1111, 3])
+def test_it_is_what_torch_fits(seed, monkeypatch):
+    train, dev, test = pairs(0, 100), pairs(1, 40), pairs(2, 30)
+    monkeypatch.setattr(regressor, "EPOCHS_BETWEEN_LOOKS", 10)
+    monkeypatch.setattr(regressor, "MOST_EPOCHS", 60)
+    expected = fitted_by_torch(train, dev, seed, 10, 60)
+    found = fit(train, dev, seed)
+    assert found.weight == pytest.approx(expected[0].weight.detach().numpy(), abs=1e-5)
+    assert found.bias == pytest.approx(expected[0].bias.detach().numpy(), abs=1e-5)
+    with torch.no_grad():
+        shares = expected(torch.from_numpy(test.features)).numpy()
+    assert found.predict(test) == pytest.approx(shares @ np.arange(1, 6), abs=1e-4)
+
+
+def test_it_stops_at_the_fourth_look_without_gain_and_keeps_the_best(monkeypatch):
+    train, dev = pairs(0, 64), pairs(1, 20)
+    reached = iter([0.1, 0.5, 0.4, 0.5, 0.6, 0.2, 0.3, 0.9])
+    states = []
+
+    def judged(expected, gold):
+        assert (gold == dev.gold).all()
+        states.append(expected)
+        return next(reached)
+
+    monkeypatch.setattr(regressor, "_pearson_or_nothing", judged)
+    found = fit(train, dev)
+    assert next(reached) == 0.9
+    assert (found.predict(dev) == states[4]).all()
+
+
+def test_scores_are_spread_over_the_whole_numbers_around_them():
+    gold = np.array([0, 0.25, 1, 1.5, 3.2, 4.999, 5])
+    assert spread(gold) == pytest.approx(looped_spread(gold), abs=1e-6)
+    assert spread(gold)[0].tolist() == [0, 0, 0, 0, 0]
+    assert spread(gold)[4] == pytest.approx([0, 0, 0.8, 0.2, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("score", [-0.1, 5.5])
+def test_a_score_that_the_classes_cannot_tell_is_an_error(score):
+    with pytest.raises(DataError, match=f"score {score:g} is not within 0 to 5"):
+        spread(np.array([1.0, score]))
+
+
+def test_the_features_are_sentevals():
+    found = pairs(0, 5)
+    expected = [
+        [
+            *(abs(a - b) for a, b in zip(u, v, strict=True)),
+            *(a * b for a, b in zip(u, v, strict=True)),
+        ]
+        for u, v in zip(found.first.tolist(), found.second.tolist(), strict=True)
+    ]
+    assert found.features == pytest.approx(np.array(expected), abs=1e-6)
+
+
+def test_pairs_are_ordered_by_words_then_by_score_and_else_stay():
+    first = ["a b", "a", "c", "d", "e"]
+    second = ["a", "a b", "b", "c", "d"]
+    gold = np.array([1.0, 1.0, 3.0, 2.0, 2.0])
+    assert sentevals_order(first, second, gold) == [3, 4, 2, 1, 0]
+
+
+def test_equal_embeddings_predict_nothing():
+    same = Pairs(np.ones((9, 4), np.float32), np.ones((9, 4), np.float32), np.arange(9) / 2)
+    with pytest.raises(DataError, match="predicts the same score for every dev pair"):
+        fit(same, same)
