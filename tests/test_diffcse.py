@@ -139,7 +139,8 @@ def test_without_the_contrast_the_other_term_is_alone(encoder):
 @pytest.mark.parametrize("data_views", [1, 3])
 def test_edits_of_the_anchors_are_added_as_views(data_views, role, operation, encoder, noted):
     objective = build(encoder, data_views, edit_role=role, edit_operation=operation)
-    batch = batch_of(encoder, views=objective.views)
+    texts = sentences(batch_of(encoder))[:4]
+    batch = pack([*texts, *(texts[n % 3] for n in range(4 * objective.views - 4))], objective.views)
     torch.manual_seed(7)
     prepared = objective.prepare(batch)
     names = OPERATIONS if operation == "all" else [operation]
@@ -204,6 +205,28 @@ def test_no_discriminator_is_built_for_edits_that_are_views(role, encoder):
 
 
 # What belongs to whom
+
+
+@pytest.mark.parametrize("role", ["difference", "negatives"])
+@pytest.mark.parametrize("pick", ["argmax", "sample"])
+@pytest.mark.parametrize("positions", ["all", "masked"])
+@pytest.mark.parametrize("dropout", [True, False])
+def test_the_generator_fills_as_the_settings_say(
+    dropout, positions, pick, role, encoder, monkeypatch
+):
+    asked, fill = [], Generator.fill
+
+    def noting(self, batch, masked, **settings):
+        asked.append((settings, masked.chosen.float().mean().item()))
+        return fill(self, batch, masked, **settings)
+
+    monkeypatch.setattr(Generator, "fill", noting)
+    settings = {"generator_dropout": dropout, "edit_positions": positions, "edit": pick}
+    objective = build(encoder, edit_role=role, mask_rate=0.9, **settings)
+    scored(encoder, objective, batch_of(encoder))
+    ((given, chosen),) = asked
+    assert given == {"pick": pick, "positions": positions, "dropout": dropout}
+    assert 0.4 < chosen < 0.9  # the first and the last token never are
 
 
 @pytest.mark.parametrize(
