@@ -2,6 +2,8 @@
 
 import json
 import sys
+from math import hypot
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.evaluate.run import evaluate as evaluate_in_code
+from contrasent.evaluate.statistics import Bootstrap
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
@@ -200,3 +203,110 @@ def test_help_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_protocol_is_printed_and_kept(command, encoder, senteval, tmp_path):
+    path = tmp_path / "r.jsonl"
+    result = command("m", "--protocol", "flow", "--tasks", "sts12,stsb", "--json", str(path))
+    (_, _, row), protocol = rows(result)
+    records = evaluate_in_code(encoder, ["sts12", "stsb"], senteval, protocol="flow")
+    values = [r.value for r in records if r.protocol == "flow"]
+    assert row[1:3] == [f"{100 * v:.2f}" for v in values]
+    assert "Protocol flow (Li et al. 2020)." in protocol
+    assert [r.value for r in read_records(path) if r.protocol] == values
+    changed = command("m", "--protocol", "flow", "--tasks", "stsb", "--metric", "pearson")
+    assert "Protocol flow with metric pearson (Li et al. 2020)." in changed.stdout
+
+
+def test_a_protocol_with_both_metrics_has_a_table_for_each(command):
+    result = command("m", "--protocol", "hill", "--tasks", "stsb,sickr")
+    assert result.stdout.count("SICK-R") == 2
+    assert result.stdout.index("Pearson correlation") < result.stdout.index("Spearman correlation")
+
+
+def test_a_regressors_scores_are_said_to_be_its_own(command):
+    result = command("m", "--protocol", "senteval", "--tasks", "sts12,stsb,sickr")
+    said = "STS-B and SICK-R: no cosines, but scores predicted by SentEval's regressor, fitted to"
+    assert said in result.stdout
+    assert "(aggregation mean)" in result.stdout and "Pearson" in result.stdout
+    assert said not in command("m", "--protocol", "bgt", "--tasks", "stsb").stdout
+    without = command("m", "--protocol", "senteval", "--no-regressor", "--tasks", "stsb")
+    assert said not in without.stdout
+    assert "Protocol senteval with no regressor (Conneau & Kiela 2018)." in without.stdout
+
+
+def test_what_mteb_does_otherwise_is_said(command):
+    result = command("m", "--protocol", "mteb", "--tasks", "stsb,sickr")
+    (heading, _, _), protocol = rows(result)
+    assert heading == ["STS-B", "SICK-R", "all", "Avg."]
+    assert "MTEB scores the text as it was written" in protocol
+
+
+def test_intervals_stand_behind_the_values(command, encoder, senteval):
+    result = command("m", "--tasks", "stsb,sickr", "--confidence", "0.8")
+    table, _, protocol = result.stdout.partition("\n\n")
+    records = evaluate_in_code(
+        encoder, ["stsb", "sickr"], senteval, bootstrap=Bootstrap(confidence=0.8)
+    )
+    shown = [r for r in records if (r.metric, r.aggregation) == ("spearman", "all")]
+    for record in shown:
+        found = record.interval
+        said = f"{100 * record.value:.2f} [{100 * found.low:.2f}, {100 * found.high:.2f}]"
+        assert said in table
+    mean = sum(r.value for r in shown) / 2
+    reach = NormalDist().inv_cdf(0.9) * hypot(*(r.interval.error for r in shown)) / 2
+    assert f"{100 * mean:.2f} [{100 * (mean - reach):.2f}, {100 * (mean + reach):.2f}]" in table
+    assert "In brackets the 80 % bootstrap interval: percentiles over 5000 resamples" in protocol
+
+
+def test_every_model_is_compared_with_the_first(command, tmp_path):
+    path = tmp_path / "r.jsonl"
+    result = command("a", "b", "c", "--tasks", "stsb,sickr", "--compare", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    assert "\nb minus a\n" in result.stdout and "\nc minus a\n" in result.stdout
+    assert "Holm's adjustment is over these 2 tasks" in result.stdout
+    compared = [r for r in read_records(path) if r.compared]
+    assert [(r.encoder, r.compared.baseline) for r in compared] == [
+        *[("b", "a")] * 2,
+        *[("c", "a")] * 2,
+    ]
+
+
+def test_a_model_that_fails_is_not_compared(command):
+    result = command("a", "gone", "b", "--tasks", "stsb", "--compare")
+    assert "b minus a" in result.stdout and "gone minus a" not in result.stdout
+    without = command("gone", "a", "b", "--tasks", "stsb", "--compare")
+    assert "minus" not in without.stdout
+    assert "gone: 'gone' is no folder here" in str(without.exception)
+
+
+def test_a_bad_file_of_ones_own_leaves_the_other_tasks_their_results(command, tmp_path):
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"sentence1": "a", "sentence2": "b", "score": 3}\n' * 4)
+    result = command("m", "--tasks", f"stsb,{pairs}")
+    (_, _, row), _ = rows(result)
+    assert row[0] == "m" and row[1] != "-" and row[-1] == "-"
+    assert "the score of all 4 pairs is 3" in str(result.exception)
+
+
+def test_columns_of_ones_own_file_can_be_named(command, tmp_path):
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("n,how,left,right\n1,3,red cat,red dog\n2,1,old,new\n3,0,new cat,old house\n")
+    result = command("m", "--tasks", str(pairs), "--columns", "left,right,how")
+    assert result.exit_code == 0, result.output
+    assert "left as first sentence, right as second sentence, how as score" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--protocol", "simsce"], "Did you mean 'simcse'?"),
+        (["--confidence", "95"], "confidence must be between 0 and 1, such as 0.95, not 95"),
+        (["--compare"], "--compare needs two models or more"),
+    ],
+)
+def test_a_wrong_way_to_score_is_explained_before_a_model_is_loaded(command, arguments, said):
+    result = command("m", *arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert said in str(result.exception)
+    assert (result.stdout, command.loaded) == ("", [])
