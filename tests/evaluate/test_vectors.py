@@ -1,0 +1,181 @@
+"""Vectors in files in place of an encoder."""
+
+import gzip
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from contrasent.cli import app
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.evaluate.read import load
+from contrasent.evaluate.sts import StsTasks
+from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.vectors import holds_vectors, open_vectors
+from contrasent.metrics import METRICS
+
+
+@pytest.fixture
+def task(senteval):
+    return load(TaskName("sts13"), senteval)
+
+
+@pytest.fixture
+def rows(task, encoder):
+    """First sentences of all pairs, then the second."""
+    sides = [
+        [s for subset in task.subsets for s in getattr(subset, k)] for k in ("first", "second")
+    ]
+    return np.stack([encoder.embed(sentence) for side in sides for sentence in side])
+
+
+def saved(path, matrix):
+    np.save(path, matrix)
+    return str(path)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_matrix_is_scored_as_the_encoder_that_made_it(
+    tmp_path, task, rows, encoder, together, kind
+):
+    half = len(rows) // 2
+    matrix = np.stack([rows[:half], rows[half:]], axis=1) if together else rows
+    vectors = open_vectors(saved(tmp_path / "v.npy", matrix.astype(kind)), [task])
+    read = StsTasks([task])
+    scores = read.records(vectors, precision=vectors.resolve_precision("auto"))
+    assert [r.value for r in scores.records] == [r.value for r in read.records(encoder).records]
+    first = scores.records[0]
+    assert (first.encoder, first.pooler, first.precision) == (vectors.name, "vectors", "fp32")
+
+
+def test_a_matrix_of_another_length_is_an_error(tmp_path, task, rows):
+    path = saved(tmp_path / "v.npy", rows[:-1])
+    with pytest.raises(CheckpointError) as caught:
+        open_vectors(path, [task])
+    assert str(caught.value) == (
+        f"{path} has {len(rows) - 1} rows, but STS13 has {len(rows) // 2} scored pairs, so it "
+        f"needs {len(rows)}: the first sentences of all pairs, then the second"
+    )
+
+
+def test_rows_in_another_order_are_noticed_by_a_sentence_that_comes_twice(tmp_path, encoder):
+    path = tmp_path / "p.tsv"
+    path.write_text("red cat\told dog\t1\nred cat\tnew dog\t2\nblue\tgreen\t3\n")
+    task = load(TaskName(str(path)))
+    (subset,) = task.subsets
+    pairs = zip(subset.first, subset.second, strict=True)
+    mixed = np.stack([encoder.embed(sentence) for pair in pairs for sentence in pair])
+    with pytest.raises(
+        CheckpointError, match="rows 0 and 1 differ, but belong to the same sentence"
+    ):
+        open_vectors(saved(tmp_path / "v.npy", mixed), [task])
+
+
+@pytest.mark.parametrize(
+    ("matrix", "said"),
+    [
+        (np.zeros(4), "holds float64 numbers of shape (4,); a row of floating-point"),
+        (np.zeros((4, 2), int), "holds int64 numbers of shape (4, 2)"),
+        (np.array(["a"]), "holds <U1 numbers"),
+    ],
+)
+def test_other_matrices_are_refused(tmp_path, task, matrix, said):
+    with pytest.raises(CheckpointError) as caught:
+        open_vectors(saved(tmp_path / "v.npy", matrix), [task])
+    assert said in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path, task, rows):
+    with pytest.raises(CheckpointError, match=r"there is no file .*v.npy"):
+        open_vectors(str(tmp_path / "v.npy"), [task])
+    (tmp_path / "v.npy").write_bytes(b"\x93NUM")
+    with pytest.raises(CheckpointError, match=r"not a readable .npy file"):
+        open_vectors(str(tmp_path / "v.npy"), [task])
+    path = saved(tmp_path / "v.npy", rows)
+    with pytest.raises(ConfigError, match="vectors of one task's pairs; name that one"):
+        open_vectors(path, [task, task])
+    vectors = open_vectors(path, [task])
+    with pytest.raises(CheckpointError, match="no row for the sentence 'what else'"):
+        vectors.encode(["what else"], precision="fp32", show_progress=False)
+    with pytest.raises(ConfigError, match="scored in fp32, not bf16"):
+        vectors.resolve_precision("bf16")
+
+
+def test_nan_in_a_matrix_is_an_error(tmp_path, task, rows):
+    rows[3, 1] = np.nan
+    vectors = open_vectors(saved(tmp_path / "v.npy", rows), [task])
+    with pytest.raises(
+        CheckpointError, match=r"1 of .* sentences an embedding of zeros or with NaN"
+    ):
+        StsTasks([task]).records(vectors)
+
+
+GLOVE = "the 1 0 2\ncat 0.5 -1 0\nDog 3 3 3\ndog 4 4 4\n"
+
+
+@pytest.mark.parametrize("name", ["glove.txt", "crawl.vec", "glove.txt.gz"])
+def test_a_sentence_is_the_mean_of_its_words(tmp_path, name):
+    text = ("4 3\n" if name == "crawl.vec" else "") + GLOVE
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    assert holds_vectors(str(path))
+    found = open_vectors(str(path), []).encode(
+        ["The cat runs", "cat cat Dog", "dog", "runs"], precision="fp32", show_progress=False
+    )
+    expected = [[0.75, -0.5, 1], [4 / 3, 1 / 3, 1], [4, 4, 4], [0, 0, 0]]
+    assert found == pytest.approx(np.array(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GLOVE + "runs 1 2\n", ":5: 2 numbers after the word instead of 3"),
+        ("cat\n", ":1: 0 numbers after the word instead of one or more"),
+        ("a 1 2\ncat 1 x\n", ":2: no vector: could not convert string to float: 'x'"),
+        ("a 1 2\n", " has none of the words that are to be scored"),
+    ],
+)
+def test_what_is_no_file_of_words_is_told(tmp_path, text, said):
+    path = tmp_path / "glove.txt"
+    path.write_text(text)
+    with pytest.raises(CheckpointError) as caught:
+        open_vectors(str(path), []).encode(["cat"], precision="fp32", show_progress=False)
+    assert f"{path}{said}" in str(caught.value)
+
+
+def test_other_names_are_models():
+    assert not holds_vectors("org/model") and not holds_vectors("runs/last")
+
+
+def test_the_command_scores_them_beside_encoders(tmp_path, task, rows, encoder, senteval):
+    """Through the module, as a user would."""
+    path = saved(tmp_path / "v.npy", rows)
+    glove = tmp_path / "glove.txt"
+    words = sorted({w for s in StsTasks([task]).sentences for w in s.split()})
+    glove.write_text("".join(f"{w} {' '.join(str(x) for x in encoder.embed(w))}\n" for w in words))
+    result = CliRunner().invoke(
+        app,
+        [
+            "evaluate",
+            path,
+            str(glove),
+            "--tasks",
+            "sts13",
+            "--data-dir",
+            str(senteval),
+            "--compare",
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.split("\n")
+    value = METRICS["spearman"](
+        np.concatenate(StsTasks([task]).records(encoder).similarities["sts13"]),
+        np.concatenate([subset.gold for subset in task.subsets]),
+    )
+    assert [line.split() for line in lines[2:4]] == [
+        ["v.npy", f"{100 * value:.2f}"],
+        ["glove.txt", f"{100 * value:.2f}"],
+    ]
+    assert "v.npy: pooler vectors, fp32, encoder " in result.stdout
+    assert "glove.txt minus v.npy" in result.stdout
