@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.results import Result, read
 from benchmarks.rounds import Entry, fraction, ratio, speed
 from contrasent.files import write_text
+from contrasent.profiling import PARTS
 
 _TABLE = re.compile(
     r"(?P<head><!-- table: (?P<path>\S+) -->\n).*?(?P<tail><!-- end of table -->)", re.DOTALL
@@ -91,7 +92,7 @@ def _ratios(result: Result) -> dict[str, Cell]:
 
 def _step(result: Result) -> dict[str, Cell]:
     """How long a step and its parts take, where the benchmark is about them; else nothing."""
-    names = dict.fromkeys(name for entry in result.entries for name in entry.parts)
+    names = [name for name in PARTS if any(name in entry.parts for entry in result.entries)]
     if not names:
         return {}
 
