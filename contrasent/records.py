@@ -84,6 +84,8 @@ class Record:
             ``senteval``; None for cosines.
         interval: how sure the value is; None if it was not asked for or there is none.
         compared: the value beside that of another encoder, where that was asked for.
+        classifier: how a transfer task was learned: classifier, preset and its settings, folds and
+            the seed of folds and training; None for what needs no classifier.
         data_sha256: hash of the evaluation files that were read, one after the other.
         versions: versions of the packages that computed the value.
     """
@@ -106,6 +108,7 @@ class Record:
     regressor: str | None = None
     interval: Interval | None = None
     compared: Compared | None = None
+    classifier: dict[str, str | int] | None = None
     data_sha256: str
     versions: dict[str, str]
 
@@ -143,13 +146,18 @@ def read_records(path: str | Path) -> list[Record]:
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(_record(json.loads(line)))
+            records.append(record_of(json.loads(line)))
         except (TypeError, ValueError) as error:
             raise DataError(f"{path}:{number}: not a record: {error}") from error
     return records
 
 
-def _record(values: Any) -> Record:
+def record_of(values: Any) -> Record:
+    """A record from what JSON made of it.
+
+    Raises:
+        TypeError: it is no JSON object, or has other fields than a record.
+    """
     if not isinstance(values, dict):
         raise TypeError("no JSON object")
     compared = values.get("compared")

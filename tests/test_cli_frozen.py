@@ -31,6 +31,11 @@ COMMANDS = {
         *("--tasks", "--splits", "--columns", *LOADING, "--precision", "--protocol"),
         *("--aggregation", "--metric", "--regressor/--no-regressor"),
         *("--confidence", "--compare", "--data-dir", "--json"),
+        *("--classifier", "--preset", "--classifier-seed"),
+    ],
+    "analyze": [
+        *("MODELS...", "--from", "--pairs", *LOADING, "--precision", "--data-dir"),
+        *("--json", "--figures", "--published/--no-published", "--overwrite"),
     ],
     "encode": [
         *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),

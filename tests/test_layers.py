@@ -37,7 +37,7 @@ MAY_IMPORT = {
         "model/weights.py",
         "model/checkpoint.py",
     ),
-    "matplotlib": (),
+    "matplotlib": ("report/figures/",),
     "faiss": ("search/",),
     "accelerate": ("train/",),
     "datasets": ("data/",),
@@ -49,6 +49,7 @@ AT_THE_TOP = {
     "torch": (
         "data/batch.py",
         "data/loader.py",
+        "evaluate/transfer_fit.py",
         "functional.py",
         "model/",
         "objectives/",
@@ -56,7 +57,9 @@ AT_THE_TOP = {
     ),
     "transformers": ("model/backbones/",),
     "accelerate": ("train/",),
-    **dict.fromkeys(("scipy", "faiss", "pyarrow", "datasets", "huggingface_hub", "pandas"), ()),
+    **dict.fromkeys(
+        ("scipy", "faiss", "pyarrow", "datasets", "huggingface_hub", "pandas", "matplotlib"), ()
+    ),
 }
 
 

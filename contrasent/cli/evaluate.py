@@ -12,8 +12,8 @@ from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_preci
 from contrasent.cli.scores import STDOUT, Found, write
 
 if TYPE_CHECKING:
-    from contrasent.evaluate.run import Loaded
     from contrasent.evaluate.sts import Scores
+    from contrasent.evaluate.suite import Suite
 
 
 def evaluate(  # noqa: PLR0913 - the arguments are the command's options
@@ -21,7 +21,9 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         list[str],
         typer.Argument(
             metavar="MODEL",
-            help="Encoders, a row each: a folder, a training run or a Hugging Face id.",
+            help="Encoders, a row each: a folder, a training run or a Hugging Face id; or a file "
+            "of vectors: of words (GloVe's .txt, .vec), or .npy with a row for every first, then "
+            "every second sentence of one task.",
             show_default=False,
         ),
     ],
@@ -30,7 +32,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         typer.Option(
             help="Comma-separated: sts (all seven), sts12 to sts16, stsb, sickr, one with its "
             "split (stsb-dev, sickr-all), or a .tsv, .csv, .jsonl or .parquet file or a data set "
-            "of the hub (org/name:config@split) of sentence, sentence, score."
+            "of the hub (org/name:config@split) of sentence, sentence, score; transfer (all "
+            "seven), mr, cr, subj, mpqa, sst2, trec, mrpc, one with its split (mr-dev)."
         ),
     ] = "sts",
     splits: Annotated[
@@ -91,6 +94,22 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             "intervals and p-values of the differences.",
         ),
     ] = False,
+    classifier: Annotated[
+        str,
+        typer.Option(
+            help="Transfer tasks: senteval (SentEval's procedure, as in the papers) or sklearn "
+            "(scikit-learn's logistic regression without a search; faster, other numbers)."
+        ),
+    ] = "senteval",
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="Transfer tasks: SentEval's settings: test (as in the papers), fasttest or dev."
+        ),
+    ] = "test",
+    classifier_seed: Annotated[
+        int, typer.Option(help="Transfer tasks: seed of folds and training; SentEval's is 1111.")
+    ] = 1111,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -109,30 +128,32 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         ),
     ] = None,
 ) -> None:
-    """Score encoders on the semantic textual similarity tasks, by the protocol of a paper."""
+    """Score encoders on similarity and transfer tasks, by the protocol of a paper."""
     from contrasent.errors import ContrasentError, pick
     from contrasent.evaluate.described import PRECISIONS
     from contrasent.evaluate.protocols import protocol as named_protocol
-    from contrasent.evaluate.run import load_available
     from contrasent.evaluate.statistics import Bootstrap
-    from contrasent.evaluate.sts import StsTasks
+    from contrasent.evaluate.suite import load_suite
+    from contrasent.evaluate.transfer_presets import Protocol
+    from contrasent.evaluate.vectors import holds_vectors, open_vectors
 
     asked = own_precision(precision, engine)
     pick("precision", asked, ("auto", *PRECISIONS))
     numbers = named_protocol(protocol, metric=metric, aggregation=aggregation, regressor=regressor)
     bootstrap = None if confidence is None else Bootstrap(confidence)
+    learning = Protocol(classifier, preset, classifier_seed)
     _refuse(models, json, compare=compare)
-    loaded = load_available(
+    suite = load_suite(
         _listed(tasks),
         data_dir,
         _listed(splits),
         protocol=numbers,
+        learning=learning,
+        bootstrap=bootstrap,
         columns=None if columns is None else _listed(columns),
-        keep_going=True,
     )
-    _announce(loaded)
-    failures = [f"{p.task}: {p.message}" for p in loaded.problems if not p.missing]
-    prepared = StsTasks(loaded.tasks, loaded.fitted)
+    _announce(suite)
+    failures = [f"{p.task}: {p.message}" for p in suite.problems if not p.missing]
 
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.engines import require
@@ -141,14 +162,13 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     rows: dict[str, Scores | None] = {}
     for label, model in _labels(models).items():
         try:
-            encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
-            rows[label] = scores = prepared.records(
-                encoder,
-                precision=encoder.resolve_precision(asked),
-                protocol=numbers,
-                bootstrap=bootstrap,
-                show_progress=True,
+            encoder = (
+                open_vectors(model, suite.loaded.tasks)
+                if holds_vectors(model)
+                else SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
             )
+            used = encoder.resolve_precision(asked)
+            rows[label] = scores = suite.records(encoder, used, show_progress=True)
         except ContrasentError as error:
             if len(models) == 1:
                 raise
@@ -157,7 +177,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         else:
             failures += [f"{model}: {problem.message}" for problem in scores.problems]
     if any(scores and scores.records for scores in rows.values()):
-        found = Found(loaded, numbers, rows, (bootstrap or Bootstrap()) if compare else None)
+        found = Found(suite, rows, (bootstrap or Bootstrap()) if compare else None)
         write(found, json)
     if failures:
         raise ContrasentError("\n".join(failures))
@@ -176,14 +196,14 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _announce(loaded: Loaded) -> None:
+def _announce(suite: Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
     from contrasent.evaluate.read import how_to_get_data
 
-    for task in loaded.tasks:
+    for task in suite.loaded.tasks:
         if task.note:
             typer.echo(task.note, err=True)
-    missing = [problem for problem in loaded.problems if problem.missing]
+    missing = [problem for problem in suite.problems if problem.missing]
     for problem in missing:
         typer.echo(f"{problem.task} is left out: {problem.message}", err=True)
     if missing:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from contrasent.evaluate.compare import Comparison
-    from contrasent.evaluate.protocols import Protocol
-    from contrasent.evaluate.run import Loaded
     from contrasent.evaluate.statistics import Bootstrap
     from contrasent.evaluate.sts import Scores
+    from contrasent.evaluate.suite import Suite
+    from contrasent.records import Record
 
 STDOUT = "-"
 
@@ -23,14 +25,12 @@ class Found:
     """What there is to write.
 
     Attributes:
-        loaded: the tasks.
-        protocol: what the table shows.
+        suite: the tasks, and what the tables show of them.
         rows: scores by the label of their encoder; None of one that could not be loaded or used.
         bootstrap: how encoders are compared with the first; None if they are not.
     """
 
-    loaded: Loaded
-    protocol: Protocol
+    suite: Suite
     rows: Mapping[str, Scores | None]
     bootstrap: Bootstrap | None
 
@@ -42,7 +42,6 @@ def write(found: Found, json: str | None) -> None:
     from contrasent.evaluate.compare import with_comparison
     from contrasent.records import json_lines, write_records
     from contrasent.report.comparison import print_comparison
-    from contrasent.report.tables import Layout, print_sts
 
     rows = {label: list(scores.records) if scores else [] for label, scores in found.rows.items()}
     baseline, comparisons = _comparisons(found)
@@ -54,14 +53,25 @@ def write(found: Found, json: str | None) -> None:
         return
     if json is not None:
         write_records(json, records)
-    console, asked = Console(), found.protocol
-    for number, metric in enumerate(asked.metrics):
-        if number:
-            console.print()
-        layout = Layout(found.loaded.names, metric, asked.aggregation, protocol=asked)
-        print_sts(console, rows, layout)
+    console = Console()
+    _print_tables(console, found.suite, rows)
     for label, comparison in comparisons:
         print_comparison(console, comparison, baseline, label)
+
+
+def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Record]]) -> None:
+    from contrasent.report.tables import Layout, print_sts
+    from contrasent.report.transfer import print_transfer
+
+    asked, names, learned = suite.protocol, suite.loaded.names, suite.learned.names
+    for number, metric in enumerate(asked.metrics if names else ()):
+        if number:
+            console.print()
+        print_sts(console, rows, Layout(names, metric, asked.aggregation, protocol=asked))
+    if names and learned:
+        console.print()
+    if learned:
+        print_transfer(console, rows, learned)
 
 
 def _comparisons(found: Found) -> tuple[str, list[tuple[str, Comparison]]]:
@@ -70,21 +80,21 @@ def _comparisons(found: Found) -> tuple[str, list[tuple[str, Comparison]]]:
 
     (baseline, first), *others = found.rows.items()
     bootstrap = found.bootstrap
-    if bootstrap is None or first is None:
+    if bootstrap is None or first is None or not found.suite.loaded.tasks:
         return baseline, []
     return baseline, [
         (
             label,
             compare(
-                found.loaded.tasks,
+                found.suite.loaded.tasks,
                 first,
                 scores,
                 metric=metric,
-                aggregation=found.protocol.aggregation,
+                aggregation=found.suite.protocol.aggregation,
                 bootstrap=bootstrap,
             ),
         )
         for label, scores in others
         if scores is not None
-        for metric in found.protocol.metrics
+        for metric in found.suite.protocol.metrics
     ]

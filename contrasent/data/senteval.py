@@ -15,6 +15,7 @@ DATA_VARIABLE = "CONTRASENT_DATA"
 """Environment variable that names the folder where ``--data-dir`` does not."""
 
 _INSIDE = (".", "downstream", "data/downstream")
+_PARTS = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def senteval_root(data_dir: str | Path | None = None) -> Path:
     """
     folder = named_folder(data_dir)
     for inside in _INSIDE:
-        if any((folder / inside / part).is_dir() for part in ("STS", "SICK")):
+        if any((folder / inside / part).is_dir() for part in _PARTS):
             return folder / inside
     if not folder.is_dir() and folder != default_folder():
         origin = "--data-dir" if data_dir else DATA_VARIABLE

@@ -23,12 +23,15 @@ SUBSETS: dict[str, tuple[str, ...]] = {
 STS = (*SUBSETS, "stsb", "sickr")
 """The seven tasks, in the order of the papers' tables."""
 
+TRANSFER = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
+"""The transfer tasks, in the order of the papers' tables."""
+
 ALL_SPLITS = ("train", "dev", "test")
 
 SPLITS = ("all", *ALL_SPLITS)
 """``all`` is the pairs of the three together."""
 
-_HEADINGS = {"stsb": "STS-B", "sickr": "SICK-R"}
+_HEADINGS = {"stsb": "STS-B", "sickr": "SICK-R", "sst2": "SST-2"}
 _LONG_NAMES = {"stsbenchmark": "stsb", "sickrelatedness": "sickr"}
 _FILE = re.compile(r"\.((tsv|csv|jsonl)(\.gz)?|parquet)$", re.IGNORECASE)
 _SPLIT = re.compile(rf"(.+)-({'|'.join(SPLITS)})")
@@ -39,7 +42,7 @@ class TaskName:
     """One task and one split of it.
 
     Attributes:
-        name: one of :data:`STS`, the path of a user's file, or a data set's id.
+        name: one of :data:`STS` or :data:`TRANSFER`, the path of a user's file, or a data set's id.
         split: one of :data:`SPLITS`; a user's file is ``test``.
     """
 
@@ -54,7 +57,7 @@ class TaskName:
     @property
     def heading(self) -> str:
         """How a table names it: ``STS-B``, ``STS-B dev`` or the name of a file."""
-        known = self.name in STS
+        known = self.name in (*STS, *TRANSFER)
         name = _HEADINGS.get(self.name, self.name.upper()) if known else Path(self.name).name
         return name if self.split == "test" else f"{name} {self.split}"
 
@@ -107,7 +110,12 @@ def _resolve(text: str, splits: Sequence[str]) -> list[TaskName]:
         name, wanted = suffixed[1], (suffixed[2],)
     name = re.sub(r"[-_ ]", "", name)
     kind = "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
-    name = pick(kind, _LONG_NAMES.get(name, name), ("sts", *STS))
+    name = pick(kind, _LONG_NAMES.get(name, name), ("sts", *STS, "transfer", *TRANSFER))
+    if name in ("transfer", *TRANSFER):
+        raise ConfigError(
+            f"{text!r} is a transfer task, which has no correlation; 'contrasent evaluate' and "
+            "evaluate_transfer score it"
+        )
     members = STS if name == "sts" else (name,)
     found = [TaskName(m, s) for s in wanted for m in members if s == "test" or m not in SUBSETS]
     if suffixed and not found:

@@ -1,0 +1,113 @@
+"""All that encoders are scored on: correlations of STS tasks, accuracies of transfer tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from contrasent.errors import DataError
+from contrasent.evaluate.described import Encoder
+from contrasent.evaluate.protocols import SIMCSE, Protocol
+from contrasent.evaluate.read import how_to_get_data
+from contrasent.evaluate.run import Loaded, load_available
+from contrasent.evaluate.statistics import Bootstrap
+from contrasent.evaluate.sts import Problem, Scores, StsTasks
+from contrasent.evaluate.transfer import TransferTasks
+from contrasent.evaluate.transfer_presets import Protocol as Learning
+from contrasent.evaluate.transfer_tasks import LoadedTransfer, load_transfers, transfer_names
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Tasks read once, to be scored for any number of encoders.
+
+    Attributes:
+        loaded: tasks scored by correlations.
+        learned: tasks scored by classifiers.
+        protocol: of the correlations.
+        learning: of the classifiers.
+        bootstrap: how intervals of correlations are computed; None for none.
+    """
+
+    loaded: Loaded
+    learned: LoadedTransfer
+    protocol: Protocol
+    learning: Learning
+    bootstrap: Bootstrap | None = None
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Why tasks could not be read."""
+        return (*self.loaded.problems, *self.learned.problems)
+
+    def records(self, encoder: Encoder, precision: str, *, show_progress: bool = False) -> Scores:
+        """Everything there is, correlations first; arguments and errors as those of the kinds."""
+        parts: list[Scores] = []
+        if self.loaded.tasks:
+            found = StsTasks(self.loaded.tasks, self.loaded.fitted).records(
+                encoder,
+                precision=precision,
+                protocol=self.protocol,
+                bootstrap=self.bootstrap,
+                show_progress=show_progress,
+            )
+            parts.append(found)
+        if self.learned.tasks:
+            tasks = TransferTasks(self.learned.tasks, self.learned.names, self.learning)
+            parts.append(tasks.records(encoder, precision=precision, show_progress=show_progress))
+        return Scores(
+            tuple(record for part in parts for record in part.records),
+            tuple(problem for part in parts for problem in part.problems),
+            {label: found for part in parts for label, found in part.similarities.items()},
+        )
+
+
+def load_suite(
+    tasks: Sequence[str],
+    data_dir: str | Path | None = None,
+    splits: Sequence[str] = ("test",),
+    *,
+    protocol: Protocol = SIMCSE,
+    learning: Learning | None = None,
+    bootstrap: Bootstrap | None = None,
+    columns: Sequence[str] | None = None,
+) -> Suite:
+    """Read those tasks whose data is there and in order; the others are problems.
+
+    Args:
+        tasks: as :func:`contrasent.evaluate.transfer_tasks.transfer_names` and
+            :func:`contrasent.evaluate.tasks.task_names` take them.
+        data_dir: as :func:`contrasent.evaluate.run.evaluate` takes it.
+        splits: splits of the tasks named without one.
+        protocol: of the correlations.
+        learning: of the classifiers; SentEval's preset ``test`` by default.
+        bootstrap: how intervals of correlations are computed; None for none.
+        columns: of users' files.
+
+    Raises:
+        ConfigError: a task or split is unknown.
+        DataError: the folder that was named is not there, or no task could be read; the message
+            then says why for each.
+    """
+    names, others = transfer_names(tasks, splits)
+    learned = load_transfers(names, data_dir)
+    loaded = Loaded((), (), ())
+    if others or not names:
+        try:
+            loaded = load_available(
+                others, data_dir, splits, protocol=protocol, columns=columns, keep_going=True
+            )
+        except DataError as error:
+            if not learned.tasks:
+                raise DataError("\n".join([str(error), *_reasons(learned.problems)])) from error
+            loaded = Loaded((), (), (Problem(", ".join(others), str(error)),))
+    if not loaded.tasks and not learned.tasks:
+        remedy = [how_to_get_data()] if any(p.missing for p in learned.problems) else []
+        said = ["no task has data to score:", *_reasons(learned.problems), *remedy]
+        raise DataError("\n".join(said))
+    return Suite(loaded, learned, protocol, learning or Learning(), bootstrap)
+
+
+def _reasons(problems: Sequence[Problem]) -> list[str]:
+    return [f"  {problem.task}: {problem.message}" for problem in problems]

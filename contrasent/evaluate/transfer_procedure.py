@@ -1,0 +1,175 @@
+"""SentEval's three procedures from features to accuracies.
+
+Shapes: N sentences or pairs, width numbers per feature vector, K folds, P penalties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contrasent.evaluate.transfer_folds import (
+    Fold,
+    Rows,
+    judged_folds,
+    stratified_folds,
+    with_held_out,
+)
+from contrasent.evaluate.transfer_presets import PENALTIES, SEED, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+Features = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Feature vectors ``(N, width)`` of one part and their classes ``(N,)``."""
+
+    features: Features
+    labels: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a classifier reached on a task.
+
+    Attributes:
+        dev: accuracy on the rows that chose the penalty, in [0, 1].
+        test: accuracy on the test rows; the mean over the folds where there are folds.
+        predicted: classes ``(N,)`` of the test part; None where there are folds.
+    """
+
+    dev: float
+    test: float
+    predicted: Rows | None = None
+
+
+def reach(
+    parts: Mapping[str, Labelled], classes: int, protocol: Protocol, device: torch.device | str
+) -> Reached:
+    """Judge features by a task's parts.
+
+    With ``all``, nested cross-validation; with ``train`` and ``test``, cross-validation on train,
+    then training on it again with 5 % held out; with ``dev`` besides, training stopped by dev.
+
+    Args:
+        parts: as in :class:`contrasent.evaluate.transfer_read.TransferTask`.
+        classes: C.
+        protocol: classifier, preset and seed.
+        device: where SentEval's classifier is trained.
+
+    Raises:
+        DataError: too few sentences, or too few of a class, for the folds.
+        CheckpointError: numbers are too large to learn from.
+        MissingExtraError: scikit-learn is asked for and not installed.
+    """
+    if protocol.classifier == "sklearn":
+        from contrasent.evaluate.transfer_sklearn import reach_by_sklearn
+
+        dev, test, predicted = reach_by_sklearn(
+            {name: (part.features, part.labels) for name, part in parts.items()}, protocol
+        )
+        return Reached(dev, test, predicted)
+    bench = _Bench(list(parts.values()), classes, protocol, device)
+    if "all" in parts:
+        return bench.nested()
+    if "dev" in parts:
+        return bench.by_dev_part()
+    return bench.by_folds()
+
+
+class _Bench:
+    """The rows of all parts behind one another, with what fits classifiers to them."""
+
+    def __init__(
+        self,
+        parts: Sequence[Labelled],
+        classes: int,
+        protocol: Protocol,
+        device: torch.device | str,
+    ) -> None:
+        import torch
+
+        from contrasent.evaluate.transfer_fit import Problems
+
+        features = np.concatenate([part.features for part in parts])
+        self._labels = np.concatenate([part.labels for part in parts])
+        ends = np.cumsum([len(part.labels) for part in parts])
+        self._rows = [
+            np.arange(end - len(part.labels), end) for part, end in zip(parts, ends, strict=True)
+        ]
+        self._problems = Problems(
+            torch.from_numpy(features).to(device, torch.float32),
+            torch.from_numpy(self._labels),
+            classes,
+        )
+        self._preset, self._seed = protocol.settings, protocol.seed
+
+    def nested(self) -> Reached:
+        """Every fold is the test part once; folds of the others choose its penalty."""
+        count = self._preset.folds
+        outer = stratified_folds(self._labels, count, SEED)
+        inner = [judged_folds(train, self._labels, count, SEED) for train, _ in outer]
+        accuracy = self._search([fold for folds in inner for fold in folds])
+        accuracy = accuracy.reshape(count, count, len(PENALTIES))
+        chosen = [_best(scores) for scores in accuracy]
+        dev = [scores[:, best].mean() for scores, best in zip(accuracy, chosen, strict=True)]
+        fitted = self._problems.fit(
+            [with_held_out(train, self._seed) for train, _ in outer],
+            [[PENALTIES[best]] for best in chosen],
+            self._preset,
+            self._seed,
+        )
+        test = [
+            (self._predicted(weights[0], rows) == self._labels[rows]).mean()
+            for weights, (_, rows) in zip(fitted.weights, outer, strict=True)
+        ]
+        return Reached(float(np.mean(dev)), float(np.mean(test)))
+
+    def by_folds(self) -> Reached:
+        """Folds of the training part choose the penalty."""
+        train, test = self._rows
+        accuracy = self._search(judged_folds(train, self._labels, self._preset.folds, self._seed))
+        best = _best(accuracy)
+        last = [with_held_out(train, self._seed)]
+        fitted = self._problems.fit(last, [[PENALTIES[best]]], self._preset, self._seed)
+        predicted = self._predicted(fitted.weights[0, 0], test)
+        right = float((predicted == self._labels[test]).mean())
+        return Reached(float(accuracy[:, best].mean()), right, predicted)
+
+    def by_dev_part(self) -> Reached:
+        """The dev part chooses the penalty, and when to stop.
+
+        SentEval then trains with that penalty again; from the same seed that is the same
+        classifier.
+        """
+        train, dev, test = self._rows
+        fitted = self._problems.fit([Fold(train, dev)], [PENALTIES], self._preset, self._seed)
+        accuracy = fitted.accuracy.numpy()
+        best = _best(accuracy)
+        predicted = self._predicted(fitted.weights[0, best], test)
+        right = float((predicted == self._labels[test]).mean())
+        return Reached(float(accuracy[0, best]), right, predicted)
+
+    def _search(self, folds: Sequence[Fold]) -> NDArray[np.float64]:
+        """Accuracies ``(len(folds), P)``."""
+        fitted = self._problems.fit(folds, [PENALTIES] * len(folds), self._preset, self._seed)
+        found: NDArray[np.float64] = fitted.accuracy.numpy()
+        return found
+
+    def _predicted(self, weights: torch.Tensor, rows: Rows) -> Rows:
+        import torch
+
+        found: Rows = self._problems.predict(weights, torch.from_numpy(rows)).cpu().numpy()
+        return found
+
+
+def _best(accuracy: NDArray[np.float64]) -> int:
+    """Which penalty: the first of the best, of means rounded to 0.01 points as SentEval's are."""
+    return int(np.argmax([round(100 * mean, 2) for mean in accuracy.mean(axis=0)]))

@@ -1,0 +1,125 @@
+"""Records of transfer tasks as the table of the papers, with the procedure beneath it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from contrasent.evaluate.tasks import TRANSFER, TaskName
+from contrasent.evaluate.transfer_tasks import SPLITS
+from contrasent.records import Record
+from contrasent.report.tables import ABSENT, AVERAGE, described, grid_table, print_grid
+
+Column = tuple[str, str, str]
+"""Task (empty for the average), split and metric."""
+
+
+def transfer_table(
+    rows: Mapping[str, Sequence[Record]], names: Sequence[TaskName], *, upright: bool = False
+) -> Table:
+    """Accuracies x 100, two decimals, one row per label; averages of unrounded values.
+
+    Args:
+        rows: records of an encoder by the label of its row.
+        names: tasks and splits; one without a record is shown as absent, and so is the average.
+        upright: tasks as rows and encoders as columns, for narrow terminals.
+    """
+    columns = _columns(names)
+    cells = [[label, *_cells(records, columns)] for label, records in rows.items()]
+    return grid_table([["", *map(_heading, columns)], *cells], upright=upright)
+
+
+def transfer_protocol(rows: Mapping[str, Sequence[Record]], names: Sequence[TaskName]) -> list[str]:
+    """What the numbers of :func:`transfer_table` are, so that they can be compared with others."""
+    shown = {
+        label: [record for record in records if record.classifier]
+        for label, records in rows.items()
+    }
+    splits = [split for split in SPLITS[::-1] if any(name.split == split for name in names)]
+    said = ["Accuracy of a logistic regression on frozen embeddings x 100"]
+    said.append(" and ".join(f"{split} part" for split in splits))
+    said += [
+        f"{_heading(('', split, 'accuracy'))} over {len(_tasks(names, split))} tasks"
+        for split in splits
+        if len(_tasks(names, split)) > 1
+    ]
+    lines = ["; ".join(said) + "."]
+    how = [record.classifier for records in shown.values() for record in records]
+    lines += list(dict.fromkeys(_procedure(each) for each in how if each))
+    if "dev" in splits:
+        lines.append("Dev accuracies chose the L2 penalty, and they stop the training: optimistic.")
+    lines += [
+        f"{label}: {described(label, records[0])}." for label, records in shown.items() if records
+    ]
+    return lines
+
+
+def print_transfer(
+    console: Console, rows: Mapping[str, Sequence[Record]], names: Sequence[TaskName]
+) -> None:
+    """Print table and procedure; upright where a terminal is too narrow, whole lines in a pipe."""
+    tables = [transfer_table(rows, names, upright=upright) for upright in (False, True)]
+    print_grid(console, tables, transfer_protocol(rows, names))
+
+
+def _columns(names: Sequence[TaskName]) -> list[Column]:
+    """The tasks of each split, their average, then MRPC's F1, which it leaves out."""
+    columns: list[Column] = []
+    for split in SPLITS[::-1]:
+        tasks = _tasks(names, split)
+        columns += [(task, split, "accuracy") for task in tasks]
+        if len(tasks) > 1:
+            columns.append(("", split, "accuracy"))
+        if split == "test" and "mrpc" in tasks:
+            columns.append(("mrpc", split, "f1"))
+    return columns
+
+
+def _tasks(names: Sequence[TaskName], split: str) -> list[str]:
+    asked = {name.name for name in names if name.split == split}
+    return [task for task in TRANSFER if task in asked]
+
+
+def _heading(column: Column) -> str:
+    task, split, metric = column
+    if not task:
+        return AVERAGE if split == "test" else f"{AVERAGE} {split}"
+    heading = TaskName(task, split).heading
+    return f"{heading} F1" if metric == "f1" else heading
+
+
+def _cells(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
+    line: dict[Column, float] = {
+        (record.task, record.split, record.metric): record.value
+        for record in records
+        if record.task in TRANSFER
+    }
+    for task, split, metric in columns:
+        if not task:
+            of_split = [
+                line.get(column)
+                for column in columns
+                if column[0] and column[1:] == (split, metric)
+            ]
+            present = [value for value in of_split if value is not None]
+            if len(present) == len(of_split):
+                line["", split, metric] = sum(present) / len(present)
+    found = [line.get(column) for column in columns]
+    return [ABSENT if value is None else f"{100 * value:.2f}" for value in found]
+
+
+def _procedure(how: Mapping[str, str | int]) -> str:
+    if how["name"] == "sklearn":
+        return (
+            "Classifier: scikit-learn's logistic regression, C = 1 and no search for it; "
+            f"{how['folds']} folds for MR, CR, SUBJ and MPQA; seed {how['seed']}. Fast, and not "
+            "the procedure of the papers' figures."
+        )
+    return (
+        f"Classifier and data of SentEval, preset {how['preset']}: {how['optimiser']}, batch "
+        f"{how['batch']}, tenacity {how['tenacity']}, epoch size {how['epoch_size']}; the L2 "
+        f"penalty of 1e-5 to 1e-2 is chosen by {how['folds']} folds (nested for MR, CR, SUBJ and "
+        f"MPQA; SST-2 by its dev part); seed {how['seed']}."
+    )

@@ -1,0 +1,301 @@
+"""``contrasent evaluate`` on transfer tasks, with the encoder of words."""
+
+import json
+
+import numpy as np
+import pytest
+import typer
+from sklearn.metrics import accuracy_score, f1_score
+from test_evaluate_command import rows
+from tiny_transfer import write_transfer
+from typer.testing import CliRunner
+
+import contrasent.evaluate.transfer as under_test
+from contrasent.cli.evaluate import evaluate
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.evaluate import transfer_presets
+from contrasent.evaluate.tasks import TRANSFER
+from contrasent.evaluate.transfer import evaluate_transfer
+from contrasent.evaluate.transfer_presets import Preset, Protocol
+from contrasent.evaluate.transfer_procedure import Reached
+from contrasent.evaluate.transfer_read import load_transfer
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.records import Record, read_records, write_records
+
+PRESETS = {
+    "test": Preset("test", 2, "adam", 16, 1, 2, max_epochs=4),
+    "dev": Preset("dev", 2, "rmsprop", 16, 1, 2, max_epochs=4),
+    "fasttest": Preset("fasttest", 2, "rmsprop", 16, 1, 2, max_epochs=4),
+}
+PAPERS = ["MR", "CR", "SUBJ", "MPQA", "SST-2", "TREC", "MRPC", "Avg.", "MRPC", "F1"]
+
+
+@pytest.fixture(autouse=True)
+def data(senteval, monkeypatch):
+    monkeypatch.setattr(transfer_presets, "PRESETS", PRESETS)
+    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
+    monkeypatch.setenv("COLUMNS", "90")
+    return write_transfer(senteval)
+
+
+@pytest.fixture
+def command(encoder, monkeypatch):
+    loaded = []
+
+    def load(name, **_):
+        loaded.append(name)
+        kind = type(encoder)()
+        kind.name = name
+        if name == "constant":
+            kind.embed = lambda _: np.ones(6, np.float32)
+        if name == "broken":
+            kind.embed = lambda text: np.full(6, np.nan if "cast" in text else 1.0, np.float32)
+        return kind
+
+    monkeypatch.setattr(SentenceEncoder, "load", load)
+    app = typer.Typer()
+    app.command()(evaluate)
+
+    def run(*arguments):
+        return CliRunner().invoke(app, arguments)
+
+    run.loaded = loaded
+    return run
+
+
+def test_the_table_is_the_papers(command, encoder):
+    result = command("org/model", "--tasks", "transfer")
+    assert result.exit_code == 0, result.output
+    (heading, _, row), protocol = rows(result)
+    assert heading == PAPERS
+    records = evaluate_transfer(encoder)
+    values = [r.value for r in records if r.metric == "accuracy"]
+    f1 = next(r.value for r in records if r.metric == "f1")
+    assert row == ["model", *(f"{100 * v:.2f}" for v in [*values, sum(values) / 7, f1])]
+    assert "Accuracy of a logistic regression on frozen embeddings x 100; test part; " in protocol
+    assert "Avg. over 7 tasks" in protocol
+    assert "SentEval, preset test: adam, batch 16, tenacity 1, epoch size 2; the L2" in protocol
+    assert "2 folds (nested for MR, CR" in protocol and "seed 1111." in protocol
+    assert "model: pooler mean, fp32, encoder org/model." in protocol
+
+
+def test_both_splits_stand_beside_one_another(command):
+    result = command("m", "--tasks", "mr,trec", "--splits", "dev,test", "--preset", "dev")
+    (heading, _, row), protocol = rows(result)
+    assert heading == ["MR", "TREC", "Avg.", "MR", "dev", "TREC", "dev", "Avg.", "dev"]
+    numbers = [float(cell) for cell in row[1:]]
+    assert numbers[2] == pytest.approx((numbers[0] + numbers[1]) / 2, abs=0.011)
+    assert numbers[5] == pytest.approx((numbers[3] + numbers[4]) / 2, abs=0.011)
+    assert "test part and dev part" in protocol and "Avg. dev over 2 tasks" in protocol
+    assert "Dev accuracies chose the L2 penalty, and they stop the training" in protocol
+    assert "preset dev: rmsprop" in protocol
+
+
+def test_sts_and_transfer_tasks_have_a_table_each(command):
+    result = command("m", "--tasks", "stsb,mrpc-dev,sickr")
+    assert result.exit_code == 0, result.output
+    first, second = result.stdout.split("Accuracy of")[0].split("pooler mean, fp32.")
+    assert first.split()[:3] == ["STS-B", "SICK-R", "Avg."]
+    assert second.split()[:2] == ["MRPC", "dev"]
+
+
+def test_records_tell_the_protocol(command, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    result = command(
+        "m",
+        "--tasks",
+        "cr,mrpc,stsb",
+        "--splits",
+        "dev,test",
+        "--json",
+        str(path),
+        "--classifier-seed",
+        "7",
+    )
+    assert result.exit_code == 0, result.output
+    found = [record for record in read_records(path) if record.classifier]
+    assert [(r.task, r.split, r.metric, r.aggregation, r.pairs) for r in found] == [
+        ("cr", "dev", "accuracy", "mean", 48),
+        ("cr", "test", "accuracy", "mean", 48),
+        ("mrpc", "dev", "accuracy", "mean", 48),
+        ("mrpc", "test", "accuracy", "all", 48),
+        ("mrpc", "test", "f1", "all", 48),
+    ]
+    for record in found:
+        assert record.classifier == {
+            "name": "senteval",
+            "seed": 7,
+            "preset": "test",
+            "folds": 2,
+            "optimiser": "adam",
+            "batch": 16,
+            "tenacity": 1,
+            "epoch_size": 2,
+        }
+        assert record.data_sha256 == load_transfer(record.task).sha256
+    assert any(record.task == "stsb" for record in read_records(path))
+
+
+def test_records_without_a_classifier_can_still_be_read(tmp_path):
+    old = Record(
+        task="stsb",
+        split="test",
+        metric="spearman",
+        aggregation="all",
+        value=0.5,
+        pairs=3,
+        encoder="e",
+        pooler="cls",
+        precision="fp32",
+        data_sha256="",
+        versions={},
+    )
+    write_records(tmp_path / "new.jsonl", [old])
+    fields = json.loads((tmp_path / "new.jsonl").read_text())
+    del fields["classifier"]
+    (tmp_path / "old.jsonl").write_text(json.dumps(fields) + "\n")
+    assert read_records(tmp_path / "old.jsonl") == [old]
+
+
+def test_scikit_learn_is_labelled(command, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    result = command("m", "--tasks", "sst2", "--classifier", "sklearn", "--json", str(path))
+    assert "scikit-learn's logistic regression, C = 1 and no search" in rows(result)[1]
+    assert "not the procedure of the papers' figures" in rows(result)[1]
+    (record,) = read_records(path)
+    assert record.classifier == {"name": "sklearn", "seed": 1111, "folds": 2}
+
+
+def test_seeds_and_repetitions(encoder):
+    values = [
+        [r.value for r in evaluate_transfer(encoder, ["trec", "mr"], protocol=Protocol(seed=seed))]
+        for seed in (1, 1, 2)
+    ]
+    assert values[0] == values[1] != values[2]
+
+
+def test_f1_is_of_the_paraphrases(encoder, monkeypatch):
+    expected = load_transfer("mrpc").parts["test"].labels
+    predicted = np.random.default_rng(0).permutation(expected)
+    reached = Reached(0.5, float(accuracy_score(expected, predicted)), predicted)
+    monkeypatch.setattr(under_test, "reach", lambda *_: reached)
+    accuracy, f1 = evaluate_transfer(encoder, ["mrpc"])
+    assert accuracy.value == accuracy_score(expected, predicted)
+    assert f1.value == pytest.approx(f1_score(expected, predicted))
+
+
+def test_features_of_pairs_are_distance_and_product(encoder, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(under_test, "reach", lambda parts, *_: seen.update(parts) or Reached(0, 0))
+    evaluate_transfer(encoder, ["mrpc"])
+    part = load_transfer("mrpc").parts["test"]
+    for row in (0, 20):
+        first, second = encoder.embed(part.texts[row]), encoder.embed(part.texts[48 + row])
+        expected = [
+            *(abs(a - b) for a, b in zip(first, second, strict=True)),
+            *(a * b for a, b in zip(first, second, strict=True)),
+        ]
+        assert seen["test"].features[row] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_sentence_is_encoded_once(encoder, data):
+    (data / "MR/rt-polarity.pos").write_text("good film\n\ngood film\n" * 12)
+    evaluate_transfer(encoder, ["mr"])
+    ((sentences, _, _),) = encoder.calls
+    assert len(sentences) == len(set(sentences)) and {"", "good film"} <= set(sentences)
+
+
+def test_a_missing_task_is_a_dash_and_so_is_the_average(command, data):
+    (data / "CR/custrev.neg").unlink()
+    result = command("m", "--tasks", "transfer")
+    assert result.exit_code == 0, result.output
+    (heading, _, row), _ = rows(result)
+    assert heading == PAPERS
+    assert [number for number, cell in enumerate(row) if cell == "-"] == [2, 8]
+    assert f"cr is left out: {data / 'CR/custrev.neg'} is missing" in result.stderr
+    assert "contrasent data fetch" in result.stderr
+
+
+def test_damaged_or_too_little_data_costs_its_task_only(command, data):
+    (data / "TREC/TREC_10.label").write_text("nothing\n")
+    (data / "MR/rt-polarity.pos").write_text("good\n")
+    result = command("m", "--tasks", "mr,cr,trec")
+    (_, _, row), _ = rows(result)
+    assert row[1] == row[3] == row[4] == "-" and row[2] != "-"
+    assert isinstance(result.exception, ContrasentError)
+    assert "TREC_10.label:1: 'nothing' instead of" in str(result.exception)
+    assert "mr: a class has 1 sentences, fewer than the 2 folds" in str(result.exception)
+
+
+def test_sts_tasks_that_cannot_be_read_cost_no_transfer_task(command, data):
+    for path in (data / "STS/STSBenchmark").iterdir():
+        path.unlink()
+    result = command("m", "--tasks", "stsb,cr")
+    assert rows(result)[0][0] == ["CR"]
+    assert "sts-test.csv is missing" in str(result.exception)
+
+
+def test_no_data_at_all_is_an_error_before_a_model_is_loaded(command, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for tasks in ("transfer", "transfer,stsb"):
+        result = command("m", "--tasks", tasks, "--data-dir", str(tmp_path / "empty"))
+        assert isinstance(result.exception, DataError)
+        for said in ("no task has data to score", "trec: ", "contrasent data fetch"):
+            assert said in str(result.exception)
+    assert (result.stdout, command.loaded) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("constant", "of cr the same embedding, so there is nothing to classify them by"),
+        ("broken", "of cr an embedding with NaN or infinite numbers, so there is no accuracy"),
+    ],
+)
+def test_a_bad_model_costs_its_row_only(command, bad, said):
+    result = command("good", bad, "--tasks", "cr")
+    table, _ = rows(result)
+    assert table[3] == [bad, "-"] and "-" not in table[2]
+    assert said in str(result.exception)
+    alone = command(bad, "--tasks", "cr")
+    assert isinstance(alone.exception, CheckpointError) and alone.stdout == ""
+
+
+def test_a_matrix_of_another_number_of_rows_is_refused(encoder):
+    encoder.encode = lambda *_, **__: np.ones((3, 6), np.float32)
+    with pytest.raises(CheckpointError, match=r"some/words gave a matrix \(3, 6\) for \d+ sent"):
+        evaluate_transfer(encoder, ["mr"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--classifier", "sklaern"], "Did you mean 'sklearn'?"),
+        (["--preset", "fastest"], "Did you mean 'fasttest'?"),
+        (["--tasks", "mr,mrcp"], "Did you mean 'mrpc'?"),
+        (["--tasks", "mr-train"], "no score on its train split"),
+        (["--splits", "dve"], "Did you mean 'dev'?"),
+    ],
+)
+def test_a_wrong_option_is_explained_before_a_model_is_loaded(command, arguments, said):
+    result = command("m", "--tasks", "transfer", *arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert said in str(result.exception)
+    assert (result.stdout, command.loaded) == ("", [])
+
+
+def test_in_code_every_problem_is_an_error(encoder, data):
+    (data / "CR/custrev.neg").unlink()
+    with pytest.raises(DataError, match=r"custrev.neg is missing; get SentEval's data with"):
+        evaluate_transfer(encoder, ["cr"])
+    (data / "MR/rt-polarity.pos").write_text("good\n")
+    with pytest.raises(DataError, match="mr: a class has 1 sentences"):
+        evaluate_transfer(encoder, ["mr"])
+    with pytest.raises(ConfigError, match="no transfer task: stsb"):
+        evaluate_transfer(encoder, ["mr", "stsb"])
+    with pytest.raises(ConfigError, match="no transfer task: an empty list"):
+        evaluate_transfer(encoder, [])
+
+
+def test_the_tasks_are_those_of_the_papers():
+    assert TRANSFER == ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")

@@ -1,0 +1,172 @@
+"""The stack of classifiers against one classifier after the other."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.model_selection import StratifiedKFold
+from transfer_oracle import Classifier
+
+from contrasent.errors import CheckpointError, DataError
+from contrasent.evaluate import transfer_fit
+from contrasent.evaluate.transfer_fit import Problems
+from contrasent.evaluate.transfer_folds import Fold, Shuffles, stratified_folds, with_held_out
+from contrasent.evaluate.transfer_presets import PRESETS, Preset
+
+TINY = Preset("tiny", 3, "adam", 16, 2, 3, max_epochs=30)
+DECAYS = [1e-4, 1e-2, 1.0]
+
+
+def made(count=120, width=7, classes=2, seed=0):
+    """Classes that a line separates to some extent."""
+    draw = np.random.default_rng(seed)
+    centres = draw.normal(size=(classes, width))
+    labels = draw.integers(0, classes, count)
+    features = centres[labels] + 1.5 * draw.normal(size=(count, width))
+    return features.astype(np.float32), labels.astype(np.int64)
+
+
+def folds_of(labels, sizes):
+    """Random folds that train on so many rows each."""
+    draw = np.random.default_rng(1)
+    orders = [draw.permutation(len(labels)) for _ in sizes]
+    return [
+        Fold(o[:n], o[n : n + 20 + i]) for i, (o, n) in enumerate(zip(orders, sizes, strict=True))
+    ]
+
+
+def problems(features, labels, classes):
+    return Problems(torch.from_numpy(features), torch.from_numpy(labels), classes)
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "classes", "places"),
+    [("adam", 2, 100), ("adam", 4, 2), ("rmsprop", 2, 1), ("rmsprop", 4, 100)],
+)
+def test_every_classifier_is_the_one_trained_alone(classes, optimiser, places, monkeypatch):
+    preset = replace(TINY, optimiser=optimiser)
+    features, labels = made(classes=classes)
+    row = preset.batch * 16 * 4
+    monkeypatch.setattr(transfer_fit, "_CPU_BATCH_BYTES", places * row)
+    folds = folds_of(labels, [80, 81, 80, 64])
+    fitted = problems(features, labels, classes).fit(folds, [DECAYS] * 4, preset, seed=5)
+    rounds = set()
+    for number, fold in enumerate(folds):
+        for which, decay in enumerate(DECAYS):
+            alone = Classifier(7, classes, decay, preset, 5)
+            best = alone.fit(
+                features[fold.train],
+                labels[fold.train],
+                features[fold.held_out],
+                labels[fold.held_out],
+            )
+            rounds.add(alone.rounds)
+            assert fitted.accuracy[number, which] == pytest.approx(best, abs=1e-12)
+            found = fitted.weights[number, which]
+            torch.testing.assert_close(found[:, :7], alone.layer.weight.data, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(found[:, 7], alone.layer.bias.data, rtol=1e-3, atol=1e-5)
+            assert not found[:, 8:].any()
+    assert len(rounds) > 1
+
+
+def test_training_ends_after_the_most_epochs():
+    features, labels = made()
+    preset = replace(TINY, max_epochs=4, tenacity=100)
+    (fold,) = folds_of(labels, [90])
+    fitted = problems(features, labels, 2).fit([fold], [[1e-3]], preset, seed=1)
+    alone = Classifier(7, 2, 1e-3, preset, 1)
+    alone.fit(
+        features[fold.train], labels[fold.train], features[fold.held_out], labels[fold.held_out]
+    )
+    assert alone.rounds == 2
+    torch.testing.assert_close(
+        fitted.weights[0, 0][:, :7], alone.layer.weight.data, rtol=1e-4, atol=1e-6
+    )
+
+
+def test_held_out_rows_are_drawn_from_the_stream_of_the_training():
+    features, labels = made()
+    fold = with_held_out(np.arange(100), seed=3)
+    fitted = problems(features, labels, 2).fit([fold], [[1e-3]], TINY, seed=3)
+    alone = Classifier(7, 2, 1e-3, TINY, 3)
+    assert fitted.accuracy.item() == pytest.approx(alone.fit(features[:100], labels[:100]))
+    torch.testing.assert_close(
+        fitted.weights[0, 0][:, :7], alone.layer.weight.data, rtol=1e-3, atol=1e-5
+    )
+    rows = torch.arange(100, 120)
+    found = problems(features, labels, 2).predict(fitted.weights[0, 0], rows)
+    assert found.tolist() == alone.predict(features[100:]).tolist()
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_other_ones():
+    features, labels = made()
+    folds = folds_of(labels, [80, 80])
+    fits = [problems(features, labels, 2).fit(folds, [DECAYS] * 2, TINY, s) for s in (1, 1, 2)]
+    assert torch.equal(fits[0].weights, fits[1].weights)
+    assert not torch.equal(fits[0].weights, fits[2].weights)
+
+
+def numpy_state():
+    return np.random.get_state()[1].copy()  # noqa: NPY002 - the stream that SentEval seeds
+
+
+def test_training_leaves_the_random_streams_of_torch_and_numpy_alone():
+    features, labels = made()
+    before = torch.get_rng_state(), numpy_state()
+    problems(features, labels, 2).fit(folds_of(labels, [80]), [[1e-3]], TINY, seed=1)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == numpy_state()).all()
+
+
+def test_embeddings_too_large_to_learn_from_are_explained():
+    features, labels = made()
+    with pytest.raises(CheckpointError, match=r"numbers up to .*e\+30, too large for a classifier"):
+        problems(features * np.float32(1e30), labels, 2)
+
+
+@pytest.mark.parametrize("folds", [2, 5, 10])
+@pytest.mark.parametrize("seed", [0, 1111])
+@pytest.mark.parametrize("classes", [2, 6])
+def test_folds_are_those_of_scikit_learn(folds, seed, classes):
+    labels = np.random.default_rng(seed).permutation(np.arange(131) ** 2 % 97 % classes)
+    theirs = StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels)
+    ours = stratified_folds(labels, folds, seed)
+    for (train, test), (their_train, their_test) in zip(ours, theirs, strict=True):
+        assert (train == their_train).all() and (test == their_test).all()
+
+
+def test_permutations_follow_in_one_stream():
+    draw = np.random.RandomState(7)
+    draw.permutation(40)
+    expected = [draw.permutation(38) for _ in range(4)]
+    shuffles = Shuffles(38, 40, seed=7)
+    assert (shuffles.epochs([2, 0]) == np.stack([expected[2], expected[0]])).all()
+    assert (shuffles.epochs([3]) == expected[3]).all()
+
+
+def test_too_little_data_is_explained():
+    with pytest.raises(DataError, match="a class has 2 sentences, fewer than the 3 folds"):
+        stratified_folds(np.array([0, 0, 0, 0, 1, 1]), 3, seed=0)
+    with pytest.raises(DataError, match="19 training sentences are too few to hold out 5 %"):
+        with_held_out(np.arange(19), seed=0)
+
+
+def test_the_presets_are_sentevals():
+    test, quick = PRESETS["test"], PRESETS["fasttest"]
+    assert (test.folds, test.optimiser, test.batch, test.tenacity, test.epoch_size) == (
+        10,
+        "adam",
+        64,
+        5,
+        4,
+    )
+    assert (quick.folds, quick.optimiser, quick.batch, quick.tenacity, quick.epoch_size) == (
+        5,
+        "rmsprop",
+        128,
+        3,
+        2,
+    )
+    assert replace(quick, name="dev") == PRESETS["dev"]
+    assert {preset.max_epochs for preset in PRESETS.values()} == {200}

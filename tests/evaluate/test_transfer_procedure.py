@@ -1,0 +1,125 @@
+"""The three procedures against SentEval's, one classifier after the other."""
+
+import sys
+
+import numpy as np
+import pytest
+import transfer_oracle
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from test_transfer_fit import made
+
+from contrasent.errors import ConfigError, DataError, MissingExtraError
+from contrasent.evaluate import transfer_presets
+from contrasent.evaluate.transfer_presets import Preset, Protocol
+from contrasent.evaluate.transfer_procedure import Labelled, reach
+
+TINY = {
+    "test": Preset("test", 3, "adam", 16, 2, 2, max_epochs=16),
+    "dev": Preset("dev", 2, "rmsprop", 32, 1, 2, max_epochs=16),
+}
+SEEDS = [1111, 3]
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(transfer_presets, "PRESETS", TINY)
+
+
+def parts(names, classes=2, sizes=(90, 40, 50)):
+    found = {}
+    features, labels = made(sum(sizes), classes=classes)
+    for name, end in zip(names, np.cumsum(sizes), strict=False):
+        start = sum(len(part.labels) for part in found.values())
+        found[name] = Labelled(features[start:end], labels[start:end])
+    return found
+
+
+def pair(part):
+    return part.features, part.labels
+
+
+@pytest.mark.parametrize("preset", TINY)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nested_folds(preset, seed):
+    data = parts(["all"])
+    reached = reach(data, 2, Protocol(preset=preset, seed=seed), "cpu")
+    dev, test = transfer_oracle.nested(*pair(data["all"]), 2, TINY[preset], seed)
+    assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
+    assert reached.predicted is None
+
+
+@pytest.mark.parametrize("preset", TINY)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("classes", [2, 4])
+def test_folds_of_the_training_part(preset, seed, classes):
+    data = parts(["train", "test"], classes)
+    reached = reach(data, classes, Protocol(preset=preset, seed=seed), "cpu")
+    dev, test, predicted = transfer_oracle.by_folds(
+        pair(data["train"]), pair(data["test"]), classes, TINY[preset], seed
+    )
+    assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
+    assert reached.predicted.tolist() == predicted.tolist()
+
+
+@pytest.mark.parametrize("preset", TINY)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_dev_part(preset, seed):
+    data = parts(["train", "dev", "test"])
+    reached = reach(data, 2, Protocol(preset=preset, seed=seed), "cpu")
+    dev, test = transfer_oracle.by_dev_part(*map(pair, data.values()), 2, TINY[preset], seed)
+    assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
+
+
+def right(train, test):
+    model = LogisticRegression(C=1.0, max_iter=1000).fit(*train)
+    return model.score(*test)
+
+
+def test_scikit_learn_over_folds():
+    (x, y), dev, test = pair(parts(["all"])["all"]), [], []
+    folds = StratifiedKFold(3, shuffle=True, random_state=1111)
+    for train, held in folds.split(x, y):
+        inner, judged = next(folds.split(x[train], y[train]))
+        dev.append(right((x[train][inner], y[train][inner]), (x[train][judged], y[train][judged])))
+        test.append(right((x[train], y[train]), (x[held], y[held])))
+    reached = reach(parts(["all"]), 2, Protocol("sklearn"), "cpu")
+    assert (reached.dev, reached.test) == pytest.approx((np.mean(dev), np.mean(test)))
+
+
+def test_scikit_learn_on_parts():
+    data = parts(["train", "dev", "test"], classes=3)
+    train, dev, test = map(pair, data.values())
+    reached = reach(data, 3, Protocol("sklearn"), "cpu")
+    assert (reached.dev, reached.test) == pytest.approx((right(train, dev), right(train, test)))
+    del data["dev"]
+    x, y = train
+    folds = StratifiedKFold(3, shuffle=True, random_state=1111).split(x, y)
+    scores = [right((x[a], y[a]), (x[b], y[b])) for a, b in folds]
+    assert reach(data, 3, Protocol("sklearn"), "cpu").dev == pytest.approx(np.mean(scores))
+
+
+def test_scikit_learn_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'contrasent\[sklearn\]'"):
+        reach(parts(["train", "test"]), 2, Protocol("sklearn"), "cpu")
+
+
+def test_too_few_sentences_are_explained():
+    data = {"all": Labelled(*made(4))}
+    with pytest.raises(DataError, match="fewer than the 3 folds"):
+        reach(data, 2, Protocol(), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"classifier": "sklaern"}, "Did you mean 'sklearn'?"),
+        ({"preset": "tset"}, "Did you mean 'test'?"),
+        ({"seed": -1}, "a classifier's seed is from 0 to 2**32 - 1, not -1"),
+    ],
+)
+def test_a_wrong_setting_is_explained(settings, said):
+    with pytest.raises(ConfigError) as caught:
+        Protocol(**settings)
+    assert said in str(caught.value)
