@@ -49,8 +49,8 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
 
     Raises:
         ConfigError: ``columns`` does not fit.
-        DataError: a row does not hold a pair and its score, there are fewer than three, or all
-            scores are the same; the message names file and line.
+        DataError: a row does not hold a pair and its score, or there are fewer than
+            three; the message names file and line.
         MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
     """
     records = open_records(source, PAIRS, columns)
@@ -64,12 +64,20 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
             pairs.append(pair(where, as_text(first, where), as_text(second, where), score))
     if len(pairs) < _LEAST:
         raise DataError(f"{source} has {len(pairs)} pairs; a correlation needs at least {_LEAST}")
-    if len({score for _, _, score in pairs}) == 1:
+    return pairs, records.sha256, note
+
+
+def require_different(source: str, gold: Vector) -> None:
+    """Make sure that something can correlate with the scores, before anything is encoded.
+
+    Raises:
+        DataError: all are the same.
+    """
+    if (gold == gold[0]).all():
         raise DataError(
-            f"{source}: the score of all {len(pairs)} pairs is {pairs[0][2]:g}, so there is no "
+            f"{source}: the score of all {len(gold)} pairs is {gold[0]:g}, so there is no "
             "correlation; is the right column taken as the score?"
         )
-    return pairs, records.sha256, note
 
 
 def pair(where: str, first: str, second: str, score: Any) -> Pair:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from contrasent.data.hub import dataset_parts
 from contrasent.data.readers import lines, tab_rows
 from contrasent.data.senteval import DATA_VARIABLE, default_folder, senteval_root
 from contrasent.errors import DataError
@@ -180,6 +181,8 @@ def _one_file(name: TaskName, path: Path, columns: tuple[int, int, int]) -> Task
 
 def _pairs_file(name: TaskName, columns: Sequence[str] | None) -> Task:
     path = Path(name.name).expanduser()
+    if not path.exists() and not dataset_parts(name.name):
+        raise DataError(f"no file {path}; a task is one of the STS names or a file of pairs")
     source = str(path) if path.exists() else name.name
     pairs, sha256, note = read_pairs(source, columns)
     return Task(name, (Subset("", *columns_of(pairs)),), sha256, note)

@@ -9,6 +9,7 @@ from pathlib import Path
 from contrasent.data.senteval import senteval_root
 from contrasent.errors import DataError
 from contrasent.evaluate.described import Encoder
+from contrasent.evaluate.pairs import require_different
 from contrasent.evaluate.protocols import FITTED, SIMCSE, Protocol
 from contrasent.evaluate.protocols import protocol as named_protocol
 from contrasent.evaluate.read import MissingDataError, Task, how_to_get_data, load
@@ -67,9 +68,11 @@ def load_available(
     fitted: dict[str, tuple[Task, Task]] = {}
     for name in names:
         try:
-            if protocol.regressor and name.name in FITTED and name.name not in fitted:
-                fitted[name.name] = _fitted(name, data_dir)
-            found.append(load(name, data_dir, columns))
+            _fit_on(fitted, name, protocol, data_dir)
+            task = load(name, data_dir, columns)
+            if keep_going and name.name not in STS:
+                require_different(name.label, task.subsets[0].gold)
+            found.append(task)
         except MissingDataError as error:
             problems.append(Problem(name.label, f"{error.path} is missing", missing=True))
         except DataError as error:
@@ -94,9 +97,16 @@ def _of_protocol(names: Sequence[TaskName], protocol: Protocol) -> list[TaskName
     return list(dict.fromkeys(found))
 
 
-def _fitted(name: TaskName, data_dir: str | Path | None) -> tuple[Task, Task]:
-    train, dev = (load(TaskName(name.name, split), data_dir) for split in ("train", "dev"))
-    return train, dev
+def _fit_on(
+    fitted: dict[str, tuple[Task, Task]],
+    name: TaskName,
+    protocol: Protocol,
+    data_dir: str | Path | None,
+) -> None:
+    """Add the splits that the task's regressor needs, unless they are there."""
+    if protocol.regressor and name.name in FITTED and name.name not in fitted:
+        train, dev = (load(TaskName(name.name, split), data_dir) for split in ("train", "dev"))
+        fitted[name.name] = train, dev
 
 
 def evaluate(  # noqa: PLR0913 - what the command takes, by name
@@ -136,11 +146,9 @@ def evaluate(  # noqa: PLR0913 - what the command takes, by name
     """
     asked = named_protocol(protocol) if isinstance(protocol, str) else protocol
     names = _of_protocol(task_names(tasks, splits), asked)
-    fitted = {
-        name.name: _fitted(name, data_dir)
-        for name in names
-        if asked.regressor and name.name in FITTED
-    }
+    fitted: dict[str, tuple[Task, Task]] = {}
+    for name in names:
+        _fit_on(fitted, name, asked, data_dir)
     read = StsTasks([load(name, data_dir) for name in names], fitted)
     scores = read.records(
         encoder,

@@ -100,6 +100,7 @@ class StsTasks:
         pick("metric", metric, METRICS)
         pick("aggregation", aggregation, AGGREGATIONS)
         embeddings = self._embed(encoder, precision, show_progress)
+        self._require_directions(encoder, self.tasks, embeddings)
         scores = {}
         for task in self.tasks:
             for figure in figures(task, self._cosines(task, embeddings), metric):
@@ -132,7 +133,7 @@ class StsTasks:
 
         Raises:
             ConfigError: no such precision.
-            CheckpointError: an embedding has a NaN or infinite number, or is zero.
+            CheckpointError: in every task an embedding has a NaN or infinite number, or is zero.
         """
         embeddings = self._embed(encoder, precision, show_progress)
         described = Described(encoder, precision, seed, protocol, bootstrap)
@@ -140,10 +141,12 @@ class StsTasks:
         records: list[Record] = []
         problems: list[Problem] = []
         similarities: dict[str, Similarities] = {}
+        damaged = 0
         for task in self.tasks:
             name = task.name.name
             by_regressor = protocol is not None and protocol.regressor and name in self._fitted
             try:
+                self._require_directions(encoder, [task, *self._fitted.get(name, ())], embeddings)
                 if by_regressor:
                     if name not in regressors:
                         regressors[name] = self._regressor(name, embeddings)
@@ -151,10 +154,13 @@ class StsTasks:
                 else:
                     found = self._cosines(task, embeddings)
                 records += described.records(task, found, "senteval" if by_regressor else None)
-            except DataError as error:
+            except (CheckpointError, DataError) as error:
                 problems.append(Problem(task.name.label, str(error)))
+                damaged += isinstance(error, CheckpointError)
             else:
                 similarities[task.name.label] = found
+        if damaged == len(self.tasks):
+            self._require_directions(encoder, self.tasks, embeddings)
         return Scores(tuple(records), tuple(problems), similarities)
 
     def _embed(self, encoder: Encoder, precision: str, show_progress: bool) -> Embeddings:
@@ -169,15 +175,23 @@ class StsTasks:
                 f"{encoder.name} gave a matrix {embeddings.shape} for {len(self.sentences)} "
                 "sentences"
             )
-        usable = np.isfinite(embeddings).all(axis=1) & embeddings.any(axis=1)
+        return embeddings
+
+    def _require_directions(
+        self, encoder: Encoder, tasks: Sequence[Task], embeddings: Embeddings
+    ) -> None:
+        """Make sure that no sentence of the tasks has an embedding of zeros, NaN or infinity."""
+        sides = [side for t in tasks for s in t.subsets for side in (s.first, s.second)]
+        rows = sorted({self._places[sentence] for side in sides for sentence in side})
+        found = embeddings[rows]
+        usable = np.logical_and(np.isfinite(found).all(axis=1), found.any(axis=1))
         if not usable.all():
-            row = int(np.argmin(usable))
+            row = rows[int(np.argmin(usable))]
             raise CheckpointError(
                 f"{encoder.name} gives {int((~usable).sum())} of {len(usable)} sentences an "
                 "embedding of zeros or with NaN or infinite numbers, so there are no scores; "
                 f"the first is {self.sentences[row]!r}"
             )
-        return embeddings
 
     def _cosines(self, task: Task, embeddings: Embeddings) -> Similarities:
         return tuple(

@@ -166,6 +166,28 @@ def test_an_embedding_without_direction_is_an_error(encoder, senteval, poison):
         assert repr(bad) in str(caught.value)
 
 
+def test_an_embedding_without_direction_costs_its_tasks_only(encoder, senteval):
+    loaded = load_available(["sts12", "stsb", "sickr"], senteval)
+    prepared = StsTasks(loaded.tasks)
+    of_stsb = {s for part in loaded.tasks[1].subsets for s in (*part.first, *part.second)}
+    others = {
+        s
+        for task in loaded.tasks
+        for part in task.subsets
+        for s in (*part.first, *part.second)
+        if task.name.name != "stsb"
+    }
+    bad = next(s for s in prepared.sentences if s in of_stsb - others)
+    embed = encoder.embed
+    whole = prepared.records(encoder)
+    encoder.embed = lambda sentence: embed(sentence) * np.float32(sentence != bad)
+    scores = prepared.records(encoder)
+    assert [r for r in whole.records if r.task != "stsb"] == list(scores.records)
+    (problem,) = scores.problems
+    assert problem.task == "stsb"
+    assert problem.message.startswith("some/words gives 1 of ") and repr(bad) in problem.message
+
+
 def test_a_matrix_of_the_wrong_length_is_an_error(encoder, senteval):
     encode = encoder.encode
     encoder.encode = lambda *args, **kwargs: encode(*args, **kwargs)[1:]
