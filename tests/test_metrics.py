@@ -46,6 +46,16 @@ def test_correlations_agree_with_other_routes_through_scipy():
     assert pearson(scores, gold) == pytest.approx(stats.linregress(scores, gold).rvalue, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("metric", "peer"), [(spearman, stats.spearmanr), (pearson, stats.pearsonr)]
+)
+@pytest.mark.parametrize("values", [2, 3, 40])
+def test_correlations_agree_with_scipy_on_ties(metric, peer, values):
+    draw = np.random.default_rng(values)
+    scores, gold = draw.integers(values, size=50), draw.integers(values, size=50) / 5
+    assert metric(scores, gold) == pytest.approx(peer(scores, gold).statistic, abs=1e-15)
+
+
 @pytest.mark.parametrize("metric", [spearman, pearson])
 def test_a_correlation_takes_no_notice_of_scale_order_or_direction(metric):
     scores, gold = columns(3)
