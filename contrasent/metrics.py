@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from contrasent.errors import DataError
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 CONSTANT = 1e-12
 """A column whose range is below this share of its largest number holds rounding noise only."""
@@ -64,6 +65,71 @@ def pearson(scores: ArrayLike, gold: ArrayLike) -> float:
     from scipy.stats import pearsonr
 
     return float(pearsonr(a, b).statistic)
+
+
+def spectrum(embeddings: ArrayLike) -> Vector:
+    """Singular values of unit rows ``(N, D)``, the largest first and scaled to 1: ``(min(N, D),)``.
+
+    The rows are not centred (SimCSE, Figure F.1 and section 5). A flat spectrum is an even one.
+
+    Raises:
+        DataError: as :func:`unit_rows`.
+    """
+    unit = unit_rows(embeddings)
+    squares = np.linalg.eigvalsh(unit.T @ unit)[::-1][: min(unit.shape)]
+    values: Vector = np.sqrt(np.maximum(squares, 0) / squares[0])
+    return values
+
+
+def mean_cosine(embeddings: ArrayLike) -> float:
+    """Mean cosine of all pairs of two of the N rows of ``(N, D)``, in [-1, 1]; 0 if isotropic.
+
+    The anisotropy of Ethayarajh 2019 (section 4.1), over every pair in place of a random draw.
+
+    Raises:
+        DataError: as :func:`unit_rows`, or there are fewer than two rows.
+    """
+    unit = unit_rows(embeddings)
+    count = len(unit)
+    if count < 2:
+        raise DataError(f"a mean cosine needs at least 2 rows, not {count}")
+    return float((np.square(unit.sum(axis=0)).sum() - count) / (count * (count - 1)))
+
+
+def partition_ratio(embeddings: ArrayLike) -> float:
+    r"""How even the partition function of unit rows v of ``(N, D)`` is: in [0, 1], 1 if isotropic.
+
+    .. math:: \min_c Z(c) / \max_c Z(c), \quad Z(c) = \sum_v e^{c \cdot v}
+
+    with c the eigenvectors of the D x D matrix of products of the columns (Mu and Viswanath 2018,
+    section 2.2). The sign of an eigenvector is arbitrary, so both signs of each are taken. Their
+    vectors keep their lengths; unit rows make encoders of different scale comparable.
+
+    Raises:
+        DataError: as :func:`unit_rows`.
+    """
+    unit = unit_rows(embeddings)
+    projected = unit @ np.linalg.eigh(unit.T @ unit).eigenvectors
+    sums = [np.exp(sign * projected).sum(axis=0) for sign in (1, -1)]
+    return float(np.min(sums) / np.max(sums))
+
+
+def unit_rows(embeddings: ArrayLike) -> Matrix:
+    """The rows of ``(N, D)``, each divided by its length, in float64.
+
+    Raises:
+        DataError: the matrix has another shape or no row, or a row is zero or not finite.
+    """
+    rows = np.asarray(embeddings, dtype=np.float64)
+    if rows.ndim != 2 or not len(rows):
+        raise DataError(f"this needs a matrix (N, D) with at least one row, not {rows.shape}")
+    lengths = np.sqrt(np.square(rows).sum(axis=1))
+    usable = np.isfinite(lengths) & (lengths > 0)
+    if not usable.all():
+        row = int(np.argmin(usable))
+        raise DataError(f"row {row} is zero or has a NaN or infinite number: it has no direction")
+    unit: Matrix = rows / lengths[:, None]
+    return unit
 
 
 METRICS = {"spearman": spearman, "pearson": pearson}

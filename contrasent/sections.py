@@ -155,6 +155,14 @@ class EvaluationSettings:
     patience: PositiveInt | None = None
     """Stop after this many evaluations in a row without a new best."""
 
+    geometry_every: PositiveInt | None = None
+    """Steps between measurements of alignment and uniformity, which metrics.jsonl keeps and
+    `contrasent analyze --from` draws; the start and the end are measured too. null is off."""
+
+    geometry_pairs: str = "stsb-dev>4"
+    """Pairs that are measured: a task or file, > and a rating. Alignment is of those rated above,
+    uniformity of the sentences of all; a task without a split is all its splits."""
+
     final: str = "auto"
     """Tasks scored before and after training: sts, names, files, none; auto is sts if its data
     is there."""

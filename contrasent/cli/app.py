@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from contrasent import __version__
+from contrasent.cli.analyze import analyze
 from contrasent.cli.build import captions, duplicates, nli, paraphrases
 from contrasent.cli.data import check
 from contrasent.cli.encode import encode
@@ -73,6 +74,7 @@ _add(app, quickstart)
 _add(app, train, _SETTINGS)
 _add(app, pretrain, _SETTINGS)
 _add(app, evaluate)
+_add(app, analyze)
 _add(app, encode)
 _add(app, similarity)
 _add(index_app, build)

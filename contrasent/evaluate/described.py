@@ -72,30 +72,34 @@ class Described:
             DataError: a number does not exist.
         """
         return [
-            Record(
-                task=task.name.name,
-                subset=figure.subset,
-                split=task.name.split,
-                metric=figure.metric,
-                aggregation=figure.aggregation,
-                value=figure.value,
-                pairs=figure.pairs,
-                encoder=self._encoder.name,
-                pooler=self._encoder.pooler,
-                head=getattr(self._encoder, "head_name", None),
-                max_tokens=getattr(self._encoder, "max_tokens", None),
-                engine=self._engine,
-                precision=self._precision,
-                seed=self._seed,
-                protocol=self._named(figure),
-                regressor=regressor,
-                interval=figure.interval,
-                data_sha256=task.sha256,
-                versions=self._versions,
-            )
+            self.record(task, figure, regressor)
             for metric in METRICS
             for figure in figures(task, found, metric, self._drawn(metric))
         ]
+
+    def record(self, task: Task, figure: Figure, regressor: str | None = None) -> Record:
+        """One number of a task with all that is known of it."""
+        return Record(
+            task=task.name.name,
+            subset=figure.subset,
+            split=task.name.split,
+            metric=figure.metric,
+            aggregation=figure.aggregation,
+            value=figure.value,
+            pairs=figure.pairs,
+            encoder=self._encoder.name,
+            pooler=self._encoder.pooler,
+            head=getattr(self._encoder, "head_name", None),
+            max_tokens=getattr(self._encoder, "max_tokens", None),
+            engine=self._engine,
+            precision=self._precision,
+            seed=self._seed,
+            protocol=self._named(figure),
+            regressor=regressor,
+            interval=figure.interval,
+            data_sha256=task.sha256,
+            versions=self._versions,
+        )
 
     def _drawn(self, metric: str) -> Bootstrap | None:
         asked = self._protocol is None or metric in self._protocol.metrics

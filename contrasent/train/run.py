@@ -24,6 +24,7 @@ from contrasent.model.precision import FULL_FP32, resolve_precision
 from contrasent.records import Record, write_records
 from contrasent.train import log
 from contrasent.train.folder import RunFolder
+from contrasent.train.geometry import GeometryLog
 from contrasent.train.loop import Training, run
 from contrasent.train.readings import Step
 from contrasent.train.saving import add_scores, save_encoders
@@ -138,6 +139,7 @@ class _Session:
         restored = load_state(folder.state, self.training.modules, optimizer, accelerator.device)
         self.progress = restored or Progress()
         self.metrics = log.MetricsFile(folder.metrics, self.progress.step)
+        self.geometry = GeometryLog(recipe, parts.followed, self.metrics, parts.steps)
         self.watch = log.Stopwatch()
 
     def train(self, show_progress: bool) -> None:
@@ -162,6 +164,8 @@ class _Session:
             end = first if self.progress.ended else steps
             pinned = self.training.accelerator.device.type == "cuda"
             with closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches, FULL_FP32:
+                if not first:
+                    self.geometry.measure(0, self.parts.encoder, self.training.accelerator)
                 self.watch.lap()
                 filled = self.parts.filled
                 viewed = batches if filled is None else map(filled, batches)
@@ -213,12 +217,14 @@ class _Session:
     def _is_due(self, step: int) -> bool:
         """Whether something is done with the weights after ``step`` updates."""
         every = self.recipe.train.checkpoint_every or self.recipe.evaluation.every
-        return step == self.parts.steps or step % every == 0 or self._evaluates(step)
+        measured = self._evaluates(step) or self.geometry.is_due(step)
+        return step == self.parts.steps or step % every == 0 or measured
 
     def _after_update(self, progress: Progress) -> None:
         """Evaluate, stop and save the state when it is time."""
         settings = self.recipe.evaluation
         progress.ended = progress.step == self.parts.steps
+        self.geometry.measure(progress.step, self.parts.encoder, self.training.accelerator)
         if self.parts.dev is not None and self._evaluates(progress.step):
             self._evaluate(self.parts.dev)
             if settings.patience is not None and progress.without_best >= settings.patience:

@@ -17,6 +17,7 @@ from contrasent.data.loader import Loader
 from contrasent.data.text import open_examples
 from contrasent.data.views import check_view, open_views
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluate.rated_pairs import RatedPairs
 from contrasent.evaluate.read import Task
 from contrasent.evaluate.run import load_available
 from contrasent.evaluate.sts import StsTasks
@@ -28,6 +29,7 @@ from contrasent.model.precision import resolve_precision
 from contrasent.objectives.base import Objective
 from contrasent.train.embedding import refuse_other_ways
 from contrasent.train.filled_view import FilledView
+from contrasent.train.geometry import followed_pairs
 from contrasent.train.gradcache import refuse_uncacheable
 from contrasent.train.log import reading_progress
 
@@ -49,6 +51,7 @@ class Parts:
         steps: updates in all.
         dev: the task that selects ``best``; None without one.
         final: the tasks scored before and after; None without.
+        followed: the pairs whose geometry is measured during training; None without.
         data: what is kept of the data in ``contrasent.json``.
     """
 
@@ -60,6 +63,7 @@ class Parts:
     steps: int
     dev: StsTasks | None
     final: StsTasks | None
+    followed: RatedPairs | None
     data: dict[str, Any]
 
 
@@ -87,6 +91,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     if not recipe.data.file:
         raise ConfigError("no training text: name a file or data set with --data")
     dev, final = dev_task(recipe.evaluation), final_tasks(recipe.evaluation)
+    followed = followed_pairs(recipe.evaluation)
     examples = open_examples(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
     check_view(recipe.view, examples.views)
@@ -112,17 +117,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     refuse_other_ways(recipe, objective, examples.views)
     if recipe.train.gradcache_chunk is not None:
         refuse_uncacheable(encoder, objective)
-    if recipe.data.max_tokens > encoder.max_tokens:
-        raise ConfigError(
-            f"data.max_tokens is {recipe.data.max_tokens}, but {recipe.encoder.name} takes at "
-            f"most {encoder.max_tokens} tokens"
-        )
-    if objective.max_tokens is not None and recipe.data.max_tokens > objective.max_tokens:
-        raise ConfigError(
-            f"data.max_tokens is {recipe.data.max_tokens}, but the generator of objective "
-            f"{recipe.objective['name']} takes at most {objective.max_tokens} tokens; lower it, or "
-            "name another objective.generator"
-        )
+    _refuse_longer_sentences(recipe, encoder, objective, filled)
     with reading_progress(show_progress) as advance:
         views = open_views(
             recipe.view,
@@ -158,7 +153,28 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         **views.origin,
     }
     twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
-    return Parts(encoder, twin, objective, loader, filled, steps, dev, final, data)
+    return Parts(encoder, twin, objective, loader, filled, steps, dev, final, followed, data)
+
+
+def _refuse_longer_sentences(
+    recipe: Recipe, encoder: SentenceEncoder, objective: Objective, filled: FilledView | None
+) -> None:
+    """Stop where a sentence may get more tokens than a model has positions for."""
+    longest, limit = recipe.data.max_tokens, encoder.max_tokens
+    if longest > limit:
+        raise ConfigError(
+            f"data.max_tokens is {longest}, but {recipe.encoder.name} takes at most {limit} tokens"
+        )
+    generators = {
+        (f"objective {recipe.objective['name']}", "objective.generator"): objective.max_tokens,
+        ("view mlm", "view.generator"): filled.generator.max_tokens if filled else None,
+    }
+    for (owner, setting), limit in generators.items():
+        if limit is not None and longest > limit:
+            raise ConfigError(
+                f"data.max_tokens is {longest}, but the generator of {owner} takes at most {limit} "
+                f"tokens; lower it, or name another {setting}"
+            )
 
 
 def start_encoder(settings: EncoderSettings) -> SentenceEncoder:

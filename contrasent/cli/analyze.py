@@ -1,0 +1,189 @@
+"""``contrasent analyze``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_precision
+
+if TYPE_CHECKING:
+    from contrasent.evaluate.geometry import Geometry
+    from contrasent.report.saved import Saved
+
+_STDOUT = "-"
+
+
+def analyze(  # noqa: PLR0913 - the arguments are the command's options
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Encoders to measure: a folder, a training run or a Hugging Face id.",
+            show_default=False,
+        ),
+    ] = None,
+    saved: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Take what was saved before, without a model: a file of --json, a training run "
+            "that measured its geometry, or the scores of 'contrasent evaluate --json', whose "
+            "average colours the encoders. Give it once for each.",
+            show_default=False,
+        ),
+    ] = None,
+    pairs: Annotated[
+        str,
+        typer.Option(
+            help="Which pairs are positive: a task or file, > or >=, and a rating. Without a "
+            "split, a task is all its splits: stsb>4 is train, dev and test."
+        ),
+    ] = "stsb>4",
+    pooler: Pooler = None,
+    head: Head = None,
+    engine: Engine = "torch",
+    precision: OwnPrecision = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder in SentEval's layout; else $CONTRASENT_DATA, else the folder that "
+            "'contrasent data fetch' fills.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write numbers, spectra and cosines to FILE, a JSON line for each encoder, for "
+            "--from; '-' prints them instead of the table.",
+            show_default=False,
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Draw the papers' figures into FOLDER, as SVG and PNG.",
+            show_default=False,
+        ),
+    ] = None,
+    published: Annotated[
+        bool,
+        typer.Option(help="Show the points that DiffCSE prints beside the encoders."),
+    ] = True,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that are already there.")
+    ] = False,
+) -> None:
+    """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
+    from contrasent.errors import ConfigError, ContrasentError, pick
+    from contrasent.evaluate.described import PRECISIONS
+    from contrasent.report.saved import read_saved
+
+    asked = own_precision(precision, engine)
+    pick("precision", asked, ("auto", *PRECISIONS))
+    if not models and not saved:
+        raise ConfigError("nothing to analyze: name a model, or saved files with --from")
+    _refuse_existing(json, figures, overwrite)
+    known = read_saved(saved or ())
+    failures: list[str] = []
+    found = list(known.geometries)
+    if models:
+        found += _measured(models, (pooler, head, engine, asked), (pairs, data_dir), failures)
+    _write(found, known, json)
+    if figures:
+        _draw(found, known, figures, published)
+    if failures:
+        raise ContrasentError("\n".join(failures))
+
+
+def _refuse_existing(json: str | None, figures: Path | None, overwrite: bool) -> None:
+    """Find now what would otherwise be lost, or be noticed after the work."""
+    from contrasent.errors import ConfigError
+    from contrasent.report.figures.canvas import refuse_existing_pictures
+    from contrasent.report.geometry import PICTURES
+
+    if json is not None and json != _STDOUT:
+        if Path(json).is_dir():
+            raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
+        if Path(json).exists() and not overwrite:
+            raise ConfigError(f"{json} exists already; name another file or add --overwrite")
+    if figures:
+        refuse_existing_pictures(figures, () if overwrite else PICTURES)
+
+
+def _measured(
+    models: Sequence[str],
+    how: tuple[str | None, str | None, str, str],
+    what: tuple[str, Path | None],
+    failures: list[str],
+) -> list[Geometry]:
+    """The geometry of every model that can be loaded and measured; why the others cannot.
+
+    Args:
+        models: their names.
+        how: pooler, head, engine and precision.
+        what: the pairs and the folder of their data.
+        failures: takes a line for each model that failed, unless it is the only one.
+    """
+    from contrasent.errors import ContrasentError
+    from contrasent.evaluate.geometry import measure
+    from contrasent.evaluate.rated_pairs import RatedPairs
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.engines import require
+
+    pooler, head, engine, precision = how
+    rated = RatedPairs.read(*what)
+    if rated.task.note:
+        typer.echo(rated.task.note, err=True)
+    require(engine)
+    found: list[Geometry] = []
+    for model in dict.fromkeys(models):
+        try:
+            encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
+            resolved = encoder.resolve_precision(precision)
+            found.append(measure(encoder, rated, precision=resolved, show_progress=True))
+        except ContrasentError as error:
+            if len(models) == 1:
+                raise
+            failures.append(f"{model}: {error}")
+    return found
+
+
+def _write(found: Sequence[Geometry], known: Saved, json: str | None) -> None:
+    from rich.console import Console
+
+    from contrasent.evaluate.saved_geometry import geometry_lines, write_geometry
+    from contrasent.report.geometry import print_geometry, run_lines
+    from contrasent.report.labels import labelled
+
+    if json == _STDOUT:
+        typer.echo(geometry_lines(found), nl=False)
+        return
+    if json is not None and found:
+        write_geometry(json, found)
+    if found:
+        print_geometry(Console(), labelled(found))
+    for line in run_lines(known.runs):
+        typer.echo(line)
+
+
+def _draw(found: Sequence[Geometry], known: Saved, folder: Path, published: bool) -> None:
+    from contrasent.errors import ConfigError
+    from contrasent.report.figures.canvas import write_pictures
+    from contrasent.report.geometry import pictures
+
+    drawn = pictures(found, known.runs, known.records, published=published)
+    if not drawn:
+        raise ConfigError(
+            "no figure can be drawn: there is neither the geometry of an encoder nor a training "
+            "run that measured it"
+        )
+    for path in write_pictures(folder, drawn):
+        typer.echo(f"{path}", err=True)

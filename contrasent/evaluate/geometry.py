@@ -1,0 +1,164 @@
+"""How an encoder's embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines.
+
+Shapes: P pairs, N distinct sentences, D embedding width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from contrasent.errors import DataError, pick
+from contrasent.evaluate.described import PRECISIONS, Described, Encoder
+from contrasent.evaluate.figures import Figure
+from contrasent.evaluate.rated_pairs import RatedPairs
+from contrasent.metrics import (
+    Vector,
+    mean_cosine,
+    pair_cosines,
+    partition_ratio,
+    spearman,
+    spectrum,
+)
+from contrasent.records import Record
+
+SCALARS = ("alignment", "uniformity", "mean_cosine", "partition_ratio")
+"""Metrics of the records, in the order of the table; Spearman follows where it exists."""
+
+GROUPS = 5
+"""Groups of ratings: 0-1, 1-2, 2-3, 3-4, 4-5 of STS-B."""
+
+_LARGEST_RATING = 5.0
+
+_DIGITS = 7
+"""Significant digits of what figures are drawn from: those of float32, as the embeddings have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cosines of the pairs whose rating is at least ``low`` and below ``high``.
+
+    The last group has its ``high`` too.
+    """
+
+    low: float
+    high: float
+    cosines: Vector
+
+    @property
+    def label(self) -> str:
+        """Such as ``0-1``."""
+        return f"{self.low:g}-{self.high:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What was measured of one encoder, enough to draw every figure of it again.
+
+    Attributes:
+        records: a number each: alignment (of the positive pairs), uniformity, mean cosine and
+            partition ratio (of the distinct sentences, every pair of two of them), and, where it
+            exists, the Spearman correlation of all P pairs.
+        pairs: what was asked for, such as ``stsb-dev>4``.
+        source: the task's heading, such as ``STS-B dev``.
+        rated: P, how many pairs were rated.
+        sentences: N.
+        spectrum: ``(min(N, D),)`` singular values over the largest.
+        groups: cosines by rating; a group without a pair is not there.
+    """
+
+    records: tuple[Record, ...]
+    pairs: str
+    source: str
+    rated: int
+    sentences: int
+    spectrum: Vector
+    groups: tuple[Group, ...]
+
+    @property
+    def encoder(self) -> str:
+        """The name or folder of the encoder."""
+        return self.records[0].encoder
+
+    def value(self, metric: str) -> float | None:
+        """A number by its name in the records; None if it does not exist."""
+        return next((found.value for found in self.records if found.metric == metric), None)
+
+
+def measure(
+    encoder: Encoder,
+    pairs: RatedPairs,
+    *,
+    precision: str = "fp32",
+    seed: int | None = None,
+    show_progress: bool = False,
+) -> Geometry:
+    """Measure an encoder; every embedding is divided by its length first.
+
+    Args:
+        encoder: what is measured; the mode it is in (training or not) stays as it is.
+        pairs: rated pairs, of which some are positive.
+        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
+        seed: the seed of the training run that made the encoder, for the records.
+        show_progress: a progress bar while encoding.
+
+    Raises:
+        ConfigError: no such precision.
+        CheckpointError: an embedding is zero or not finite.
+        DataError: there is one sentence only.
+    """
+    pick("precision", precision, PRECISIONS)
+    embeddings = pairs.embed(encoder, precision, show_progress)
+    if len(embeddings) < 2:
+        raise DataError(f"{pairs.label}: uniformity needs two different sentences; there is one")
+    position = pairs.position(embeddings)
+    cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
+    every = len(embeddings) * (len(embeddings) - 1) // 2
+    figures = [
+        Figure(pairs.condition, "alignment", "all", position.alignment, int(pairs.positive.sum())),
+        Figure("", "uniformity", "all", position.uniformity, every),
+        Figure("", "mean_cosine", "all", mean_cosine(embeddings), every),
+        Figure("", "partition_ratio", "all", partition_ratio(embeddings), every),
+        *_correlation(cosines, pairs.gold),
+    ]
+    described = Described(encoder, precision, seed, None, None)
+    return Geometry(
+        records=tuple(described.record(pairs.task, figure) for figure in figures),
+        pairs=pairs.label,
+        source=pairs.task.name.heading,
+        rated=len(pairs.gold),
+        sentences=len(embeddings),
+        spectrum=_short(spectrum(embeddings)),
+        groups=grouped(_short(cosines), pairs.gold),
+    )
+
+
+def grouped(cosines: Vector, gold: Vector) -> tuple[Group, ...]:
+    """Cosines ``(P,)`` by their ratings, in groups of equal width.
+
+    The groups of ratings from 0 to 5, which STS and SICK have, are 0-1 to 4-5; those of others
+    divide the range of the ratings. A rating on an edge is in the group above it.
+    """
+    low, high = float(gold.min()), float(gold.max())
+    if low >= 0 and 1 < high <= _LARGEST_RATING:
+        low, high = 0.0, _LARGEST_RATING
+    edges = np.linspace(low, high, GROUPS + 1)
+    number = np.clip(np.searchsorted(edges, gold, side="right") - 1, 0, GROUPS - 1)
+    return tuple(
+        Group(float(edges[k]), float(edges[k + 1]), cosines[number == k])
+        for k in range(GROUPS)
+        if (number == k).any()
+    )
+
+
+def _short(numbers: Vector) -> Vector:
+    return np.array([float(f"{number:.{_DIGITS}g}") for number in numbers])
+
+
+def _correlation(cosines: Vector, gold: Vector) -> list[Figure]:
+    """Spearman's; none of an encoder that puts all pairs at one cosine, as a collapsed one does."""
+    try:
+        return [Figure("", "spearman", "all", spearman(cosines, gold), len(gold))]
+    except DataError:
+        return []

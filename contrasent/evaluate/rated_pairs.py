@@ -1,0 +1,153 @@
+"""Sentence pairs that people rated, and those of them that count as positive.
+
+Shapes: P pairs, N distinct sentences, D embedding width.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluate.described import Embeddings, Encoder
+from contrasent.evaluate.read import Task, load
+from contrasent.evaluate.tasks import TaskName, task_names
+from contrasent.metrics import Vector
+
+_ASKED = re.compile(r"\s*(.+?)\s*(>=?)\s*(.*?)\s*")
+_EXAMPLE = "such as stsb>4, stsb-dev>4, or FILE.tsv>0.8"
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where an encoder stands in the plane of alignment and uniformity.
+
+    Attributes:
+        alignment: of the positive pairs, between 0 and 4; lower is closer.
+        uniformity: of the distinct sentences, between -8 and 0; lower is more even.
+    """
+
+    alignment: float
+    uniformity: float
+
+
+@dataclass(frozen=True, slots=True)
+class RatedPairs:
+    """The pairs of a task, read once to be measured as often as one likes.
+
+    Attributes:
+        label: what was asked for, such as ``stsb-dev>4``.
+        task: where the pairs come from.
+        condition: which ratings make a pair positive, such as ``>4``.
+        sentences: the N distinct sentences of all pairs.
+        first: ``(P,)``, places in ``sentences``.
+        second: ``(P,)``, those of the sentences they are paired with.
+        gold: ``(P,)``, the ratings.
+        positive: ``(P,)`` bool, whether the rating meets the condition.
+    """
+
+    label: str
+    task: Task
+    condition: str
+    sentences: list[str]
+    first: Places
+    second: Places
+    gold: Vector
+    positive: NDArray[np.bool_]
+
+    @classmethod
+    def read(cls, asked: str, data_dir: str | Path | None = None) -> RatedPairs:
+        """Read the pairs.
+
+        Args:
+            asked: a task or a user's file, ``>`` or ``>=``, and a rating. A task named without a
+                split is all its splits together: ``stsb>4`` is train, dev and test.
+            data_dir: as :func:`contrasent.evaluate.read.load` takes it.
+
+        Raises:
+            ConfigError: ``asked`` cannot be read, or names no task or several.
+            DataError: the data is missing or damaged, or no pair is rated so.
+        """
+        found = _ASKED.fullmatch(asked)
+        if found is None:
+            raise ConfigError(
+                f"pairs {asked!r} need the rating above which they are positive, {_EXAMPLE}"
+            )
+        name, sign, text = found.groups()
+        threshold = _number(text, asked)
+        task = load(_one_task(name), data_dir)
+        gold = np.concatenate([subset.gold for subset in task.subsets])
+        positive = gold >= threshold if sign == ">=" else gold > threshold
+        condition = f"{sign}{threshold:g}"
+        if not positive.any():
+            raise DataError(
+                f"{task.name.heading}: no pair is rated {condition}; its {len(gold)} ratings go "
+                f"from {gold.min():g} to {gold.max():g}, so ask for a lower one"
+            )
+        places: dict[str, int] = {}
+        first, second = (
+            np.array([places.setdefault(s, len(places)) for s in side], dtype=np.int64)
+            for side in (
+                [s for subset in task.subsets for s in subset.first],
+                [s for subset in task.subsets for s in subset.second],
+            )
+        )
+        return cls(
+            f"{name}{condition}", task, condition, list(places), first, second, gold, positive
+        )
+
+    def embed(self, encoder: Encoder, precision: str, show_progress: bool = False) -> Embeddings:
+        """Embeddings ``(N, D)`` of the distinct sentences.
+
+        Raises:
+            CheckpointError: one is zero or not finite, or their number is another.
+        """
+        found = encoder.encode(self.sentences, precision=precision, show_progress=show_progress)
+        if found.ndim != 2 or len(found) != len(self.sentences):
+            raise CheckpointError(
+                f"{encoder.name} gave a matrix {found.shape} for {len(self.sentences)} sentences"
+            )
+        usable = np.isfinite(found).all(axis=1) & found.any(axis=1)
+        if not usable.all():
+            raise CheckpointError(
+                f"{encoder.name} gives {int((~usable).sum())} of {len(usable)} sentences an "
+                "embedding of zeros or with NaN or infinite numbers, so its geometry cannot be "
+                f"measured; the first is {self.sentences[int(np.argmin(usable))]!r}"
+            )
+        return found
+
+    def position(self, embeddings: Embeddings) -> Position:
+        """Alignment and uniformity, of ``embeddings (N, D)`` divided by their lengths."""
+        import torch
+
+        from contrasent.functional import alignment, uniformity
+
+        with torch.no_grad():
+            rows = torch.from_numpy(np.ascontiguousarray(embeddings, dtype=np.float32))
+            chosen = [torch.from_numpy(side[self.positive]) for side in (self.first, self.second)]
+            close = alignment(rows[chosen[0]], rows[chosen[1]])
+            return Position(float(close), float(uniformity(rows)))
+
+
+def _number(text: str, asked: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value):
+        raise ConfigError(f"pairs {asked!r}: {text!r} is not a number; name a rating, {_EXAMPLE}")
+    return value
+
+
+def _one_task(name: str) -> TaskName:
+    """The task, with all splits where none is named and it has several."""
+    names = task_names([name], ("all", "test"))
+    if len({found.name for found in names}) > 1:
+        raise ConfigError(f"pairs {name!r} are those of several tasks; name one, {_EXAMPLE}")
+    return names[0]

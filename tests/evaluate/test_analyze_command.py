@@ -1,0 +1,125 @@
+"""``contrasent analyze`` through its command function, with the encoder of words."""
+
+import json
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from contrasent.cli.analyze import analyze
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.evaluate.geometry import measure
+from contrasent.evaluate.rated_pairs import RatedPairs
+from contrasent.evaluate.saved_geometry import read_geometry
+from contrasent.model.encoder import SentenceEncoder
+
+FIGURES = ["alignment-uniformity", "cosine-densities", "singular-values"]
+
+
+@pytest.fixture
+def command(encoder, senteval, monkeypatch):
+    """Run the command; returns what typer caught. ``zero`` and ``gone`` are bad models."""
+    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
+
+    def load(name, *, engine, **_):
+        if name == "gone":
+            raise CheckpointError("'gone' is no folder here")
+        kind = type(encoder)()
+        kind.name, kind.engine = name, engine
+        if name == "zero":
+            kind.embed = lambda _: np.zeros(6, np.float32)
+        return kind
+
+    monkeypatch.setattr(SentenceEncoder, "load", load)
+    app = typer.Typer()
+    app.command()(analyze)
+    return lambda *arguments: CliRunner().invoke(app, [str(it) for it in arguments])
+
+
+def test_the_table_says_what_was_measured_on_what(command, encoder, senteval):
+    result = command("org/model", "--pairs", "stsb>3")
+    assert result.exit_code == 0, result.output
+    table, _, said = result.stdout.partition("\n\n")
+    found = measure(encoder, RatedPairs.read("stsb>3", senteval))
+    values = [f"{found.value(name):.4f}" for name in ("alignment", "uniformity")]
+    row = table.split("\n")[2].split()
+    assert row[:3] == ["model", *values]
+    assert row[-1] == f"{100 * found.value('spearman'):.2f}"
+    positive = found.records[0].pairs
+    assert f"STS-B all (train, dev and test): alignment over the {positive} of 24 pairs" in said
+    assert f"over the {found.sentences} distinct sentences" in said
+    assert "model: pooler mean, fp32, encoder org/model." in said
+
+
+def test_figures_are_drawn_again_from_the_json_alone(command, tmp_path):
+    json_file, first, again = tmp_path / "g.jsonl", tmp_path / "first", tmp_path / "again"
+    options = ("--json", json_file, "--figures", first)
+    result = command("a/one", "b/two", "--pairs", "stsb-dev>2", *options)
+    assert result.exit_code == 0, result.output
+    assert [found.encoder for found in read_geometry(json_file)] == ["a/one", "b/two"]
+    names = sorted(f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png"))
+    assert sorted(path.name for path in first.iterdir()) == names
+    assert all(str(first / name) in result.stderr for name in names)
+    again_result = command("--from", json_file, "--figures", again)
+    assert again_result.stdout == result.stdout
+    for name in names:
+        assert (again / name).read_bytes() == (first / name).read_bytes()
+
+
+def test_json_on_standard_output_replaces_the_table(command):
+    result = command("m", "--pairs", "stsb-dev>2", "--json", "-")
+    (line,) = result.stdout.splitlines()
+    assert json.loads(line)["kind"] == "geometry"
+
+
+def test_the_others_are_kept_when_one_model_fails(command, tmp_path):
+    path = tmp_path / "g.jsonl"
+    result = command("gone", "m", "zero", "--pairs", "stsb-dev>2", "--json", path)
+    assert isinstance(result.exception, ContrasentError)
+    assert "gone: 'gone' is no folder here\nzero: zero gives 14 of 14" in str(result.exception)
+    assert [found.encoder for found in read_geometry(path)] == ["m"]
+    assert isinstance(command("gone").exception, CheckpointError)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "said"),
+    [
+        ((), ConfigError, "nothing to analyze: name a model, or saved files with --from"),
+        (("m", "--pairs", "stsb"), ConfigError, "need the rating above which"),
+        (("m", "--pairs", "stsb>9"), DataError, "no pair is rated >9"),
+        (("m", "--precision", "fp8"), ConfigError, "unknown precision 'fp8'"),
+        (("m", "--json", "."), ConfigError, "--json . is a folder"),
+        (("--from", "gone.jsonl"), DataError, "gone.jsonl does not exist"),
+    ],
+)
+def test_mistakes_are_explained(words, kind, said, command):
+    result = command(*words)
+    assert type(result.exception) is kind
+    assert said in str(result.exception)
+
+
+def test_nothing_is_replaced_without_being_told_to(command, tmp_path):
+    path, figures = tmp_path / "g.jsonl", tmp_path / "figures"
+    path.write_text("mine\n")
+    result = command("m", "--pairs", "stsb-dev>2", "--json", path)
+    assert str(result.exception) == f"{path} exists already; name another file or add --overwrite"
+    figures.mkdir()
+    (figures / "singular-values.png").write_text("mine\n")
+    result = command("m", "--pairs", "stsb-dev>2", "--figures", figures)
+    assert "singular-values.png exists already; name another folder" in str(result.exception)
+    assert path.read_text() == (figures / "singular-values.png").read_text() == "mine\n"
+    done = command("m", "--pairs", "stsb-dev>2", "--json", path, "--overwrite")
+    assert done.exit_code == 0
+    assert len(read_geometry(path)) == 1
+
+
+def test_scores_alone_are_no_figure(command, tmp_path):
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.parent.mkdir()
+    measured = {"alignment": 0.1, "uniformity": -1, "pairs": "stsb-dev>4"}
+    metrics.write_text(json.dumps({"step": 0, "geometry": measured}) + "\n")
+    result = command("--from", metrics.parent, "--figures", tmp_path / "figures")
+    assert result.stdout.startswith("run: 1 measurements on stsb-dev>4")
+    names = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert names == {"alignment-uniformity-training"}

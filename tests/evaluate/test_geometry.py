@@ -1,0 +1,209 @@
+"""Geometry of the encoder of words on made-up pairs: against loops, through JSON, and refused."""
+
+import json
+
+import numpy as np
+import oracles
+import pytest
+import torch
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluate.geometry import grouped, measure
+from contrasent.evaluate.rated_pairs import RatedPairs
+from contrasent.evaluate.read import MissingDataError
+from contrasent.evaluate.saved_geometry import geometry_lines, read_geometry, write_geometry
+from contrasent.evaluate.sts import prepare
+
+ROWS = [
+    ("red cat", "red dog", 4.5),
+    ("old house", "new house", 4.0),
+    ("red cat", "blue cat", 5.0),
+    ("never", "runs under", 0.0),
+    ("green dog", "old cat", 1.0),
+    ("new house", "red cat", 2.5),
+]
+
+
+@pytest.fixture
+def pairs_file(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{a}\t{b}\t{score}\n" for a, b, score in ROWS))
+    return path
+
+
+@pytest.fixture
+def geometry(encoder, pairs_file):
+    return measure(encoder, RatedPairs.read(f"{pairs_file}>3.9"))
+
+
+def vectors(encoder, sentences):
+    return torch.from_numpy(np.stack([encoder.embed(sentence) for sentence in sentences]))
+
+
+def test_alignment_is_of_the_pairs_rated_above(encoder, geometry):
+    close = [row for row in ROWS if row[2] > 3.9]
+    first, second = (vectors(encoder, side) for side in list(zip(*close, strict=True))[:2])
+    record = geometry.records[0]
+    assert (record.metric, record.subset, record.pairs) == ("alignment", ">3.9", 3)
+    assert record.value == pytest.approx(oracles.alignment(first, second).item(), rel=1e-5)
+
+
+def test_uniformity_is_of_the_distinct_sentences_of_all_pairs(encoder, geometry):
+    distinct = list(dict.fromkeys([row[k] for k in (0, 1) for row in ROWS]))
+    record = geometry.records[1]
+    assert geometry.sentences == len(distinct) == 9
+    assert (record.metric, record.pairs) == ("uniformity", 9 * 8 // 2)
+    assert record.value == pytest.approx(
+        oracles.uniformity(vectors(encoder, distinct)).item(), rel=1e-5
+    )
+
+
+def test_every_number_says_what_it_is_of(encoder, geometry, pairs_file):
+    assert [record.metric for record in geometry.records] == [
+        *("alignment", "uniformity", "mean_cosine", "partition_ratio", "spearman")
+    ]
+    for record in geometry.records:
+        assert (record.encoder, record.pooler) == ("some/words", "mean")
+        assert (record.task, record.split, record.precision) == (str(pairs_file), "test", "fp32")
+        assert record.versions["torch"] and len(record.data_sha256) == 64
+    assert geometry.pairs == f"{pairs_file}>3.9"
+    assert geometry.value("alignment") == geometry.records[0].value
+    assert geometry.value("nothing") is None
+    assert len(encoder.calls) == 1
+
+
+def test_spearman_is_that_of_evaluate(encoder, senteval):
+    found = measure(encoder, RatedPairs.read("stsb-dev>3", senteval))
+    scores = prepare(["stsb-dev"], senteval).score(encoder)
+    assert found.value("spearman") == pytest.approx(scores["stsb-dev"])
+
+
+def test_a_task_without_a_split_is_all_its_splits(senteval):
+    every = RatedPairs.read("stsb>3", senteval)
+    parts = [RatedPairs.read(f"stsb-{s}>3", senteval) for s in ("train", "dev", "test")]
+    assert every.task.name.split == "all"
+    assert list(every.gold) == [score for part in parts for score in part.gold]
+    assert every.positive.sum() == sum(part.positive.sum() for part in parts)
+    assert RatedPairs.read("sts12>3", senteval).task.name.split == "test"
+
+
+def test_a_rating_on_the_threshold_is_positive_with_an_equals_sign(pairs_file):
+    assert RatedPairs.read(f"{pairs_file}>4").positive.sum() == 2
+    assert RatedPairs.read(f"{pairs_file} >= 4 ").positive.sum() == 3
+
+
+def test_a_collapsed_encoder_has_no_correlation_and_no_spread(encoder, pairs_file):
+    encoder.embed = lambda _: np.ones(6, np.float32)
+    found = measure(encoder, RatedPairs.read(f"{pairs_file}>4"))
+    assert found.value("spearman") is None
+    assert found.value("alignment") == pytest.approx(0)
+    assert found.value("uniformity") == pytest.approx(0, abs=1e-6)
+    assert found.value("mean_cosine") == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("stsb-dev", "need the rating above which they are positive, such as stsb>4"),
+        ("stsb-dev>four", "'four' is not a number; name a rating"),
+        ("stsb-dev>", "'' is not a number"),
+        ("stsb-dev>nan", "'nan' is not a number"),
+        ("sts>4", "pairs 'sts' are those of several tasks; name one"),
+        ("stsbb>4", "Did you mean 'stsb'?"),
+    ],
+)
+def test_pairs_that_cannot_be_read_are_explained(asked, said, senteval):
+    with pytest.raises(ConfigError) as caught:
+        RatedPairs.read(asked, senteval)
+    assert said in str(caught.value)
+
+
+def test_no_pair_above_the_threshold(pairs_file):
+    with pytest.raises(DataError) as caught:
+        RatedPairs.read(f"{pairs_file}>5")
+    assert "no pair is rated >5; its 6 ratings go from 0 to 5" in str(caught.value)
+
+
+def test_missing_data_says_how_to_get_it(senteval):
+    (senteval / "STS/STSBenchmark/sts-dev.csv").unlink()
+    with pytest.raises(MissingDataError, match="contrasent data fetch"):
+        RatedPairs.read("stsb>4", senteval)
+
+
+@pytest.mark.parametrize("bad", [0, np.nan, np.inf])
+def test_an_embedding_without_a_direction_is_refused(bad, encoder, pairs_file):
+    good = encoder.embed
+    encoder.embed = lambda text: good(text) * (bad if text == "blue cat" else 1)
+    with (
+        np.errstate(invalid="ignore"),
+        pytest.raises(CheckpointError, match=r"gives 1 of 9 sentences an embedding of zeros.*blue"),
+    ):
+        measure(encoder, RatedPairs.read(f"{pairs_file}>4"))
+
+
+def test_one_sentence_has_no_uniformity(encoder, tmp_path):
+    path = tmp_path / "same.tsv"
+    path.write_text("cat\tcat\t1\ncat\tcat\t5\ncat\tcat\t4\n")
+    with pytest.raises(DataError, match="uniformity needs two different sentences; there is one"):
+        measure(encoder, RatedPairs.read(f"{path}>3"))
+
+
+def test_a_matrix_of_another_length_is_refused(encoder, pairs_file):
+    encoder.encode = lambda *_, **__: np.ones((2, 3))
+    with pytest.raises(CheckpointError, match=r"gave a matrix \(2, 3\) for 9 sentences"):
+        measure(encoder, RatedPairs.read(f"{pairs_file}>4"))
+
+
+def test_an_unknown_precision_is_refused(encoder, pairs_file):
+    with pytest.raises(ConfigError, match="unknown precision 'fp8'"):
+        measure(encoder, RatedPairs.read(f"{pairs_file}>4"), precision="fp8")
+
+
+def test_groups_are_those_of_the_paper():
+    gold = np.array([0, 0.9, 1, 2.5, 4, 5])
+    groups = grouped(np.arange(6.0), gold)
+    assert {group.label: list(group.cosines) for group in groups} == {
+        "0-1": [0, 1],
+        "1-2": [2],
+        "2-3": [3],
+        "4-5": [4, 5],
+    }
+
+
+def test_ratings_of_another_range_are_five_groups_of_it():
+    groups = grouped(np.zeros(11), np.arange(11.0) * 10)
+    assert [group.label for group in groups] == ["0-20", "20-40", "40-60", "60-80", "80-100"]
+    assert [len(group.cosines) for group in groups] == [2, 2, 2, 2, 3]
+
+
+def test_json_keeps_everything(geometry, tmp_path):
+    path = tmp_path / "geometry.jsonl"
+    write_geometry(path, [geometry, geometry])
+    first, second = read_geometry(path)
+    assert first.records == geometry.records == second.records
+    assert first.spectrum == pytest.approx(geometry.spectrum, rel=0, abs=0)
+    for read, was in zip(first.groups, geometry.groups, strict=True):
+        assert read.label == was.label
+        assert read.cosines == pytest.approx(was.cosines, rel=0, abs=0)
+    rest = ("pairs", "source", "rated", "sentences")
+    assert all(getattr(first, name) == getattr(geometry, name) for name in rest)
+    assert geometry_lines([first]) == geometry_lines([geometry])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kind": "other"}, "no JSON object of kind 'geometry'"),
+        ({"format": 9}, "its format is 9, and only 1 can be read"),
+        ({"records": []}, "it has no record"),
+        ({"records": [{"task": "stsb"}]}, "missing 10 required"),
+    ],
+)
+def test_another_line_is_named(change, said, geometry, tmp_path):
+    path = tmp_path / "geometry.jsonl"
+    line = geometry_lines([geometry])
+    path.write_text(line + json.dumps({**json.loads(line), **change}) + "\n")
+    with pytest.raises(DataError) as caught:
+        read_geometry(path)
+    assert str(caught.value).startswith(f"{path}:2: not a measured geometry: ")
+    assert said in str(caught.value)

@@ -1,0 +1,200 @@
+"""Figures from saved numbers: the same bytes twice, every number in its place, nothing mixed."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import gaussian_kde
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluate.geometry import Geometry, Group
+from contrasent.evaluate.rated_pairs import Position
+from contrasent.evaluate.saved_geometry import write_geometry
+from contrasent.evaluate.trajectory import Trajectory, read_trajectory
+from contrasent.records import Record, write_records
+from contrasent.report.figures.canvas import refuse_existing_pictures, write_pictures
+from contrasent.report.figures.densities import density
+from contrasent.report.geometry import PICTURES, pictures, run_lines
+from contrasent.report.labels import labelled, labelled_runs
+from contrasent.report.saved import read_saved, sts_colours
+
+NUMBERS = {
+    "alignment": 0.2,
+    "uniformity": -2.0,
+    "mean_cosine": 0.1,
+    "partition_ratio": 0.8,
+    "spearman": 0.7,
+}
+
+
+def record(metric="spearman", value=0.5, **changes):
+    known = {"task": "stsb", "split": "dev", "aggregation": "all", "pairs": 10}
+    known |= {"encoder": "org/model", "pooler": "cls", "precision": "fp32"}
+    known |= {"data_sha256": "0" * 64, "versions": {}}
+    return Record(metric=metric, value=value, **{**known, **changes})
+
+
+def geometry(encoder="org/model", pooler="cls", pairs="stsb-dev>4", **numbers):
+    draw = np.random.default_rng(len(encoder))
+    of = {"encoder": encoder, "pooler": pooler}
+    return Geometry(
+        records=tuple(record(name, value, **of) for name, value in (NUMBERS | numbers).items()),
+        pairs=pairs,
+        source="STS-B dev",
+        rated=100,
+        sentences=150,
+        spectrum=np.sort(draw.uniform(size=8))[::-1],
+        groups=tuple(Group(k, k + 1, draw.uniform(-0.2, 1, size=20)) for k in range(5)),
+    )
+
+
+def run(label="run", pairs="stsb-dev>4"):
+    positions = (Position(0.2, -1.5), Position(0.25, -2.0), Position(0.3, -2.4))
+    return Trajectory(label, pairs, (0, 10, 20), positions)
+
+
+def scores(encoder="org/model", tasks=("sts12", "sts13", "sts14", "sts15", "sts16")):
+    tasks = (*tasks, "stsb", "sickr")
+    of = {"encoder": encoder, "split": "test"}
+    return [record(task=task, value=0.1 * n, **of) for n, task in enumerate(tasks)]
+
+
+def test_density_is_scipys():
+    values, points = np.random.default_rng(0).normal(0.3, 0.2, size=3000), np.linspace(-1, 1, 50)
+    assert density(values, points) == pytest.approx(gaussian_kde(values)(points))
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_the_density_of_equal_values_is_a_narrow_peak(count):
+    points = np.linspace(-1, 1, 20001)
+    found = density(np.full(count, 0.5), points)
+    assert points[found.argmax()] == pytest.approx(0.5)
+    assert np.trapezoid(found, points) == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_every_figure_has_the_same_bytes_each_time_whatever_the_users_style():
+    import matplotlib
+
+    everything = [geometry(), geometry("other/one", alignment=0.3)], [run(), run("second")]
+    first = pictures(*everything)
+    with matplotlib.rc_context({"font.size": 30, "svg.hashsalt": None}):
+        again = pictures(*everything)
+    assert tuple(found.name for found in first) == PICTURES
+    assert first == again
+    for found in first:
+        assert found.png.startswith(b"\x89PNG") and b"<svg" in found.svg
+        assert b"<dc:date>" not in found.svg and b"http" not in found.png
+
+
+def test_figures_are_drawn_from_json_alone(tmp_path):
+    write_geometry(tmp_path / "a.jsonl", [geometry()])
+    read = read_saved([tmp_path / "a.jsonl"]).geometries
+    assert pictures(read, ()) == pictures([geometry()], ())
+
+
+def test_a_narrow_or_empty_group_and_a_missing_correlation_are_drawn():
+    found = geometry()
+    peak = Group(4, 5, np.ones(3))
+    numbers = [it for it in found.records if it.metric != "spearman"]
+    changed = dataclasses.replace(found, groups=(*found.groups[:2], peak), records=tuple(numbers))
+    assert len(pictures([changed], (), published=False)) == 3
+
+
+def test_a_run_of_one_measurement_is_drawn():
+    alone = Trajectory("run", "stsb-dev>4", (0,), (Position(0.2, -1.5),))
+    assert [found.name for found in pictures((), [alone])] == [PICTURES[-1]]
+
+
+def test_other_pairs_do_not_share_a_figure():
+    with pytest.raises(DataError, match="stsb-dev>4 and stsb>4 are different pairs"):
+        pictures([geometry(), geometry("b", pairs="stsb>4")], ())
+    with pytest.raises(DataError, match="stsb-dev>4 and stsb>4 are different pairs"):
+        pictures((), [run(), run(pairs="stsb>4")])
+
+
+def test_files_are_whole_and_never_replaced_by_chance(tmp_path):
+    folder = tmp_path / "new" / "figures"
+    refuse_existing_pictures(folder, PICTURES)
+    drawn = pictures((), [run()])
+    written = write_pictures(folder, drawn)
+    assert [path.name for path in written] == [f"{PICTURES[-1]}.svg", f"{PICTURES[-1]}.png"]
+    assert [path.read_bytes() for path in written] == [drawn[0].svg, drawn[0].png]
+    assert sorted(folder.iterdir()) == sorted(written)
+    with pytest.raises(ConfigError) as caught:
+        refuse_existing_pictures(folder, PICTURES)
+    said = f"{written[0]} exists already; name another folder or add --overwrite"
+    assert str(caught.value) == said
+    with pytest.raises(ConfigError, match="is a file; name a folder for the figures"):
+        refuse_existing_pictures(written[0], PICTURES)
+
+
+def test_the_colour_is_the_average_where_every_encoder_has_it():
+    rows = labelled([geometry(), geometry("other/one", spearman=0.6)])
+    known = [*scores(), *scores("other/one")]
+    found = sts_colours(rows, known)
+    assert found.title == "STS Avg., Spearman x 100"
+    assert found.values == pytest.approx({"model": 0.3, "one": 0.3})
+
+
+@pytest.mark.parametrize("records", [[], scores(), [*scores(), *scores("other/one", ["sts12"])]])
+def test_else_it_is_the_correlation_on_the_pairs_for_all(records):
+    rows = labelled([geometry(), geometry("other/one", spearman=0.6)])
+    found = sts_colours(rows, records)
+    assert found.title == "STS-B dev, Spearman x 100"
+    assert found.values == {"model": 0.7, "one": 0.6}
+
+
+def test_labels_say_what_tells_encoders_apart():
+    found = [geometry("a/x"), geometry("b/y"), geometry("b/y", "mean"), geometry("c/x")]
+    assert list(labelled(found)) == ["a/x (cls, fp32)", "y (cls)", "y (mean)", "c/x (cls, fp32)"]
+    assert list(labelled([found[0], found[0]])) == ["a/x (cls, fp32) #1", "a/x (cls, fp32) #2"]
+    assert list(labelled_runs([run(), run(), run("b")])) == ["run #1", "run #2", "b"]
+
+
+def test_files_are_known_by_their_content(tmp_path):
+    write_geometry(tmp_path / "g", [geometry()])
+    write_records(tmp_path / "r", [record()])
+    folder = tmp_path / "unsup"
+    folder.mkdir()
+    lines = [{"step": 0, "loss": 1.0}]
+    for step, place in zip((0, 10), ((0.2, -1.5), (0.3, -2.0)), strict=True):
+        measured = {"alignment": place[0], "uniformity": place[1], "pairs": "stsb-dev>4"}
+        lines.append({"step": step, "geometry": measured})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text)
+    found = read_saved([tmp_path / "g", tmp_path / "r", folder, folder / "metrics.jsonl"])
+    assert len(found.geometries) == 1 and found.records == (record(),)
+    positions = (Position(0.2, -1.5), Position(0.3, -2.0))
+    assert found.runs == (Trajectory("unsup", "stsb-dev>4", (0, 10), positions),) * 2
+    assert run_lines(found.runs[:1]) == [
+        "unsup: 2 measurements on stsb-dev>4, steps 0 to 10: alignment 0.2000 to 0.3000, "
+        "uniformity -1.5000 to -2.0000."
+    ]
+
+
+def test_files_that_hold_nothing_are_named(tmp_path):
+    with pytest.raises(DataError, match="gone does not exist; name a file that was saved"):
+        read_saved([tmp_path / "gone"])
+    (tmp_path / "text").write_text("hello\n")
+    with pytest.raises(DataError, match="text holds no measured geometry, no scores"):
+        read_saved([tmp_path / "text"])
+    with pytest.raises(DataError, match=r"is no training run: it has no metrics\.jsonl"):
+        read_saved([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"step": 0, "loss": 1}', "has no geometry: train with --evaluation.geometry_every 10"),
+        ("no json", ":1: not a line of a run"),
+        ('{"geometry": {}}', ":1: not a line of a run: 'step'"),
+        ('{"step": 0, "geometry": {"pairs": "p"}}', "a geometry in it cannot be read: 'alignment'"),
+    ],
+)
+def test_a_run_without_geometry_says_how_to_have_it(line, said, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError) as caught:
+        read_trajectory(tmp_path)
+    assert said in str(caught.value)

@@ -1,0 +1,123 @@
+"""A run that measures its geometry is the run it would have been without."""
+
+import json
+
+import pytest
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluate.geometry import measure
+from contrasent.evaluate.rated_pairs import RatedPairs
+from contrasent.evaluate.trajectory import read_trajectory
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.train import run as run_module
+from contrasent.train.run import train
+
+FILES = ("last/model.safetensors", "best/model.safetensors")
+
+
+@pytest.fixture
+def followed(recipe, pairs_file):
+    """A recipe that measures every third of 10 steps."""
+
+    def make(**overrides):
+        measured = {
+            "evaluation__geometry_every": 3,
+            "evaluation__geometry_pairs": f"{pairs_file}>4",
+        }
+        return recipe(train__epochs=2, **{**measured, **overrides})
+
+    return make
+
+
+def lines(folder):
+    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+    return [
+        {key: value for key, value in json.loads(line).items() if key != "sentences_per_second"}
+        for line in text.splitlines()
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes", [{}, {"train__gradcache_chunk": 5}, {"encoder__encoders": "twin"}], ids=str
+)
+def test_the_bits_are_the_same_with_and_without(changes, followed, tmp_path):
+    train(followed(**changes), tmp_path / "with")
+    train(followed(evaluation__geometry_every=None, **changes), tmp_path / "without")
+    for name in FILES:
+        assert (tmp_path / "with" / name).read_bytes() == (tmp_path / "without" / name).read_bytes()
+    rest = [line for line in lines(tmp_path / "with") if "geometry" not in line]
+    assert rest == lines(tmp_path / "without")
+
+
+def test_start_every_step_asked_for_and_end_are_measured(followed, pairs_file, tmp_path):
+    settings = followed()
+    result = train(settings, tmp_path / "run")
+    found = read_trajectory(tmp_path / "run")
+    assert found.steps == (0, 3, 6, 9, 10)
+    pairs = RatedPairs.read(f"{pairs_file}>4")
+    for encoder, position in (
+        (
+            SentenceEncoder.load(settings.encoder.name, pooler="cls", head="none"),
+            found.positions[0],
+        ),
+        (SentenceEncoder.load(result.last), found.positions[-1]),
+    ):
+        measured = measure(encoder, pairs)
+        assert measured.value("alignment") == pytest.approx(position.alignment, rel=1e-4)
+        assert measured.value("uniformity") == pytest.approx(position.uniformity, rel=1e-4)
+    line = next(line for line in lines(tmp_path / "run") if "geometry" in line)
+    assert line["geometry"]["pairs"] == found.pairs == f"{pairs_file}>4"
+    assert line["geometry"]["sentences"] == len(pairs.sentences)
+    assert line["geometry"]["positive_pairs"] == int(pairs.positive.sum())
+    assert line["geometry"]["precision"] == "fp32"
+
+
+class CutError(BaseException):
+    """Ends a run the way a killed process ends."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut_at", [0, 3, 9])
+def test_a_resumed_run_has_every_measurement_once(cut_at, followed, tmp_path, monkeypatch):
+    settings = followed()
+    train(settings, tmp_path / "whole")
+    measure_geometry = run_module.GeometryLog.measure
+
+    def cut(self, step, *rest):
+        measure_geometry(self, step, *rest)
+        if step == cut_at:
+            raise CutError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_module.GeometryLog, "measure", cut)
+        with pytest.raises(CutError):
+            train(settings, tmp_path / "cut")
+    train(settings, tmp_path / "cut", resume=True)
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        ({"evaluation__geometry_every": 0}, ConfigError, "greater than 0"),
+        ({"evaluation__geometry_pairs": "stsb"}, ConfigError, "need the rating above which"),
+        (
+            {"evaluation__geometry_pairs": "gone.tsv>4"},
+            DataError,
+            "Or train without: --evaluation.geometry_every null",
+        ),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(changes, kind, said, followed, tmp_path):
+    with pytest.raises(kind) as caught:
+        train(followed(**changes), tmp_path / "run")
+    assert said in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_pairs_of_one_sentence_are_refused(followed, tmp_path):
+    path = tmp_path / "same.tsv"
+    path.write_text("cat\tcat\t1\ncat\tcat\t5\ncat\tcat\t4\n")
+    with pytest.raises(DataError, match="uniformity needs two different sentences"):
+        train(followed(evaluation__geometry_pairs=f"{path}>3"), tmp_path / "run")
