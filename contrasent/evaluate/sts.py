@@ -154,9 +154,11 @@ class StsTasks:
                 else:
                     found = self._cosines(task, embeddings)
                 records += described.records(task, found, "senteval" if by_regressor else None)
-            except (CheckpointError, DataError) as error:
+            except CheckpointError as error:
+                problems.append(Problem(task.name.label, f"{task.name.heading}: {error}"))
+                damaged += 1
+            except DataError as error:
                 problems.append(Problem(task.name.label, str(error)))
-                damaged += isinstance(error, CheckpointError)
             else:
                 similarities[task.name.label] = found
         if damaged == len(self.tasks):
