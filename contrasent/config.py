@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
@@ -127,8 +129,20 @@ def fields_of(cls: Any) -> dict[str, Any]:
 
 
 def explanations(cls: Any) -> dict[str, str]:
-    """The docstring of each setting, by its name."""
-    return {name: field.description or "" for name, field in cls.__pydantic_fields__.items()}
+    """The docstring of each setting, by its name, and its choices if that does not name them."""
+    return {
+        name: _with_choices(field.description or "", field.annotation)
+        for name, field in cls.__pydantic_fields__.items()
+    }
+
+
+def _with_choices(text: str, kind: Any) -> str:
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    choices = [choice for k in kinds if get_origin(k) is Literal for choice in get_args(k)]
+    if all(re.search(rf"\b{choice}\b", text) for choice in choices):
+        return text
+    null = ["null"] if NoneType in kinds else []
+    return f"{text} One of: {', '.join([*choices, *null])}."
 
 
 def _set(content: dict[str, Any], dotted: str, value: Any) -> None:

@@ -151,6 +151,15 @@ def test_a_description_explains_every_setting_above_it():
             assert before.lstrip().startswith("# "), line
 
 
+def test_a_description_names_every_choice():
+    lines = " ".join(line.strip(" #") for line in describe(load_recipe("diffcse")).splitlines())
+    assert "What an edit does (Table 4). One of: replace, insert, delete, all. edit_op" in lines
+    assert "One of: mlp, none, null. head: none" in lines
+    assert "mask_rate: 0.3" in lines and "(Table 7). mask_rate" in lines
+    # Those whose explanation names them are not named twice.
+    assert "next_3_sentences (one of three). name: dropout" in lines
+
+
 @pytest.mark.parametrize(
     "kind",
     [EncoderSettings, DataSettings, ViewSettings, TrainSettings, EvaluationSettings, Recipe],

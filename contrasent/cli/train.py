@@ -27,8 +27,8 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="A packaged recipe: unsup-simcse or sup-simcse, or one of the paper's such as "
-            "unsup-simcse-bert-base; or a YAML file.",
+            help="A packaged recipe: unsup-simcse, sup-simcse or diffcse, or one of the papers' "
+            "such as unsup-simcse-bert-base; or a YAML file.",
             show_default=False,
         ),
     ],
