@@ -117,6 +117,19 @@ def test_generators_that_cannot_be_are_refused(tmp_path, tiny_bert, text_file, m
     assert not (tmp_path / "run").exists()
 
 
+def test_sentences_longer_than_the_generator_has_positions_for_are_refused(
+    tmp_path, text_file, masked_lm
+):
+    short = save_tiny_masked_lm(tmp_path / "short", limit=16)
+    words = ("--view.generator", short, "--data.max_tokens", "17")
+    said = refused(*command(masked_lm, text_file, tmp_path / "run", *words))
+    assert said == (
+        "data.max_tokens is 17, but the generator of view mlm takes at most 16 tokens; lower it, "
+        "or name another view.generator"
+    )
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_tokenizer_without_a_mask_token_is_refused(tmp_path, text_file):
     folder = save_tiny_masked_lm(tmp_path / "it")
     path = folder / "tokenizer.json"
