@@ -185,7 +185,8 @@ def test_an_embedding_without_direction_costs_its_tasks_only(encoder, senteval):
     assert [r for r in whole.records if r.task != "stsb"] == list(scores.records)
     (problem,) = scores.problems
     assert problem.task == "stsb"
-    assert problem.message.startswith("STS-B: some/words gives 1 of ") and repr(bad) in problem.message
+    assert problem.message.startswith("STS-B: some/words gives 1 of ")
+    assert repr(bad) in problem.message
 
 
 def test_a_matrix_of_the_wrong_length_is_an_error(encoder, senteval):
