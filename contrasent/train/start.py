@@ -160,10 +160,11 @@ def _refuse_longer_sentences(
     recipe: Recipe, encoder: SentenceEncoder, objective: Objective, filled: FilledView | None
 ) -> None:
     """Stop where a sentence may get more tokens than a model has positions for."""
-    longest, limit = recipe.data.max_tokens, encoder.max_tokens
-    if longest > limit:
+    longest = recipe.data.max_tokens
+    if longest > encoder.max_tokens:
         raise ConfigError(
-            f"data.max_tokens is {longest}, but {recipe.encoder.name} takes at most {limit} tokens"
+            f"data.max_tokens is {longest}, but {recipe.encoder.name} takes at most "
+            f"{encoder.max_tokens} tokens"
         )
     generators = {
         (f"objective {recipe.objective['name']}", "objective.generator"): objective.max_tokens,
