@@ -13,7 +13,7 @@ from contrasent.evaluate.rated_pairs import Position
 from contrasent.evaluate.saved_geometry import write_geometry
 from contrasent.evaluate.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, write_records
-from contrasent.report.figures.canvas import refuse_existing_pictures, write_pictures
+from contrasent.report.figures.canvas import look, refuse_existing_pictures, write_pictures
 from contrasent.report.figures.densities import density
 from contrasent.report.geometry import PICTURES, pictures, run_lines
 from contrasent.report.labels import labelled, labelled_runs
@@ -100,6 +100,10 @@ def test_a_narrow_or_empty_group_and_a_missing_correlation_are_drawn():
     numbers = [it for it in found.records if it.metric != "spearman"]
     changed = dataclasses.replace(found, groups=(*found.groups[:2], peak), records=tuple(numbers))
     assert len(pictures([changed], (), published=False)) == 3
+
+
+def test_no_two_of_many_curves_look_alike():
+    assert len({look(number) for number in range(28)}) == 28
 
 
 def test_a_run_of_one_measurement_is_drawn():

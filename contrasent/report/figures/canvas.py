@@ -20,7 +20,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito's, told apart with every kind of colour vision; without yellow, pale on white."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+LINES = ("-", "--", ":", "-.")
 
 GREY = "#6e6e6e"
 
@@ -44,6 +44,13 @@ _STYLE = {
 }
 _DPI = 200
 _NO_METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+
+
+def look(number: int) -> tuple[str, str, str]:
+    """Colour, marker and line of the curve of this number; the first 28 are all different."""
+    again = number // len(COLOURS)
+    marker = MARKERS[(number + again) % len(MARKERS)]
+    return COLOURS[number % len(COLOURS)], marker, LINES[again % len(LINES)]
 
 
 @dataclass(frozen=True, slots=True)

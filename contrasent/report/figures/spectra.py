@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from contrasent.evaluate.geometry import Geometry
-from contrasent.report.figures.canvas import COLOURS, LINES, Picture, picture
+from contrasent.report.figures.canvas import Picture, look, picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,11 +22,12 @@ def spectra(rows: Mapping[str, Geometry]) -> Picture:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for number, (label, found) in enumerate(rows.items()):
+            colour, _, line = look(number)
             axes.plot(
                 np.arange(1, len(found.spectrum) + 1),
                 found.spectrum,
-                color=COLOURS[number % len(COLOURS)],
-                linestyle=LINES[number // len(COLOURS) % len(LINES)],
+                color=colour,
+                linestyle=line,
                 linewidth=1.6,
                 label=label,
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from contrasent.evaluate.trajectory import Trajectory
-from contrasent.report.figures.canvas import COLOURS, MARKERS, Picture, picture
+from contrasent.report.figures.canvas import Picture, look, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,10 +45,12 @@ def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
 
 
 def _line(axes: Axes, run: Trajectory, label: str, number: int) -> None:
-    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    colour, marker, line = look(number)
     x = np.array([position.uniformity for position in run.positions])
     y = np.array([position.alignment for position in run.positions])
-    axes.plot(x, y, color=colour, marker=marker, markersize=3, linewidth=1, label=label)
+    axes.plot(
+        x, y, color=colour, marker=marker, linestyle=line, markersize=3, linewidth=1, label=label
+    )
     axes.plot(x[0], y[0], marker="o", markersize=9, markerfacecolor="none", color=colour)
     axes.plot(x[-1], y[-1], marker=marker, markersize=7, color=colour)
     axes.annotate(
@@ -76,7 +78,7 @@ def _arrows(axes: Axes, run: Trajectory, number: int) -> None:
             xytext=points[step],
             arrowprops={
                 "arrowstyle": "-|>",
-                "color": COLOURS[number % len(COLOURS)],
+                "color": look(number)[0],
                 "shrinkA": 0,
                 "shrinkB": 0,
             },
