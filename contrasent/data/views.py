@@ -184,7 +184,7 @@ def _refuse_single_words(texts: TextStore, source: str, name: str) -> None:
 def _described(settings: ViewSettings, views: int, there: int) -> str:
     """What an example is, in words; the data has ``there`` sentences for its views."""
     if views == 1:
-        return "one sentence" + (f"; {there - 1} more in the data not used" if there > 1 else "")
+        return "one sentence"
     if there > 1:
         hard = views - 2
         named = "anchor, positive" + (f", {hard} hard negative{'s' * (hard > 1)}" if hard else "")

@@ -29,7 +29,7 @@ class Config:
 
 
 class Mlm(Objective):
-    """Predict the hidden tokens of each sentence; the first column of the data is read."""
+    """Predict the hidden tokens of each sentence; data with several per example is refused."""
 
     views = 1
     layers = (-1,)

@@ -60,7 +60,7 @@ def refuse_other_ways(recipe: Recipe, objective: Objective, data_views: int) -> 
     """Stop before work starts where the views cannot be embedded as the recipe says.
 
     Args:
-        recipe: ``view.fixed_dropout`` and ``encoder.encoders`` are looked at.
+        recipe: ``view`` and ``encoder.encoders`` are looked at.
         objective: built for the run.
         data_views: sentences per example of the data.
 
@@ -74,6 +74,11 @@ def refuse_other_ways(recipe: Recipe, objective: Objective, data_views: int) -> 
         raise ConfigError(
             "encoder.encoders is twin, but the objective takes one view of each example, so that "
             "there is nothing for a second encoder; choose encoder.encoders shared"
+        )
+    if recipe.view.name != "dropout" and objective.views < 2:
+        raise ConfigError(
+            f"view.name is {recipe.view.name}, but the objective takes one view of each example, "
+            "so that there is no positive; choose view.name dropout"
         )
     if twin and objective.layers:
         raise ConfigError(

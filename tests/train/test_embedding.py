@@ -191,6 +191,7 @@ REFUSED = [
     ({**FIXED, "view.name": "crop"}, Reading, 1, "the view crop makes another sentence; leave it"),
     ({**FIXED, **TWINS}, Reading, 1, "encoder.encoders is twin, which embeds them apart; choose"),
     (TWINS, Reading, 1, "objective also reads token states, .* choose encoder.encoders shared"),
+    ({"view.name": "crop"}, Single, 1, "view.name is crop, .* one view of each example, so that "),
     (TWINS, Single, 1, "one view of each example, .* choose encoder.encoders shared"),
 ]
 
