@@ -79,8 +79,16 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
         typer.echo(describe(recipe), nl=False)
         return
 
+    from contrasent.errors import ConfigError
     from contrasent.train.folder import RunFolder
+    from contrasent.train.start import complete
 
+    recipe = complete(recipe)
+    if recipe.objective["name"] != "mlm":
+        raise ConfigError(
+            f"objective.name is {recipe.objective['name']}, but pretrain trains with mlm alone; "
+            "for other objectives take contrasent train"
+        )
     folder = RunFolder(output or Path("runs") / _RECIPE)
     folder.check_place(resume=resume, overwrite=overwrite)
     text, before = _measured(recipe, held_out) if held_out else (None, None)
@@ -108,7 +116,7 @@ def _measured(recipe: Recipe, file: Path) -> tuple[HeldOutText, HeldOut | None]:
         file,
         Tokenizer.load(resolve(name)),
         recipe.data.max_tokens,
-        float(recipe.objective.get("mask_rate", 0.15)),
+        recipe.objective["mask_rate"],
         recipe.train.seed,
     )
     try:

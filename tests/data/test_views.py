@@ -117,6 +117,18 @@ def test_an_edited_view_is_the_tokens_of_the_edited_text(settings, sides, count,
         assert (max(results.values()) > 1) == (view > 0 or sides == "both")
 
 
+@pytest.mark.parametrize("settings", [*EDITS, NEXT[1]], ids=str)
+def test_each_view_has_a_draw_of_its_own(settings, bert, opened):
+    sides = {} if settings in NEXT else {"sides": "both"}
+    texts = [*sentences_of(1, 30), "", *sentences_of(2, 30)]
+    source = source_of({**settings, **sides}, opened(texts, "t.txt"), bert, views=4)
+    found = rows(source.gather(np.arange(len(source)), Draws(5, 2)))
+    *_, one, two = np.array_split(np.arange(len(found)), 4)
+    assert [found[i] for i in one] != [found[i] for i in two]
+    if sides:
+        assert found[: len(source)] != [found[i] for i in one]
+
+
 @pytest.mark.parametrize("settings", [*EDITS, *NEXT], ids=str)
 def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(settings, bert, opened):
     texts = sentences_of(1, 30)

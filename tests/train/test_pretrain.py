@@ -207,6 +207,11 @@ def test_mistakes_are_refused_before_training(tmp_path, masked_lm, text_file):
     assert "is no folder here" in refused(*command("nowhere", text_file, place))
     said = refused(*command(masked_lm, text_file, place, "--encoder.encoders", "twin"))
     assert "the objective takes one view of each example" in said
+    held_out = ("--held-out", text_file)
+    said = refused(*command(masked_lm, text_file, place, *held_out, "--objective.mask_rate", "a"))
+    assert said.startswith("objective.mask_rate cannot be 'a'")
+    said = refused(*command(masked_lm, text_file, place, "--objective.name", "diffcse"))
+    assert said.startswith("objective.name is diffcse, but pretrain trains with mlm alone; ")
     assert not place.exists()
 
 
