@@ -271,3 +271,22 @@ def test_an_objective_of_tokens_says_what_it_needs(encoder):
     }
     assert needs == {"same": False, "next": True, "both": True}
     assert [build(encoder, views, rtd_weight=0).views for views in (1, 2, 4)] == [2, 2, 4]
+
+
+def test_precision_and_checkpointing_reach_generator_and_transformer(encoder, monkeypatch):
+    narrow, fill = [], Generator.fill
+
+    def noted(self, *args, **settings):
+        narrow.append(torch.is_autocast_enabled("cpu"))
+        return fill(self, *args, **settings)
+
+    monkeypatch.setattr(Generator, "fill", noted)
+    for precision in ("fp32", "bf16"):
+        encoder.backbone.checkpoint_layers = precision == "bf16"
+        objective = objectives.build(
+            "diffcse", {}, width=encoder.width, data_views=1, encoder=encoder, precision=precision
+        )
+        transformer = objective.difference.conditional.transformer
+        assert transformer.checkpoint_layers == encoder.backbone.checkpoint_layers
+        scored(encoder, objective, batch_of(encoder))
+    assert narrow == [False, True]
