@@ -5,6 +5,8 @@ Shapes: N rows, D embedding width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -132,6 +134,90 @@ def unit_rows(embeddings: ArrayLike) -> Matrix:
     return unit
 
 
+def relevant_ranks(
+    scores: ArrayLike, relevant: ArrayLike, grades: ArrayLike, left_out: int | None = None
+) -> tuple[Vector, Vector]:
+    """At which places, from 1, the relevant documents of one query stand in its ranking.
+
+    Equal scores count against an encoder: a document stands behind all that are less relevant and
+    have the same score. An encoder that gives every document the same score finds nothing.
+
+    Args:
+        scores: ``(N,)``, of all documents; the largest is at place 1.
+        relevant: ``(R,)``, different rows of the relevant documents.
+        grades: ``(R,)``, how relevant they are.
+        left_out: the row of a document that is not in the ranking, such as the query itself.
+
+    Returns:
+        ``(R,)`` places, the smallest first, and ``(R,)`` grades in that order.
+
+    Raises:
+        DataError: a score is NaN.
+    """
+    values, rows = np.asarray(scores, dtype=np.float64), np.asarray(relevant, dtype=np.int64)
+    if np.isnan(values).any():
+        raise DataError(f"score {int(np.argmax(np.isnan(values)))} is NaN, so there is no ranking")
+    of_rows, grade = values[rows], np.asarray(grades, dtype=np.float64)
+    order = np.lexsort((grade, -of_rows))
+    of_rows, grade = of_rows[order], grade[order]
+    others = np.ones(len(values), dtype=bool)
+    others[rows] = False
+    if left_out is not None:
+        others[left_out] = False
+    ascending = np.sort(values[others])
+    before = len(ascending) - np.searchsorted(ascending, of_rows, side="left")
+    places = (1 + before + np.arange(len(rows))).astype(np.float64)
+    return places, grade
+
+
+def recall_at_k(ranks: Sequence[ArrayLike], k: int) -> float:
+    """Share of a query's relevant documents that are among its first ``k``, mean over queries.
+
+    Args:
+        ranks: of each query, the places ``(R,)`` of its relevant documents, from 1.
+        k: how many documents are looked at.
+
+    Raises:
+        DataError: there is no query, or one has no relevant document.
+    """
+    return float(np.mean([(found <= k).mean() for found in _rankings(ranks)]))
+
+
+def mrr_at_k(ranks: Sequence[ArrayLike], k: int) -> float:
+    """One over the place of a query's first relevant document, 0 behind ``k``, mean over queries.
+
+    Arguments and errors as those of :func:`recall_at_k`.
+    """
+    first = [found.min() for found in _rankings(ranks)]
+    return float(np.mean([1 / place if place <= k else 0 for place in first]))
+
+
+def ndcg_at_k(ranks: Sequence[ArrayLike], grades: Sequence[ArrayLike], k: int) -> float:
+    r"""Normalised discounted cumulative gain of the first ``k`` documents, mean over queries.
+
+    .. math:: \sum_{r \le k} \frac{g_r}{\log_2 (r + 1)}
+
+    over that of the best ranking, with the grade itself as gain, as in trec_eval and BEIR (and not
+    :math:`2^g - 1`).
+
+    Args:
+        ranks: of each query, the places ``(R,)`` of its relevant documents, from 1.
+        grades: of each query, how relevant they are, ``(R,)``, above 0.
+        k: how many documents are looked at.
+
+    Raises:
+        DataError: there is no query, or one has no relevant document.
+    """
+    found = []
+    for places, of_query in zip(_rankings(ranks), grades, strict=True):
+        gains = np.asarray(of_query, dtype=np.float64)
+        best = np.sort(gains)[::-1][:k]
+        seen = places <= k
+        reached = (gains[seen] / np.log2(places[seen] + 1)).sum()
+        found.append(reached / (best / np.log2(np.arange(2, len(best) + 2))).sum())
+    return float(np.mean(found))
+
+
 METRICS = {"spearman": spearman, "pearson": pearson}
 """Correlations by the name that a record carries."""
 
@@ -152,3 +238,13 @@ def _columns(scores: ArrayLike, gold: ArrayLike) -> tuple[Vector, Vector]:
         if np.ptp(column) <= CONSTANT * np.abs(column).max():
             raise DataError(f"every {name} is {column[0]:g}, so there is no correlation")
     return a, b
+
+
+def _rankings(ranks: Sequence[ArrayLike]) -> list[Vector]:
+    found = [np.asarray(places, dtype=np.float64) for places in ranks]
+    if not found:
+        raise DataError("a retrieval metric needs at least one query")
+    bare = [number for number, places in enumerate(found) if not places.size]
+    if bare:
+        raise DataError(f"query {bare[0]} has no relevant document, so it cannot be scored")
+    return found

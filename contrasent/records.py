@@ -63,14 +63,14 @@ class Record:
     """A score that can stand in a table beside another paper's.
 
     Attributes:
-        task: what was measured, such as ``sts12``, ``stsb`` or ``sickr``.
+        task: what was measured, such as ``sts12``, ``stsb`` or ``stsb-retrieval``.
         subset: the part of the task, such as ``MSRpar``; empty for the whole task.
         split: ``train``, ``dev`` or ``test``.
-        metric: ``spearman`` or ``pearson``.
+        metric: such as ``spearman``, ``accuracy`` or ``recall@10``.
         aggregation: ``all`` (subsets concatenated), ``mean``, ``wmean`` (weighted by pairs), or
             ``subset`` for the score of one subset.
         value: in [-1, 1] for a correlation; never multiplied by 100.
-        pairs: how many scored sentence pairs the value rests on.
+        pairs: how many scored sentence pairs, or queries, the value rests on.
         encoder: the name or folder that was evaluated.
         pooler: how token states became the embedding.
         head: ``mlp`` or ``none``, the map after the pooler; None if the encoder does not say.

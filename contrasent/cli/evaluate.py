@@ -33,7 +33,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             help="Comma-separated: sts (all seven), sts12 to sts16, stsb, sickr, one with its "
             "split (stsb-dev, sickr-all), or a .tsv, .csv, .jsonl or .parquet file or a data set "
             "of the hub (org/name:config@split) of sentence, sentence, score; transfer (all "
-            "seven), mr, cr, subj, mpqa, sst2, trec, mrpc, one with its split (mr-dev)."
+            "seven), mr, cr, subj, mpqa, sst2, trec, mrpc, one with its split (mr-dev); "
+            "stsb-retrieval."
         ),
     ] = "sts",
     splits: Annotated[
@@ -128,7 +129,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         ),
     ] = None,
 ) -> None:
-    """Score encoders on similarity and transfer tasks, by the protocol of a paper."""
+    """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
     from contrasent.errors import ContrasentError, pick
     from contrasent.evaluate.described import PRECISIONS
     from contrasent.evaluate.protocols import protocol as named_protocol

@@ -60,6 +60,7 @@ def write(found: Found, json: str | None) -> None:
 
 
 def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Record]]) -> None:
+    from contrasent.report.retrieval import print_retrieval
     from contrasent.report.tables import Layout, print_sts
     from contrasent.report.transfer import print_transfer
 
@@ -72,6 +73,10 @@ def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Re
         console.print()
     if learned:
         print_transfer(console, rows, learned)
+    if suite.retrieved.tasks:
+        if names or learned:
+            console.print()
+        print_retrieval(console, rows, suite.retrieved)
 
 
 def _comparisons(found: Found) -> tuple[str, list[tuple[str, Comparison]]]:

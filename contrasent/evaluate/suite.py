@@ -1,15 +1,17 @@
-"""All that encoders are scored on: correlations of STS tasks, accuracies of transfer tasks."""
+"""All that encoders are scored on: correlations of STS tasks, transfer tasks, retrieval."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contrasent.errors import DataError
 from contrasent.evaluate.described import Encoder
 from contrasent.evaluate.protocols import SIMCSE, Protocol
 from contrasent.evaluate.read import how_to_get_data
+from contrasent.evaluate.retrieval import RetrievalTasks
+from contrasent.evaluate.retrieval_tasks import LoadedRetrieval, load_retrievals, retrieval_names
 from contrasent.evaluate.run import Loaded, load_available
 from contrasent.evaluate.statistics import Bootstrap
 from contrasent.evaluate.sts import Problem, Scores, StsTasks
@@ -28,6 +30,7 @@ class Suite:
         protocol: of the correlations.
         learning: of the classifiers.
         bootstrap: how intervals of correlations are computed; None for none.
+        retrieved: tasks scored by rankings.
     """
 
     loaded: Loaded
@@ -35,11 +38,12 @@ class Suite:
     protocol: Protocol
     learning: Learning
     bootstrap: Bootstrap | None = None
+    retrieved: LoadedRetrieval = field(default_factory=LoadedRetrieval)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Why tasks could not be read."""
-        return (*self.loaded.problems, *self.learned.problems)
+        return (*self.loaded.problems, *self.learned.problems, *self.retrieved.problems)
 
     def records(self, encoder: Encoder, precision: str, *, show_progress: bool = False) -> Scores:
         """Everything there is, correlations first; arguments and errors as those of the kinds."""
@@ -56,6 +60,9 @@ class Suite:
         if self.learned.tasks:
             tasks = TransferTasks(self.learned.tasks, self.learned.names, self.learning)
             parts.append(tasks.records(encoder, precision=precision, show_progress=show_progress))
+        if self.retrieved.tasks:
+            ranked = RetrievalTasks(self.retrieved.tasks)
+            parts.append(ranked.records(encoder, precision=precision, show_progress=show_progress))
         return Scores(
             tuple(record for part in parts for record in part.records),
             tuple(problem for part in parts for problem in part.problems),
@@ -76,7 +83,8 @@ def load_suite(
     """Read those tasks whose data is there and in order; the others are problems.
 
     Args:
-        tasks: as :func:`contrasent.evaluate.transfer_tasks.transfer_names` and
+        tasks: as :func:`contrasent.evaluate.retrieval_tasks.retrieval_names`,
+            :func:`contrasent.evaluate.transfer_tasks.transfer_names` and
             :func:`contrasent.evaluate.tasks.task_names` take them.
         data_dir: as :func:`contrasent.evaluate.run.evaluate` takes it.
         splits: splits of the tasks named without one.
@@ -90,23 +98,26 @@ def load_suite(
         DataError: the folder that was named is not there, or no task could be read; the message
             then says why for each.
     """
-    names, others = transfer_names(tasks, splits)
+    ranked, others = retrieval_names(tasks, splits)
+    retrieved = load_retrievals(ranked, data_dir)
+    names, others = transfer_names(others, splits)
     learned = load_transfers(names, data_dir)
+    kept = bool(retrieved.tasks or learned.tasks)
+    problems = (*retrieved.problems, *learned.problems)
     loaded = Loaded((), (), ())
-    if others or not names:
+    if others or not (names or ranked):
         try:
             loaded = load_available(
                 others, data_dir, splits, protocol=protocol, columns=columns, keep_going=True
             )
         except DataError as error:
-            if not learned.tasks:
-                raise DataError("\n".join([str(error), *_reasons(learned.problems)])) from error
+            if not kept:
+                raise DataError("\n".join([str(error), *_reasons(problems)])) from error
             loaded = Loaded((), (), (Problem(", ".join(others), str(error)),))
-    if not loaded.tasks and not learned.tasks:
-        remedy = [how_to_get_data()] if any(p.missing for p in learned.problems) else []
-        said = ["no task has data to score:", *_reasons(learned.problems), *remedy]
-        raise DataError("\n".join(said))
-    return Suite(loaded, learned, protocol, learning or Learning(), bootstrap)
+    if not loaded.tasks and not kept:
+        remedy = [how_to_get_data()] if any(problem.missing for problem in problems) else []
+        raise DataError("\n".join(["no task has data to score:", *_reasons(problems), *remedy]))
+    return Suite(loaded, learned, protocol, learning or Learning(), bootstrap, retrieved)
 
 
 def _reasons(problems: Sequence[Problem]) -> list[str]:

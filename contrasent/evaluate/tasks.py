@@ -26,13 +26,25 @@ STS = (*SUBSETS, "stsb", "sickr")
 TRANSFER = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
 """The transfer tasks, in the order of the papers' tables."""
 
+STSB_RETRIEVAL = "stsb-retrieval"
+"""DiffCSE's retrieval task, made of STS-B."""
+
 ALL_SPLITS = ("train", "dev", "test")
 
 SPLITS = ("all", *ALL_SPLITS)
 """``all`` is the pairs of the three together."""
 
-_HEADINGS = {"stsb": "STS-B", "sickr": "SICK-R", "sst2": "SST-2"}
-_LONG_NAMES = {"stsbenchmark": "stsb", "sickrelatedness": "sickr"}
+_HEADINGS = {
+    "stsb": "STS-B",
+    "sickr": "SICK-R",
+    "sst2": "SST-2",
+    STSB_RETRIEVAL: "STS-B retrieval",
+}
+_LONG_NAMES = {
+    "stsbenchmark": "stsb",
+    "sickrelatedness": "sickr",
+    "stsbretrieval": STSB_RETRIEVAL,
+}
 _FILE = re.compile(r"\.((tsv|csv|jsonl)(\.gz)?|parquet)$", re.IGNORECASE)
 _SPLIT = re.compile(rf"(.+)-({'|'.join(SPLITS)})")
 
@@ -42,7 +54,8 @@ class TaskName:
     """One task and one split of it.
 
     Attributes:
-        name: one of :data:`STS` or :data:`TRANSFER`, the path of a user's file, or a data set's id.
+        name: one of :data:`STS` or :data:`TRANSFER`, :data:`STSB_RETRIEVAL`, the path of a user's
+            file or folder, or a data set's id.
         split: one of :data:`SPLITS`; a user's file is ``test``.
     """
 
@@ -57,7 +70,7 @@ class TaskName:
     @property
     def heading(self) -> str:
         """How a table names it: ``STS-B``, ``STS-B dev`` or the name of a file."""
-        known = self.name in (*STS, *TRANSFER)
+        known = self.name in (*STS, *TRANSFER, STSB_RETRIEVAL)
         name = _HEADINGS.get(self.name, self.name.upper()) if known else Path(self.name).name
         return name if self.split == "test" else f"{name} {self.split}"
 
@@ -110,11 +123,17 @@ def _resolve(text: str, splits: Sequence[str]) -> list[TaskName]:
         name, wanted = suffixed[1], (suffixed[2],)
     name = re.sub(r"[-_ ]", "", name)
     kind = "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
-    name = pick(kind, _LONG_NAMES.get(name, name), ("sts", *STS, "transfer", *TRANSFER))
+    known = ("sts", *STS, "transfer", *TRANSFER, STSB_RETRIEVAL)
+    name = pick(kind, _LONG_NAMES.get(name, name), known)
     if name in ("transfer", *TRANSFER):
         raise ConfigError(
             f"{text!r} is a transfer task, which has no correlation; 'contrasent evaluate' and "
             "evaluate_transfer score it"
+        )
+    if name == STSB_RETRIEVAL:
+        raise ConfigError(
+            f"{text!r} is a retrieval task, which has no correlation; 'contrasent evaluate' and "
+            "evaluate_retrieval score it"
         )
     members = STS if name == "sts" else (name,)
     found = [TaskName(m, s) for s in wanted for m in members if s == "test" or m not in SUBSETS]

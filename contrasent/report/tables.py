@@ -13,6 +13,7 @@ from rich.text import Text
 
 from contrasent.evaluate.protocols import Protocol
 from contrasent.evaluate.tasks import SPLITS, STS, TaskName, averaged
+from contrasent.metrics import METRICS
 from contrasent.records import Interval, Record
 from contrasent.report.intervals import (
     CORRELATION,
@@ -160,7 +161,7 @@ def _filled(layout: Layout | None, rows: Mapping[str, Sequence[Record]]) -> Layo
     layout = layout or Layout()
     if layout.tasks:
         return layout
-    every = (r for records in rows.values() for r in records if r.classifier is None)
+    every = (r for records in rows.values() for r in records if r.metric in METRICS)
     found = {TaskName(r.task, r.split) for r in every}
 
     def order(name: TaskName) -> tuple[int, int, str]:

@@ -1,0 +1,75 @@
+"""Records of retrieval tasks as a table, with what was searched beneath it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from contrasent.evaluate.retrieval_tasks import LoadedRetrieval
+from contrasent.evaluate.tasks import TaskName
+from contrasent.records import Record
+from contrasent.report.tables import ABSENT, described, grid_table, print_grid
+
+Column = tuple[TaskName, str]
+"""Task and metric."""
+
+_SHOWN = {"ndcg": "nDCG", "mrr": "MRR"}
+
+
+def retrieval_table(
+    rows: Mapping[str, Sequence[Record]], loaded: LoadedRetrieval, *, upright: bool = False
+) -> Table:
+    """Metrics x 100, two decimals, one row per label.
+
+    Args:
+        rows: records of an encoder by the label of its row.
+        loaded: tasks; what is without a record is shown as absent.
+        upright: metrics as rows and encoders as columns, for narrow terminals.
+    """
+    columns: list[Column] = [
+        (task.name, metric) for task in loaded.tasks for metric in task.metrics
+    ]
+    alone = len(loaded.tasks) == 1
+    headings = [
+        _heading(metric) if alone else f"{name.heading} {_heading(metric)}"
+        for name, metric in columns
+    ]
+    cells = [[label, *_cells(records, columns)] for label, records in rows.items()]
+    return grid_table([["", *headings], *cells], upright=upright)
+
+
+def retrieval_protocol(rows: Mapping[str, Sequence[Record]], loaded: LoadedRetrieval) -> list[str]:
+    """What the numbers of :func:`retrieval_table` are, so that they can be compared with others."""
+    lines = [
+        "Retrieval by cosine x 100, mean over queries; of equal cosines the less relevant is first."
+    ]
+    lines += [f"{task.name.heading}: {task.said}." for task in loaded.tasks]
+    of_tasks = {task.name.name for task in loaded.tasks}
+    for label, records in rows.items():
+        found = next((record for record in records if record.task in of_tasks), None)
+        if found:
+            lines.append(f"{label}: {described(label, found)}.")
+    return lines
+
+
+def print_retrieval(
+    console: Console, rows: Mapping[str, Sequence[Record]], loaded: LoadedRetrieval
+) -> None:
+    """Print table and protocol; upright where a terminal is too narrow, whole lines in a pipe."""
+    tables = [retrieval_table(rows, loaded, upright=upright) for upright in (False, True)]
+    print_grid(console, tables, retrieval_protocol(rows, loaded))
+
+
+def _heading(metric: str) -> str:
+    kind, at, k = metric.partition("@")
+    return f"{_SHOWN.get(kind, kind)}{at}{k}"
+
+
+def _cells(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
+    line: dict[Column, float] = {
+        (TaskName(record.task, record.split), record.metric): record.value for record in records
+    }
+    found = [line.get(column) for column in columns]
+    return [ABSENT if value is None else f"{100 * value:.2f}" for value in found]

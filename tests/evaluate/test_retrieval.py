@@ -1,0 +1,233 @@
+"""Retrieval: metrics and rankings against loops, DiffCSE's task on small splits, its table."""
+
+from math import log2
+
+import numpy as np
+import pytest
+import typer
+from sklearn.metrics import ndcg_score
+from test_evaluate_command import rows
+from typer.testing import CliRunner
+
+from contrasent.cli.evaluate import evaluate
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluate.retrieval import evaluate_retrieval
+from contrasent.evaluate.retrieval_tasks import retrieval_names, stsb_retrieval
+from contrasent.evaluate.tasks import TaskName, task_names
+from contrasent.metrics import mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.records import read_records
+
+TASK = TaskName("stsb-retrieval")
+SENTENCES = [
+    ("red cat", "red dog", "5.000"),
+    ("old house", "new house", "5.000"),
+    ("red cat", "blue cat", "5.000"),
+    ("never runs", "never runs", "5.000"),
+    ("green dog runs", "old house", "3.000"),
+    ("under blue", "red dog", "0.000"),
+]
+
+
+@pytest.fixture(autouse=True)
+def stsb(senteval, monkeypatch):
+    """A test split with repeated sentences, and a pair of one sentence twice."""
+    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
+    lines = [f"g\tf\t2012\t1\t{score}\t{a}\t{b}\n" for a, b, score in SENTENCES]
+    (senteval / "STS/STSBenchmark/sts-test.csv").write_text("".join(lines))
+    return senteval
+
+
+def draw(seed, documents=30, queries=8):
+    """Scores with many ties, and graded relevant documents for each query."""
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 12, size=(queries, documents)) / 4
+    relevant = [
+        {int(d): int(rng.integers(1, 4)) for d in rng.choice(documents, size, replace=False)}
+        for size in rng.integers(1, 6, size=queries)
+    ]
+    return scores, relevant
+
+
+def ranked_list(scores, grades, left_out=None):
+    """Every document as (score, grade), best first; of equal scores the less relevant first."""
+    found = [
+        (score, grades.get(document, 0), document)
+        for document, score in enumerate(scores)
+        if document != left_out
+    ]
+    return sorted(found, key=lambda it: (-it[0], it[1]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("k", [1, 5, 30])
+def test_metrics_are_those_of_loops_over_the_ranked_list(seed, k):
+    scores, relevant = draw(seed)
+    found = [
+        relevant_ranks(row, [*grades], [*grades.values()], left_out=None)
+        for row, grades in zip(scores, relevant, strict=True)
+    ]
+    recall = mrr = ndcg = 0.0
+    for row, grades in zip(scores, relevant, strict=True):
+        ranking = [grade for _, grade, _ in ranked_list(row, grades)]
+        recall += sum(grade > 0 for grade in ranking[:k]) / len(grades)
+        first = next(place for place, grade in enumerate(ranking, start=1) if grade)
+        mrr += 1 / first if first <= k else 0
+        gain = sum(g / log2(place + 1) for place, g in enumerate(ranking[:k], start=1))
+        best = sorted(grades.values(), reverse=True)[:k]
+        ndcg += gain / sum(g / log2(place + 1) for place, g in enumerate(best, start=1))
+    ranks, grades = [r for r, _ in found], [g for _, g in found]
+    assert recall_at_k(ranks, k) == pytest.approx(recall / len(scores))
+    assert mrr_at_k(ranks, k) == pytest.approx(mrr / len(scores))
+    assert ndcg_at_k(ranks, grades, k) == pytest.approx(ndcg / len(scores))
+
+
+def test_ndcg_is_scikit_learns_where_no_scores_are_equal():
+    _, relevant = draw(5)
+    scores = np.random.default_rng(1).normal(size=(len(relevant), 30))
+    truth = np.zeros_like(scores)
+    for row, grades in zip(truth, relevant, strict=True):
+        row[[*grades]] = [*grades.values()]
+    found = [relevant_ranks(s, [*g], [*g.values()]) for s, g in zip(scores, relevant, strict=True)]
+    ours = ndcg_at_k([r for r, _ in found], [g for _, g in found], 10)
+    assert ours == pytest.approx(ndcg_score(truth, scores, k=10))
+
+
+def test_what_is_left_out_takes_no_place():
+    places, _ = relevant_ranks([9, 5, 7, 1], [1, 3], [1, 1], left_out=0)
+    assert places.tolist() == [2, 3]
+    assert relevant_ranks([9, 5, 7, 1], [1, 3], [1, 1])[0].tolist() == [3, 4]
+
+
+def test_equal_scores_find_nothing():
+    places, grades = relevant_ranks(np.ones(6), [4, 2], [2, 1])
+    assert (places.tolist(), grades.tolist()) == ([5, 6], [1, 2])
+
+
+def test_metrics_refuse_what_has_no_value():
+    with pytest.raises(DataError, match="score 1 is NaN, so there is no ranking"):
+        relevant_ranks([1, np.nan], [0], [1])
+    with pytest.raises(DataError, match="needs at least one query"):
+        recall_at_k([], 1)
+    with pytest.raises(DataError, match="query 1 has no relevant document"):
+        mrr_at_k([[1], []], 1)
+
+
+def test_both_sentences_of_the_pairs_rated_5_are_queries():
+    task = stsb_retrieval(TASK)
+    assert task.queries == (
+        *("red cat", "old house", "red cat"),
+        *("red dog", "new house", "blue cat"),
+    )
+    assert len(task.corpus) == len(set(task.corpus)) == 8
+    answers = [task.corpus[row] for (row,) in task.relevant]
+    assert answers == ["red dog", "new house", "blue cat", "red cat", "old house", "red cat"]
+    assert [task.corpus[row] for row in task.left_out] == [*task.queries]
+    assert "6 queries, both sentences of the 3 pairs rated 5; 8 documents" in task.said
+    assert "of 12 sentences" in task.said
+
+
+def test_recall_is_that_of_a_loop_over_the_sentences(encoder):
+    records = evaluate_retrieval(encoder)
+    texts = list(dict.fromkeys(text for a, b, _ in SENTENCES for text in (a, b)))
+    pairs = [(a, b) for a, b, score in SENTENCES if score == "5.000" and a != b]
+    places = []
+    for query, wanted in [*pairs, *((b, a) for a, b in pairs)]:
+        u = encoder.embed(query).astype(float)
+
+        def cosine(text, u=u):
+            v = encoder.embed(text).astype(float)
+            return (u * v).sum() / np.sqrt((u * u).sum() * (v * v).sum())
+
+        ranked = sorted((t for t in texts if t != query), key=cosine, reverse=True)
+        places.append(ranked.index(wanted) + 1)
+    for record in records:
+        k = int(record.metric.removeprefix("recall@"))
+        assert record.value == pytest.approx(np.mean([place <= k for place in places]))
+        assert (record.task, record.split, record.aggregation) == (TASK.name, "test", "mean")
+        assert (record.pairs, record.encoder) == (6, "some/words")
+    assert [record.metric for record in records] == ["recall@1", "recall@5", "recall@10"]
+
+
+def test_names_and_splits():
+    names, others = retrieval_names(["STSB-Retrieval", "stsb", "sts-b-retrieval-dev", "mr"])
+    assert [name.label for name in names] == ["stsb-retrieval", "stsb-retrieval-dev"]
+    assert [name.heading for name in names] == ["STS-B retrieval", "STS-B retrieval dev"]
+    assert others == ["stsb", "mr"]
+    assert retrieval_names(["stsb-retrieval"], ("dev", "test"))[0] == [
+        TASK,
+        TaskName("stsb-retrieval", "dev"),
+    ]
+    with pytest.raises(ConfigError, match="on one split at a time: train, dev or test"):
+        retrieval_names(["stsb-retrieval-all"])
+    with pytest.raises(ConfigError, match="is a retrieval task, which has no correlation; 'contr"):
+        task_names(["stsb-retrieval"])
+    with pytest.raises(ConfigError, match="no retrieval task: stsb"):
+        evaluate_retrieval(None, ["stsb"])
+
+
+def test_a_split_without_such_pairs_is_refused(stsb, encoder):
+    with pytest.raises(DataError, match="STS-B dev has no pair of two different sentences rated 5"):
+        evaluate_retrieval(encoder, ["stsb-retrieval-dev"])
+    (stsb / "STS/STSBenchmark/sts-dev.csv").unlink()
+    with pytest.raises(DataError, match=r"sts-dev.csv is missing; get SentEval's data with"):
+        evaluate_retrieval(encoder, ["stsb-retrieval-dev"])
+
+
+def test_embeddings_without_direction_are_refused(encoder):
+    encoder.embed = lambda text: np.full(6, np.nan if "under" in text else 1.0, np.float32)
+    with pytest.raises(CheckpointError, match=r"gives 1 of 8 texts .* first is 'under blue'"):
+        evaluate_retrieval(encoder)
+    encoder.encode = lambda _, **__: np.ones((2, 3), np.float32)
+    with pytest.raises(CheckpointError, match=r"gave a matrix \(2, 3\) for 8 texts"):
+        evaluate_retrieval(encoder)
+
+
+@pytest.fixture
+def command(encoder, monkeypatch):
+    def load(name, **_):
+        encoder.name = name
+        return encoder
+
+    monkeypatch.setattr(SentenceEncoder, "load", load)
+    monkeypatch.setenv("COLUMNS", "100")
+    app = typer.Typer()
+    app.command()(evaluate)
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+def test_the_table_is_the_papers(command, encoder, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    result = command("org/model", "--tasks", "stsb-retrieval", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    (heading, _, row), protocol = rows(result)
+    assert heading == ["recall@1", "recall@5", "recall@10"]
+    assert read_records(path) == evaluate_retrieval(encoder)
+    assert row == ["model", *(f"{100 * r.value:.2f}" for r in read_records(path))]
+    assert "Retrieval by cosine x 100" in protocol and "(DiffCSE, Table 10)" in protocol
+    assert "model: pooler mean, fp32, encoder org/model." in protocol
+
+
+def test_tables_of_all_kinds_stand_below_one_another(command):
+    result = command("m", "--tasks", "stsb,stsb-retrieval")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.index("Spearman") < result.stdout.index("recall@1")
+
+
+def test_a_task_that_cannot_be_read_leaves_the_others(stsb, command):
+    result = command("m", "--tasks", "stsb-retrieval,stsb-retrieval-dev,stsb-dev")
+    assert result.exit_code == 1
+    assert "STS-B dev has no pair of two different sentences" in str(result.exception)
+    assert "recall@1" in result.stdout and "Spearman" in result.stdout
+    (stsb / "STS/STSBenchmark/sts-test.csv").unlink()
+    result = command("m", "--tasks", "stsb-retrieval")
+    assert "no task has data to score:\n  stsb-retrieval: " in str(result.exception)
+    assert "get SentEval's data" in str(result.exception)
+
+
+@pytest.mark.acceptance
+def test_the_task_has_the_papers_size(shared):
+    task = stsb_retrieval(TASK, shared / "data/senteval")
+    assert len(task.queries) == 2 * 97
+    assert "2,551 documents, the different ones of 2,758 sentences" in task.said
+    assert {round(100 * n / 194, 2) for n in (151, 153, 180, 185)} == {77.84, 78.87, 92.78, 95.36}
