@@ -34,7 +34,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             "split (stsb-dev, sickr-all), or a .tsv, .csv, .jsonl or .parquet file or a data set "
             "of the hub (org/name:config@split) of sentence, sentence, score; transfer (all "
             "seven), mr, cr, subj, mpqa, sst2, trec, mrpc, one with its split (mr-dev); "
-            "stsb-retrieval."
+            "stsb-retrieval, or a folder of corpus, queries and qrels as BEIR's."
         ),
     ] = "sts",
     splits: Annotated[

@@ -13,9 +13,9 @@ import numpy as np
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluate.described import PRECISIONS, Embeddings, Encoder
 from contrasent.evaluate.read import how_to_get_data
+from contrasent.evaluate.retrieval_read import RetrievalTask
 from contrasent.evaluate.retrieval_tasks import (
     LoadedRetrieval,
-    RetrievalTask,
     load_retrievals,
     retrieval_names,
 )

@@ -32,8 +32,9 @@ def retrieval_table(
         (task.name, metric) for task in loaded.tasks for metric in task.metrics
     ]
     alone = len(loaded.tasks) == 1
+    told = _told(loaded)
     headings = [
-        _heading(metric) if alone else f"{name.heading} {_heading(metric)}"
+        _heading(metric) if alone else f"{told[name]} {_heading(metric)}"
         for name, metric in columns
     ]
     cells = [[label, *_cells(records, columns)] for label, records in rows.items()]
@@ -45,7 +46,7 @@ def retrieval_protocol(rows: Mapping[str, Sequence[Record]], loaded: LoadedRetri
     lines = [
         "Retrieval by cosine x 100, mean over queries; of equal cosines the less relevant is first."
     ]
-    lines += [f"{task.name.heading}: {task.said}." for task in loaded.tasks]
+    lines += [f"{_told(loaded)[task.name]}: {task.said}." for task in loaded.tasks]
     of_tasks = {task.name.name for task in loaded.tasks}
     for label, records in rows.items():
         found = next((record for record in records if record.task in of_tasks), None)
@@ -60,6 +61,15 @@ def print_retrieval(
     """Print table and protocol; upright where a terminal is too narrow, whole lines in a pipe."""
     tables = [retrieval_table(rows, loaded, upright=upright) for upright in (False, True)]
     print_grid(console, tables, retrieval_protocol(rows, loaded))
+
+
+def _told(loaded: LoadedRetrieval) -> dict[TaskName, str]:
+    """Short names; folders of one name are told apart by their paths."""
+    short = [task.name.heading for task in loaded.tasks]
+    return {
+        task.name: task.name.heading if short.count(task.name.heading) == 1 else task.name.label
+        for task in loaded.tasks
+    }
 
 
 def _heading(metric: str) -> str:

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluate.retrieval import evaluate_retrieval
-from contrasent.evaluate.retrieval_tasks import retrieval_names, stsb_retrieval
+from contrasent.evaluate.retrieval_read import stsb_retrieval
+from contrasent.evaluate.retrieval_tasks import retrieval_names
 from contrasent.evaluate.tasks import TaskName, task_names
 from contrasent.metrics import mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder

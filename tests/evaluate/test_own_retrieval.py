@@ -1,0 +1,210 @@
+"""A user's folder of queries, documents and relevance."""
+
+import gzip
+import json
+import re
+from math import log2
+
+import numpy as np
+import pytest
+import typer
+from test_evaluate_command import rows
+from typer.testing import CliRunner
+
+from contrasent.cli.evaluate import evaluate
+from contrasent.errors import ContrasentError, DataError
+from contrasent.evaluate.retrieval import evaluate_retrieval
+from contrasent.evaluate.retrieval_read import read_folder
+from contrasent.evaluate.retrieval_tasks import retrieval_names
+from contrasent.evaluate.tasks import TaskName
+from contrasent.model.encoder import SentenceEncoder
+
+CORPUS = {
+    "d1": "red cat",
+    "d2": "old house",
+    "d3": "green dog runs",
+    "d4": "new blue house",
+    "q2": "under house",
+}
+QUERIES = {"q1": "blue cat", "q2": "under house", "q3": "never"}
+JUDGED = [("q1", "d1", 2), ("q1", "d3", 1), ("q1", "d2", 0), ("q2", "d2", 1), ("q2", "q2", 1)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """As BEIR's; ``q2`` is a document too, and ``q3`` has nothing that is relevant."""
+    made = tmp_path / "own"
+    (made / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", CORPUS), ("queries", QUERIES)):
+        lines = [json.dumps({"_id": number, "text": text}) for number, text in texts.items()]
+        (made / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in JUDGED)]
+    (made / "qrels/test.tsv").write_text("\n".join(lines) + "\n")
+    return made
+
+
+def task_of(folder, split="test"):
+    return read_folder(TaskName(str(folder), split))
+
+
+def test_a_folder_is_read_as_beirs(folder):
+    task = task_of(folder)
+    assert task.corpus == tuple(CORPUS.values())
+    assert task.queries == ("blue cat", "under house")
+    assert task.relevant == ({0: 2, 2: 1}, {1: 1})
+    assert task.left_out == (None, 4)
+    assert task.said == "2 of 3 queries, those with a relevant document; 5 documents"
+
+
+def test_metrics_are_those_of_a_loop(folder, encoder):
+    def cosine(a, b):
+        u, v = (encoder.embed(text).astype(float) for text in (a, b))
+        return (u * v).sum() / np.sqrt((u * u).sum() * (v * v).sum())
+
+    ndcg = mrr = 0.0
+    recall = dict.fromkeys((1, 5, 10, 100), 0.0)
+    for query, grades in (("q1", {"d1": 2, "d3": 1}), ("q2", {"d2": 1})):
+        others = [d for d in CORPUS if d != query]
+        ranked = sorted(others, key=lambda d, q=query: -cosine(QUERIES[q], CORPUS[d]))
+        gains = [grades.get(d, 0) for d in ranked]
+        best = sorted(gains, reverse=True)
+        ndcg += sum(g / log2(n + 2) for n, g in enumerate(gains)) / sum(
+            g / log2(n + 2) for n, g in enumerate(best)
+        )
+        mrr += 1 / (1 + next(n for n, g in enumerate(gains) if g))
+        for k in recall:
+            recall[k] += sum(g > 0 for g in gains[:k]) / len(grades)
+    found = {r.metric: r.value for r in evaluate_retrieval(encoder, [str(folder)])}
+    expected = {"ndcg@10": ndcg, "mrr@10": mrr, **{f"recall@{k}": v for k, v in recall.items()}}
+    assert found == pytest.approx({metric: value / 2 for metric, value in expected.items()})
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_tables_and_trecs_relevance_are_read_too(folder, header):
+    expected = task_of(folder)
+    for name, texts in (("corpus", CORPUS), ("queries", QUERIES)):
+        (folder / f"{name}.jsonl").unlink()
+        lines = [f"{number}\t{text}\n" for number, text in texts.items()]
+        text = "".join(["id\ttext\n", *lines] if header else lines)
+        with gzip.open(folder / f"{name}.tsv.gz", "wt") as file:
+            file.write(text)
+    (folder / "qrels/test.tsv").unlink()
+    trec = "".join(f"{query} 0 {document} {grade}\n" for query, document, grade in JUDGED)
+    (folder / "qrels.tsv").write_text(trec)
+    found = task_of(folder)
+    assert (found.corpus, found.queries) == (expected.corpus, expected.queries)
+    assert (found.relevant, found.left_out) == (expected.relevant, expected.left_out)
+    assert found.sha256 != expected.sha256
+
+
+def test_a_title_stands_before_the_text(folder):
+    title = {"_id": 7, "title": "A  title", "text": "and text"}
+    with (folder / "corpus.jsonl").open("a") as file:
+        file.write(json.dumps(title) + "\n")
+    assert task_of(folder).corpus[-1] == "A title and text"
+    (folder / "corpus.jsonl").unlink()
+    rows = [f"{number}\t\t{text}\n" for number, text in CORPUS.items()]
+    text = "".join(["_id\ttitle\ttext\n", *rows, "7\tA title\tand text\n"])
+    (folder / "corpus.tsv").write_text(text)
+    assert task_of(folder).corpus == (*CORPUS.values(), "A title and text")
+
+
+def test_splits_are_files(folder):
+    (folder / "qrels/dev.tsv").write_text("q3\td4\t1\n")
+    assert task_of(folder, "dev").queries == ("never",)
+    names, others = retrieval_names([f"{folder}/", "stsb"], ("dev", "test"))
+    assert names == [TaskName(str(folder), "test"), TaskName(str(folder), "dev")]
+    assert names[1].heading == "own dev" and others == ["stsb"]
+
+
+def test_a_folder_without_documents_does_not_hide_a_task(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    (folder.parent / "sts").mkdir()
+    assert retrieval_names(["sts", "own"]) == ([TaskName("own")], ["sts"])
+    monkeypatch.chdir(folder)
+    assert retrieval_names(["."])[0][0].heading == "own"
+
+
+REFUSED = {
+    "corpus.jsonl": [
+        ("", r"corpus.jsonl is empty; a folder of retrieval data holds corpus and queries"),
+        ("\n", r"corpus.jsonl is empty"),
+        ('{"_id": "d1"}', r"corpus.jsonl:1: expected an object with _id, a text or a number, and"),
+        ('{"_id": true, "text": "a"}', r"corpus.jsonl:1: expected an object with _id, a text or"),
+        ("[1]", r"corpus.jsonl:1: expected an object with _id and text"),
+        ('{"_id": "", "text": "a"}', r"corpus.jsonl:1: the id is empty"),
+        ('{"_id": "d1", "text": 3}', r"corpus.jsonl:1: 3 is no text; sentences are strings"),
+        ("{", r"corpus.jsonl:1: not JSON"),
+        (
+            '{"_id": 1, "text": "a"}\n{"_id": "1", "text": "b"}',
+            r"corpus.jsonl:2: the id '1' is that of \S+corpus.jsonl:1 too",
+        ),
+    ],
+    "qrels/test.tsv": [
+        ("q1\td9\t1\n", r"qrels/test.tsv:1: there is no document 'd9'"),
+        ("a\tb\tc\nq9\td1\t1\n", r"qrels/test.tsv:2: there is no query 'q9'"),
+        ("q1\td1\t1\nq1\td2\thigh\n", r"test.tsv:2: the score must be a number, not 'high'"),
+        ("q1\td1\n", r"test.tsv:1: 2 columns instead of 3: query, document and relevance"),
+        ("q1\td1\t1\nq1\td1\t2\n", r"test.tsv:2: document 'd1' of query 'q1' has the relevance 2"),
+        ("q1\td1\t0\nq2\tq2\t1\n", r"test.tsv: no query has a relevant document"),
+        ("", r"test.tsv: no query has a relevant document"),
+    ],
+    "queries.jsonl": [
+        ('{"_id": "q1", "text": " "}', r"test.tsv:2: the text of query 'q1' is empty"),
+    ],
+    "queries.tsv": [("q1\ta\n", r"own has queries.jsonl and queries.tsv; leave the one")],
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [(file, text, message) for file, cases in REFUSED.items() for text, message in cases],
+)
+def test_what_is_wrong_is_told_with_its_line(folder, file, text, message):
+    (folder / file).write_text(text)
+    with pytest.raises(DataError, match=message):
+        task_of(folder)
+
+
+def test_a_ragged_table_and_missing_files_are_refused(folder):
+    (folder / "corpus.jsonl").unlink()
+    with pytest.raises(DataError, match=r"own has no corpus.jsonl or corpus.tsv; a folder of"):
+        task_of(folder)
+    (folder / "corpus.tsv").write_text("d1\ta\tb\n")
+    with pytest.raises(DataError, match=r"corpus.tsv:1: 3 tab-separated columns instead of 2; a"):
+        task_of(folder)
+    said = re.escape("no relevance file qrels/dev.tsv for its dev split; there is one for test: ")
+    (folder / "corpus.tsv").write_text("d1\ta\n")
+    with pytest.raises(DataError, match=said):
+        task_of(folder, "dev")
+
+
+@pytest.fixture
+def command(encoder, senteval, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
+    app = typer.Typer()
+    app.command()(evaluate)
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+def test_the_table_names_metrics_and_folders(command, folder, tmp_path):
+    result = command("m", "--tasks", str(folder))
+    assert result.exit_code == 0, result.output
+    (heading, *_), protocol = rows(result)
+    assert heading == ["nDCG@10", "MRR@10", "recall@1", "recall@5", "recall@10", "recall@100"]
+    assert "own: 2 of 3 queries, those with a relevant document; 5 documents." in protocol
+    twin = tmp_path / "other/own"
+    twin.parent.mkdir()
+    twin.symlink_to(folder)
+    result = command("m", "--tasks", f"{folder},{twin}")
+    assert f"{twin} nDCG@10" in result.stdout and f"{folder}: 2 of 3" in result.stdout
+
+
+def test_a_bad_folder_leaves_the_other_tasks(command, folder):
+    (folder / "corpus.jsonl").write_text("")
+    result = command("m", "--tasks", f"{folder},stsb")
+    assert isinstance(result.exception, ContrasentError)
+    assert "corpus.jsonl is empty" in str(result.exception)
+    assert "Spearman" in result.stdout
