@@ -53,6 +53,7 @@ COMMANDS = {
     "data": [],
     "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--json"],
     "data fetch": ["--data-dir", "--url", "--check"],
+    "data leaks": ["TRAIN", "--tasks", "--splits", "--columns", "--data-dir", "--json"],
     "data build": [],
     "data build nli": [*BUILDING, "--make", "--per", "--labels"],
     "data build captions": [*BUILDING],

@@ -16,6 +16,7 @@ from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fetch import fetch
 from contrasent.cli.guard import guarded
 from contrasent.cli.index import add, build, info
+from contrasent.cli.leaks import leaks
 from contrasent.cli.pretrain import pretrain
 from contrasent.cli.quickstart import quickstart
 from contrasent.cli.search import search
@@ -84,6 +85,7 @@ app.add_typer(index_app, name="index", help="Build and extend a search index.")
 _add(app, search)
 _add(data_app, check)
 _add(data_app, fetch)
+_add(data_app, leaks)
 _add(build_app, nli)
 _add(build_app, captions)
 _add(build_app, duplicates)

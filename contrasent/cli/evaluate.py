@@ -145,15 +145,15 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     learning = Protocol(classifier, preset, classifier_seed)
     _refuse(models, json, compare=compare)
     suite = load_suite(
-        _listed(tasks),
+        listed(tasks),
         data_dir,
-        _listed(splits),
+        listed(splits),
         protocol=numbers,
         learning=learning,
         bootstrap=bootstrap,
-        columns=None if columns is None else _listed(columns),
+        columns=None if columns is None else listed(columns),
     )
-    _announce(suite)
+    announce(suite)
     failures = [f"{p.task}: {p.message}" for p in suite.problems if not p.missing]
 
     from contrasent.model.encoder import SentenceEncoder
@@ -193,11 +193,12 @@ def _refuse(models: Sequence[str], json: str | None, *, compare: bool) -> None:
         raise ConfigError("--compare needs two models or more; the others are held to the first")
 
 
-def _listed(text: str) -> list[str]:
+def listed(text: str) -> list[str]:
+    """What stands between commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _announce(suite: Suite) -> None:
+def announce(suite: Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
     from contrasent.evaluate.read import how_to_get_data
 
