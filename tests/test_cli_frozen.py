@@ -42,6 +42,9 @@ COMMANDS = {
         *("--normalize/--no-normalize", "--columns", "--shard-size", "--overwrite", "--profile"),
     ],
     "similarity": ["MODEL", "TEXT_A", "TEXT_B", *LOADING, "--precision", "--json"],
+    "calibrate": [
+        *("MODEL", "PAIRS", "--min-precision", *LOADING, "--precision", "--data-dir", "--json"),
+    ],
     "index": [],
     "index build": [
         *("MODEL", "SOURCE", "INDEX", "--columns", "--ids"),

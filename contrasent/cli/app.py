@@ -10,6 +10,7 @@ import typer
 from contrasent import __version__
 from contrasent.cli.analyze import analyze
 from contrasent.cli.build import captions, duplicates, nli, paraphrases
+from contrasent.cli.calibrate import calibrate
 from contrasent.cli.data import check
 from contrasent.cli.encode import encode
 from contrasent.cli.evaluate import evaluate
@@ -78,6 +79,7 @@ _add(app, evaluate)
 _add(app, analyze)
 _add(app, encode)
 _add(app, similarity)
+_add(app, calibrate)
 _add(index_app, build)
 _add(index_app, add)
 _add(index_app, info)

@@ -1,0 +1,159 @@
+"""``contrasent calibrate``: thresholds against a loop over every cut, its command and refusals."""
+
+import json
+
+import numpy as np
+import pytest
+from command_line import refused, worked
+from sklearn.metrics import f1_score, precision_score, recall_score
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluate.calibrate import _held_out, calibrate, propose, reach, read_judged
+from contrasent.model.encoder import SentenceEncoder
+
+WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")
+
+
+def drawn(seed, count=40, step=0.1):
+    """Cosines with ties, larger for similar pairs."""
+    rng = np.random.default_rng(seed)
+    similar = rng.random(count) < 0.4
+    similar[:2] = True, False
+    return np.round((rng.normal(size=count) + similar) / 4 / step) * step, similar
+
+
+def every_cut(cosines, similar):
+    """Of every cosine as threshold: it, precision, recall and F1, the highest first."""
+    for threshold in sorted(set(cosines), reverse=True):
+        taken = [cosine >= threshold for cosine in cosines]
+        right = sum(t and s for t, s in zip(taken, similar, strict=True))
+        precision, recall = right / sum(taken), right / sum(similar)
+        f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+        yield threshold, precision, recall, f1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_threshold_has_the_largest_f1_of_all_cuts(seed):
+    cosines, similar = drawn(seed)
+    best = max(f1 for *_, f1 in every_cut(cosines, similar))
+    found = propose(cosines, similar)
+    assert reach(cosines >= found, similar).f1 == pytest.approx(best)
+    highest = next(t for t, *_, f1 in every_cut(cosines, similar) if f1 == pytest.approx(best))
+    assert ((cosines >= found) == (cosines >= highest)).all()
+
+
+@pytest.mark.parametrize("least", [0.4, 0.6, 0.7])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_threshold_has_the_largest_recall_of_the_precise_cuts(seed, least):
+    cosines, similar = drawn(seed)
+    cuts = [(p, r) for _, p, r, _ in every_cut(cosines, similar) if p >= least]
+    if not cuts:
+        with pytest.raises(DataError, match=f"no threshold has a precision of {least}; the lar"):
+            propose(cosines, similar, least)
+        return
+    reached = reach(cosines >= propose(cosines, similar, least), similar)
+    assert reached.precision >= least
+    assert reached.recall == max(recall for _, recall in cuts)
+
+
+def test_the_threshold_lies_between_neighbours():
+    assert propose(np.array([0.2, 0.5, 0.9]), np.array([False, True, True])) == pytest.approx(0.35)
+    assert propose(np.array([0.2, 0.5]), np.array([True, False])) == 0.2
+    close = np.array([0.5, np.nextafter(0.5, 1)])
+    assert propose(close, np.array([False, True])) == close[1]
+
+
+def test_what_is_reached_is_scikit_learns():
+    cosines, similar = drawn(9)
+    taken = cosines >= 0.1
+    found = reach(taken, similar)
+    assert found.precision == pytest.approx(precision_score(similar, taken))
+    assert found.recall == pytest.approx(recall_score(similar, taken))
+    assert found.f1 == pytest.approx(f1_score(similar, taken))
+    nothing = reach(np.zeros_like(similar), similar)
+    assert (nothing.precision, nothing.recall, nothing.f1) == (1, 0, 0)
+
+
+@pytest.fixture
+def pairs(tmp_path, monkeypatch):
+    """Pairs labelled similar where they share a word."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(3)
+    lines, rated = [], []
+    for number in range(40):
+        first, second = (" ".join(draw.choice(WORDS, 3, replace=False)) for _ in range(2))
+        if number % 2:
+            second = f"{first} {second.split()[0]}"
+        lines.append(f"{first}\t{second}\t{number % 2}\n")
+        rated.append(f"{first}\t{second}\t{4 if number % 2 else 1.5}\n")
+    (tmp_path / "pairs.tsv").write_text("".join(lines))
+    (tmp_path / "rated.tsv").write_text("".join(rated))
+
+
+@pytest.mark.usefixtures("pairs")
+def test_labels_and_ratings_give_one_threshold(encoder):
+    found = calibrate(encoder, read_judged("pairs.tsv"))
+    rated = calibrate(encoder, read_judged("rated.tsv>=4"))
+    assert (found.threshold, found.reached) == (rated.threshold, rated.reached)
+    assert (found.count, found.similar, found.aim) == (40, 20, "f1")
+    assert found.held_out.f1 <= found.reached.f1
+    assert found.held_out == rated.held_out and found.held_out.f1 > 0.6
+    precise = calibrate(encoder, read_judged("pairs.tsv"), least_precision=1.0)
+    assert precise.aim == "precision>=1" and precise.reached.precision == 1
+
+
+def test_what_is_held_out_had_no_part_in_the_choice():
+    """Where the largest cosine is wrong, no threshold is precise, but that of the other folds is:
+    it takes the wrong pair, and nothing else is taken."""
+    cosines = np.linspace(0, 1, 40)
+    similar = cosines >= 0.5
+    found = _held_out(cosines, similar, None)
+    assert found.recall >= 0.9 and found.precision >= 0.9
+    similar[-1] = False
+    with pytest.raises(DataError, match=r"precision of 1; the largest is 0\.9500, so ask for"):
+        propose(cosines, similar, 1.0)
+    taken = _held_out(cosines, similar, 1.0)
+    assert 0 < taken.precision < 1 and taken.recall < 0.3
+
+
+@pytest.mark.usefixtures("pairs")
+def test_few_pairs_are_not_held_out(encoder, tmp_path):
+    (tmp_path / "few.tsv").write_text("red\tred cat\t1\nold\tnew\t0\ndog\truns\t0\n")
+    assert calibrate(encoder, read_judged("few.tsv")).held_out is None
+
+
+@pytest.mark.usefixtures("pairs")
+def test_bad_input(encoder, tmp_path):
+    with pytest.raises(ConfigError, match=r"rated.tsv has ratings from 1.5 to 4, not labels 0 and"):
+        read_judged("rated.tsv")
+    with pytest.raises(DataError, match=r"all 40 pairs are similar, so every threshold is right"):
+        read_judged("rated.tsv>=1")
+    with pytest.raises(DataError, match=r"no pair is rated >=9"):
+        read_judged("rated.tsv>=9")
+    with pytest.raises(ConfigError, match=r"the least precision is a share above 0 up to 1, not 9"):
+        calibrate(encoder, read_judged("pairs.tsv"), least_precision=9)
+    (tmp_path / "bad.tsv").write_text("a\tb\t1\na\tc\t0\na\t\t1\n")
+    with pytest.raises(DataError, match=r"bad.tsv:3: a sentence is empty"):
+        read_judged("bad.tsv")
+    encoder.embed = lambda _: np.zeros(6, np.float32)
+    with pytest.raises(CheckpointError, match="an embedding of zeros"):
+        calibrate(encoder, read_judged("pairs.tsv"))
+
+
+@pytest.mark.usefixtures("pairs")
+def test_the_command(encoder, monkeypatch, tmp_path):
+    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
+    found = calibrate(encoder, read_judged("pairs.tsv"))
+    said = worked("calibrate", "m", "pairs.tsv").out.splitlines()
+    assert said[0] == f"threshold  {found.threshold:.4f} (largest F1)"
+    assert said[1] == "pairs      40, 20 of them similar (pairs.tsv>0)"
+    assert said[2].startswith(f"on them    precision {found.reached.precision:.4f}, recall ")
+    assert said[3].startswith("held out   precision") and "5 folds" in said[4]
+    told = json.loads(worked("calibrate", "m", "pairs.tsv", "--json").out)
+    assert told["threshold"] == found.threshold and told["held_out"]["f1"] == found.held_out.f1
+    assert "largest recall with precision>=0.9" in (
+        worked("calibrate", "m", "pairs.tsv", "--min-precision", "0.9").out
+    )
+    (tmp_path / "few.tsv").write_text("red\tred cat\t1\nold\tnew\t0\ndog\truns\t0\n")
+    assert "Too few pairs to hold some out" in worked("calibrate", "m", "few.tsv").out
+    assert "not labels 0 and 1" in refused("calibrate", "m", "rated.tsv")
