@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from contrasent.errors import DataError
+from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluate.described import Encoder
 from contrasent.evaluate.protocols import SIMCSE, Protocol
 from contrasent.evaluate.read import how_to_get_data
@@ -46,28 +47,39 @@ class Suite:
         return (*self.loaded.problems, *self.learned.problems, *self.retrieved.problems)
 
     def records(self, encoder: Encoder, precision: str, *, show_progress: bool = False) -> Scores:
-        """Everything there is, correlations first; arguments and errors as those of the kinds."""
+        """Everything there is, correlations first; arguments and errors as those of the kinds.
+
+        Where an encoder cannot be scored on one kind of tasks, those of the others are kept.
+        """
         parts: list[Scores] = []
-        if self.loaded.tasks:
-            found = StsTasks(self.loaded.tasks, self.loaded.fitted).records(
-                encoder,
-                precision=precision,
-                protocol=self.protocol,
-                bootstrap=self.bootstrap,
-                show_progress=show_progress,
-            )
-            parts.append(found)
-        if self.learned.tasks:
-            tasks = TransferTasks(self.learned.tasks, self.learned.names, self.learning)
-            parts.append(tasks.records(encoder, precision=precision, show_progress=show_progress))
-        if self.retrieved.tasks:
-            ranked = RetrievalTasks(self.retrieved.tasks)
-            parts.append(ranked.records(encoder, precision=precision, show_progress=show_progress))
+        problems: list[Problem] = []
+        failed: list[CheckpointError] = []
+        for label, tasks in self._kinds():
+            try:
+                parts.append(tasks(encoder, precision=precision, show_progress=show_progress))
+            except CheckpointError as error:
+                failed.append(error)
+                problems.append(Problem(label, str(error)))
+        if failed and not parts:
+            raise failed[0]
         return Scores(
             tuple(record for part in parts for record in part.records),
-            tuple(problem for part in parts for problem in part.problems),
+            (*(problem for part in parts for problem in part.problems), *problems),
             {label: found for part in parts for label, found in part.similarities.items()},
         )
+
+    def _kinds(self) -> Iterator[tuple[str, Callable[..., Scores]]]:
+        """Tasks that are scored alike: their labels, and what scores them."""
+        if self.loaded.tasks:
+            correlated = StsTasks(self.loaded.tasks, self.loaded.fitted).records
+            chosen = partial(correlated, protocol=self.protocol, bootstrap=self.bootstrap)
+            yield ", ".join(task.name.label for task in self.loaded.tasks), chosen
+        if self.learned.tasks:
+            learned = TransferTasks(self.learned.tasks, self.learned.names, self.learning)
+            yield ", ".join(task.name for task in self.learned.tasks), learned.records
+        if self.retrieved.tasks:
+            ranked = RetrievalTasks(self.retrieved.tasks)
+            yield ", ".join(task.name.label for task in self.retrieved.tasks), ranked.records
 
 
 def load_suite(

@@ -226,6 +226,24 @@ def test_a_task_that_cannot_be_read_leaves_the_others(stsb, command):
     assert "get SentEval's data" in str(result.exception)
 
 
+def test_a_kind_of_tasks_that_an_encoder_cannot_do_leaves_the_others(command, encoder, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "corpus.tsv").write_text("d1\tunknown\nd2\tcat\n")
+    (own / "queries.tsv").write_text("q1\tdog\n")
+    (own / "qrels.tsv").write_text("q1\td2\t1\n")
+    embed = encoder.embed
+    encoder.embed = lambda text: embed(text) * (text != "unknown")
+    result = command("m", "--tasks", f"stsb,{own}")
+    assert result.exit_code == 1 and "Spearman" in result.stdout
+    assert "gives 1 of 3 texts an embedding of zeros" in str(result.exception)
+    result = command("m", "--tasks", f"stsb-retrieval,{own}")
+    assert "recall@1" in result.stdout and "own: some/words" not in result.stdout
+    assert "own: m gives 1 of 3 texts" in str(result.exception)
+    result = command("m", "--tasks", str(own))
+    assert isinstance(result.exception, CheckpointError) and result.stdout == ""
+
+
 @pytest.mark.acceptance
 def test_the_task_has_the_papers_size(shared):
     task = stsb_retrieval(TASK, shared / "data/senteval")
