@@ -74,12 +74,8 @@ def test_a_loss_that_is_not_finite_is_told_by_its_step(loss):
 
 def test_a_measure_of_nothing_is_left_out():
     found = Readings()
-    given = Measured(
-        torch.tensor(1.0),
-        torch.tensor(2.0),
-        {},
-        {"a": torch.tensor(float("nan")), "b": torch.tensor(0.0)},
-    )
+    told = {"accuracy": torch.tensor(float("nan")), "share": torch.tensor(0.0)}
+    given = Measured(torch.tensor(1.0), torch.tensor(2.0), {}, told)
     found.send(0, 1e-5, BATCH, given)
     (step,) = found.take(everything=True)
     assert step.measures == {"share": 0.0}
