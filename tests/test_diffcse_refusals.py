@@ -104,7 +104,7 @@ def test_an_embedding_of_another_width_cannot_stand_for_a_state(encoder):
 def test_it_is_built_for_an_encoder():
     for settings in ({}, {"edit_role": "positives"}):
         with pytest.raises(
-            ConfigError, match="diffcse reads tokens, so it is built for an encoder"
+            ConfigError, match="this objective reads tokens, so it is built for an encoder"
         ):
             objectives.build("diffcse", settings, width=8, data_views=1)
     assert objectives.build("diffcse", {"rtd_weight": 0}, width=8, data_views=1).difference is None

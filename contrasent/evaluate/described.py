@@ -52,13 +52,9 @@ class Described:
         bootstrap: Bootstrap | None,
     ) -> None:
         """Keep what all of them have in common, as :meth:`StsTasks.records` takes it."""
-        self._encoder = encoder
-        self._precision = precision
-        self._seed = seed
+        self._of_encoder = of_encoder(encoder, precision, seed)
         self._protocol = protocol
         self._bootstrap = bootstrap
-        self._engine = _engine(encoder)
-        self._versions = installed_versions(self._engine)
 
     def records(self, task: Task, found: Similarities, regressor: str | None) -> list[Record]:
         """Every metric, aggregation and subset of one task.
@@ -87,18 +83,11 @@ class Described:
             aggregation=figure.aggregation,
             value=figure.value,
             pairs=figure.pairs,
-            encoder=self._encoder.name,
-            pooler=self._encoder.pooler,
-            head=getattr(self._encoder, "head_name", None),
-            max_tokens=getattr(self._encoder, "max_tokens", None),
-            engine=self._engine,
-            precision=self._precision,
-            seed=self._seed,
             protocol=self._named(figure),
             regressor=regressor,
             interval=figure.interval,
             data_sha256=task.sha256,
-            versions=self._versions,
+            **self._of_encoder,
         )
 
     def _drawn(self, metric: str) -> Bootstrap | None:
@@ -112,6 +101,17 @@ class Described:
         return asked.name if asked and reported and figure.metric in asked.metrics else None
 
 
-def _engine(encoder: Encoder) -> str | None:
+def of_encoder(encoder: Encoder, precision: str, seed: int | None) -> dict[str, typing.Any]:
+    """What every record of an encoder says of it, by the record's fields."""
     name = getattr(encoder, "engine", None)
-    return None if name == "torch" else name
+    engine = None if name == "torch" else name
+    return {
+        "encoder": encoder.name,
+        "pooler": encoder.pooler,
+        "head": getattr(encoder, "head_name", None),
+        "max_tokens": getattr(encoder, "max_tokens", None),
+        "engine": engine,
+        "precision": precision,
+        "seed": seed,
+        "versions": installed_versions(engine),
+    }

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
-from contrasent.evaluate.described import PRECISIONS, Embeddings, Encoder
+from contrasent.evaluate.described import PRECISIONS, Embeddings, Encoder, of_encoder
 from contrasent.evaluate.read import how_to_get_data
 from contrasent.evaluate.retrieval_read import RetrievalTask
 from contrasent.evaluate.retrieval_tasks import (
@@ -21,7 +21,7 @@ from contrasent.evaluate.retrieval_tasks import (
 )
 from contrasent.evaluate.sts import Problem, Scores
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
-from contrasent.records import Record, installed_versions
+from contrasent.records import Record
 
 _QUERIES_AT_ONCE = 64
 
@@ -193,9 +193,6 @@ def _record(
     value: float,
     how: tuple[str, int | None],
 ) -> Record:
-    engine = getattr(encoder, "engine", None)
-    engine = None if engine == "torch" else engine
-    precision, seed = how
     return Record(
         task=task.name.name,
         split=task.name.split,
@@ -203,13 +200,6 @@ def _record(
         aggregation="mean",
         value=value,
         pairs=len(task.queries),
-        encoder=encoder.name,
-        pooler=encoder.pooler,
-        head=getattr(encoder, "head_name", None),
-        max_tokens=getattr(encoder, "max_tokens", None),
-        engine=engine,
-        precision=precision,
-        seed=seed,
         data_sha256=task.sha256,
-        versions=installed_versions(engine),
+        **of_encoder(encoder, *how),
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
-from contrasent.evaluate.described import PRECISIONS, Embeddings, Encoder
+from contrasent.evaluate.described import PRECISIONS, Embeddings, Encoder, of_encoder
 from contrasent.evaluate.read import how_to_get_data
 from contrasent.evaluate.sts import Problem, Scores
 from contrasent.evaluate.tasks import TaskName
@@ -21,7 +21,7 @@ from contrasent.evaluate.transfer_presets import Protocol
 from contrasent.evaluate.transfer_procedure import Labelled, Reached, reach
 from contrasent.evaluate.transfer_read import FOLDED, Part, TransferTask
 from contrasent.evaluate.transfer_tasks import load_transfers, transfer_names
-from contrasent.records import Record, installed_versions
+from contrasent.records import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,6 @@ class TransferTasks:
         precision: str,
         seed: int | None,
     ) -> Record:
-        engine = getattr(encoder, "engine", None)
-        engine = None if engine == "torch" else engine
         return Record(
             task=task.name,
             split=found.split,
@@ -115,16 +113,9 @@ class TransferTasks:
             aggregation="mean" if _over_folds(task, found.split) else "all",
             value=found.value,
             pairs=found.count,
-            encoder=encoder.name,
-            pooler=encoder.pooler,
-            head=getattr(encoder, "head_name", None),
-            max_tokens=getattr(encoder, "max_tokens", None),
-            engine=engine,
-            precision=precision,
-            seed=seed,
             classifier=self._protocol.described(),
             data_sha256=task.sha256,
-            versions=installed_versions(engine),
+            **of_encoder(encoder, precision, seed),
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from contrasent.data.batch import Batch
+from contrasent.errors import ConfigError
 from contrasent.model.encoder import Encoded, SentenceEncoder
 
 
@@ -44,6 +45,16 @@ class Start:
     data_views: int
     encoder: SentenceEncoder | None = None
     precision: str = "fp32"
+
+    def require_encoder(self) -> SentenceEncoder:
+        """The encoder.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.encoder is None:
+            raise ConfigError("this objective reads tokens, so it is built for an encoder")
+        return self.encoder
 
 
 class Objective(nn.Module, ABC):

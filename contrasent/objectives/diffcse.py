@@ -24,7 +24,7 @@ from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.conditional import Conditional
 from contrasent.model.edits import Editing
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import Encoded
 from contrasent.model.generator import Generator
 from contrasent.model.heads import head_named
 from contrasent.model.masked_lm import MaskedLm
@@ -178,7 +178,7 @@ class DiffCSE(Objective):
         return joined(sources), embeddings.repeat(len(sources), 1)
 
     def _task(self, start: Start, editing: Editing) -> Difference:
-        config, encoder = self.config, _encoder(start)
+        config, encoder = self.config, start.require_encoder()
         heads: dict[str, nn.Module] = {}
         if config.task == "rtd":
             heads = {name: nn.Linear(start.width, 2) for name in self._operations}
@@ -196,14 +196,8 @@ class DiffCSE(Objective):
         )
 
 
-def _encoder(start: Start) -> SentenceEncoder:
-    if start.encoder is None:
-        raise ConfigError("objective diffcse reads tokens, so it is built for an encoder")
-    return start.encoder
-
-
 def _editing(config: Config, start: Start) -> Editing:
-    encoder = _encoder(start)
+    encoder = start.require_encoder()
     tokenizer = encoder.tokenizer
     if config.edit_operation != "delete":
         require_mask_token(tokenizer.special_ids)

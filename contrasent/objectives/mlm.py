@@ -17,7 +17,7 @@ from contrasent.data.batch import Batch
 from contrasent.model.encoder import Encoded, SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.objectives.base import Objective, Start, Terms
-from contrasent.objectives.parts.masked_tokens import HiddenTokens, encoder_of
+from contrasent.objectives.parts.masked_tokens import HiddenTokens
 
 
 @settings
@@ -37,7 +37,7 @@ class Mlm(Objective):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
-        encoder = encoder_of(start)
+        encoder = start.require_encoder()
         masked_lm = MaskedLm.load(encoder.name, new_head=True)
         masked_lm.share(encoder.backbone)
         # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.

@@ -14,7 +14,7 @@ from typing_extensions import override
 from contrasent.data.batch import Batch, joined
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.functional import masked_cross_entropy
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import Encoded
 from contrasent.model.masked_lm import MaskedLm, MlmHead
 from contrasent.model.masking import Masked, mask_tokens, require_mask_token
 from contrasent.model.precision import matrix_precision
@@ -49,7 +49,7 @@ class HiddenTokens(nn.Module):
             ConfigError: the tokenizer has no mask token.
         """
         super().__init__()
-        tokenizer = encoder_of(start).tokenizer
+        tokenizer = start.require_encoder().tokenizer
         require_mask_token(tokenizer.special_ids)
         self.head = head
         self._special_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocabulary
@@ -87,7 +87,7 @@ class HiddenTokens(nn.Module):
         rows = states[-len(source.token_ids) :].index_select(0, chosen)
         with matrix_precision(self._precision, rows.device):
             logits = self.head(rows)
-        right = (logits.detach().argmax(-1) == wanted).float().sum() / max(len(wanted), 1)
+        right = (logits.detach().argmax(-1) == wanted).float().mean()
         return Terms({"mlm": masked_cross_entropy(logits, wanted)}, {"mlm_accuracy": right})
 
 
@@ -107,7 +107,7 @@ class AuxiliaryMlm(nn.Module):
         """
         super().__init__()
         try:
-            head = copy.deepcopy(MaskedLm.load(encoder_of(start).name).head)
+            head = copy.deepcopy(MaskedLm.load(start.require_encoder().name).head)
         except CheckpointError as error:
             raise ConfigError(
                 f"objective.mlm_weight is {weight:g}, so the encoder needs a masked-LM head to "
@@ -139,14 +139,3 @@ def hidden_in(batch: Batch) -> tuple[Batch, Masked]:
     if not isinstance(batch, MaskedBatch) or batch.source is None or batch.masked is None:
         raise TypeError("no token of this batch is hidden: prepare it first")
     return batch.source, batch.masked
-
-
-def encoder_of(start: Start) -> SentenceEncoder:
-    """The encoder to start from.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if start.encoder is None:
-        raise ConfigError("masked language modelling reads tokens, so it is built for an encoder")
-    return start.encoder
