@@ -12,6 +12,7 @@ import time
 import numpy as np
 import transfer_oracle
 
+from contrasent.evaluate.kinds.base import Use
 from contrasent.evaluate.transfer import _labelled
 from contrasent.evaluate.transfer_presets import PRESETS, Protocol
 from contrasent.evaluate.transfer_procedure import reach
@@ -28,7 +29,7 @@ def main() -> None:
     given = parser.parse_args()
     encoder = SentenceEncoder.load(given.encoder)
     task = load_transfer(given.task)
-    parts = {n: _labelled(task, p, encoder, "fp32", False) for n, p in task.parts.items()}
+    parts = {n: _labelled(task, p, Use(encoder)) for n, p in task.parts.items()}
     start = time.perf_counter()
     ours = reach(parts, task.classes, Protocol(preset=given.preset), encoder.device)
     ended = time.perf_counter()

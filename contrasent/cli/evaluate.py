@@ -132,6 +132,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
     from contrasent.errors import ContrasentError, pick
     from contrasent.evaluate.described import PRECISIONS
+    from contrasent.evaluate.kinds.base import Options
     from contrasent.evaluate.protocols import protocol as named_protocol
     from contrasent.evaluate.statistics import Bootstrap
     from contrasent.evaluate.suite import load_suite
@@ -146,12 +147,14 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     _refuse(models, json, compare=compare)
     suite = load_suite(
         listed(tasks),
-        data_dir,
-        listed(splits),
-        protocol=numbers,
-        learning=learning,
-        bootstrap=bootstrap,
-        columns=None if columns is None else listed(columns),
+        Options(
+            data_dir,
+            listed(splits),
+            None if columns is None else listed(columns),
+            protocol=numbers,
+            learning=learning,
+            bootstrap=bootstrap,
+        ),
     )
     announce(suite)
     failures = [f"{p.task}: {p.message}" for p in suite.problems if not p.missing]
@@ -164,7 +167,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     for label, model in _labels(models).items():
         try:
             encoder = (
-                open_vectors(model, suite.loaded.tasks)
+                open_vectors(model, [rated.task for rated in suite.tasks("sts")])
                 if holds_vectors(model)
                 else SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
             )
@@ -202,9 +205,8 @@ def announce(suite: Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
     from contrasent.evaluate.read import how_to_get_data
 
-    for task in suite.loaded.tasks:
-        if task.note:
-            typer.echo(task.note, err=True)
+    for note in suite.notes:
+        typer.echo(note, err=True)
     missing = [problem for problem in suite.problems if problem.missing]
     for problem in missing:
         typer.echo(f"{problem.task} is left out: {problem.message}", err=True)

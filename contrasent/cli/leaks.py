@@ -51,11 +51,12 @@ def leaks(
     from contrasent.cli.evaluate import announce, listed
     from contrasent.data.text import open_examples
     from contrasent.errors import ContrasentError
+    from contrasent.evaluate.kinds.base import Options
     from contrasent.evaluate.leaks import find_leaks
     from contrasent.evaluate.suite import load_suite
 
     training = open_examples(train, None if columns is None else listed(columns))
-    suite = load_suite(listed(tasks), data_dir, listed(splits))
+    suite = load_suite(listed(tasks), Options(data_dir, listed(splits)))
     announce(suite)
     with progress("examples") as advance:
         found = find_leaks(training, suite, advance)

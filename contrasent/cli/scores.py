@@ -60,23 +60,14 @@ def write(found: Found, json: str | None) -> None:
 
 
 def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Record]]) -> None:
-    from contrasent.report.retrieval import print_retrieval
-    from contrasent.report.tables import Layout, print_sts
-    from contrasent.report.transfer import print_transfer
+    from importlib import import_module
 
-    asked, names, learned = suite.protocol, suite.loaded.names, suite.learned.names
-    for number, metric in enumerate(asked.metrics if names else ()):
+    shown = [(kind, read) for kind, read in suite.kinds if read.tasks]
+    for number, (kind, read) in enumerate(shown):
         if number:
             console.print()
-        print_sts(console, rows, Layout(names, metric, asked.aggregation, protocol=asked))
-    if names and learned:
-        console.print()
-    if learned:
-        print_transfer(console, rows, learned)
-    if suite.retrieved.tasks:
-        if names or learned:
-            console.print()
-        print_retrieval(console, rows, suite.retrieved)
+        report = import_module(f"contrasent.report.{kind.name}")
+        report.print_kind(console, rows, read, suite.options)
 
 
 def _comparisons(found: Found) -> tuple[str, list[tuple[str, Comparison]]]:
@@ -85,21 +76,23 @@ def _comparisons(found: Found) -> tuple[str, list[tuple[str, Comparison]]]:
 
     (baseline, first), *others = found.rows.items()
     bootstrap = found.bootstrap
-    if bootstrap is None or first is None or not found.suite.loaded.tasks:
+    tasks = [rated.task for rated in found.suite.tasks("sts")]
+    if bootstrap is None or first is None or not tasks:
         return baseline, []
+    protocol = found.suite.options.protocol
     return baseline, [
         (
             label,
             compare(
-                found.suite.loaded.tasks,
+                tasks,
                 first,
                 scores,
                 metric=metric,
-                aggregation=found.suite.protocol.aggregation,
+                aggregation=protocol.aggregation,
                 bootstrap=bootstrap,
             ),
         )
         for label, scores in others
         if scores is not None
-        for metric in found.suite.protocol.metrics
+        for metric in protocol.metrics
     ]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from contrasent.data.readers import stop
 from contrasent.data.text import Examples
-from contrasent.evaluate.read import Task
-from contrasent.evaluate.retrieval_read import RetrievalTask
+from contrasent.evaluate.kinds.base import Text
 from contrasent.evaluate.suite import Suite
 from contrasent.evaluate.tasks import TaskName
-from contrasent.evaluate.transfer_read import TransferTask
 
 _SHOWN = 3
 _NO_LETTER = re.compile(r"[\W_]+")
@@ -74,16 +72,6 @@ class Leaks:
     tasks: tuple[Counted, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """The sentences and pairs of a task's split."""
-
-    task: str
-    split: str
-    sentences: Sequence[str]
-    pairs: Sequence[Pair]
-
-
 def tidied(text: str) -> str:
     """A sentence with single spaces between its words."""
     return " ".join(text.split())
@@ -107,7 +95,7 @@ def find_leaks(
     Raises:
         DataError: a row of the training text cannot be read.
     """
-    texts = list(_texts(suite))
+    texts = list(suite.texts())
     forms = {form: _Found(form, texts) for form in (tidied, normalised)}
     count = 0
     for where, sentences in training.read(stop):
@@ -128,7 +116,7 @@ def find_leaks(
 class _Found:
     """What training text has of the tasks' sentences, compared in one form."""
 
-    def __init__(self, form: Callable[[str], str], texts: Sequence[_Text]) -> None:
+    def __init__(self, form: Callable[[str], str], texts: Sequence[Text]) -> None:
         self._form = form
         self._sentences = {form(sentence) for text in texts for sentence in text.sentences} - {""}
         self._pairs = {self.key(pair) for text in texts for pair in text.pairs}
@@ -152,16 +140,16 @@ class _Found:
         one, other = sorted(map(self._form, pair))
         return one, other
 
-    def of_sentences(self, text: _Text) -> list[str]:
+    def of_sentences(self, text: Text) -> list[str]:
         """The keys of its sentences that were found, repeated ones each time."""
         return [key for sentence in text.sentences if (key := self._form(sentence)) in self.where]
 
-    def of_pairs(self, text: _Text) -> int:
+    def of_pairs(self, text: Text) -> int:
         """How many of its pairs were found."""
         return sum(self.key(pair) in self._together for pair in text.pairs)
 
 
-def _counted(text: _Text, exact: _Found, loose: _Found) -> Counted:
+def _counted(text: Text, exact: _Found, loose: _Found) -> Counted:
     found = loose.of_sentences(text)
     return Counted(
         task=text.task,
@@ -175,47 +163,3 @@ def _counted(text: _Text, exact: _Found, loose: _Found) -> Counted:
         pairs_normalised=loose.of_pairs(text),
         first=tuple(loose.where[key] for key in list(dict.fromkeys(found))[:_SHOWN]),
     )
-
-
-def _texts(suite: Suite) -> Iterator[_Text]:
-    for task in suite.loaded.tasks:
-        yield _of_pairs(task)
-    parts = {
-        (task.name, part): task
-        for task in suite.learned.tasks
-        for name in suite.learned.names
-        if name.name == task.name
-        for part in _part(task, name.split)
-    }
-    for (_, part), learned in parts.items():
-        yield _of_part(learned, part)
-    for retrieved in suite.retrieved.tasks:
-        yield _of_retrieval(retrieved)
-
-
-def _of_pairs(task: Task) -> _Text:
-    pairs = [pair for s in task.subsets for pair in zip(s.first, s.second, strict=True)]
-    sentences = [sentence for pair in pairs for sentence in pair]
-    return _Text(task.name.name, task.name.split, sentences, pairs)
-
-
-def _part(task: TransferTask, split: str) -> list[str]:
-    """The part that a split's accuracy is of: the one of that name, or what stands in for it."""
-    wanted = ("test", "all") if split == "test" else ("dev", "train", "all")
-    return [part for part in wanted if part in task.parts][:1]
-
-
-def _of_part(task: TransferTask, name: str) -> _Text:
-    texts = task.parts[name].texts
-    half = len(texts) // 2
-    pairs = list(zip(texts[:half], texts[half:], strict=True)) if task.of_pairs else []
-    return _Text(task.name, name, texts, pairs)
-
-
-def _of_retrieval(task: RetrievalTask) -> _Text:
-    pairs = [
-        (query, task.corpus[row])
-        for query, rows in zip(task.queries, task.relevant, strict=True)
-        for row in rows
-    ]
-    return _Text(task.name.name, task.name.split, [*task.queries, *task.corpus], pairs)

@@ -9,7 +9,6 @@ from pathlib import Path
 from contrasent.data.senteval import senteval_root
 from contrasent.errors import DataError
 from contrasent.evaluate.described import Encoder
-from contrasent.evaluate.pairs import require_different
 from contrasent.evaluate.protocols import FITTED, SIMCSE, Protocol
 from contrasent.evaluate.protocols import protocol as named_protocol
 from contrasent.evaluate.read import MissingDataError, Task, how_to_get_data, load
@@ -43,7 +42,6 @@ def load_available(
     *,
     protocol: Protocol = SIMCSE,
     columns: Sequence[str] | None = None,
-    keep_going: bool = False,
 ) -> Loaded:
     """Read those tasks whose data is there and in order.
 
@@ -53,14 +51,13 @@ def load_available(
         splits: splits of the tasks named without one.
         protocol: decides on splits and on what is read for regressors.
         columns: of users' files, as :func:`contrasent.evaluate.pairs.read_pairs` takes them.
-        keep_going: a user's file that cannot be read is a problem like any other, and no error.
 
     Raises:
         ConfigError: a task or split is unknown.
         DataError: the folder that was named is not there, a user's file is missing or damaged,
             or no task could be read; the message then says why for each.
     """
-    names = _of_protocol(task_names(tasks, splits), protocol)
+    names = of_protocol(task_names(tasks, splits), protocol)
     if any(name.name in STS for name in names):
         data_dir = senteval_root(data_dir)
     found: list[Task] = []
@@ -69,14 +66,11 @@ def load_available(
     for name in names:
         try:
             _fit_on(fitted, name, protocol, data_dir)
-            task = load(name, data_dir, columns)
-            if keep_going and name.name not in STS:
-                require_different(name.label, task.subsets[0].gold)
-            found.append(task)
+            found.append(load(name, data_dir, columns))
         except MissingDataError as error:
             problems.append(Problem(name.label, f"{error.path} is missing", missing=True))
         except DataError as error:
-            if name.name not in STS and not keep_going:
+            if name.name not in STS:
                 raise
             problems.append(Problem(name.label, str(error)))
     if not found:
@@ -86,7 +80,7 @@ def load_available(
     return Loaded(tuple(names), tuple(found), tuple(problems), fitted)
 
 
-def _of_protocol(names: Sequence[TaskName], protocol: Protocol) -> list[TaskName]:
+def of_protocol(names: Sequence[TaskName], protocol: Protocol) -> list[TaskName]:
     """The tasks, those with all splits in place of the test split where the protocol says so."""
     found = [
         TaskName(name.name, "all")
@@ -97,6 +91,16 @@ def _of_protocol(names: Sequence[TaskName], protocol: Protocol) -> list[TaskName
     return list(dict.fromkeys(found))
 
 
+def parts_to_fit(
+    name: TaskName, protocol: Protocol, data_dir: str | Path | None
+) -> tuple[Task, Task] | None:
+    """Train and dev split of a task that the protocol scores by a regressor; else None."""
+    if not protocol.regressor or name.name not in FITTED:
+        return None
+    train, dev = (load(TaskName(name.name, split), data_dir) for split in ("train", "dev"))
+    return train, dev
+
+
 def _fit_on(
     fitted: dict[str, tuple[Task, Task]],
     name: TaskName,
@@ -104,9 +108,9 @@ def _fit_on(
     data_dir: str | Path | None,
 ) -> None:
     """Add the splits that the task's regressor needs, unless they are there."""
-    if protocol.regressor and name.name in FITTED and name.name not in fitted:
-        train, dev = (load(TaskName(name.name, split), data_dir) for split in ("train", "dev"))
-        fitted[name.name] = train, dev
+    parts = None if name.name in fitted else parts_to_fit(name, protocol, data_dir)
+    if parts:
+        fitted[name.name] = parts
 
 
 def evaluate(  # noqa: PLR0913 - what the command takes, by name
@@ -145,7 +149,7 @@ def evaluate(  # noqa: PLR0913 - what the command takes, by name
         CheckpointError: an embedding is zero or not finite.
     """
     asked = named_protocol(protocol) if isinstance(protocol, str) else protocol
-    names = _of_protocol(task_names(tasks, splits), asked)
+    names = of_protocol(task_names(tasks, splits), asked)
     fitted: dict[str, tuple[Task, Task]] = {}
     for name in names:
         _fit_on(fitted, name, asked, data_dir)

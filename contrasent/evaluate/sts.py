@@ -52,6 +52,15 @@ class Scores:
     problems: tuple[Problem, ...]
     similarities: Mapping[str, Similarities] = field(default_factory=dict)
 
+    @classmethod
+    def together(cls, parts: Sequence[Scores]) -> Scores:
+        """What several of one encoder hold, in their order."""
+        return cls(
+            tuple(record for part in parts for record in part.records),
+            tuple(problem for part in parts for problem in part.problems),
+            {label: found for part in parts for label, found in part.similarities.items()},
+        )
+
 
 class StsTasks:
     """Tasks read once, to be scored as often as one likes.

@@ -29,6 +29,9 @@ TRANSFER = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
 STSB_RETRIEVAL = "stsb-retrieval"
 """DiffCSE's retrieval task, made of STS-B."""
 
+SENTEVAL = (*STS, *TRANSFER, STSB_RETRIEVAL)
+"""All that is read of SentEval's data."""
+
 ALL_SPLITS = ("train", "dev", "test")
 
 SPLITS = ("all", *ALL_SPLITS)
@@ -70,7 +73,7 @@ class TaskName:
     @property
     def heading(self) -> str:
         """How a table names it: ``STS-B``, ``STS-B dev`` or the name of a file."""
-        known = self.name in (*STS, *TRANSFER, STSB_RETRIEVAL)
+        known = self.name in SENTEVAL
         name = _HEADINGS.get(self.name, self.name.upper()) if known else Path(self.name).name
         return name if self.split == "test" else f"{name} {self.split}"
 
@@ -123,7 +126,7 @@ def _resolve(text: str, splits: Sequence[str]) -> list[TaskName]:
         name, wanted = suffixed[1], (suffixed[2],)
     name = re.sub(r"[-_ ]", "", name)
     kind = "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
-    known = ("sts", *STS, "transfer", *TRANSFER, STSB_RETRIEVAL)
+    known = ("sts", "transfer", *SENTEVAL)
     name = pick(kind, _LONG_NAMES.get(name, name), known)
     if name in ("transfer", *TRANSFER):
         raise ConfigError(

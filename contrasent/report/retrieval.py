@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from contrasent.evaluate.retrieval_tasks import LoadedRetrieval
+from contrasent.evaluate.kinds.base import Options, Read
+from contrasent.evaluate.retrieval_read import RetrievalTask
 from contrasent.evaluate.tasks import TaskName
 from contrasent.records import Record
 from contrasent.report.tables import ABSENT, described, grid_table, print_grid
@@ -19,20 +20,18 @@ _SHOWN = {"ndcg": "nDCG", "mrr": "MRR"}
 
 
 def retrieval_table(
-    rows: Mapping[str, Sequence[Record]], loaded: LoadedRetrieval, *, upright: bool = False
+    rows: Mapping[str, Sequence[Record]], tasks: Sequence[RetrievalTask], *, upright: bool = False
 ) -> Table:
     """Metrics x 100, two decimals, one row per label.
 
     Args:
         rows: records of an encoder by the label of its row.
-        loaded: tasks; what is without a record is shown as absent.
+        tasks: its columns; what is without a record is shown as absent.
         upright: metrics as rows and encoders as columns, for narrow terminals.
     """
-    columns: list[Column] = [
-        (task.name, metric) for task in loaded.tasks for metric in task.metrics
-    ]
-    alone = len(loaded.tasks) == 1
-    told = _told(loaded)
+    columns: list[Column] = [(task.name, metric) for task in tasks for metric in task.metrics]
+    alone = len(tasks) == 1
+    told = _told(tasks)
     headings = [
         _heading(metric) if alone else f"{told[name]} {_heading(metric)}"
         for name, metric in columns
@@ -41,13 +40,15 @@ def retrieval_table(
     return grid_table([["", *headings], *cells], upright=upright)
 
 
-def retrieval_protocol(rows: Mapping[str, Sequence[Record]], loaded: LoadedRetrieval) -> list[str]:
+def retrieval_protocol(
+    rows: Mapping[str, Sequence[Record]], tasks: Sequence[RetrievalTask]
+) -> list[str]:
     """What the numbers of :func:`retrieval_table` are, so that they can be compared with others."""
     lines = [
         "Retrieval by cosine x 100, mean over queries; of equal cosines the less relevant is first."
     ]
-    lines += [f"{_told(loaded)[task.name]}: {task.said}." for task in loaded.tasks]
-    of_tasks = {task.name.name for task in loaded.tasks}
+    lines += [f"{_told(tasks)[task.name]}: {task.said}." for task in tasks]
+    of_tasks = {task.name.name for task in tasks}
     for label, records in rows.items():
         found = next((record for record in records if record.task in of_tasks), None)
         if found:
@@ -55,20 +56,24 @@ def retrieval_protocol(rows: Mapping[str, Sequence[Record]], loaded: LoadedRetri
     return lines
 
 
-def print_retrieval(
-    console: Console, rows: Mapping[str, Sequence[Record]], loaded: LoadedRetrieval
+def print_kind(
+    console: Console,
+    rows: Mapping[str, Sequence[Record]],
+    read: Read[RetrievalTask],
+    options: Options,
 ) -> None:
     """Print table and protocol; upright where a terminal is too narrow, whole lines in a pipe."""
-    tables = [retrieval_table(rows, loaded, upright=upright) for upright in (False, True)]
-    print_grid(console, tables, retrieval_protocol(rows, loaded))
+    del options
+    tables = [retrieval_table(rows, read.tasks, upright=upright) for upright in (False, True)]
+    print_grid(console, tables, retrieval_protocol(rows, read.tasks))
 
 
-def _told(loaded: LoadedRetrieval) -> dict[TaskName, str]:
+def _told(tasks: Sequence[RetrievalTask]) -> dict[TaskName, str]:
     """Short names; folders of one name are told apart by their paths."""
-    short = [task.name.heading for task in loaded.tasks]
+    short = [task.name.heading for task in tasks]
     return {
         task.name: task.name.heading if short.count(task.name.heading) == 1 else task.name.label
-        for task in loaded.tasks
+        for task in tasks
     }
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from contrasent.evaluate.kinds.base import Options, Read
+from contrasent.evaluate.kinds.transfer import SPLITS, Learned
 from contrasent.evaluate.tasks import TRANSFER, TaskName
-from contrasent.evaluate.transfer_tasks import SPLITS
 from contrasent.records import Record
 from contrasent.report.tables import ABSENT, AVERAGE, described, grid_table, print_grid
 
@@ -56,12 +57,16 @@ def transfer_protocol(rows: Mapping[str, Sequence[Record]], names: Sequence[Task
     return lines
 
 
-def print_transfer(
-    console: Console, rows: Mapping[str, Sequence[Record]], names: Sequence[TaskName]
+def print_kind(
+    console: Console,
+    rows: Mapping[str, Sequence[Record]],
+    read: Read[Learned],
+    options: Options,
 ) -> None:
     """Print table and procedure; upright where a terminal is too narrow, whole lines in a pipe."""
-    tables = [transfer_table(rows, names, upright=upright) for upright in (False, True)]
-    print_grid(console, tables, transfer_protocol(rows, names))
+    del options
+    tables = [transfer_table(rows, read.names, upright=upright) for upright in (False, True)]
+    print_grid(console, tables, transfer_protocol(rows, read.names))
 
 
 def _columns(names: Sequence[TaskName]) -> list[Column]:

@@ -8,6 +8,7 @@ from command_line import call, refused, worked
 from tiny_transfer import write_transfer
 
 from contrasent.data.text import open_examples
+from contrasent.evaluate.kinds.base import Options
 from contrasent.evaluate.leaks import find_leaks, normalised, tidied
 from contrasent.evaluate.suite import load_suite
 
@@ -108,7 +109,7 @@ def test_every_kind_of_task_is_looked_at(senteval, monkeypatch):
     train = senteval / "train.tsv"
     train.write_text("".join(f"{row[5]}\t{row[6]}\n" for row in rows[:2]))
     names = ["stsb", "stsb-retrieval", "mr", "trec-dev", "mrpc"]
-    suite = load_suite(names, senteval)
+    suite = load_suite(names, Options(senteval))
     found = {t.task: t for t in find_leaks(open_examples(str(train)), suite).tasks}
     splits = {name: found[name].split for name in ("stsb", "mr", "trec", "mrpc")}
     assert splits == {"stsb": "test", "mr": "all", "trec": "train", "mrpc": "test"}
@@ -176,6 +177,6 @@ def test_bad_input(files, senteval):
 def test_the_overlap_of_real_files_is_the_published_one(shared, train, columns, expected):
     tasks = ["sts12", "sts13", "sts14", "sts15", "sts16", "stsb-dev", "stsb", "sickr"]
     data = shared / "data"
-    suite = load_suite(tasks, data / "senteval")
+    suite = load_suite(tasks, Options(data / "senteval"))
     found = find_leaks(open_examples(str(data / train), columns), suite)
     assert [task.normalised for task in found.tasks] == expected

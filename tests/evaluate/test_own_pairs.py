@@ -8,10 +8,11 @@ import pytest
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate import pairs as own
+from contrasent.evaluate.kinds.base import Options
 from contrasent.evaluate.pairs import read_pairs
 from contrasent.evaluate.read import load
 from contrasent.evaluate.run import evaluate, load_available
-from contrasent.evaluate.sts import StsTasks
+from contrasent.evaluate.suite import load_suite
 from contrasent.evaluate.tasks import TaskName, task_names
 
 PAIRS = [("a b", "c d", 1.0), ("e", "f", 2.5), ("g", "h i", -3.0)]
@@ -142,11 +143,11 @@ def test_a_bad_file_is_a_problem_of_its_own_when_the_others_are_to_be_kept(
     path = tmp_path / "p.tsv"
     if text is not None:
         path.write_text(text)
-    loaded = load_available(["stsb", str(path)], senteval, keep_going=True)
-    (problem,) = loaded.problems
+    suite = load_suite(["stsb", str(path)], Options(senteval))
+    (problem,) = suite.problems
     assert problem.task == str(path)
     assert said in problem.message and not problem.missing
-    assert [r.task for r in StsTasks(loaded.tasks).records(encoder).records] == ["stsb"] * 6
+    assert [r.task for r in suite.records(encoder, "fp32").records] == ["stsb"] * 6
     if "score of all" not in said:
         with pytest.raises(DataError, match=said):
             load_available(["stsb", str(path)], senteval)

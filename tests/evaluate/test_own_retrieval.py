@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import ContrasentError, DataError
-from contrasent.evaluate.retrieval import evaluate_retrieval
+from contrasent.evaluate.kinds.base import Options
+from contrasent.evaluate.kinds.retrieval import KIND, evaluate_retrieval
 from contrasent.evaluate.retrieval_read import read_folder
-from contrasent.evaluate.retrieval_tasks import retrieval_names
 from contrasent.evaluate.tasks import TaskName
 from contrasent.model.encoder import SentenceEncoder
 
@@ -112,7 +112,7 @@ def test_a_title_stands_before_the_text(folder):
 def test_splits_are_files(folder):
     (folder / "qrels/dev.tsv").write_text("q3\td4\t1\n")
     assert task_of(folder, "dev").queries == ("never",)
-    names, others = retrieval_names([f"{folder}/", "stsb"], ("dev", "test"))
+    names, others = KIND.names([f"{folder}/", "stsb"], Options(splits=("dev", "test")))
     assert names == [TaskName(str(folder), "test"), TaskName(str(folder), "dev")]
     assert names[1].heading == "own dev" and others == ["stsb"]
 
@@ -120,9 +120,9 @@ def test_splits_are_files(folder):
 def test_a_folder_without_documents_does_not_hide_a_task(folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     (folder.parent / "sts").mkdir()
-    assert retrieval_names(["sts", "own"]) == ([TaskName("own")], ["sts"])
+    assert KIND.names(["sts", "own"], Options()) == ([TaskName("own")], ["sts"])
     monkeypatch.chdir(folder)
-    assert retrieval_names(["."])[0][0].heading == "own"
+    assert KIND.names(["."], Options())[0][0].heading == "own"
 
 
 REFUSED = {

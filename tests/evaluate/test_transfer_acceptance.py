@@ -8,10 +8,9 @@ import transfer_oracle
 from shared_data import SHARED
 
 from contrasent.evaluate import transfer_presets
-from contrasent.evaluate.transfer import TransferTasks, evaluate_transfer
-from contrasent.evaluate.transfer_presets import Preset, Protocol
+from contrasent.evaluate.kinds.transfer import evaluate_transfer
+from contrasent.evaluate.transfer_presets import Preset
 from contrasent.evaluate.transfer_read import load_transfer
-from contrasent.evaluate.transfer_tasks import TaskName
 
 DATA = SHARED / "data" / "senteval"
 SIZES = {
@@ -65,8 +64,7 @@ def test_few_folds_give_what_one_classifier_after_the_other_gives(name, monkeypa
     preset = Preset("test", 2, "adam", 64, 1, 1, max_epochs=6)
     monkeypatch.setitem(transfer_presets.PRESETS, "test", preset)
     task, encoder = load_transfer(name, DATA), Hashed()
-    names = [TaskName(name, split) for split in ("dev", "test")]
-    records = TransferTasks([task], names, Protocol()).records(encoder).records
+    records = evaluate_transfer(encoder, [name], DATA, splits=["dev", "test"])
     found = [record.value for record in records if record.metric == "accuracy"]
     parts = {}
     for part, read in task.parts.items():

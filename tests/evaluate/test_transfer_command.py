@@ -14,8 +14,8 @@ import contrasent.evaluate.transfer as under_test
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.evaluate import transfer_presets
+from contrasent.evaluate.kinds.transfer import evaluate_transfer
 from contrasent.evaluate.tasks import TRANSFER
-from contrasent.evaluate.transfer import evaluate_transfer
 from contrasent.evaluate.transfer_presets import Preset, Protocol
 from contrasent.evaluate.transfer_procedure import Reached
 from contrasent.evaluate.transfer_read import load_transfer
@@ -49,7 +49,9 @@ def command(encoder, monkeypatch):
         if name == "constant":
             kind.embed = lambda _: np.ones(6, np.float32)
         if name == "broken":
-            kind.embed = lambda text: np.full(6, np.nan if "cast" in text else 1.0, np.float32)
+            kind.embed = lambda text: np.where(
+                "cast" in text, np.nan, type(encoder).embed(kind, text)
+            )
         return kind
 
     monkeypatch.setattr(SentenceEncoder, "load", load)
@@ -224,15 +226,27 @@ def test_damaged_or_too_little_data_costs_its_task_only(command, data):
     assert row[1] == row[3] == row[4] == "-" and row[2] != "-"
     assert isinstance(result.exception, ContrasentError)
     assert "TREC_10.label:1: 'nothing' instead of" in str(result.exception)
-    assert "mr: a class has 1 sentences, fewer than the 2 folds" in str(result.exception)
+    assert "MR: a class has 1 sentences, fewer than the 2 folds" in str(result.exception)
 
 
 def test_sts_tasks_that_cannot_be_read_cost_no_transfer_task(command, data):
     for path in (data / "STS/STSBenchmark").iterdir():
         path.unlink()
     result = command("m", "--tasks", "stsb,cr")
+    assert result.exit_code == 0, result.output
     assert rows(result)[0][0] == ["CR"]
-    assert "sts-test.csv is missing" in str(result.exception)
+    assert "stsb is left out: " in result.stderr and "sts-test.csv is missing" in result.stderr
+
+
+def test_embeddings_that_cannot_be_learned_from_cost_their_task_only(command, data):
+    for path in ("MR/rt-polarity.pos", "MR/rt-polarity.neg"):
+        (data / path).write_text((data / path).read_text().replace("cast", "story"))
+    result = command("broken", "--tasks", "mr,cr,subj")
+    assert isinstance(result.exception, ContrasentError)
+    (_, _, row), _ = rows(result)
+    assert row[1] != "-" and row[2:] == ["-", "-", "-"]
+    for task in ("CR", "SUBJ"):
+        assert f"broken: {task}: broken gives " in str(result.exception)
 
 
 def test_no_data_at_all_is_an_error_before_a_model_is_loaded(command, tmp_path):
@@ -248,8 +262,8 @@ def test_no_data_at_all_is_an_error_before_a_model_is_loaded(command, tmp_path):
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ("constant", "of cr the same embedding, so there is nothing to classify them by"),
-        ("broken", "of cr an embedding with NaN or infinite numbers, so there is no accuracy"),
+        ("constant", "the same embedding, so there is nothing to classify them by"),
+        ("broken", "an embedding with NaN or infinite numbers, so there is no accuracy"),
     ],
 )
 def test_a_bad_model_costs_its_row_only(command, bad, said):
@@ -289,7 +303,7 @@ def test_in_code_every_problem_is_an_error(encoder, data):
     with pytest.raises(DataError, match=r"custrev.neg is missing; get SentEval's data with"):
         evaluate_transfer(encoder, ["cr"])
     (data / "MR/rt-polarity.pos").write_text("good\n")
-    with pytest.raises(DataError, match="mr: a class has 1 sentences"):
+    with pytest.raises(DataError, match="MR: a class has 1 sentences"):
         evaluate_transfer(encoder, ["mr"])
     with pytest.raises(ConfigError, match="no transfer task: stsb"):
         evaluate_transfer(encoder, ["mr", "stsb"])
