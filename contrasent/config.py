@@ -61,7 +61,7 @@ class Recipe:
     """What is minimised: the name of an objective, and its settings."""
 
     train: TrainSettings = Field(default_factory=TrainSettings)
-    """How it is optimised: AdamW, linear decay."""
+    """How it is optimised."""
 
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     """How progress is measured. The dev task is labelled: selecting by it is supervision."""

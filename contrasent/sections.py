@@ -34,10 +34,17 @@ class EncoderSettings:
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Rate of every dropout of the transformer; null keeps the checkpoint's (0.1 for BERT)."""
 
+    freeze_embeddings: bool = False
+    """Leave the embedding layer (words, positions, its normalisation) as it is in the start."""
+
     encoders: Literal["shared", "twin"] = "shared"
     """With twin, a second encoder, which starts as a copy and is trained by itself, embeds every
-    view but the first (Gao et al. 2021, Table 2). The first is evaluated and saved in best and
-    last, the other in best-twin and last-twin."""
+    view but the first (Gao et al. 2021, Table 2). One is evaluated and saved in best and last,
+    the other in best-twin and last-twin; keep says which."""
+
+    keep: Literal["first", "better"] = "first"
+    """Of two encoders: first keeps that of the first view; better evaluates both, each time, and
+    keeps the one with the higher dev score (Carlsson et al. 2021, Contrastive Tension)."""
 
 
 @settings
@@ -96,7 +103,7 @@ class ViewSettings:
 
 @settings
 class TrainSettings:
-    """How it is optimised: AdamW, linear decay."""
+    """How it is optimised."""
 
     batch_size: Annotated[int, Field(ge=2)] = 64
     """Examples per step; the others of a batch are each anchor's negatives."""
@@ -108,16 +115,41 @@ class TrainSettings:
     """Stop, and end the decay, after this many steps instead of after the epochs."""
 
     learning_rate: PositiveFloat = 3e-5
-    """Of the first step after the warm-up; it falls linearly to 0."""
+    """Of the first step after the warm-up."""
+
+    schedule: Literal["linear", "constant", "steps", "slanted_triangular"] = "linear"
+    """After the warm-up the rate falls to 0 (linear), stays (constant), or changes at rate_steps
+    (steps). slanted_triangular begins and ends at 1/32 of it (Howard and Ruder 2018)."""
+
+    rate_steps: dict[NonNegativeInt, PositiveFloat] = Field(default_factory=dict)
+    """For steps: the rate from an update on, by its number, such as {500: 8e-6, 1000: 6e-6}."""
 
     warmup_steps: NonNegativeInt = 0
     """Steps over which the rate rises from 0."""
 
-    weight_decay: NonNegativeFloat = 0.0
-    """AdamW's, on every parameter."""
+    warmup_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The same as a share of all steps, rounded up."""
 
-    clip: PositiveFloat = 1.0
-    """Largest norm of the gradient of all parameters together."""
+    optimizer: Literal["adamw", "rmsprop"] = "adamw"
+    """What makes a step of a gradient."""
+
+    betas: Annotated[
+        list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)
+    ] = Field(default_factory=lambda: [0.9, 0.999])
+    """What AdamW keeps at each step of the means of the gradient and of its square; rmsprop has
+    the second only."""
+
+    eps: PositiveFloat = 1e-8
+    """Added to the root of the mean square, by which a step is divided."""
+
+    bias_correction: bool = True
+    """Whether AdamW makes up for means that start at 0; BERT's own optimiser did not."""
+
+    weight_decay: NonNegativeFloat = 0.0
+    """On every parameter: of the weights in AdamW, added to the gradient in rmsprop."""
+
+    clip: PositiveFloat | None = 1.0
+    """Largest norm of the gradient of all parameters together; null does not clip."""
 
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Of the matrix products; auto is bf16 where the hardware has it. Loss and weights are fp32."""

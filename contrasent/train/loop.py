@@ -19,8 +19,9 @@ from contrasent.objectives.base import Objective
 from contrasent.profiling import part
 from contrasent.train.embedding import embedding
 from contrasent.train.readings import Measured, Readings, Step
+from contrasent.train.schedule import learning_rate
 from contrasent.train.state import Progress
-from contrasent.train.update import gradient_norm, learning_rate, trained, update
+from contrasent.train.update import gradient_norm, set_rate, trained, update
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ def run(
         # Read before the update where that costs nothing, so that none is made with a NaN.
         known = readings.take(everything=is_due(progress.step + 1))
         with part("update"):
-            update(optimizer, rate, norm, settings.clip)
+            set_rate(optimizer, settings, rate, progress.step)
+            update(optimizer, norm, settings.clip)
         progress.step += 1
         if known and not after_steps(known):
             return

@@ -28,9 +28,10 @@ from contrasent.train.geometry import GeometryLog
 from contrasent.train.loop import Training, run
 from contrasent.train.readings import Step
 from contrasent.train.saving import add_scores, save_encoders
+from contrasent.train.selection import scored
 from contrasent.train.start import Parts, complete, prepare, start_encoder
 from contrasent.train.state import Progress, load_state, save_state
-from contrasent.train.update import trained
+from contrasent.train.update import optimizer_of, trained
 
 logger = logging.getLogger("contrasent")
 
@@ -118,12 +119,7 @@ class _Session:
     ) -> None:
         self.recipe, self.folder, self.parts = recipe, folder, parts
         settings = recipe.train
-        optimizer = torch.optim.AdamW(
-            trained(parts.encoder, parts.objective, parts.twin),
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        optimizer = optimizer_of(settings, trained(parts.encoder, parts.objective, parts.twin))
         self.training = Training(
             encoder=parts.encoder,
             objective=parts.objective,
@@ -236,33 +232,36 @@ class _Session:
             save_state(self.folder.state, progress, training.modules, training.optimizer, device)
 
     def _evaluate(self, dev: StsTasks) -> None:
-        progress, encoder = self.progress, self.parts.encoder
-        scores = dev.score(encoder, precision=self.recipe.evaluation.precision)
-        ((name, score),) = scores.items()
-        self.metrics.write({"step": progress.step, "evaluation": scores})
+        progress, parts = self.progress, self.parts
+        found = scored(dev, parts.encoder, parts.twin, self.recipe)
+        progress.twin_is_better = found.twin_is_better
+        scores = {found.name: found.score}
+        beside = {} if found.other is None else {"beside": {found.name: found.other}}
+        self.metrics.write({"step": progress.step, "evaluation": scores, **beside})
         if self.recipe.train.trackers:
             self.training.accelerator.log(scores, step=progress.step)
-        is_best = progress.best_score is None or score > progress.best_score
+        is_best = progress.best_score is None or found.score > progress.best_score
         if is_best:
-            progress.best_step, progress.best_score = progress.step, score
+            progress.best_step, progress.best_score = progress.step, found.score
             progress.without_best = 0
             self._save_encoder(self.folder.best, scores)
         else:
             progress.without_best += 1
-        logger.info(
-            "step %d: %s Spearman %.2f%s", progress.step, name, score * 100, " *" if is_best else ""
-        )
+        logger.info("step %d: %s%s", progress.step, found.told, " *" if is_best else "")
 
     def _save_encoder(self, target: Path, dev_scores: dict[str, float]) -> None:
+        parts = self.parts
         info: dict[str, Any] = {
             "recipe": asdict(self.recipe),
-            "data": self.parts.data,
+            "data": parts.data,
             "step": self.progress.step,
             "train_precision": self.training.precision,
             "dev_spearman": dev_scores,
         }
-        parts = self.parts
-        save_encoders(target, parts.encoder, parts.twin, info, parts.objective.save)
+        kept, other = parts.encoder, parts.twin
+        if other is not None and self.progress.twin_is_better:
+            kept, other = other, kept
+        save_encoders(target, kept, other, info, parts.objective.save)
 
     def _before_and_after(
         self, target: Path, show_progress: bool

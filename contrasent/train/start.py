@@ -32,6 +32,8 @@ from contrasent.train.filled_view import FilledView
 from contrasent.train.geometry import followed_pairs
 from contrasent.train.gradcache import refuse_uncacheable
 from contrasent.train.log import reading_progress
+from contrasent.train.schedule import refuse_at_odds
+from contrasent.train.selection import check_keep
 
 logger = logging.getLogger("contrasent")
 
@@ -91,6 +93,8 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     if not recipe.data.file:
         raise ConfigError("no training text: name a file or data set with --data")
     dev, final = dev_task(recipe.evaluation), final_tasks(recipe.evaluation)
+    refuse_at_odds(recipe.train)
+    check_keep(recipe.encoder, dev)
     followed = followed_pairs(recipe.evaluation)
     examples = open_examples(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
@@ -102,6 +106,8 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     if recipe.encoder.head == "mlp" and encoder.head is None:
         encoder.head = MlpHead(encoder.backbone.width)
     encoder.to(device)
+    if recipe.encoder.freeze_embeddings:
+        encoder.backbone.freeze_embeddings()
     encoder.backbone.checkpoint_layers = recipe.train.gradient_checkpointing
     settings = dict(recipe.objective)
     precision = resolve_precision(recipe.train.precision, device)

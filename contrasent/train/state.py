@@ -30,6 +30,7 @@ class Progress:
         best_score: that score.
         without_best: evaluations since then.
         ended: no further update is to be made.
+        twin_is_better: of two encoders, the second had the higher dev score at the last evaluation.
     """
 
     step: int = 0
@@ -37,6 +38,7 @@ class Progress:
     best_score: float | None = None
     without_best: int = 0
     ended: bool = False
+    twin_is_better: bool = False
 
 
 def save_state(

@@ -1,7 +1,8 @@
-"""One update: the learning rate, the clipped gradient, AdamW."""
+"""One update: the clipped gradient, and the optimiser that makes the step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,13 +10,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contrasent.config import TrainSettings
-
-
-def learning_rate(settings: TrainSettings, steps: int, step: int) -> float:
-    """The rate of update ``step`` of ``steps``: up from 0 in the warm-up, then down to 0."""
-    if step < settings.warmup_steps:
-        return settings.learning_rate * step / settings.warmup_steps
-    return settings.learning_rate * (steps - step) / max(1, steps - settings.warmup_steps)
 
 
 def trained(*parts: nn.Module | None) -> list[nn.Parameter]:
@@ -28,6 +22,26 @@ def trained(*parts: nn.Module | None) -> list[nn.Parameter]:
     return list(dict.fromkeys(found))
 
 
+def optimizer_of(settings: TrainSettings, parameters: Sequence[nn.Parameter]) -> Optimizer:
+    """The optimiser that ``settings`` ask for, of ``parameters``."""
+    if settings.optimizer == "rmsprop":
+        return torch.optim.RMSprop(
+            parameters,
+            lr=settings.learning_rate,
+            alpha=settings.betas[1],
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
+    return torch.optim.AdamW(
+        parameters,
+        lr=settings.learning_rate,
+        betas=(settings.betas[0], settings.betas[1]),
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
     """The 2-norm of the gradient of all parameters together, on their device."""
     gradients = [p.grad for p in parameters if p.grad is not None]
@@ -38,20 +52,43 @@ def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
     return torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()
 
 
-def update(optimizer: Optimizer, rate: float, norm: Tensor, clip: float) -> None:
-    """Make the step of a fused optimiser with gradients clipped to ``clip``, and forget them.
+def set_rate(optimizer: Optimizer, settings: TrainSettings, rate: float, step: int) -> None:
+    """Make ``rate`` that of update ``step``, counted from 0.
 
-    The same as ``clip_grad_norm_`` before the step, but the optimiser divides while it reads the
-    gradients, so that they are not read and written once more.
+    Without ``bias_correction`` AdamW is to move by m / (sqrt(v) + eps). torch divides m by
+    1 - beta1^t and v by 1 - beta2^t, which another rate, eps and decay undo exactly.
+    """
+    changed = {"lr": rate}
+    if settings.optimizer == "adamw" and not settings.bias_correction:
+        first, second = (1 - beta ** (step + 1) for beta in settings.betas)
+        factor = first / math.sqrt(second)
+        changed = {
+            "lr": rate * factor,
+            "eps": settings.eps / math.sqrt(second),
+            "weight_decay": settings.weight_decay / factor,
+        }
+    for group in optimizer.param_groups:
+        group.update(changed)
+
+
+def update(optimizer: Optimizer, norm: Tensor, clip: float | None) -> None:
+    """Make the step of an optimiser with gradients clipped to ``clip``, and forget them.
+
+    The same as ``clip_grad_norm_`` before the step, but a fused optimiser divides while it reads
+    the gradients, so that they are not read and written once more.
 
     Args:
-        optimizer: fused.
-        rate: its learning rate for this update.
+        optimizer: whose rate is set.
         norm: of the gradient of all its parameters together.
-        clip: the largest norm it may have.
+        clip: the largest norm it may have; None leaves it as it is.
     """
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.grad_scale = ((norm + 1e-6) / clip).clamp(min=1)  # type: ignore[attr-defined]
+    if clip is not None:
+        scale = ((norm + 1e-6) / clip).clamp(min=1)
+        if optimizer.defaults.get("fused"):
+            optimizer.grad_scale = scale  # type: ignore[attr-defined]
+        else:
+            held = (p for group in optimizer.param_groups for p in group["params"])
+            for gradient in (p.grad for p in held if p.grad is not None):
+                gradient.div_(scale)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

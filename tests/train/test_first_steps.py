@@ -100,3 +100,14 @@ def test_the_first_line_is_the_loss_before_any_update(trained):
     slow = trained(train__max_steps=1, train__learning_rate=1e-9, **PLAIN)
     quick = trained(folder="quick", train__max_steps=2, train__learning_rate=1.0, **PLAIN)
     assert losses_of(slow)[0] == losses_of(quick)[0]
+
+
+def test_frozen_embeddings_stay_those_of_the_start(trained, tmp_path, tiny_bert):
+    trained(encoder__freeze_embeddings=True)
+    start = load_file(tiny_bert / "model.safetensors")
+    last = load_file(tmp_path / "run" / "last" / "model.safetensors")
+    layer = [name for name in start if name.startswith("embeddings.")]
+    assert len(layer) == 5 and all(last[name].equal(start[name]) for name in layer)
+    assert not last["encoder.layer.0.output.dense.weight"].equal(
+        start["encoder.layer.0.output.dense.weight"]
+    )

@@ -3,7 +3,7 @@ import torch
 
 from contrasent.config import TrainSettings
 from contrasent.errors import ContrasentError
-from contrasent.train.update import learning_rate
+from contrasent.train.schedule import learning_rate
 from contrasent.train.update import trained as trained_parameters
 
 

@@ -76,6 +76,9 @@ def test_a_resumed_run_is_bit_equal(function, calls, tmp_path, recipe, monkeypat
         {"train__gradcache_chunk": 5, "train__gradient_checkpointing": True},
         {"objective__head": "batchnorm"},
         {"objective__head": "batchnorm", "train__gradcache_chunk": 5},
+        {"train__optimizer": "rmsprop", "train__schedule": "steps", "train__rate_steps": {5: 1e-4}},
+        {"train__bias_correction": False, "train__betas": [0.9, 0.9], "train__clip": None},
+        {"encoder__freeze_embeddings": True, "train__warmup_share": 0.3},
     ],
     ids=str,
 )

@@ -15,6 +15,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.train.folder import RunFolder
 from contrasent.train.run import train as train_recipe
 from contrasent.train.saving import save_encoders
+from contrasent.train.selection import scored
 from contrasent.train.state import Progress, load_state, save_state
 
 TWIN = {"encoder__encoders": "twin"}
@@ -133,7 +134,73 @@ def test_overwriting_removes_the_twins(tmp_path, recipe):
     assert not list((tmp_path / "run").glob("*-twin"))
 
 
+class Dev:
+    """A dev task with scores that were thought of: of the two encoders in turn, time after time."""
+
+    def __init__(self, *scores):
+        self.scores = list(scores)
+
+    def score(self, _encoder, **_how):
+        return {"thought": self.scores.pop(0)}
+
+
+@pytest.mark.parametrize(
+    ("scores", "better", "best"),
+    [([0.1, 0.4], True, 0.4), ([0.4, 0.1], False, 0.4), ([0.3, 0.3], False, 0.3)],
+)
+def test_the_better_encoder_is_known_by_its_score(scores, better, best, recipe):
+    settings = recipe(**TWIN, encoder__keep="better")
+    found = scored(Dev(*scores), object(), object(), settings)
+    assert (found.twin_is_better, found.score, found.other) == (better, best, min(scores))
+    first = scored(Dev(*scores), object(), object(), recipe(**TWIN))
+    assert (first.twin_is_better, first.score, first.other) == (False, scores[0], None)
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_the_better_encoder_is_kept(better, tmp_path, recipe, monkeypatch):
+    """The same run twice, once by itself and once with the second encoder said to be better."""
+    settings = recipe(**TWIN)
+    train_recipe(settings, tmp_path / "whole")
+    monkeypatch.setattr(
+        "contrasent.train.start.dev_task",
+        lambda _: Dev(*([0.1, 0.2] if better else [0.2, 0.1]) * 3),
+    )
+    train_recipe(recipe(**TWIN, encoder__keep="better"), tmp_path / "kept")
+    for name, other in (("last", "last-twin"), ("last-twin", "last")):
+        expected = tmp_path / "whole" / (other if better else name)
+        assert weights(tmp_path / "kept" / name)["embeddings.word_embeddings.weight"].equal(
+            weights(expected)["embeddings.word_embeddings.weight"]
+        )
+    lines = [line for line in metrics(tmp_path / "kept") if "evaluation" in line]
+    assert [line["evaluation"]["thought"] for line in lines] == [0.2, 0.2, 0.2]
+    assert [line["beside"]["thought"] for line in lines] == [0.1, 0.1, 0.1]
+
+
+def test_a_resumed_run_keeps_the_better_encoder(tmp_path, recipe, monkeypatch):
+    settings = recipe(**TWIN, encoder__keep="better", train__epochs=2)
+    train_recipe(settings, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        cut_after(patched, "save_state", 5)
+        with pytest.raises(CutError):
+            train_recipe(settings, tmp_path / "cut")
+    train_recipe(settings, tmp_path / "cut", resume=True)
+    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
 # Refusals
+
+
+def test_the_better_of_one_encoder_is_refused(recipe, tmp_path):
+    with pytest.raises(ConfigError, match=r"encoder.keep is better, but .* there is one encoder"):
+        train_recipe(recipe(encoder__keep="better"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_a_dev_task_the_first_is_kept_and_that_is_said(recipe, tmp_path, caplog):
+    settings = recipe(**TWIN, encoder__keep="better", evaluation__task="none")
+    train_recipe(settings, tmp_path / "run")
+    assert "without a dev task neither encoder is known to be" in caplog.text
 
 
 @pytest.mark.parametrize(("there", "now"), [("shared", "twin"), ("twin", "shared")])

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from contrasent.train.update import gradient_norm, update
+from contrasent.config import TrainSettings
+from contrasent.train.update import gradient_norm, optimizer_of, set_rate, update
 
 SHAPES = [(300, 16), (16,), (16, 16), (1,)]
 
@@ -51,7 +52,8 @@ def test_updates_are_those_of_clipping_first(size, rng):
         for a, b in zip(ours, theirs, strict=True):
             a.grad = size * rng(*a.shape) * (step + 1)
             b.grad = a.grad.clone()
-        update(optimizers[0], rate, gradient_norm(ours), clip=1.0)
+        optimizers[0].param_groups[0]["lr"] = rate
+        update(optimizers[0], gradient_norm(ours), clip=1.0)
         torch.nn.utils.clip_grad_norm_(theirs, 1.0)
         for group in optimizers[1].param_groups:
             group["lr"] = rate
@@ -66,8 +68,58 @@ def test_a_small_gradient_is_not_touched(rng):
     theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
     for a, b in zip(ours, theirs, strict=True):
         b.grad = a.grad.clone()
-    update(adamw(ours), 0.01, gradient_norm(ours), clip=1.0)
+    optimizer = adamw(ours)
+    optimizer.param_groups[0]["lr"] = 0.01
+    update(optimizer, gradient_norm(ours), clip=1.0)
     optimizer = adamw(theirs)
     optimizer.param_groups[0]["lr"] = 0.01
     optimizer.step()
     assert all(a.equal(b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("size", [1e-4, 30.0])
+@pytest.mark.parametrize("clip", [1.0, None])
+def test_rmsprop_is_torchs_after_clipping(size, clip, rng):
+    settings = TrainSettings(optimizer="rmsprop", betas=[0.0, 0.9], eps=1e-7, weight_decay=0.01)
+    ours = parameters(rng, size)
+    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+    optimizer = optimizer_of(settings, ours)
+    expected = torch.optim.RMSprop(theirs, lr=1.0, alpha=0.9, eps=1e-7, weight_decay=0.01)
+    for step in range(3):
+        rate = 0.01 / (step + 1)
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = size * rng(*a.shape)
+            b.grad = a.grad.clone()
+        set_rate(optimizer, settings, rate, step)
+        update(optimizer, gradient_norm(ours), clip)
+        if clip:
+            torch.nn.utils.clip_grad_norm_(theirs, clip)
+        expected.param_groups[0]["lr"] = rate
+        expected.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_adamw_is_its_formula_with_and_without_bias_correction(corrected, rng):
+    """Loshchilov and Hutter 2019, algorithm 2, number by number; t counts from 1."""
+    settings = TrainSettings(
+        betas=[0.8, 0.9], eps=1e-2, weight_decay=0.1, bias_correction=corrected
+    )
+    parameter = torch.nn.Parameter(rng(5))
+    theta = parameter.detach().double().tolist()
+    means, squares = [0.0] * 5, [0.0] * 5
+    optimizer = optimizer_of(settings, [parameter])
+    for step in range(4):
+        rate, t = 0.1 / (step + 1), step + 1
+        gradient = rng(5)
+        for i, g in enumerate(gradient.double().tolist()):
+            means[i] = 0.8 * means[i] + 0.2 * g
+            squares[i] = 0.9 * squares[i] + 0.1 * g * g
+            m = means[i] / (1 - 0.8**t) if corrected else means[i]
+            v = squares[i] / (1 - 0.9**t) if corrected else squares[i]
+            theta[i] -= rate * (m / (v**0.5 + 1e-2) + 0.1 * theta[i])
+        parameter.grad = gradient.clone()
+        set_rate(optimizer, settings, rate, step)
+        update(optimizer, gradient_norm([parameter]), clip=None)
+        assert parameter.tolist() == pytest.approx(theta, rel=1e-5, abs=1e-6)

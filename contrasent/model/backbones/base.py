@@ -95,6 +95,12 @@ class Backbone(nn.Module, ABC):
         """:meth:`unchanging` for long, and for single sentences: what they need may be made."""
         return self.unchanging()
 
+    def freeze_embeddings(self) -> None:
+        """Leave the embedding layer as it is: of words, positions, and what normalises them."""
+        layer = getattr(self.model, "embeddings", None) or self.model.get_input_embeddings()
+        for parameter in layer.parameters():
+            parameter.requires_grad_(False)
+
     def set_dropout(self, rate: float) -> None:
         """Give every dropout of the transformer the same rate."""
         for module in self.model.modules():

@@ -1,0 +1,77 @@
+"""The learning rate of every update, against the formulas and against transformers' schedules."""
+
+import pytest
+import torch
+from transformers import get_linear_schedule_with_warmup
+
+from contrasent.config import TrainSettings
+from contrasent.errors import ConfigError
+from contrasent.train.schedule import learning_rate, refuse_at_odds, warmup_steps
+
+STEPS = 20
+
+
+def rates(**settings):
+    made = TrainSettings(learning_rate=1.0, **settings)
+    refuse_at_odds(made)
+    return [learning_rate(made, STEPS, step) for step in range(STEPS)]
+
+
+def test_linear_with_a_warm_up_is_that_of_transformers():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = get_linear_schedule_with_warmup(optimizer, 2, STEPS)
+    expected = []
+    for _ in range(STEPS):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        theirs.step()
+    assert rates(warmup_share=0.1) == pytest.approx(expected)
+    assert rates(warmup_steps=2) == rates(warmup_share=0.1)
+
+
+@pytest.mark.parametrize(("share", "steps", "expected"), [(0.1, 21, 3), (0.1, 5, 1), (0.0, 20, 0)])
+def test_a_share_of_the_steps_is_rounded_up(share, steps, expected):
+    assert warmup_steps(TrainSettings(warmup_share=share), steps) == expected
+
+
+def test_constant_stays_after_the_warm_up():
+    assert rates(schedule="constant", warmup_steps=4) == [0, 0.25, 0.5, 0.75] + [1.0] * 16
+
+
+def test_steps_change_at_their_updates():
+    found = rates(schedule="steps", rate_steps={5: 0.8, 10: 0.6, 12: 0.2})
+    assert found == [1.0] * 5 + [0.8] * 5 + [0.6] * 2 + [0.2] * 8
+
+
+def test_the_slanted_triangle_is_its_formula():
+    """Howard and Ruder 2018, eq. 3: eta_max (1 + p (ratio - 1)) / ratio."""
+    cut, expected = 2, []
+    for t in range(STEPS):
+        p = t / cut if t < cut else 1 - (t - cut) / (STEPS - cut)
+        expected.append((1 + p * 31) / 32)
+    assert rates(schedule="slanted_triangular", warmup_share=0.1) == pytest.approx(expected)
+    assert max(expected) == 1.0 and expected[0] == 1 / 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"warmup_steps": 3, "warmup_share": 0.1},
+            r"train.warmup_steps is 3 and train.warmup_share 0.1, .*; give one of them",
+        ),
+        (
+            {"schedule": "steps"},
+            r"train.schedule is steps and train.rate_steps is empty; they belong together, .*",
+        ),
+        ({"rate_steps": {5: 0.1}}, r"train.schedule is linear and train.rate_steps is \{5: 0.1\}"),
+        (
+            {"optimizer": "rmsprop", "bias_correction": False},
+            r"train.bias_correction is false, but train.optimizer rmsprop has none",
+        ),
+    ],
+    ids=str,
+)
+def test_settings_of_which_one_would_do_nothing_are_refused(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        rates(**settings)
