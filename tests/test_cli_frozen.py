@@ -37,6 +37,10 @@ COMMANDS = {
         *("MODELS...", "--from", "--pairs", *LOADING, "--precision", "--data-dir"),
         *("--json", "--figures", "--published/--no-published", "--overwrite"),
     ],
+    "neighbours": [
+        *("MODELS...", "--corpus", "--queries", "--query", "--sample", "--top-k", "--columns"),
+        *(*LOADING, "--precision", "--data-dir", "--json"),
+    ],
     "encode": [
         *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),
         *("--normalize/--no-normalize", "--columns", "--shard-size", "--overwrite", "--profile"),

@@ -18,6 +18,7 @@ from contrasent.cli.fetch import fetch
 from contrasent.cli.guard import guarded
 from contrasent.cli.index import add, build, info
 from contrasent.cli.leaks import leaks
+from contrasent.cli.neighbours import neighbours
 from contrasent.cli.pretrain import pretrain
 from contrasent.cli.quickstart import quickstart
 from contrasent.cli.search import search
@@ -77,6 +78,7 @@ _add(app, train, _SETTINGS)
 _add(app, pretrain, _SETTINGS)
 _add(app, evaluate)
 _add(app, analyze)
+_add(app, neighbours)
 _add(app, encode)
 _add(app, similarity)
 _add(app, calibrate)

@@ -1,8 +1,24 @@
-"""The sentences of a corpus that are nearest to a query, as SimCSE's Table 8 shows them."""
+"""The sentences of a corpus that are nearest to a query, as SimCSE's Table 8 shows them.
+
+Shapes: Q queries, N sentences of a block of the corpus, D embedding width.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from contrasent.errors import CheckpointError, ConfigError, pick
+from contrasent.evaluate.corpus import Corpus, Queries
+from contrasent.evaluate.described import PRECISIONS, Embeddings, Encoder, of_encoder
+from contrasent.search.nearest import nearest
+
+_BLOCK = 65_536
+
+Hit = tuple[int, float]
+"""Place among the distinct sentences of the corpus, and cosine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,8 +42,8 @@ class Query:
 
     Attributes:
         text: the sentence.
-        left_out: sentences of the corpus that are the query itself: the same letters and digits,
-            whatever their case and what stands between them.
+        left_out: sentences of the corpus that are the query itself, whatever their case and white
+            space.
         nearest: best first; equal cosines in the order of the corpus. Fewer than were asked for
             only if the corpus has no more.
     """
@@ -78,3 +94,131 @@ class Neighbours:
     asked: str
     top_k: int
     queries: tuple[Query, ...]
+
+
+def find_neighbours(
+    encoder: Encoder,
+    corpus: Corpus,
+    queries: Queries,
+    top_k: int = 3,
+    *,
+    precision: str = "fp32",
+    seed: int | None = None,
+    show_progress: bool = False,
+) -> Neighbours:
+    """The sentences with the largest cosines, of every query.
+
+    The search is exact. The corpus is embedded block by block, so that memory does not grow with
+    it beyond its text.
+
+    Args:
+        encoder: what embeds.
+        corpus: what is searched; a repeated sentence is found once, a query never finds itself.
+        queries: what is looked for.
+        top_k: neighbours of each query, at least 1.
+        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
+        seed: the seed of the training run that made the encoder, to be kept with the result.
+        show_progress: a progress bar while encoding.
+
+    Raises:
+        ConfigError: no such precision, or ``top_k`` is below 1.
+        CheckpointError: an embedding is not finite, that of a query is zero, or all of the
+            corpus's are.
+    """
+    pick("precision", precision, PRECISIONS)
+    if top_k < 1:
+        raise ConfigError(f"top_k must be 1 or more, not {top_k}")
+    wanted = list(queries.texts)
+    asked = _unit(encoder, wanted, encoder.encode(wanted, precision=precision, show_progress=False))
+    if not asked.any(axis=1).all():
+        raise CheckpointError(
+            f"{encoder.name} gives the query {wanted[int(np.argmin(asked.any(axis=1)))]!r} an "
+            "embedding of zeros, which is near nothing; leave it out"
+        )
+    itself = _itself(wanted, corpus.texts)
+    best: list[list[Hit]] = [[] for _ in wanted]
+    empty = 0
+    for start in range(0, len(corpus.texts), _BLOCK):
+        texts = list(corpus.texts[start : start + _BLOCK])
+        found = encoder.encode(texts, precision=precision, show_progress=show_progress)
+        rows = _unit(encoder, texts, found)
+        usable = np.flatnonzero(rows.any(axis=1))
+        empty += len(texts) - len(usable)
+        if len(usable):
+            hits = _hits(rows[usable], asked, start + usable, top_k + max(map(len, itself)))
+            best = [
+                _best([*old, *new], own, top_k)
+                for old, new, own in zip(best, hits, itself, strict=True)
+            ]
+    if empty == len(corpus.texts):
+        raise CheckpointError(f"{encoder.name} gives all of {corpus.source} embeddings of zeros")
+    return Neighbours(
+        **of_encoder(encoder, precision, seed),
+        corpus=corpus.source,
+        columns=corpus.columns,
+        sentences=corpus.sentences,
+        distinct=len(corpus.texts),
+        without_vector=empty,
+        corpus_sha256=corpus.sha256,
+        asked=queries.asked,
+        top_k=top_k,
+        queries=tuple(
+            Query(
+                text=text,
+                left_out=tuple(corpus.texts[place] for place in sorted(own)),
+                nearest=tuple(
+                    Neighbour(text=corpus.texts[place], cosine=cosine, row=int(corpus.rows[place]))
+                    for place, cosine in hits
+                ),
+            )
+            for text, own, hits in zip(wanted, itself, best, strict=True)
+        ),
+    )
+
+
+def _unit(encoder: Encoder, texts: Sequence[str], found: np.ndarray) -> Embeddings:
+    """Embeddings divided by their lengths, ``(N, D)``; those of zeros stay as they are.
+
+    Raises:
+        CheckpointError: one is not finite, or there are not N of them.
+    """
+    if found.ndim != 2 or len(found) != len(texts):
+        raise CheckpointError(f"{encoder.name} gave a matrix {found.shape} for {len(texts)} texts")
+    finite = np.isfinite(found).all(axis=1)
+    if not finite.all():
+        raise CheckpointError(
+            f"{encoder.name} gives {int((~finite).sum())} of {len(texts)} texts an embedding with "
+            f"NaN or infinite numbers; the first is {texts[int(np.argmin(finite))]!r}"
+        )
+    rows: Embeddings = np.ascontiguousarray(found, dtype=np.float32)
+    lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
+    lengths[lengths == 0] = 1.0
+    unit: Embeddings = np.empty_like(rows)
+    np.divide(rows, lengths[:, None], out=unit, casting="same_kind")
+    return unit
+
+
+def _itself(queries: Sequence[str], texts: Sequence[str]) -> list[set[int]]:
+    """Of every query, where the corpus has it."""
+    places: dict[str, set[int]] = {_form(query): set() for query in queries}
+    for place, text in enumerate(texts):
+        own = places.get(_form(text))
+        if own is not None:
+            own.add(place)
+    return [places[_form(query)] for query in queries]
+
+
+def _form(text: str) -> str:
+    """A sentence without case and white space: SentEval's texts are tokenised, the papers' not."""
+    return "".join(text.casefold().split())
+
+
+def _hits(rows: Embeddings, asked: Embeddings, places: np.ndarray, top_k: int) -> list[list[Hit]]:
+    """The best of one block for each query, by their places in the corpus."""
+    found = nearest([rows], asked, top_k)
+    return [[(int(places[row]), cosine) for row, cosine in of_query] for of_query in found]
+
+
+def _best(hits: Sequence[Hit], own: set[int], top_k: int) -> list[Hit]:
+    others = [hit for hit in hits if hit[0] not in own]
+    return sorted(others, key=lambda hit: (-hit[1], hit[0]))[:top_k]

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contrasent.evaluate.geometry import Geometry
+from contrasent.evaluate.neighbours import Neighbours
 from contrasent.evaluate.trajectory import Trajectory
+from contrasent.records import Record
 
 
 def labelled(found: Sequence[Geometry]) -> dict[str, Geometry]:
@@ -15,17 +17,25 @@ def labelled(found: Sequence[Geometry]) -> dict[str, Geometry]:
     Where that is not one's alone, by what tells them apart first: the pooler, the precision, the
     whole name; then by their number.
     """
-    short = [Path(geometry.encoder).name or geometry.encoder for geometry in found]
-    records = [geometry.records[0] for geometry in found]
-    poolers = [f"{a} ({r.pooler})" for a, r in zip(short, records, strict=True)]
-    precise = [f"{a} ({r.pooler}, {r.precision})" for a, r in zip(short, records, strict=True)]
-    whole = [f"{r.encoder} ({r.pooler}, {r.precision})" for r in records]
-    return dict(zip(_apart(short, poolers, precise, whole), found, strict=True))
+    return dict(zip(_of_encoders([it.records[0] for it in found]), found, strict=True))
+
+
+def labelled_neighbours(found: Sequence[Neighbours]) -> dict[str, Neighbours]:
+    """Neighbours by the encoder that found them, named as in :func:`labelled`."""
+    return dict(zip(_of_encoders(found), found, strict=True))
 
 
 def labelled_runs(found: Sequence[Trajectory]) -> dict[str, Trajectory]:
     """Trajectories by the name of their folder, with a number where two folders share it."""
     return dict(zip(_apart([run.label for run in found]), found, strict=True))
+
+
+def _of_encoders(used: Sequence[Record | Neighbours]) -> list[str]:
+    short = [Path(it.encoder).name or it.encoder for it in used]
+    poolers = [f"{a} ({it.pooler})" for a, it in zip(short, used, strict=True)]
+    precise = [f"{a} ({it.pooler}, {it.precision})" for a, it in zip(short, used, strict=True)]
+    whole = [f"{it.encoder} ({it.pooler}, {it.precision})" for it in used]
+    return _apart(short, poolers, precise, whole)
 
 
 def _apart(*choices: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from contrasent.evaluate.neighbours import Neighbours
 from contrasent.evaluate.protocols import Protocol
 from contrasent.evaluate.tasks import SPLITS, STS, TaskName, averaged
 from contrasent.metrics import METRICS
@@ -92,9 +93,7 @@ def grid_table(grid: Sequence[Sequence[str]], *, upright: bool = False) -> Table
     """Rows of cells, the first row of headings, as a table; ``upright`` turns it over."""
     if upright:
         grid = [list(column) for column in zip(*grid, strict=True)]
-    table = Table(
-        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
-    )
+    table = plain_table()
     for number, heading in enumerate(grid[0]):
         first = number == 0
         table.add_column(
@@ -106,6 +105,13 @@ def grid_table(grid: Sequence[Sequence[str]], *, upright: bool = False) -> Table
     for row in grid[1:]:
         table.add_row(*(Text(cell) for cell in row))
     return table
+
+
+def plain_table() -> Table:
+    """A table without cells, in the form of all tables."""
+    return Table(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
+    )
 
 
 def protocol(rows: Mapping[str, Sequence[Record]], layout: Layout | None = None) -> list[str]:
@@ -246,7 +252,7 @@ def _printed(value: float | None, sign: str = "") -> str:
     return ABSENT if value is None else f"{100 * value:{sign}.2f}"
 
 
-def described(label: str, record: Record) -> str:
+def described(label: str, record: Record | Neighbours) -> str:
     """How the encoder was used whose row has this label."""
     parts = [f"pooler {record.pooler}"]
     if record.head:

@@ -1,0 +1,347 @@
+"""``contrasent neighbours``: against loops over all sentences, in blocks, the table, real text."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from command_line import call, refused, worked
+from rich.console import Console
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluate import neighbours as module
+from contrasent.evaluate.corpus import PUBLISHED, Queries, read_corpus, read_queries
+from contrasent.evaluate.neighbours import find_neighbours
+from contrasent.evaluate.saved_neighbours import read_neighbours, write_neighbours
+from contrasent.report.neighbours import print_neighbours
+
+LINES = [
+    "the old house",
+    "red cat",
+    "a green dog runs",
+    "old dog",
+    "red cat",
+    "",
+    "Red  Cat",
+    "new cat",
+    "blue house",
+    "the house",
+    "dog",
+    "old dog",
+]
+KEPT = [line for line in LINES if line]
+QUERIES = ("red cat", "old house", "dog runs", "OLD DOG")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(LINES) + "\n")
+    return read_corpus(str(tmp_path / "corpus.txt"))
+
+
+def nearest_in_loops(encoder, query, top_k):
+    """The best lines, first where they first stand, without those that are the query."""
+
+    def cosine(u, v):
+        return sum(a * b for a, b in zip(u, v, strict=True)) / float(
+            np.sqrt(sum(a * a for a in u)) * np.sqrt(sum(b * b for b in v))
+        )
+
+    found = []
+    for row, line in enumerate(KEPT):
+        if line in KEPT[:row] or line.lower().split() == query.lower().split():
+            continue
+        u, v = (encoder.embed(text).astype(float) for text in (query, line))
+        found.append((line, cosine(u, v), row))
+    return sorted(found, key=lambda it: (-round(it[1], 6), it[2]))[:top_k]
+
+
+@pytest.mark.parametrize("block", [1, 3, 100])
+@pytest.mark.parametrize("top_k", [1, 3, 50])
+def test_neighbours_are_the_best_of_all_sentences(encoder, corpus, top_k, block, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", block)
+    found = find_neighbours(encoder, corpus, Queries(QUERIES, "given"), top_k)
+    assert [query.text for query in found.queries] == [*QUERIES]
+    for query in found.queries:
+        expected = nearest_in_loops(encoder, query.text, top_k)
+        assert [(it.text, it.row) for it in query.nearest] == [(a, c) for a, _, c in expected]
+        for near, (_, cosine, _) in zip(query.nearest, expected, strict=True):
+            assert near.cosine == pytest.approx(cosine, abs=1e-6)
+
+
+def test_the_query_itself_is_left_out_and_told(encoder, corpus):
+    found = find_neighbours(encoder, corpus, Queries(QUERIES, "given"), 3)
+    left_out = [query.left_out for query in found.queries]
+    assert left_out == [("red cat", "Red  Cat"), (), (), ("old dog",)]
+
+
+def test_all_that_is_needed_to_repeat_it_is_kept(encoder, corpus):
+    found = find_neighbours(encoder, corpus, Queries(QUERIES, "given"), 2, precision="bf16", seed=7)
+    assert (found.encoder, found.pooler, found.precision, found.seed) == (
+        *("some/words", "mean", "bf16"),
+        7,
+    )
+    assert (found.sentences, found.distinct, found.without_vector) == (11, 9, 0)
+    assert (found.corpus, found.corpus_sha256) == (corpus.source, corpus.sha256)
+    assert (found.asked, found.top_k) == ("given", 2)
+    assert {"python", "torch", "numpy"} <= found.versions.keys()
+    assert all(precision == "bf16" for _, precision, _ in encoder.calls)
+
+
+class Fixed:
+    """Embeddings by sentence."""
+
+    name, pooler = "fixed", "none"
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def encode(self, sentences, *, precision, show_progress):
+        del precision, show_progress
+        return np.array([self.rows[sentence] for sentence in sentences], dtype=np.float32)
+
+
+def written(tmp_path, *lines):
+    (tmp_path / "lines.txt").write_text("\n".join(lines))
+    return read_corpus(str(tmp_path / "lines.txt"))
+
+
+@pytest.mark.parametrize("block", [1, 2, 10])
+def test_equal_cosines_are_in_the_order_of_the_corpus(tmp_path, block, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", block)
+    rows = {"e": [2, 0], "c": [0, 1], "a": [7, 0], "d": [3, 0], "b": [1, 0], "q": [1, 0]}
+    corpus = written(tmp_path, "e", "c", "a", "d", "b")
+    found = find_neighbours(Fixed(rows), corpus, Queries(("q",), ""), 3)
+    assert [near.text for near in found.queries[0].nearest] == ["e", "a", "d"]
+
+
+def test_a_vector_of_zeros_is_near_nothing(tmp_path):
+    rows = {"a": [0, 0], "b": [-1, 0], "c": [0, 1], "q": [1, 0]}
+    corpus = written(tmp_path, "a", "b", "c")
+    found = find_neighbours(Fixed(rows), corpus, Queries(("q",), ""), 3)
+    assert found.without_vector == 1
+    assert [(near.text, near.cosine, near.row) for near in found.queries[0].nearest] == [
+        ("c", 0.0, 2),
+        ("b", -1.0, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"a": [1, 0], "q": [0, 0]}, "the query 'q' an embedding of zeros"),
+        ({"a": [0, 0], "q": [1, 0]}, "all of"),
+        ({"a": [np.nan, 0], "q": [1, 0]}, "1 of 1 texts an embedding with NaN.* first is 'a'"),
+        ({"a": [1, 0], "q": [np.inf, 0]}, "1 of 1 texts an embedding with NaN.* first is 'q'"),
+        ({"a": 1, "q": 1}, r"a matrix \(1,\) for 1 texts"),
+    ],
+)
+def test_embeddings_without_a_direction_are_refused(tmp_path, rows, said):
+    with pytest.raises(CheckpointError, match=said):
+        find_neighbours(Fixed(rows), written(tmp_path, "a"), Queries(("q",), ""), 1)
+
+
+def test_settings_are_checked(encoder, corpus):
+    with pytest.raises(ConfigError, match="top_k must be 1 or more, not 0"):
+        find_neighbours(encoder, corpus, Queries(("red",), ""), 0)
+    with pytest.raises(ConfigError, match="unknown precision 'fp8'"):
+        find_neighbours(encoder, corpus, Queries(("red",), ""), 1, precision="fp8")
+    assert encoder.calls == []
+
+
+def test_all_sentences_of_a_row_are_searched(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("sentence1,sentence2\na,b\nb,c\nc,a\n")
+    found = read_corpus(str(path))
+    assert (found.texts, [*found.rows], found.sentences) == (("a", "b", "c"), [0, 1, 3], 6)
+    chosen = read_corpus(str(path), ["sentence2"])
+    assert (chosen.texts, chosen.sentences) == (("b", "c", "a"), 3)
+    assert chosen.sha256 != found.sha256
+
+
+def test_a_task_is_a_corpus_of_both_sentences_of_its_pairs(senteval):
+    rows = (senteval / "STS/STSBenchmark/sts-dev.csv").read_text().splitlines()
+    sentences = [" ".join(cell.split()) for row in rows for cell in row.split("\t")[5:7]]
+    found = read_corpus("stsb-dev", data_dir=senteval)
+    assert found.sentences == len(sentences) == 14
+    assert found.texts == tuple(dict.fromkeys(sentences))
+    assert [sentences[row] for row in found.rows] == [*found.texts]
+    assert read_corpus("sts13", data_dir=senteval).sentences == 2 * (6 + 7 + 8)
+    with pytest.raises(ConfigError, match="'sts' is 7 tasks"):
+        read_corpus("sts", data_dir=senteval)
+
+
+def test_queries_come_from_papers_files_and_the_command_line(tmp_path, corpus):
+    (tmp_path / "q.txt").write_text("one\ntwo\n")
+    named = read_queries("diffcse-table9", (), corpus)
+    assert named.texts == PUBLISHED["diffcse-table9"][1]
+    assert named.asked == "Chuang et al. 2022 (DiffCSE), Table 9"
+    both = read_queries(str(tmp_path / "q.txt"), ["three"], corpus)
+    assert both.texts == ("one", "two", "three")
+    assert both.asked == f"{tmp_path / 'q.txt'}, 1 given"
+    assert read_queries(None, ["three"], corpus).asked == "1 given"
+
+
+def test_without_queries_some_sentences_of_the_corpus_are_drawn(corpus):
+    drawn = read_queries(None, (), corpus, 4)
+    assert drawn == read_queries(None, (), corpus, 4)
+    assert len(set(drawn.texts)) == 4 and set(drawn.texts) <= set(corpus.texts)
+    assert drawn.asked == "4 of the corpus, drawn with seed 0"
+    assert set(read_queries(None, (), corpus, 99).texts) == set(corpus.texts)
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "error", "said"),
+    [
+        (None, [" "], DataError, "the query ' ' is empty"),
+        ("simcse-table9", [], DataError, "no file simcse-table9.* simcse-table8 or diffcse-table9"),
+        ("pairs.csv", [], ConfigError, "pairs.csv has 2 sentences in a row"),
+        ("blank.txt", [], DataError, "blank.txt"),
+    ],
+)
+def test_queries_that_are_none_are_refused(
+    tmp_path, corpus, source, given, error, said, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.csv").write_text("sentence1,sentence2\na,b\n")
+    (tmp_path / "blank.txt").write_text("\n\n")
+    with pytest.raises(error, match=said):
+        read_queries(source, given, corpus)
+    with pytest.raises(ConfigError, match="sample must be 1 or more, not 0"):
+        read_queries(None, (), corpus, 0)
+
+
+def printed(found, width=None):
+    import io
+
+    console = Console(file=io.StringIO(), width=width, force_terminal=width is not None)
+    print_neighbours(console, found)
+    return console.file.getvalue()
+
+
+def test_the_table_has_the_form_of_the_papers(encoder, corpus):
+    found = find_neighbours(encoder, corpus, Queries(("old house", "dog"), "given"), 2)
+    text = printed({"one": found, "two": found})
+    lines = text.splitlines()
+    assert lines[0] == "Query: old house"
+    assert lines[1].split() == ["one", "two"]
+    first, second = found.queries[0].nearest
+    told = f"{first.cosine:.3f}  {first.text}"
+    assert lines[3].split("  ", 1)[0].split()[0] == "#1"
+    assert lines[3].count(told) == 2
+    assert lines[4].startswith(f"#2  {second.cosine:.3f}  {second.text}")
+    assert "11 sentences, 9 of them different" in text
+    assert "one: pooler mean, fp32" in text
+
+
+def test_a_narrow_terminal_has_encoders_below_one_another(encoder, corpus):
+    found = find_neighbours(encoder, corpus, Queries(("old house",), "given"), 2)
+    wide, narrow = (printed({"one": found, "two": found}, width) for width in (100, 40))
+    assert wide.count("#1") == 1
+    assert narrow.count("#1") == 2
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", narrow)
+    assert max(map(len, bare.splitlines())) <= 40
+
+
+def test_what_would_steer_a_terminal_is_not_printed(tmp_path):
+    rows = {"a\x1b[31mred": [1, 0], "q": [1, 0]}
+    corpus = written(tmp_path, "a\x1b[31mred")
+    found = find_neighbours(Fixed(rows), corpus, Queries(("q",), ""), 1)
+    assert "\x1b[31m" not in printed({"one": found})
+
+
+def test_the_command_prints_and_saves(tmp_path, tiny_bert, tiny_roberta, corpus):
+    saved = tmp_path / "out" / "found.jsonl"
+    told = [tiny_bert, tiny_roberta, "--corpus", corpus.source, "--query", "red cat"]
+    said = worked("neighbours", *told, "--top-k", 2, "--query", "dog", "--json", saved)
+    assert said.out.startswith("Query: red cat\n")
+    assert said.out.count("#1") == said.out.count("#2") == 2
+    assert "#3" not in said.out
+    again = worked("neighbours", *told, "--top-k", 2, "--query", "dog", "--json", "-")
+    assert again.out == saved.read_text()
+    found = read_neighbours(saved)
+    assert [it.encoder for it in found] == [str(tiny_bert), str(tiny_roberta)]
+    for it in found:
+        assert [query.text for query in it.queries] == ["red cat", "dog"]
+        assert [len(query.nearest) for query in it.queries] == [2, 2]
+    write_neighbours(tmp_path / "again.jsonl", found)
+    assert (tmp_path / "again.jsonl").read_bytes() == saved.read_bytes()
+
+
+def test_the_commands_neighbours_are_those_of_sentence_transformers(tmp_path, corpus):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    from tiny_models import SENTENCES, save_tiny
+
+    from contrasent.model.encoder import SentenceEncoder
+
+    model = tmp_path / "model"
+    encoder = SentenceEncoder.load(save_tiny(tmp_path / "tiny"), pooler="mean", head="none")
+    encoder.save(model)
+    (tmp_path / "some.txt").write_text("\n".join([*SENTENCES, *corpus.texts]))
+    corpus = read_corpus(str(tmp_path / "some.txt"))
+    said = worked(
+        *("neighbours", model, "--corpus", corpus.source, "--query", "a big dog"),
+        *("--top-k", 5, "--json", "-"),
+    )
+    other = sentence_transformers.SentenceTransformer(str(model), device="cpu")
+    rows = other.encode(["a big dog", *corpus.texts], normalize_embeddings=True)
+    cosines = rows[1:] @ rows[0]
+    order = np.argsort(-cosines, kind="stable")[:5]
+    nearest = json.loads(said.out)["queries"][0]["nearest"]
+    assert [it["cosine"] for it in nearest] == pytest.approx(cosines[order].tolist(), abs=1e-5)
+    assert [it["text"] for it in nearest] == [corpus.texts[place] for place in order]
+
+
+def test_vectors_of_words_are_an_encoder_too(tmp_path, corpus):
+    (tmp_path / "words.txt").write_text("red 1 0\ncat 0 1\nhouse -1 0\nold -1 0.5\n")
+    said = worked(
+        *("neighbours", tmp_path / "words.txt", "--corpus", corpus.source),
+        *("--query", "cat", "--json", "-", "--top-k", 2),
+    )
+    found = json.loads(said.out)
+    assert [it["text"] for it in found["queries"][0]["nearest"]] == ["new cat", "red cat"]
+    assert (found["pooler"], found["without_vector"]) == ("vectors", 2)
+
+
+def test_one_model_that_fails_leaves_the_others(tmp_path, tiny_bert, corpus):
+    told = ["--corpus", corpus.source, "--query", "red cat"]
+    said = call("neighbours", tiny_bert, tmp_path / "none", *told)
+    assert said.code == 2
+    assert "#1" in said.out
+    assert f"{tmp_path / 'none'}: " in said.err
+    assert "none" in refused("neighbours", tmp_path / "none", *told)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["m", "--corpus", "nothing.txt", "--query", "a"], "there is no file nothing.txt"),
+        (["m", "--corpus", "c.txt", "--query", ""], "the query '' is empty"),
+        (["m", "--corpus", "c.txt", "--top-k", "0"], "--top-k must be 1 or more, not 0"),
+        (["m", "--corpus", "c.txt", "--sample", "0"], "sample must be 1 or more, not 0"),
+        (["m", "--corpus", "c.txt", "--json", "."], "--json . is a folder"),
+        (["m", "--corpus", "c.txt", "--precision", "fp8"], "unknown precision 'fp8'"),
+        (["m", "--corpus", "c.txt", "--columns", "3"], "columns=3 has nothing to choose"),
+        (["m.npy", "--corpus", "c.txt"], "m.npy holds the vectors of a task's pairs"),
+        (["m.txt", "--corpus", "c.txt"], "there is no file m.txt"),
+        (["m", "--corpus", "blank.txt"], "blank.txt"),
+    ],
+)
+def test_mistakes_are_told(tmp_path, words, said, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.txt").write_text("one\ntwo\n")
+    (tmp_path / "blank.txt").write_text("\n")
+    assert said in refused("neighbours", *words)
+
+
+@pytest.mark.acceptance
+def test_diffcse_looks_among_the_2758_sentences_of_stsb(shared):
+    said = worked(
+        *("neighbours", "all-MiniLM-L6-v2", "--corpus", "stsb", "--queries", "diffcse-table9"),
+        *("--data-dir", shared / "data" / "senteval", "--json", "-"),
+    )
+    found = json.loads(said.out)
+    assert (found["sentences"], found["distinct"]) == (2758, 2551)
+    assert [query["left_out"] for query in found["queries"]] == [["you can do it , too ."], [], []]
+    first = found["queries"][0]["nearest"]
+    assert [it["text"] for it in first[:2]] == ["you can use it , too .", "yes , you can do it ."]
