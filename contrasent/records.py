@@ -86,6 +86,9 @@ class Record:
         compared: the value beside that of another encoder, where that was asked for.
         classifier: how a transfer task was learned: classifier, preset and its settings, folds and
             the seed of folds and training; None for what needs no classifier.
+        overlap: how much of the task stands in the text that the encoder was trained on: its
+            ``file``, and of how many ``sentences`` and ``pairs`` how many are ``sentences_seen``
+            and ``pairs_together``, in letters and digits; None where that was not looked for.
         data_sha256: hash of the evaluation files that were read, one after the other.
         versions: versions of the packages that computed the value.
     """
@@ -109,6 +112,7 @@ class Record:
     interval: Interval | None = None
     compared: Compared | None = None
     classifier: dict[str, str | int] | None = None
+    overlap: dict[str, str | int] | None = None
     data_sha256: str
     versions: dict[str, str]
 

@@ -31,7 +31,7 @@ COMMANDS = {
         *("--tasks", "--splits", "--columns", *LOADING, "--precision", "--protocol"),
         *("--aggregation", "--metric", "--regressor/--no-regressor"),
         *("--confidence", "--compare", "--data-dir", "--json"),
-        *("--classifier", "--preset", "--classifier-seed"),
+        *("--classifier", "--preset", "--classifier-seed", "--leak-check/--no-leak-check"),
     ],
     "analyze": [
         *("MODELS...", "--from", "--pairs", *LOADING, "--precision", "--data-dir"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_precision
+from contrasent.cli.overlap import Overlaps
 from contrasent.cli.scores import STDOUT, Found, write
 
 if TYPE_CHECKING:
@@ -111,6 +112,12 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     classifier_seed: Annotated[
         int, typer.Option(help="Transfer tasks: seed of folds and training; SentEval's is 1111.")
     ] = 1111,
+    leak_check: Annotated[
+        bool,
+        typer.Option(
+            help="Look for the tasks' text in what an encoder of ours was trained on, and warn."
+        ),
+    ] = True,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -163,6 +170,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.model.engines import require
 
     require(engine)
+    check = Overlaps(suite) if leak_check else None
     rows: dict[str, Scores | None] = {}
     for label, model in _labels(models).items():
         try:
@@ -180,6 +188,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             failures.append(f"{model}: {error}")
         else:
             failures += [f"{model}: {problem.message}" for problem in scores.problems]
+            rows[label] = check.noted(scores, model) if check else scores
     if any(scores and scores.records for scores in rows.values()):
         found = Found(suite, rows, (bootstrap or Bootstrap()) if compare else None)
         write(found, json)

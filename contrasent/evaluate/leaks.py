@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from contrasent.evaluate.tasks import TaskName
 
 _SHOWN = 3
 _NO_LETTER = re.compile(r"[\W_]+")
+_NO_ASCII_LETTER = {code: None for code in range(128) if not chr(code).isalnum()}
 
 Pair = tuple[str, str]
 
@@ -79,7 +81,17 @@ def tidied(text: str) -> str:
 
 def normalised(text: str) -> str:
     """Letters and digits of a sentence in lower case, without anything between them."""
-    return _NO_LETTER.sub("", text.lower())
+    lower = text.lower()
+    # Most text is ASCII, where this is twice as fast as the expression, which it equals.
+    return lower.translate(_NO_ASCII_LETTER) if lower.isascii() else _NO_LETTER.sub("", lower)
+
+
+def fingerprint(suite: Suite) -> str:
+    """Hexadecimal hash of all that :func:`find_leaks` looks for."""
+    digest = hashlib.sha256()
+    for text in suite.texts():
+        digest.update(repr((text.task, text.split, text.sentences, text.pairs)).encode())
+    return digest.hexdigest()
 
 
 def find_leaks(
@@ -96,14 +108,13 @@ def find_leaks(
         DataError: a row of the training text cannot be read.
     """
     texts = list(suite.texts())
-    forms = {form: _Found(form, texts) for form in (tidied, normalised)}
+    exact, loose = _Found(tidied, texts), _Found(normalised, texts)
     count = 0
     for where, sentences in training.read(stop):
         count += 1
         advance(1)
-        for found in forms.values():
-            found.look_at(where, sentences)
-    exact, loose = forms.values()
+        if loose.look_at(where, sentences):
+            exact.look_at(where, sentences)
     return Leaks(
         source=training.source,
         columns=training.columns,
@@ -123,17 +134,20 @@ class _Found:
         self.where: dict[str, tuple[str, str]] = {}
         self._together: set[Pair] = set()
 
-    def look_at(self, where: str, sentences: Sequence[str]) -> None:
-        """Note what one example has."""
+    def look_at(self, where: str, sentences: Sequence[str]) -> bool:
+        """Note what one example has; False if no stricter form can find anything in it."""
         known = []
+        anything = False
         for sentence in sentences:
             key = self._form(sentence)
             if key in self._sentences:
                 known.append(key)
                 self.where.setdefault(key, (where, sentence))
+            anything |= not key
         for one, other in combinations(sorted(known), 2):
             if (one, other) in self._pairs:
                 self._together.add((one, other))
+        return anything or bool(known)
 
     def key(self, pair: Pair) -> Pair:
         """A pair without its order."""

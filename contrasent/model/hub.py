@@ -78,7 +78,7 @@ def _download(name: str) -> Path:
         files = wanted(file.rfilename for file in info.siblings or [])
         return Path(snapshot_download(name, revision=info.sha, allow_patterns=files))
     except Exception as error:  # of httpx or of requests, by the version of huggingface_hub
-        kept = _kept(name)
+        kept = downloaded(name)
         if kept is not None:
             return kept
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -104,8 +104,8 @@ def wanted(files: Iterable[str]) -> list[str]:
     ]
 
 
-def _kept(name: str) -> Path | None:
-    """The folder of an earlier download."""
+def downloaded(name: str) -> Path | None:
+    """The folder of an earlier download; None if there was none."""
     from huggingface_hub import snapshot_download
 
     try:

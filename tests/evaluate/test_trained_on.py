@@ -1,0 +1,227 @@
+"""``contrasent evaluate`` on encoders that were trained on text of the tasks, end to end."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from command_line import call, worked
+
+from contrasent.data.text import open_examples
+from contrasent.evaluate.leaks import Counted, find_leaks, fingerprint
+from contrasent.evaluate.suite import load_suite
+from contrasent.evaluate.trained_on import Overlap, TrainingCheck, overlap_of, trainings
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.records import read_records
+
+PAIRS = [
+    ("a dog runs", "one dog runs", 4.0),
+    ("the old man reads", "a woman sings", 1.0),
+    ("the child is sad", "the child is happy", 2.0),
+    ("red house", "green house", 3.0),
+]
+ROWS = [
+    ("A dog runs.", "one dog runs !"),
+    ("the old man reads", "something else"),
+    ("new text", "here"),
+]
+CLEAN = [("never seen", "before"), ("by any", "task")]
+
+
+def table(rows):
+    return "".join("\t".join(map(str, row)) + "\n" for row in rows)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with tasks and training text, where everything happens."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "own.tsv").write_text(table(PAIRS))
+    (tmp_path / "train.tsv").write_text(table([("sent0", "sent1"), *ROWS]))
+    (tmp_path / "clean.tsv").write_text(table([("sent0", "sent1"), *CLEAN]))
+    return tmp_path
+
+
+@pytest.fixture
+def trained(here, tiny_encoder):
+    """Saves an encoder as a run on ``file`` leaves it."""
+
+    def save(file="train.tsv", folder="runs/mine/last", start="", columns=None):
+        data = {"source": file, "sha256": open_examples(file, columns).sha256}
+        recipe = {"encoder": {"name": start}, "data": {"file": file, "columns": columns}}
+        tiny_encoder.save(here / folder, {"recipe": recipe, "data": data})
+        (here / folder).parent.joinpath("recipe.yaml").touch()
+        return folder
+
+    return save
+
+
+def overlaps(model, *tasks):
+    return list(TrainingCheck(load_suite(tasks or ["own.tsv"])).overlaps(model))
+
+
+def test_a_run_is_held_to_the_tasks_by_the_real_commands(here, tiny_bert):
+    worked(
+        *("train", "unsup-simcse", "--encoder", tiny_bert, "--data", "train.tsv"),
+        *("--data.columns", "sent0,sent1", "--output", "runs/mine", "--max-steps", "1"),
+        *("--evaluation.task", "none", "--evaluation.final", "none"),
+    )
+    said = worked("evaluate", "runs/mine", "--tasks", "own.tsv", "--json", "scores.jsonl")
+    (line,) = [it for it in said.err.splitlines() if "was trained on" in it]
+    assert line == (
+        "warning: runs/mine was trained on train.tsv, which has sentences of the tasks: own.tsv 3 "
+        "of 8, 1 pair together (letters and digits compared); 'contrasent data leaks train.tsv' "
+        "shows them"
+    )
+    expected = {"file": "train.tsv", "sentences": 8, "sentences_seen": 3}
+    expected |= {"pairs": 4, "pairs_together": 1}
+    records = read_records(here / "scores.jsonl")
+    assert records and all(record.overlap == expected for record in records)
+
+
+def test_it_can_be_left_out(trained, here):
+    said = worked(
+        *("evaluate", trained(), "--tasks", "own.tsv", "--no-leak-check", "--json", "scores.jsonl")
+    )
+    assert "was trained on" not in said.err and not (here / "cache/leaks").exists()
+    assert {record.overlap for record in read_records(here / "scores.jsonl")} == {None}
+
+
+def test_text_without_overlap_is_noted_and_not_warned_of(trained, here):
+    said = worked(
+        *("evaluate", trained("clean.tsv"), "--tasks", "own.tsv", "--json", "scores.jsonl")
+    )
+    assert "was trained on" not in said.err
+    assert {it.overlap["sentences_seen"] for it in read_records(here / "scores.jsonl")} == {0}
+
+
+def test_each_model_is_told_of_once(trained):
+    models = trained(folder="runs/a/last"), trained("clean.tsv", folder="runs/b/last")
+    said = worked("evaluate", *models, "--tasks", "own.tsv")
+    assert said.err.count("was trained on train.tsv") == said.err.count("was trained on") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "trouble"),
+    [
+        (lambda path: path.unlink(), "there is no such file here any more"),
+        (lambda path: path.write_text("sent0\tsent1\na\tb\n"), "train.tsv has changed since"),
+        (lambda path: path.write_text(""), "train.tsv is empty"),
+        (lambda path: path.write_bytes(b"\xff\xfe\xff" * 9), "train.tsv"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_and_stops_nothing(trained, here, change, trouble):
+    model = trained()
+    change(here / "train.tsv")
+    said = worked("evaluate", model, "--tasks", "own.tsv", "--json", "scores.jsonl")
+    (line,) = [it for it in said.err.splitlines() if "was trained on" in it]
+    assert f"train.tsv; whether that has text of the tasks was not checked: {trouble}" in line
+    assert {record.overlap for record in read_records(here / "scores.jsonl")} == {None}
+
+
+@pytest.mark.parametrize("text", ["[]", '{"recipe": 3}', '{"recipe": {"data": {"file": 1}}}'])
+def test_a_folder_that_does_not_say_what_it_was_trained_on_has_no_overlap(trained, here, text):
+    model = trained()
+    (here / model / "contrasent.json").write_text(text)
+    assert overlaps(model) == []
+    (here / model / "contrasent.json").unlink()
+    assert overlaps(model) == [] == overlaps("all-MiniLM-L6-v2") == overlaps("org/unknown")
+
+
+def test_a_data_set_of_the_hub_is_not_read_again(trained, here):
+    model = trained()
+    path = here / model / "contrasent.json"
+    path.write_text(path.read_text().replace('"file": "train.tsv"', '"file": "org/name"'))
+    (found,) = overlaps(model)
+    assert found.trouble == "it is a data set on the hub, which is not read again"
+
+
+def test_the_file_is_found_from_around_the_encoder_too(
+    trained, here, monkeypatch, tmp_path_factory
+):
+    model, suite = here / trained(), load_suite([str(here / "own.tsv")])
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    (found,) = TrainingCheck(suite).overlaps(str(model))
+    assert [task.normalised for task in found.found] == [3]
+
+
+def test_the_columns_of_the_recipe_are_read(trained):
+    (found,) = overlaps(trained(columns=["sent1"]))
+    assert [(task.normalised, task.pairs_normalised) for task in found.tasks] == [(1, 0)]
+
+
+def test_text_of_the_encoder_it_started_from_counts_too(trained):
+    trained(folder="runs/first/last")
+    model = trained("clean.tsv", folder="runs/second/last", start="runs/first")
+    found = overlaps(model)
+    assert [overlap.file for overlap in found] == ["clean.tsv", "train.tsv"]
+    assert [len(overlap.found) for overlap in found] == [0, 1]
+    (record, *_) = records(model)
+    assert overlap_of(record, found)["file"] == "train.tsv"
+    trained("clean.tsv", folder="runs/second/last", start="runs/second")
+    assert len(trainings("runs/second")) == 1
+
+
+def records(model):
+    encoder = SentenceEncoder.load(model)
+    return load_suite(["own.tsv"]).records(encoder, "fp32").records
+
+
+def test_counts_are_kept_for_the_same_text_and_tasks_only(trained, here, monkeypatch):
+    model, read = trained(), []
+    monkeypatch.setattr(
+        "contrasent.evaluate.trained_on.find_leaks",
+        lambda *arguments: read.append(1) or find_leaks(*arguments),
+    )
+    first = overlaps(model)
+    assert overlaps(model) == first and len(read) == 1
+    assert b"dog" not in b"".join(it.read_bytes() for it in here.glob("cache/leaks/*/*"))
+    shutil.copy("own.tsv", "again.tsv")
+    assert overlaps(model, "again.tsv")[0].tasks[0].normalised == 3 and len(read) == 2
+    (here / "own.tsv").write_text(table([*PAIRS, ("new text", "x", 1.0)]))
+    assert overlaps(model)[0].tasks[0].normalised == 4 and len(read) == 3
+    for path in here.glob("cache/leaks/*/counts.json"):
+        path.write_text("{")
+    assert overlaps(model)[0].tasks[0].normalised == 4 and len(read) == 4
+
+
+def test_a_cache_that_cannot_be_written_is_said(trained, here):
+    (here / "cache").write_text("a file")
+    (found,) = overlaps(trained())
+    assert "cannot keep counts of overlap" in found.trouble
+
+
+@pytest.mark.parametrize(
+    ("split", "parts", "expected"),
+    [
+        ("test", ["dev", "test", "all"], 1),
+        ("test", ["dev", "all"], 1),
+        ("test", ["dev", "train"], None),
+        ("dev", ["train", "dev"], 1),
+        ("dev", ["all", "train"], 1),
+        ("dev", ["all"], 0),
+        ("train", ["dev", "train", "all"], 1),
+    ],
+)
+def test_a_record_has_the_counts_of_its_own_part(trained, split, parts, expected):
+    (record, *_) = records(trained())
+    counts = [
+        Counted("mr", part, 9, 0, number, 0, 0, 0, 0, ()) for number, part in enumerate(parts)
+    ]
+    other = Counted("cr", split, 9, 0, 5, 0, 0, 0, 0, ())
+    asked = replace(record, task="mr", split=split)
+    found = overlap_of(asked, [Overlap("a", trouble="gone"), Overlap("b", (other, *counts))])
+    assert (found and found["sentences_seen"]) == expected
+    assert overlap_of(asked, []) is None
+
+
+def test_tasks_have_another_fingerprint_if_a_sentence_differs(here):
+    first = fingerprint(load_suite(["own.tsv"]))
+    assert fingerprint(load_suite(["own.tsv"])) == first
+    (here / "own.tsv").write_text(table(PAIRS).replace("old", "new"))
+    assert fingerprint(load_suite(["own.tsv"])) != first
+
+
+def test_a_failing_model_is_not_looked_at(trained):
+    said = call("evaluate", trained(), "runs/gone", "--tasks", "own.tsv")
+    assert said.code == 2 and said.err.count("was trained on") == 1
