@@ -92,8 +92,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         bool,
         typer.Option(
             "--compare",
-            help="Test every model against the first: paired bootstrap of the pairs, with "
-            "intervals and p-values of the differences.",
+            help="Test every model against the first: paired bootstrap of the pairs, test "
+            "sentences or queries, with intervals and p-values of the differences.",
         ),
     ] = False,
     classifier: Annotated[

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from rich.console import Console
 
     from contrasent.evaluate.compare import Comparison
+    from contrasent.evaluate.kinds.base import Kind, Read
     from contrasent.evaluate.statistics import Bootstrap
     from contrasent.evaluate.sts import Scores
     from contrasent.evaluate.suite import Suite
     from contrasent.records import Record
+
+    Part = tuple[Kind[Any], Read[Any]]
 
 STDOUT = "-"
 
@@ -41,12 +47,12 @@ def write(found: Found, json: str | None) -> None:
 
     from contrasent.evaluate.compare import with_comparison
     from contrasent.records import json_lines, write_records
-    from contrasent.report.comparison import print_comparison
 
     rows = {label: list(scores.records) if scores else [] for label, scores in found.rows.items()}
-    baseline, comparisons = _comparisons(found)
-    for label, comparison in comparisons:
-        rows[label] = with_comparison(rows[label], comparison)
+    baseline, compared = _compared(found)
+    for label, _, comparisons in compared:
+        for comparison in comparisons:
+            rows[label] = with_comparison(rows[label], comparison)
     records = [record for of_encoder in rows.values() for record in of_encoder]
     if json == STDOUT:
         typer.echo(json_lines(records), nl=False)
@@ -55,44 +61,31 @@ def write(found: Found, json: str | None) -> None:
         write_records(json, records)
     console = Console()
     _print_tables(console, found.suite, rows)
-    for label, comparison in comparisons:
-        print_comparison(console, comparison, baseline, label)
+    for label, (kind, read), comparisons in compared:
+        _report(kind).print_compared(console, comparisons, read, (baseline, label))
 
 
 def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Record]]) -> None:
-    from importlib import import_module
-
     shown = [(kind, read) for kind, read in suite.kinds if read.tasks]
     for number, (kind, read) in enumerate(shown):
         if number:
             console.print()
-        report = import_module(f"contrasent.report.{kind.name}")
-        report.print_kind(console, rows, read, suite.options)
+        _report(kind).print_kind(console, rows, read, suite.options)
 
 
-def _comparisons(found: Found) -> tuple[str, list[tuple[str, Comparison]]]:
-    """The first encoder's label, and every other's with its comparison in each metric."""
-    from contrasent.evaluate.compare import compare
+def _report(kind: Kind[Any]) -> ModuleType:
+    return import_module(f"contrasent.report.{kind.name}")
 
+
+def _compared(found: Found) -> tuple[str, list[tuple[str, Part, list[Comparison]]]]:
+    """The first encoder's label, and every other's with its comparisons in each kind of tasks."""
     (baseline, first), *others = found.rows.items()
-    bootstrap = found.bootstrap
-    tasks = [rated.task for rated in found.suite.tasks("sts")]
-    if bootstrap is None or first is None or not tasks:
+    bootstrap, suite = found.bootstrap, found.suite
+    if bootstrap is None or first is None:
         return baseline, []
-    protocol = found.suite.options.protocol
     return baseline, [
-        (
-            label,
-            compare(
-                tasks,
-                first,
-                scores,
-                metric=metric,
-                aggregation=protocol.aggregation,
-                bootstrap=bootstrap,
-            ),
-        )
+        (label, (kind, read), kind.compare(read, (first, scores), suite.options, bootstrap))
         for label, scores in others
         if scores is not None
-        for metric in protocol.metrics
+        for kind, read in suite.kinds
     ]

@@ -11,9 +11,11 @@ import numpy as np
 
 from contrasent.errors import CheckpointError
 from contrasent.evaluate.described import Embeddings, of_encoder
-from contrasent.evaluate.kinds.base import Use
+from contrasent.evaluate.kinds.base import Options, Use
 from contrasent.evaluate.retrieval_read import RetrievalTask
+from contrasent.evaluate.statistics import Ratio, intervals
 from contrasent.evaluate.sts import Scores
+from contrasent.evaluate.tasks import STSB_RETRIEVAL
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.records import Record
 
@@ -23,31 +25,36 @@ Rankings = list[tuple[Vector, Vector]]
 """For each query the places of its relevant documents, and their grades."""
 
 
-def score_retrieval(task: RetrievalTask, use: Use) -> Scores:
+def score_retrieval(task: RetrievalTask, use: Use, options: Options) -> Scores:
     """Every metric of a task.
 
     Args:
         task: what was read.
         use: the encoder.
+        options: how intervals are computed: by drawing queries again, the documents as they are.
 
     Raises:
         CheckpointError: an embedding is zero or not finite.
     """
-    scored = scores(task, rankings(task, embed(task, use)))
+    found = scores(task, rankings(task, embed(task, use)))
+    ratios = {metric: _ratio(task, each) for metric, each in found.items()}
+    sure = intervals(ratios, options.bootstrap, task.name.label)
     records = [
         Record(
             task=task.name.name,
             split=task.name.split,
             metric=metric,
             aggregation="mean",
-            value=value,
+            value=float(each.mean()),
             pairs=len(task.queries),
+            interval=sure.get(metric),
             data_sha256=task.sha256,
             **of_encoder(use.encoder, use.precision, use.seed),
         )
-        for metric, value in scored.items()
+        for metric, each in found.items()
     ]
-    return Scores(tuple(records), ())
+    columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}
+    return Scores(tuple(records), (), ratios=columns)
 
 
 def embed(task: RetrievalTask, use: Use) -> tuple[Embeddings, Embeddings]:
@@ -95,17 +102,27 @@ def rankings(task: RetrievalTask, unit: tuple[Embeddings, Embeddings]) -> Rankin
     ]
 
 
-def scores(task: RetrievalTask, found: Rankings) -> Mapping[str, float]:
-    """The task's metrics, in [0, 1]."""
-    ranks, grades = [places for places, _ in found], [grade for _, grade in found]
+def scores(task: RetrievalTask, found: Rankings) -> Mapping[str, Vector]:
+    """The task's metrics of each query ``(Q,)``, in [0, 1]."""
 
-    def score(metric: str) -> float:
+    def score(metric: str, ranks: Vector, grades: Vector) -> float:
         kind, k = metric.split("@")
         if kind == "ndcg":
-            return ndcg_at_k(ranks, grades, int(k))
-        return {"recall": recall_at_k, "mrr": mrr_at_k}[kind](ranks, int(k))
+            return ndcg_at_k([ranks], [grades], int(k))
+        return {"recall": recall_at_k, "mrr": mrr_at_k}[kind]([ranks], int(k))
 
-    return {metric: score(metric) for metric in task.metrics}
+    return {
+        metric: np.array([score(metric, *of_query) for of_query in found])
+        for metric in task.metrics
+    }
+
+
+def _ratio(task: RetrievalTask, each: Vector) -> Ratio:
+    """The mean over queries, as sums over what is drawn again."""
+    if task.name.name == STSB_RETRIEVAL:
+        # The sentences of a pair look for one another, so their two scores are drawn together.
+        each = each.reshape(2, -1).mean(axis=0)
+    return Ratio(each, np.ones_like(each))
 
 
 def _cosines(queries: Embeddings, corpus: Embeddings) -> Iterator[Embeddings]:

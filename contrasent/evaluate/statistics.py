@@ -1,11 +1,11 @@
-"""How sure a correlation is, and a difference of two: pairs drawn again with replacement.
+"""How sure a score is, and a difference of two: what it is of is drawn again with replacement.
 
-Shapes: N pairs, R resamples, K columns of scores of the same pairs.
+Shapes: N pairs, sentences or queries; R resamples; K columns of scores of the same N.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -23,6 +23,24 @@ _DEGENERATE = 0.05
 Matrix = NDArray[np.float64]
 Counts = NDArray[np.int64]
 """``(R, N)``: how often each pair is in a resample; every row adds up to N."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A score that is one sum over N things drawn divided by another: a mean, or F1.
+
+    Attributes:
+        top: ``(N,)``, what each adds to the upper sum.
+        bottom: ``(N,)``, what each adds to the lower one; ones for a mean.
+    """
+
+    top: Vector
+    bottom: Vector
+
+    @property
+    def value(self) -> float:
+        """The score."""
+        return float(self.top.sum() / self.bottom.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +90,22 @@ def resampled(
     return np.concatenate(drawn, axis=1)
 
 
+def ratio_draws(ratios: Sequence[Ratio], bootstrap: Bootstrap, stream: str) -> Matrix:
+    """K ratios of the same N things in the same R resamples; arguments as :func:`resampled`.
+
+    Returns:
+        ``(K, R)``; NaN where the lower sum is 0.
+    """
+    columns = [np.stack([ratio.top, ratio.bottom], axis=1) for ratio in ratios]
+    blocks = []
+    for counts in _drawn(len(columns[0]), bootstrap, stream):
+        weights = counts.astype(np.float64)
+        # One product each: equal columns are to give equal bits.
+        sums = [(weights @ column).T for column in columns]
+        blocks.append(np.stack([_quotient(top, bottom) for top, bottom in sums]))
+    return np.concatenate(blocks, axis=1)
+
+
 def interval(draws: Vector, bootstrap: Bootstrap) -> Interval | None:
     """The percentile interval of R values of one score (Efron 1979).
 
@@ -91,6 +125,16 @@ def interval(draws: Vector, bootstrap: Bootstrap) -> Interval | None:
         resamples=bootstrap.resamples,
         seed=bootstrap.seed,
     )
+
+
+def intervals(
+    ratios: Mapping[str, Ratio], bootstrap: Bootstrap | None, stream: str
+) -> dict[str, Interval | None]:
+    """Of each of a task's ratios by its metric; nothing without a bootstrap."""
+    if bootstrap is None or not ratios:
+        return {}
+    draws = ratio_draws(list(ratios.values()), bootstrap, stream)
+    return {metric: interval(row, bootstrap) for metric, row in zip(ratios, draws, strict=True)}
 
 
 def p_value(draws: Vector) -> float:
@@ -188,9 +232,13 @@ def _pearson(scores: Sequence[Vector], gold: Vector) -> Correlations:
 
 def _ratio(shared: Vector, spread: Vector) -> Vector:
     """Covariance over the root of the variances' product; NaN where that is 0."""
-    root = np.sqrt(spread)
-    ratio: Vector = np.divide(shared, root, out=np.full_like(shared, np.nan), where=root > 0)
-    return ratio
+    return _quotient(shared, np.sqrt(spread))
+
+
+def _quotient(top: Vector, bottom: Vector) -> Vector:
+    """Element by element; NaN where the divisor is 0."""
+    found: Vector = np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom > 0)
+    return found
 
 
 _CORRELATIONS = {"spearman": _spearman, "pearson": _pearson}

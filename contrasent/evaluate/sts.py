@@ -17,8 +17,8 @@ from contrasent.evaluate.figures import Similarities, figures
 from contrasent.evaluate.protocols import AGGREGATIONS, Protocol
 from contrasent.evaluate.read import Subset, Task, load
 from contrasent.evaluate.regressor import Pairs, Regressor, fit, sentevals_order
-from contrasent.evaluate.statistics import Bootstrap
-from contrasent.evaluate.tasks import task_names
+from contrasent.evaluate.statistics import Bootstrap, Ratio
+from contrasent.evaluate.tasks import TaskName, task_names
 from contrasent.metrics import METRICS, pair_cosines
 from contrasent.records import Record
 
@@ -45,12 +45,14 @@ class Scores:
     Attributes:
         records: every metric, aggregation and subset.
         problems: tasks without a record.
-        similarities: what the records rest on, by the label of the task.
+        similarities: what correlations rest on, by the label of the task.
+        ratios: what other scores rest on, by task and metric.
     """
 
     records: tuple[Record, ...]
     problems: tuple[Problem, ...]
     similarities: Mapping[str, Similarities] = field(default_factory=dict)
+    ratios: Mapping[tuple[TaskName, str], Ratio] = field(default_factory=dict)
 
     @classmethod
     def together(cls, parts: Sequence[Scores]) -> Scores:
@@ -59,6 +61,7 @@ class Scores:
             tuple(record for part in parts for record in part.records),
             tuple(problem for part in parts for problem in part.problems),
             {label: found for part in parts for label, found in part.similarities.items()},
+            {column: found for part in parts for column, found in part.ratios.items()},
         )
 
 

@@ -6,28 +6,19 @@ Shapes: N sentences or pairs of a part, D embedding width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluate.described import Embeddings, of_encoder
 from contrasent.evaluate.kinds.base import Options, Use
+from contrasent.evaluate.statistics import Ratio, intervals
 from contrasent.evaluate.sts import Scores
+from contrasent.evaluate.tasks import TaskName
 from contrasent.evaluate.transfer_folds import Rows
 from contrasent.evaluate.transfer_procedure import Labelled, Reached, reach
 from contrasent.evaluate.transfer_read import FOLDED, Part, TransferTask
 from contrasent.records import Record
-
-
-@dataclass(frozen=True, slots=True)
-class _Accuracy:
-    """A number on its way into a record."""
-
-    split: str
-    metric: str
-    value: float
-    count: int
 
 
 def score_transfer(task: TransferTask, splits: Sequence[str], use: Use, options: Options) -> Scores:
@@ -37,7 +28,9 @@ def score_transfer(task: TransferTask, splits: Sequence[str], use: Use, options:
         task: what was read.
         splits: which are to have records, of ``dev`` and ``test``.
         use: the encoder.
-        options: name the classifier, its preset and seed.
+        options: name the classifier, its preset and seed, and how intervals are computed: of
+            scores of test rows, by drawing these again, the classifiers as they are. Rows of a
+            dev score chose the penalty, so it has no interval.
 
     Raises:
         CheckpointError: an embedding has a NaN or infinite number, or all are the same.
@@ -47,22 +40,30 @@ def score_transfer(task: TransferTask, splits: Sequence[str], use: Use, options:
     parts = {name: _labelled(task, part, use) for name, part in task.parts.items()}
     device = getattr(use.encoder, "device", "cpu")
     reached = reach(parts, task.classes, options.learning, device)
+    dev, test = _judging(task)
+    ratios = _ratios(task, reached, test.labels) if "test" in splits else {}
+    sure = intervals(ratios, options.bootstrap, task.name)
+    found = {("dev", "accuracy"): reached.dev, ("test", "accuracy"): reached.test}
+    if task.of_pairs:
+        found["test", "f1"] = _f1(reached.predicted, test.labels).value
     records = [
         Record(
             task=task.name,
-            split=found.split,
-            metric=found.metric,
-            aggregation="mean" if _over_folds(task, found.split) else "all",
-            value=found.value,
-            pairs=found.count,
+            split=split,
+            metric=metric,
+            aggregation="mean" if _over_folds(task, split) else "all",
+            value=value,
+            pairs=len((dev if split == "dev" else test).labels),
+            interval=sure.get(metric) if split == "test" else None,
             classifier=options.learning.described(),
             data_sha256=task.sha256,
             **of_encoder(use.encoder, use.precision, use.seed),
         )
-        for found in _accuracies(task, reached)
-        if found.split in splits
+        for (split, metric), value in found.items()
+        if split in splits
     ]
-    return Scores(tuple(records), ())
+    name = TaskName(task.name)
+    return Scores(tuple(records), (), ratios={(name, of): ratio for of, ratio in ratios.items()})
 
 
 def _labelled(task: TransferTask, part: Part, use: Use) -> Labelled:
@@ -105,18 +106,6 @@ def _embed(part: Part, use: Use) -> Embeddings:
     return embeddings
 
 
-def _accuracies(task: TransferTask, reached: Reached) -> list[_Accuracy]:
-    dev, test = _judging(task)
-    found = [
-        _Accuracy("dev", "accuracy", reached.dev, len(dev.labels)),
-        _Accuracy("test", "accuracy", reached.test, len(test.labels)),
-    ]
-    if task.of_pairs and reached.predicted is not None:
-        f1 = _f1(reached.predicted, test.labels)
-        found.append(_Accuracy("test", "f1", f1, len(test.labels)))
-    return found
-
-
 def _judging(task: TransferTask) -> tuple[Part, Part]:
     """The parts that dev and test accuracies are of."""
     parts = task.parts
@@ -131,7 +120,19 @@ def _over_folds(task: TransferTask, split: str) -> bool:
     return task.name in FOLDED or (split == "dev" and "dev" not in task.parts)
 
 
-def _f1(predicted: Rows, expected: Rows) -> float:
+def _ratios(task: TransferTask, reached: Reached, labels: Rows) -> dict[str, Ratio]:
+    """What the scores of the test rows are sums of, by metric."""
+    right = (reached.predicted == labels).astype(np.float64)
+    weights = np.ones_like(right)
+    if reached.folds is not None:
+        # The mean over folds: a row counts as much as its fold is small.
+        weights = 1 / np.bincount(reached.folds)[reached.folds]
+    found = {"accuracy": Ratio(right * weights, weights)}
+    return {**found, "f1": _f1(reached.predicted, labels)} if task.of_pairs else found
+
+
+def _f1(predicted: Rows, expected: Rows) -> Ratio:
     """Harmonic mean of precision and recall of class 1, of which ``expected`` has some."""
-    right = int(((predicted == 1) & (expected == 1)).sum())
-    return 2 * right / int((predicted == 1).sum() + (expected == 1).sum())
+    both = (predicted == 1) & (expected == 1)
+    either = (predicted == 1).astype(np.float64) + (expected == 1)
+    return Ratio(2.0 * both, either)

@@ -42,12 +42,14 @@ class Reached:
     Attributes:
         dev: accuracy on the rows that chose the penalty, in [0, 1].
         test: accuracy on the test rows; the mean over the folds where there are folds.
-        predicted: classes ``(N,)`` of the test part; None where there are folds.
+        predicted: classes ``(N,)`` of the test rows.
+        folds: ``(N,)``, the fold that each of them is the test row of; None without folds.
     """
 
     dev: float
     test: float
-    predicted: Rows | None = None
+    predicted: Rows
+    folds: Rows | None = None
 
 
 def reach(
@@ -72,10 +74,10 @@ def reach(
     if protocol.classifier == "sklearn":
         from contrasent.evaluate.transfer_sklearn import reach_by_sklearn
 
-        dev, test, predicted = reach_by_sklearn(
+        found = reach_by_sklearn(
             {name: (part.features, part.labels) for name, part in parts.items()}, protocol
         )
-        return Reached(dev, test, predicted)
+        return Reached(*found)
     bench = _Bench(list(parts.values()), classes, protocol, device)
     if "all" in parts:
         return bench.nested()
@@ -126,11 +128,13 @@ class _Bench:
             self._preset,
             self._seed,
         )
-        test = [
-            (self._predicted(weights[0], rows) == self._labels[rows]).mean()
-            for weights, (_, rows) in zip(fitted.weights, outer, strict=True)
-        ]
-        return Reached(float(np.mean(dev)), float(np.mean(test)))
+        predicted, fold_of = (np.empty_like(self._labels) for _ in range(2))
+        test = []
+        for fold, (_, rows) in enumerate(outer):
+            found = self._predicted(fitted.weights[fold, 0], rows)
+            predicted[rows], fold_of[rows] = found, fold
+            test.append((found == self._labels[rows]).mean())
+        return Reached(float(np.mean(dev)), float(np.mean(test)), predicted, fold_of)
 
     def by_folds(self) -> Reached:
         """Folds of the training part choose the penalty."""

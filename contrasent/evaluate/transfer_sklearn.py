@@ -21,10 +21,12 @@ _PENALTY = 1.0
 _MOST_STEPS = 1000
 
 
-def reach_by_sklearn(
-    parts: Mapping[str, Part], protocol: Protocol
-) -> tuple[float, float, Rows | None]:
-    """Accuracy on dev and test rows, and the classes found for a test part.
+Found = tuple[float, float, Rows, Rows | None]
+"""As the attributes of :class:`contrasent.evaluate.transfer_procedure.Reached`."""
+
+
+def reach_by_sklearn(parts: Mapping[str, Part], protocol: Protocol) -> Found:
+    """Accuracy on dev and test rows, the classes found for these, and their folds.
 
     C is 1. Without a test part, every fold is one once, and dev rows are a fold of the others;
     without a dev part, the folds of the training part are.
@@ -39,7 +41,7 @@ def reach_by_sklearn(
     """
     folds, seed = protocol.settings.folds, protocol.seed
     if "all" in parts:
-        return (*_over_folds(parts["all"], folds, seed), None)
+        return _over_folds(parts["all"], folds, seed)
     train, test = parts["train"], parts["test"]
     predicted = _predicted(train, test[0], seed)
     if "dev" in parts:
@@ -54,16 +56,20 @@ def reach_by_sklearn(
                 ]
             )
         )
-    return dev, _share(predicted, test[1]), predicted
+    return dev, _share(predicted, test[1]), predicted, None
 
 
-def _over_folds(part: Part, folds: int, seed: int) -> tuple[float, float]:
+def _over_folds(part: Part, folds: int, seed: int) -> Found:
+    features, labels = part
     dev, test = [], []
-    for train, judged in stratified_folds(part[1], folds, SEED):
-        inner, held_out = stratified_folds(part[1][train], folds, SEED)[0]
+    predicted, fold_of = (np.empty_like(labels) for _ in range(2))
+    for fold, (train, judged) in enumerate(stratified_folds(labels, folds, SEED)):
+        inner, held_out = stratified_folds(labels[train], folds, SEED)[0]
         dev.append(_judged(part, train[inner], train[held_out], seed))
-        test.append(_judged(part, train, judged, seed))
-    return float(np.mean(dev)), float(np.mean(test))
+        found = _predicted((features[train], labels[train]), features[judged], seed)
+        predicted[judged], fold_of[judged] = found, fold
+        test.append(_share(found, labels[judged]))
+    return float(np.mean(dev)), float(np.mean(test)), predicted, fold_of
 
 
 def _judged(part: Part, train: Rows, judged: Rows, seed: int) -> float:

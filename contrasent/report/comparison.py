@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -16,7 +18,7 @@ _WIDEST = 200
 
 
 def print_comparison(console: Console, comparison: Comparison, baseline: str, other: str) -> None:
-    """Print differences x 100 with intervals and p-values, and what they are.
+    """Print differences of correlations.
 
     Args:
         console: where to.
@@ -25,6 +27,24 @@ def print_comparison(console: Console, comparison: Comparison, baseline: str, ot
         other: label of the one that is compared.
     """
     rows = {name.heading: one for name, one in comparison.tasks.items()}
+    if rows and comparison.average:
+        rows[AVERAGE] = comparison.average
+    what = f"{CORRELATION[comparison.metric]} x 100, aggregation {comparison.aggregation}"
+    print_differences(console, rows, f"{other} minus {baseline}", what, "pairs")
+
+
+def print_differences(
+    console: Console, rows: Mapping[str, Compared], title: str, what: str, drawn: str
+) -> None:
+    """Print differences x 100 with intervals and p-values, and what they are; nothing if none.
+
+    Args:
+        console: where to.
+        rows: what was compared, by its heading.
+        title: which encoder less which.
+        what: what the numbers are.
+        drawn: what is drawn again.
+    """
     if not rows:
         return
     table = Table(
@@ -35,15 +55,13 @@ def print_comparison(console: Console, comparison: Comparison, baseline: str, ot
     for heading, one in rows.items():
         adjusted = f"{one.p_holm:.4f}" if one.tests > 1 else ""
         table.add_row(Text(heading), *_cells(one), adjusted)
-    if comparison.average:
-        table.add_row(AVERAGE, *_cells(comparison.average), "")
     if not console.is_terminal:
         console = Console(file=console.file, width=_WIDEST, color_system=None)
     console.print()
-    console.print(Text(f"{other} minus {baseline}"), soft_wrap=True)
+    console.print(Text(title), soft_wrap=True)
     console.print(table)
     console.print()
-    console.print(Text(_said(comparison, next(iter(rows.values())))), soft_wrap=True)
+    console.print(Text(f"{what}. {_said(list(rows.values()), drawn)}"), soft_wrap=True)
 
 
 def _cells(one: Compared) -> list[str]:
@@ -52,15 +70,16 @@ def _cells(one: Compared) -> list[str]:
     return [f"{100 * one.difference:+.2f}", between, f"{one.p_value:.4f}"]
 
 
-def _said(comparison: Comparison, one: Compared) -> str:
-    drawn = (
-        f", {100 * one.interval.confidence:g} % percentile interval over {one.interval.resamples} "
-        f"resamples (seed {one.interval.seed})"
-        if one.interval
+def _said(rows: Sequence[Compared], drawn: str) -> str:
+    found = next((one.interval for one in rows if one.interval), None)
+    how = (
+        f", {100 * found.confidence:g} % percentile interval over {found.resamples} resamples "
+        f"(seed {found.seed})"
+        if found
         else ""
     )
-    holm = f"; Holm's adjustment is over these {one.tests} tasks" if one.tests > 1 else ""
+    tests = max(one.tests for one in rows)
+    holm = f"; Holm's adjustment is over these {tests} tasks" if tests > 1 else ""
     return (
-        f"{CORRELATION[comparison.metric]} x 100, aggregation {comparison.aggregation}. Paired "
-        f"bootstrap: the same pairs are drawn again for both{drawn}; p is two-sided{holm}."
+        f"Paired bootstrap: the same {drawn} are drawn again for both{how}; p is two-sided{holm}."
     )

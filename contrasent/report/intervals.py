@@ -38,13 +38,26 @@ def averaged_interval(average: float, parts: Sequence[Interval | None]) -> Inter
     )
 
 
-def said_of_intervals(shown: Iterable[Record]) -> list[str]:
-    """What the brackets are; nothing if there are none."""
+OF_PAIRS = (
+    "the pairs",
+    ", drawn within each subset for mean and wmean; of the average, normal with the tasks "
+    "independent",
+)
+"""What is drawn again for a correlation, and what else is to be said of its interval."""
+
+
+def said_of_intervals(shown: Iterable[Record], of: tuple[str, str] = OF_PAIRS) -> list[str]:
+    """What the brackets are; nothing if there are none.
+
+    Args:
+        shown: records that are printed.
+        of: what is drawn again, and what else is to be said.
+    """
     found = next((record.interval for record in shown if record.interval), None)
     if found is None:
         return []
+    drawn, more = of
     return [
         f"In brackets the {100 * found.confidence:g} % bootstrap interval: percentiles over "
-        f"{found.resamples} resamples of the pairs (seed {found.seed}), drawn within each subset "
-        "for mean and wmean; of the average, normal with the tasks independent."
+        f"{found.resamples} resamples of {drawn} (seed {found.seed}){more}."
     ]

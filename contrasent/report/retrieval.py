@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from contrasent.evaluate.compare import Comparison
 from contrasent.evaluate.kinds.base import Options, Read
 from contrasent.evaluate.retrieval_read import RetrievalTask
-from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.tasks import STSB_RETRIEVAL, TaskName
 from contrasent.records import Record
+from contrasent.report.comparison import print_differences
+from contrasent.report.intervals import said_of_intervals, with_interval
 from contrasent.report.tables import ABSENT, described, grid_table, print_grid
 
 Column = tuple[TaskName, str]
@@ -49,6 +52,11 @@ def retrieval_protocol(
     ]
     lines += [f"{_told(tasks)[task.name]}: {task.said}." for task in tasks]
     of_tasks = {task.name.name for task in tasks}
+    names = {task.name for task in tasks}
+    every = [record for records in rows.values() for record in records]
+    shown = [record for record in every if TaskName(record.task, record.split) in names]
+    together = ", both of a pair of STS-B together" if STSB_RETRIEVAL in of_tasks else ""
+    lines += said_of_intervals(shown, ("the queries", f"{together}; the documents stay"))
     for label, records in rows.items():
         found = next((record for record in records if record.task in of_tasks), None)
         if found:
@@ -68,6 +76,23 @@ def print_kind(
     print_grid(console, tables, retrieval_protocol(rows, read.tasks))
 
 
+def print_compared(
+    console: Console,
+    comparisons: Sequence[Comparison],
+    read: Read[RetrievalTask],
+    labels: tuple[str, str],
+) -> None:
+    """Print differences, the encoder of the second label less that of the first."""
+    told = _told(read.tasks)
+    rows = {
+        f"{told[name]} {_heading(comparison.metric)}": one
+        for comparison in comparisons
+        for name, one in comparison.tasks.items()
+    }
+    title = f"{labels[1]} minus {labels[0]}"
+    print_differences(console, rows, title, "Means over queries x 100", "queries")
+
+
 def _told(tasks: Sequence[RetrievalTask]) -> dict[TaskName, str]:
     """Short names; folders of one name are told apart by their paths."""
     short = [task.name.heading for task in tasks]
@@ -83,8 +108,10 @@ def _heading(metric: str) -> str:
 
 
 def _cells(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
-    line: dict[Column, float] = {
-        (TaskName(record.task, record.split), record.metric): record.value for record in records
-    }
-    found = [line.get(column) for column in columns]
-    return [ABSENT if value is None else f"{100 * value:.2f}" for value in found]
+    line = {(TaskName(record.task, record.split), record.metric): record for record in records}
+    return [
+        with_interval(f"{100 * line[column].value:.2f}", line[column].interval)
+        if column in line
+        else ABSENT
+        for column in columns
+    ]

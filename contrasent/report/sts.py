@@ -6,10 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
+from contrasent.evaluate.compare import Comparison
 from contrasent.evaluate.kinds.base import Options, Read
 from contrasent.evaluate.kinds.sts import Rated
 from contrasent.records import Record
+from contrasent.report.comparison import print_comparison
 from contrasent.report.tables import Layout, print_sts
+
+
+def print_compared(
+    console: Console, comparisons: Sequence[Comparison], read: Read[Rated], labels: tuple[str, str]
+) -> None:
+    """Print a table for each metric: the encoder of the second label less that of the first."""
+    del read
+    for comparison in comparisons:
+        print_comparison(console, comparison, *labels)
 
 
 def print_kind(

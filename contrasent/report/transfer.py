@@ -7,11 +7,20 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from contrasent.evaluate.compare import Comparison
 from contrasent.evaluate.kinds.base import Options, Read
 from contrasent.evaluate.kinds.transfer import SPLITS, Learned
 from contrasent.evaluate.tasks import TRANSFER, TaskName
-from contrasent.records import Record
+from contrasent.records import Compared, Record
+from contrasent.report.comparison import print_differences
+from contrasent.report.intervals import averaged_interval, said_of_intervals, with_interval
 from contrasent.report.tables import ABSENT, AVERAGE, described, grid_table, print_grid
+
+_OF_ROWS = (
+    "the test sentences or pairs",
+    " with the trained classifiers as they are, those of all folds together; of the average, "
+    "normal with the tasks independent; dev accuracies have none",
+)
 
 Column = tuple[str, str, str]
 """Task (empty for the average), split and metric."""
@@ -51,6 +60,8 @@ def transfer_protocol(rows: Mapping[str, Sequence[Record]], names: Sequence[Task
     lines += list(dict.fromkeys(_procedure(each) for each in how if each))
     if "dev" in splits:
         lines.append("Dev accuracies chose the L2 penalty, and they stop the training: optimistic.")
+    every = [record for records in shown.values() for record in records]
+    lines += said_of_intervals(every, _OF_ROWS)
     lines += [
         f"{label}: {described(label, records[0])}." for label, records in shown.items() if records
     ]
@@ -67,6 +78,25 @@ def print_kind(
     del options
     tables = [transfer_table(rows, read.names, upright=upright) for upright in (False, True)]
     print_grid(console, tables, transfer_protocol(rows, read.names))
+
+
+def print_compared(
+    console: Console,
+    comparisons: Sequence[Comparison],
+    read: Read[Learned],
+    labels: tuple[str, str],
+) -> None:
+    """Print differences, the encoder of the second label less that of the first."""
+    del read
+    rows: dict[str, Compared] = {}
+    for comparison in comparisons:
+        for name, one in comparison.tasks.items():
+            rows[_heading((name.name, name.split, comparison.metric))] = one
+        if comparison.average and comparison.metric == "accuracy":
+            rows[AVERAGE] = comparison.average
+    title = f"{labels[1]} minus {labels[0]}"
+    drawn = "test sentences or pairs"
+    print_differences(console, rows, title, "Accuracy and F1 x 100", drawn)
 
 
 def _columns(names: Sequence[TaskName]) -> list[Column]:
@@ -96,23 +126,18 @@ def _heading(column: Column) -> str:
 
 
 def _cells(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
-    line: dict[Column, float] = {
-        (record.task, record.split, record.metric): record.value
-        for record in records
-        if record.task in TRANSFER
-    }
-    for task, split, metric in columns:
-        if not task:
-            of_split = [
-                line.get(column)
-                for column in columns
-                if column[0] and column[1:] == (split, metric)
-            ]
-            present = [value for value in of_split if value is not None]
-            if len(present) == len(of_split):
-                line["", split, metric] = sum(present) / len(present)
-    found = [line.get(column) for column in columns]
-    return [ABSENT if value is None else f"{100 * value:.2f}" for value in found]
+    of_tasks = [record for record in records if record.task in TRANSFER]
+    line = {(r.task, r.split, r.metric): r.value for r in of_tasks}
+    sure = {(r.task, r.split, r.metric): r.interval for r in of_tasks}
+    for average in (column for column in columns if not column[0]):
+        parts = [column for column in columns if column[0] and column[1:] == average[1:]]
+        if all(part in line for part in parts):
+            line[average] = sum(line[part] for part in parts) / len(parts)
+            sure[average] = averaged_interval(line[average], [sure[part] for part in parts])
+    return [
+        with_interval(f"{100 * line[column]:.2f}", sure[column]) if column in line else ABSENT
+        for column in columns
+    ]
 
 
 def _procedure(how: Mapping[str, str | int]) -> str:

@@ -18,6 +18,7 @@ from contrasent.evaluate.kinds.retrieval import KIND, evaluate_retrieval
 from contrasent.evaluate.retrieval_read import read_folder
 from contrasent.evaluate.tasks import TaskName
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.records import read_records
 
 CORPUS = {
     "d1": "red cat",
@@ -208,3 +209,26 @@ def test_a_bad_folder_leaves_the_other_tasks(command, folder):
     assert isinstance(result.exception, ContrasentError)
     assert "corpus.jsonl is empty" in str(result.exception)
     assert "Spearman" in result.stdout
+
+
+def test_rankings_have_intervals_and_are_compared_by_query(command, folder, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    result = command("m", "--tasks", str(folder), "--confidence", "0.9", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    table, protocol = (" ".join(part.split()) for part in result.stdout.split("\n\n", 1))
+    records = read_records(path)
+    assert len(records) == 6
+    for r in records:
+        ends = f"[{100 * r.interval.low:.2f}, {100 * r.interval.high:.2f}]"
+        assert f"{100 * r.value:.2f} {ends}" in table
+    assert "resamples of the queries (seed 1111); the documents stay." in protocol
+    both = command("a", "b", "--tasks", f"{folder},stsb", "--compare", "--json", str(path))
+    assert both.stdout.count("b minus a") == 2
+    rows_of = [line for line in both.stdout.splitlines() if line.startswith("own ")]
+    assert [line.split()[1] for line in rows_of] == [
+        *("nDCG@10", "MRR@10", "recall@1", "recall@5", "recall@10", "recall@100"),
+    ]
+    assert all(line.split()[2] == "+0.00" for line in rows_of)
+    assert "Means over queries x 100. Paired bootstrap: the same queries are drawn" in both.stdout
+    compared = [r for r in read_records(path) if r.compared]
+    assert [r.metric for r in compared if r.task != "stsb"] == [r.metric for r in records]

@@ -1,6 +1,8 @@
 """``contrasent evaluate`` on transfer tasks, with the encoder of words."""
 
 import json
+from math import hypot
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -48,6 +50,8 @@ def command(encoder, monkeypatch):
         kind.name = name
         if name == "constant":
             kind.embed = lambda _: np.ones(6, np.float32)
+        if name == "half":
+            kind.embed = lambda text: type(encoder).embed(kind, text)[:2]
         if name == "broken":
             kind.embed = lambda text: np.where(
                 "cast" in text, np.nan, type(encoder).embed(kind, text)
@@ -188,7 +192,11 @@ def test_f1_is_of_the_paraphrases(encoder, monkeypatch):
 
 def test_features_of_pairs_are_distance_and_product(encoder, monkeypatch):
     seen = {}
-    monkeypatch.setattr(under_test, "reach", lambda parts, *_: seen.update(parts) or Reached(0, 0))
+    monkeypatch.setattr(
+        under_test,
+        "reach",
+        lambda parts, *_: seen.update(parts) or Reached(0, 0, np.zeros(48, int)),
+    )
     evaluate_transfer(encoder, ["mrpc"])
     part = load_transfer("mrpc").parts["test"]
     for row in (0, 20):
@@ -313,3 +321,47 @@ def test_in_code_every_problem_is_an_error(encoder, data):
 
 def test_the_tasks_are_those_of_the_papers():
     assert TRANSFER == ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
+
+
+def test_intervals_stand_behind_the_accuracies(command, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    asked = ("m", "--tasks", "mr,mrpc", "--splits", "dev,test", "--confidence", "0.8")
+    result = command(*asked, "--json", str(path))
+    assert result.exit_code == 0, result.output
+    table, protocol = (" ".join(part.split()) for part in result.stdout.split("\n\n", 1))
+    found = read_records(path)
+    sure = {(r.task, r.metric): r for r in found if r.split == "test"}
+    assert len(sure) == 3 and all(r.interval.confidence == 0.8 for r in sure.values())
+    assert all(r.interval is None for r in found if r.split == "dev")
+    for r in sure.values():
+        ends = f"[{100 * r.interval.low:.2f}, {100 * r.interval.high:.2f}]"
+        assert f"{100 * r.value:.2f} {ends}" in table
+    both = [r for r in sure.values() if r.metric == "accuracy"]
+    value = sum(r.value for r in both) / 2
+    reach = NormalDist().inv_cdf(0.9) * hypot(*(r.interval.error for r in both)) / 2
+    assert f"{100 * value:.2f} [{100 * (value - reach):.2f}, {100 * (value + reach):.2f}]" in table
+    assert "80 % bootstrap interval: percentiles over 5000 resamples of the test sen" in protocol
+    assert "with the trained classifiers as they are" in protocol
+    assert "dev accuracies have none" in protocol
+    assert "interval" not in command("m", "--tasks", "mr").stdout
+
+
+def test_accuracies_of_every_model_are_compared_with_the_first(command, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    models = ("words", "other", "--tasks", "mr,mrpc", "--compare", "--json", str(path))
+    result = command(*models)
+    assert result.exit_code == 0, result.output
+    _, compared = result.stdout.split("\nother minus words\n")
+    first = [line.split()[0] for line in compared.splitlines()[2:6]]
+    assert first == ["MR", "MRPC", "Avg.", "MRPC"]
+    assert "Accuracy and F1 x 100. Paired bootstrap: the same test sentences or pairs" in compared
+    assert "Holm's adjustment is over these 2 tasks" in compared
+    kept = {(r.task, r.metric): r.compared for r in read_records(path) if r.compared}
+    assert list(kept) == [("mr", "accuracy"), ("mrpc", "accuracy"), ("mrpc", "f1")]
+    for one in kept.values():
+        assert (one.baseline, one.difference, one.p_value) == ("words", 0, 1)
+    half = command("words", "half", "--tasks", "mr", "--compare", "--json", str(path))
+    before, after = read_records(path)
+    assert after.compared.difference == pytest.approx(after.value - before.value, abs=1e-12)
+    assert before.value != after.value and before.compared is None
+    assert f"MR {100 * after.compared.difference:+.2f} [" in " ".join(half.stdout.split())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError, pick
+from contrasent.evaluate.compare import Comparison, compare_ratios
 from contrasent.evaluate.described import PRECISIONS, Encoder
 from contrasent.evaluate.protocols import SIMCSE, Protocol
 from contrasent.evaluate.read import MissingDataError, how_to_get_data
@@ -142,6 +143,19 @@ class Kind(ABC, Generic[T]):
         """
 
     @abstractmethod
+    def compare(
+        self, read: Read[T], scores: tuple[Scores, Scores], options: Options, bootstrap: Bootstrap
+    ) -> list[Comparison]:
+        """The second encoder's scores less the first one's, in every metric of the table.
+
+        Args:
+            read: what both were scored on.
+            scores: of both.
+            options: what else was asked for.
+            bootstrap: how what the scores are of is drawn again.
+        """
+
+    @abstractmethod
     def named(self, task: T) -> TaskName:
         """How messages name a task."""
 
@@ -152,6 +166,11 @@ class Kind(ABC, Generic[T]):
     def sources(self, names: Sequence[TaskName]) -> Sequence[Sequence[TaskName]]:
         """The names in groups that are read together; by default each alone."""
         return [[name] for name in names]
+
+    def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
+        """The names that the table's average is over; by default there is none."""
+        del names
+        return []
 
     def note(self, task: T) -> str:
         """How a user's file was understood, where that had to be guessed; else empty."""
@@ -197,6 +216,15 @@ class OneByOne(Kind[T]):
             raise CheckpointError("\n".join(_told(name, error) for name, error in failed))
         problems = [Problem(name.label, _told(name, error)) for name, error in failed]
         return Scores.together([*parts, Scores((), tuple(problems))])
+
+    def compare(
+        self, read: Read[T], scores: tuple[Scores, Scores], options: Options, bootstrap: Bootstrap
+    ) -> list[Comparison]:
+        """One comparison for each metric; arguments as :meth:`Kind.compare`."""
+        del options
+        return compare_ratios(
+            read.names, *scores, averaged_over=self.averaged(read.names), bootstrap=bootstrap
+        )
 
     def evaluate(self, use: Use, asked: Sequence[str], options: Options) -> list[Record]:
         """Score an encoder on tasks by their names, all of them or none.

@@ -61,8 +61,7 @@ class Retrieval(OneByOne[RetrievalTask]):
 
     def score(self, task: RetrievalTask, use: Use, options: Options) -> Scores:
         """Every metric of the task."""
-        del options
-        return score_retrieval(task, use)
+        return score_retrieval(task, use, options)
 
     def named(self, task: RetrievalTask) -> TaskName:
         """Its own name."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from contrasent.evaluate.kinds.base import Kind, Options, Text, Use
+from contrasent.evaluate.compare import Comparison, compare
+from contrasent.evaluate.kinds.base import Kind, Options, Read, Text, Use
 from contrasent.evaluate.pairs import require_different
 from contrasent.evaluate.read import Task, load
 from contrasent.evaluate.run import of_protocol, parts_to_fit
+from contrasent.evaluate.statistics import Bootstrap
 from contrasent.evaluate.sts import Scores, StsTasks
 from contrasent.evaluate.tasks import STS, TaskName, task_names
 
@@ -60,6 +62,23 @@ class Sts(Kind[Rated]):
             bootstrap=options.bootstrap,
             show_progress=use.show_progress,
         )
+
+    def compare(
+        self,
+        read: Read[Rated],
+        scores: tuple[Scores, Scores],
+        options: Options,
+        bootstrap: Bootstrap,
+    ) -> list[Comparison]:
+        """One comparison for each metric of the protocol."""
+        tasks = [rated.task for rated in read.tasks]
+        asked = options.protocol
+        return [
+            compare(
+                tasks, *scores, metric=metric, aggregation=asked.aggregation, bootstrap=bootstrap
+            )
+            for metric in asked.metrics
+        ]
 
     def named(self, task: Rated) -> TaskName:
         """Its own name."""

@@ -84,6 +84,10 @@ class Transfer(OneByOne[Learned]):
         """Accuracy of every split, and F1 of MRPC's test part."""
         return score_transfer(task.task, task.splits, use, options)
 
+    def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
+        """The test parts."""
+        return [name for name in names if name.split == "test"]
+
     def named(self, task: Learned) -> TaskName:
         """The task, whatever its splits."""
         return TaskName(task.task.name)

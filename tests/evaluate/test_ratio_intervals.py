@@ -1,0 +1,311 @@
+"""Intervals and comparisons of accuracies, F1 and rankings: loops, normal theory, simulated truth,
+and what the command prints and writes of them."""
+
+from io import StringIO
+from math import sqrt
+from statistics import NormalDist
+from zlib import crc32
+
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn.metrics import f1_score
+
+import contrasent.evaluate.transfer as under_test
+from contrasent.evaluate import statistics
+from contrasent.evaluate.compare import compare_ratios
+from contrasent.evaluate.kinds.base import Options, Read, Use
+from contrasent.evaluate.kinds.retrieval import KIND as RETRIEVAL
+from contrasent.evaluate.retrieval_read import RetrievalTask
+from contrasent.evaluate.statistics import Bootstrap, Ratio, holm, interval, p_value, ratio_draws
+from contrasent.evaluate.sts import Scores
+from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.transfer import score_transfer
+from contrasent.evaluate.transfer_procedure import Reached
+from contrasent.evaluate.transfer_read import Part, TransferTask
+from contrasent.report.comparison import print_differences
+
+BOOTSTRAP = Bootstrap(0.9, 80, 4)
+
+
+def drawn(stream, size, bootstrap=BOOTSTRAP):
+    """The rows of each resample, drawn one by one."""
+    draw = np.random.default_rng([bootstrap.seed, crc32(stream.encode())])
+    return [draw.integers(size, size=size, dtype=np.int32) for _ in range(bootstrap.resamples)]
+
+
+def ends(values, bootstrap=BOOTSTRAP):
+    tail = (1 - bootstrap.confidence) / 2
+    return tuple(np.quantile(values, [tail, 1 - tail]))
+
+
+def mean(values):
+    values = np.asarray(values, dtype=float)
+    return Ratio(values, np.ones_like(values))
+
+
+@pytest.fixture
+def reached(monkeypatch, encoder):
+    """Scores a task of made-up rows as if a classifier had found given classes."""
+
+    def run(name, expected, found, folds=None, options=Options(bootstrap=BOOTSTRAP)):  # noqa: B008
+        pairs = name == "mrpc"
+        texts = tuple(str(n) for n in range(len(expected) * (1 + pairs)))
+        part = "test" if folds is None else "all"
+        parts = {part: Part(texts, expected), "train": Part(texts, expected)}
+        right = found == expected
+        of_folds = [right] if folds is None else [right[folds == k] for k in np.unique(folds)]
+        test = float(np.mean([fold.mean() for fold in of_folds]))
+        given = Reached(0.5, test, found, folds)
+        monkeypatch.setattr(under_test, "reach", lambda *_: given)
+        task = TransferTask(name, parts, 2, "hash")
+        return score_transfer(task, ("test", "dev"), Use(encoder), options)
+
+    return run
+
+
+def classes(seed, size=60, accuracy=0.75):
+    draw = np.random.default_rng(seed)
+    expected = draw.integers(0, 2, size=size)
+    wrong = draw.random(size) > accuracy
+    return expected, np.where(wrong, 1 - expected, expected)
+
+
+def test_accuracy_and_f1_of_a_resample_are_those_of_its_rows(reached):
+    expected, found = classes(0)
+    scores = reached("mrpc", expected, found)
+    rows = drawn("mrpc", 60)
+    accuracies = [(found[r] == expected[r]).mean() for r in rows]
+    f1s = [f1_score(expected[r], found[r]) for r in rows]
+    dev, accuracy, f1 = scores.records
+    assert dev.split == "dev" and dev.interval is None
+    for record, values in ((accuracy, accuracies), (f1, f1s)):
+        sure = record.interval
+        assert (sure.low, sure.high) == pytest.approx(ends(values), abs=1e-12)
+        assert sure.error == pytest.approx(np.std(values, ddof=1))
+        assert (sure.confidence, sure.resamples, sure.seed) == (0.9, 80, 4)
+        assert sure.low < record.value < sure.high
+    assert f1.value == pytest.approx(f1_score(expected, found))
+
+
+def test_over_folds_the_interval_is_of_the_mean_of_the_folds(reached):
+    """Folds of very different sizes; each weighs the same, however many rows it has."""
+    expected, found = classes(1, size=63)
+    folds = np.repeat([0, 1, 2], [40, 20, 3])
+    record = reached("mr", expected, found, folds).records[1]
+    right = (found == expected).astype(float)
+    per_fold = [right[folds == k].mean() for k in range(3)]
+    assert record.value == pytest.approx(np.mean(per_fold))
+    weights = np.array([1 / (3 * (folds == k).sum()) for k in folds])
+    assert (weights * right).sum() == pytest.approx(record.value)
+    values = [np.average(right[rows], weights=weights[rows]) for rows in drawn("mr", 63)]
+    assert (record.interval.low, record.interval.high) == pytest.approx(ends(values), abs=1e-12)
+
+
+def test_without_a_confidence_there_is_no_interval(reached):
+    expected, found = classes(2)
+    scores = reached("mrpc", expected, found, options=Options())
+    assert [record.interval for record in scores.records] == [None] * 3
+    assert {metric for _, metric in scores.ratios} == {"accuracy", "f1"}
+    for (_, metric), ratio in scores.ratios.items():
+        (record,) = [r for r in scores.records if (r.split, r.metric) == ("test", metric)]
+        assert ratio.value == pytest.approx(record.value)
+
+
+@pytest.mark.parametrize("accuracy", [0.6, 0.9])
+def test_the_interval_of_an_accuracy_is_the_normal_one_of_many_sentences(accuracy):
+    size = 2000
+    right = np.arange(size) < accuracy * size
+    bootstrap = Bootstrap(0.95, 4000)
+    (draws,) = ratio_draws([mean(right)], bootstrap, "a")
+    found, error = interval(draws, bootstrap), sqrt(accuracy * (1 - accuracy) / size)
+    assert found.error == pytest.approx(error, rel=0.05)
+    reach = NormalDist().inv_cdf(0.975) * error
+    assert (found.low, found.high) == pytest.approx((accuracy - reach, accuracy + reach), abs=0.003)
+
+
+def test_the_interval_holds_the_true_accuracy_as_often_as_it_says():
+    draw, held = np.random.default_rng(1), 0
+    for seed in range(200):
+        bootstrap = Bootstrap(0.9, 300, seed)
+        (draws,) = ratio_draws([mean(draw.random(150) < 0.8)], bootstrap, "a")
+        found = interval(draws, bootstrap)
+        held += found.low <= 0.8 <= found.high
+    # Three standard errors of a share of .9 in 200 trials are .064.
+    assert abs(held / 200 - 0.9) < 0.064
+
+
+def scored(name, ratios):
+    return Scores((), (), ratios={(name, metric): ratio for metric, ratio in ratios.items()})
+
+
+def test_equal_encoders_are_told_apart_no_more_often_than_the_p_value_says():
+    draw, name, values = np.random.default_rng(2), TaskName("mr"), []
+    for seed in range(200):
+        difficulty = draw.random(300)
+        both = [scored(name, {"accuracy": mean(difficulty < draw.random(300))}) for _ in range(2)]
+        (found,) = compare_ratios(
+            [name], *both, averaged_over=[name], bootstrap=Bootstrap(resamples=300, seed=seed)
+        )
+        values.append(found.tasks[name].p_value)
+    # Three standard errors of a share of .1 are .064, of .5 are .106; ties make p larger.
+    assert np.mean(np.array(values) < 0.1) < 0.164
+    assert abs(np.mean(np.array(values) < 0.5) - 0.5) < 0.13
+    assert np.mean(np.array(values) < 0.1) > 0.036
+
+
+def test_a_comparison_draws_the_same_rows_for_both():
+    names = [TaskName("mr"), TaskName("mrpc"), TaskName("mr", "dev")]
+    draw = np.random.default_rng(3)
+    columns = {
+        (name, metric): [draw.random(50) < share for share in (0.6, 0.7)]
+        for name, metrics in zip(names, [["accuracy"], ["accuracy", "f1"]], strict=False)
+        for metric in metrics
+    }
+    both = [
+        Scores((), (), ratios={key: mean(found[place]) for key, found in columns.items()})
+        for place in range(2)
+    ]
+    accuracy, f1 = compare_ratios(names, *both, averaged_over=names[:2], bootstrap=BOOTSTRAP)
+    assert (accuracy.metric, f1.metric, accuracy.aggregation) == ("accuracy", "f1", None)
+    assert list(accuracy.tasks) == names[:2] and list(f1.tasks) == [names[1]]
+    differences = {}
+    for comparison in (accuracy, f1):
+        for name, one in comparison.tasks.items():
+            before, after = columns[name, comparison.metric]
+            values = [after[r].mean() - before[r].mean() for r in drawn(name.label, 50)]
+            differences[name, comparison.metric] = values
+            assert one.difference == pytest.approx(after.mean() - before.mean())
+            assert (one.interval.low, one.interval.high) == pytest.approx(ends(values), abs=1e-9)
+            assert one.p_value == p_value(np.round(values, 9))
+    each = list(accuracy.tasks.values())
+    assert [one.p_holm for one in each] == holm([one.p_value for one in each])
+    assert [one.tests for one in each] == [2, 2] and f1.tasks[names[1]].tests == 1
+    parts = [differences[name, "accuracy"] for name in names[:2]]
+    found = accuracy.average
+    assert (found.interval.low, found.interval.high) == pytest.approx(
+        ends(np.mean(parts, axis=0)), abs=1e-9
+    )
+    assert found.difference == pytest.approx(np.mean([one.difference for one in each]))
+    assert f1.average is None
+
+
+def test_a_task_that_one_of_them_has_no_score_of_is_left_out():
+    names = [TaskName("mr"), TaskName("cr")]
+    one = scored(names[0], {"accuracy": mean([1, 0, 1])})
+    other = scored(names[1], {"accuracy": mean([1, 0, 1])})
+    assert compare_ratios(names, one, other, averaged_over=names, bootstrap=BOOTSTRAP) == []
+
+
+def test_what_is_no_difference_is_0_however_sums_are_rounded():
+    """Two encoders right on equally many, other rows, in folds of awkward weights."""
+    draw, name = np.random.default_rng(5), TaskName("mr")
+    weights = np.repeat(1 / np.array([7, 7, 7]), 7)
+    first = draw.permutation(np.repeat([0.0, 1.0], [7, 14]))
+    pair = [Ratio(first * weights, weights), Ratio(first[::-1] * weights, weights)]
+    bootstrap = Bootstrap(resamples=500)
+    (found,) = compare_ratios(
+        [name],
+        *(scored(name, {"accuracy": ratio}) for ratio in pair),
+        averaged_over=[],
+        bootstrap=bootstrap,
+    )
+    exact = [
+        round(first[::-1][rows].sum() - first[rows].sum()) for rows in drawn("mr", 21, bootstrap)
+    ]
+    assert found.tasks[name].p_value == p_value(np.array(exact, dtype=float))
+    (same,) = compare_ratios(
+        [name],
+        *(scored(name, {"accuracy": pair[0]}) for _ in range(2)),
+        averaged_over=[],
+        bootstrap=bootstrap,
+    )
+    one = same.tasks[name]
+    assert (one.difference, one.interval.low, one.interval.high, one.p_value) == (0, 0, 0, 1)
+
+
+def test_the_size_of_a_block_changes_nothing(monkeypatch):
+    pair = [mean(np.arange(40) % 3 == 0), mean(np.arange(40) % 5 == 0)]
+    whole = ratio_draws(pair, BOOTSTRAP, "a")
+    monkeypatch.setattr(statistics, "_AT_ONCE", 7 * 40)
+    assert ratio_draws(pair, BOOTSTRAP, "a") == pytest.approx(whole, abs=1e-15)
+
+
+def test_a_resample_without_what_is_divided_by_has_no_score():
+    ratio = Ratio(np.array([2.0, 0, 0, 0]), np.array([2.0, 0, 0, 0]))
+    (draws,) = ratio_draws([ratio], Bootstrap(resamples=400), "a")
+    without = [0 not in rows for rows in drawn("a", 4, Bootstrap(resamples=400))]
+    assert (np.isnan(draws) == without).all() and any(without)
+    assert interval(draws, Bootstrap(resamples=400)) is None
+
+
+def task_of(name, queries, relevant, corpus):
+    return RetrievalTask(
+        name=name,
+        corpus=corpus,
+        queries=queries,
+        relevant=relevant,
+        left_out=tuple(corpus.index(q) if q in corpus else None for q in queries),
+        metrics=("ndcg@10", "mrr@10", "recall@1"),
+        said="",
+        sha256="",
+    )
+
+
+WORDS = ("red cat", "old dog", "new house", "blue", "green runs", "never under", "cat", "dog")
+
+
+def test_rankings_are_drawn_by_query(encoder):
+    name = TaskName("folder/own")
+    queries = ("red", "old", "house blue", "runs", "under cat")
+    relevant = ({0: 1, 6: 2}, {1: 1}, {2: 2, 3: 1}, {4: 1}, {5: 1, 6: 1})
+    task = task_of(name, queries, relevant, WORDS)
+    found = RETRIEVAL.score(task, Use(encoder), Options(bootstrap=BOOTSTRAP))
+    alone = [
+        RETRIEVAL.score(task_of(name, (q,), (r,), WORDS), Use(encoder), Options()).records
+        for q, r in zip(queries, relevant, strict=True)
+    ]
+    for place, record in enumerate(found.records):
+        each = np.array([records[place].value for records in alone])
+        assert record.value == pytest.approx(each.mean())
+        values = [each[rows].mean() for rows in drawn("folder/own", 5)]
+        assert (record.interval.low, record.interval.high) == pytest.approx(ends(values))
+        assert found.ratios[name, record.metric].value == pytest.approx(record.value)
+
+
+def test_the_two_sentences_of_a_pair_of_stsb_are_drawn_together(encoder):
+    name = TaskName("stsb-retrieval", "dev")
+    pairs = [(0, 6), (1, 7), (3, 2)]
+    both = [*pairs, *((b, a) for a, b in pairs)]
+    queries = tuple(WORDS[a] for a, _ in both)
+    relevant = tuple({b: 1} for _, b in both)
+    found = RETRIEVAL.score(
+        task_of(name, queries, relevant, WORDS), Use(encoder), Options(bootstrap=BOOTSTRAP)
+    )
+    one_by_one = [
+        RETRIEVAL.score(task_of(TaskName("own"), (q,), (r,), WORDS), Use(encoder), Options())
+        .records[1]
+        .value
+        for q, r in zip(queries, relevant, strict=True)
+    ]
+    record = found.records[1]
+    values = [
+        np.mean([one_by_one[pair + side] for pair in rows for side in (0, 3)])
+        for rows in drawn("stsb-retrieval-dev", 3)
+    ]
+    assert record.value == pytest.approx(np.mean(one_by_one))
+    assert (record.interval.low, record.interval.high) == pytest.approx(ends(values))
+
+
+def test_a_kinds_comparison_is_of_its_own_tasks_only():
+    name, other = TaskName("folder/own"), TaskName("mr")
+    ratios = {(name, "recall@1"): mean([1, 0]), (other, "accuracy"): mean([1, 1, 0])}
+    scores = Scores((), (), ratios=ratios)
+    (found,) = RETRIEVAL.compare(Read((name,)), (scores, scores), Options(), BOOTSTRAP)
+    assert list(found.tasks) == [name] and found.average is None
+
+
+def test_nothing_is_printed_of_nothing():
+    file = StringIO()
+    print_differences(Console(file=file), {}, "b minus a", "Accuracy", "sentences")
+    assert file.getvalue() == ""
