@@ -41,6 +41,7 @@ COMMANDS = {
         *("MODELS...", "--corpus", "--queries", "--query", "--sample", "--top-k", "--columns"),
         *(*LOADING, "--precision", "--data-dir", "--json"),
     ],
+    "mteb": ["MODELS...", "--tasks", *LOADING, "--precision", "--output", "--json"],
     "encode": [
         *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),
         *("--normalize/--no-normalize", "--columns", "--shard-size", "--overwrite", "--profile"),

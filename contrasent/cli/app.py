@@ -18,6 +18,7 @@ from contrasent.cli.fetch import fetch
 from contrasent.cli.guard import guarded
 from contrasent.cli.index import add, build, info
 from contrasent.cli.leaks import leaks
+from contrasent.cli.mteb import mteb
 from contrasent.cli.neighbours import neighbours
 from contrasent.cli.pretrain import pretrain
 from contrasent.cli.quickstart import quickstart
@@ -79,6 +80,7 @@ _add(app, pretrain, _SETTINGS)
 _add(app, evaluate)
 _add(app, analyze)
 _add(app, neighbours)
+_add(app, mteb)
 _add(app, encode)
 _add(app, similarity)
 _add(app, calibrate)

@@ -172,7 +172,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     require(engine)
     check = Overlaps(suite) if leak_check else None
     rows: dict[str, Scores | None] = {}
-    for label, model in _labels(models).items():
+    for label, model in labels(models).items():
         try:
             encoder = (
                 open_vectors(model, [rated.task for rated in suite.tasks("sts")])
@@ -223,7 +223,7 @@ def announce(suite: Suite) -> None:
         typer.echo(how_to_get_data(), err=True)
 
 
-def _labels(models: Sequence[str]) -> dict[str, str]:
+def labels(models: Sequence[str]) -> dict[str, str]:
     """The models by a short name, or by the whole one where the short one is not theirs alone."""
     short = [Path(model).name for model in dict.fromkeys(models)]
     return {

@@ -1,0 +1,401 @@
+"""MTEB runs our encoders: on tasks with local data, against our own scores of the same text."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from command_line import call, refused, worked
+from tiny_models import SENTENCES
+
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.evaluate import mteb_tasks as module
+from contrasent.evaluate.mteb_encoder import MtebEncoder
+from contrasent.evaluate.mteb_tasks import mteb_tasks, run_mteb
+from contrasent.evaluate.run import evaluate
+from contrasent.metrics import ndcg_at_k, pair_cosines, relevant_ranks
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.records import read_records
+from contrasent.report.mteb import print_mteb
+
+# Other people's packages may warn.
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("mteb")]
+
+PAIRS = [(a, b) for a in SENTENCES for b in SENTENCES if a != b]
+GOLD = [round(float(x), 1) for x in np.random.default_rng(0).uniform(0, 5, len(PAIRS))]
+
+
+@pytest.fixture(scope="module")
+def mteb(tmp_path_factory):
+    """The package, with its cache of results out of the way."""
+    os.environ.setdefault("MTEB_CACHE", str(tmp_path_factory.mktemp("mteb")))
+    return pytest.importorskip("mteb", reason="needs the extra mteb")
+
+
+def described(kind, score, **changes):
+    """The metadata of a task whose data is local."""
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    given = {
+        "name": f"Local{kind}",
+        "type": kind,
+        "main_score": score,
+        "description": "local",
+        "reference": None,
+        "dataset": {"path": f"local/{kind.lower()}", "revision": "r1"},
+        "category": "t2t",
+        "modalities": ["text"],
+        "eval_splits": ["test"],
+        "eval_langs": ["eng-Latn"],
+        "date": None,
+        "domains": [],
+        "task_subtypes": [],
+        "license": "cc0-1.0",
+        "annotations_creators": "derived",
+        "dialect": [],
+        "sample_creation": "created",
+        "bibtex_citation": "",
+    }
+    return TaskMetadata(**{**given, **changes})
+
+
+def sts_task(pairs=PAIRS, gold=GOLD, languages=None):
+    from datasets import Dataset
+    from mteb.abstasks import AbsTaskSTS
+
+    rows = {
+        "sentence1": [a for a, _ in pairs],
+        "sentence2": [b for _, b in pairs],
+        "score": list(gold),
+    }
+    half = len(gold) // 2
+    parts = {
+        "default": rows,
+        "en": {name: column[:half] for name, column in rows.items()},
+        "fr": {name: column[half:] for name, column in rows.items()},
+    }
+    wanted = ["default"] if languages is None else [*languages]
+    given = {} if languages is None else {"eval_langs": languages}
+
+    class Task(AbsTaskSTS):
+        metadata = described("STS", "cosine_spearman", **given)
+
+        def load_data(self, **_):
+            self.dataset = {name: {"test": Dataset.from_dict(parts[name])} for name in wanted}
+            self.data_loaded = True
+
+    return Task()
+
+
+def classification_task():
+    from datasets import Dataset
+    from mteb.abstasks import AbsTaskClassification
+
+    texts = [f"{sentence} {word}" for sentence in SENTENCES for word in ("dog", "fire", "never")]
+    rows = {"text": texts, "label": [number % 2 for number in range(len(texts))]}
+
+    class Task(AbsTaskClassification):
+        metadata = described("Classification", "accuracy", category="t2c")
+        samples_per_label = 4
+        n_experiments = 2
+
+        def load_data(self, **_):
+            split = Dataset.from_dict(rows)
+            self.dataset = {"default": {"train": split, "test": split}}
+            self.data_loaded = True
+
+    return Task()
+
+
+CORPUS = [f"{sentence} {word}" for sentence in SENTENCES for word in ("stone", "music")]
+RELEVANT = [[3, 5], [0], [7, 8, 13], [11]]
+
+
+def retrieval_task():
+    from datasets import Dataset
+    from mteb.abstasks import AbsTaskRetrieval
+
+    class Task(AbsTaskRetrieval):
+        metadata = described("Retrieval", "ndcg_at_10")
+
+        def load_data(self, **_):
+            documents = [{"id": f"d{n}", "title": "", "text": it} for n, it in enumerate(CORPUS)]
+            queries = [{"id": f"q{n}", "text": it} for n, it in enumerate(SENTENCES[:4])]
+            relevant = {f"q{n}": {f"d{d}": 1 for d in it} for n, it in enumerate(RELEVANT)}
+            split = {
+                "corpus": Dataset.from_list(documents),
+                "queries": Dataset.from_list(queries),
+                "relevant_docs": relevant,
+                "top_ranked": None,
+            }
+            self.dataset = {"default": {"test": split}}
+            self.data_loaded = True
+
+    return Task()
+
+
+def only(records, metric):
+    (found,) = (record for record in records if record.metric == metric)
+    return found
+
+
+def own_scores(encoder, folder, pairs=PAIRS, gold=GOLD):
+    """Our own scores of the same text."""
+    path = folder / "pairs.tsv"
+    rows = [f"{a}\t{b}\t{score}\n" for (a, b), score in zip(pairs, gold, strict=True)]
+    path.write_text("".join(rows))
+    found = evaluate(encoder, [str(path)])
+    return {it.metric: it.value for it in found if it.aggregation == "all"}
+
+
+def test_sts_of_mteb_is_ours_on_the_same_text(tiny_encoder, tmp_path):
+    found = run_mteb(MtebEncoder(tiny_encoder), [sts_task()])
+    assert found.problems == ()
+    own = own_scores(tiny_encoder, tmp_path)
+    for metric, value in own.items():
+        for name in (metric, f"cosine_{metric}"):
+            assert only(found.records, name).value == pytest.approx(value, abs=1e-6)
+    assert abs(own["spearman"]) > 0.01
+
+
+def test_records_say_how_mteb_scored(mteb, tiny_encoder):
+    found = run_mteb(MtebEncoder(tiny_encoder), [sts_task()], seed=5)
+    main = only(found.records, "cosine_spearman")
+    assert (main.task, main.split, main.subset, main.aggregation) == ("LocalSTS", "test", "", "all")
+    assert (main.pairs, main.seed) == (len(PAIRS), 5)
+    assert (main.pooler, main.head, main.precision, main.max_tokens) == ("cls", "none", "fp32", 64)
+    assert main.versions["mteb"] == mteb.__version__
+    assert main.versions["local/sts"] == "r1"
+    assert main.protocol == "mteb"
+    others = [record for record in found.records if record is not main]
+    assert {it.metric for it in others} >= {"pearson", "cosine_pearson", "euclidean_spearman"}
+    assert {it.protocol for it in others} == {None}
+    assert not {"main_score", "languages"} & {it.metric for it in found.records}
+
+
+def test_the_hash_is_that_of_the_text(tiny_encoder):
+    def hashed(pairs):
+        task = sts_task(pairs)
+        records = run_mteb(MtebEncoder(tiny_encoder), [task]).records
+        return only(records, "cosine_spearman").data_sha256
+
+    changed = [(PAIRS[0][0], "horse horse"), *PAIRS[1:]]
+    assert hashed(PAIRS) == hashed(PAIRS) != hashed(changed)
+
+
+def test_of_several_subsets_the_mean_is_the_main_score(tiny_encoder, tmp_path):
+    task = sts_task(languages={"en": ["eng-Latn"], "fr": ["fra-Latn"]})
+    records = run_mteb(MtebEncoder(tiny_encoder), [task]).records
+    half = len(PAIRS) // 2
+    own = [
+        own_scores(tiny_encoder, tmp_path, PAIRS[part], GOLD[part])["spearman"]
+        for part in (slice(None, half), slice(half, None))
+    ]
+    of_subsets = [it for it in records if it.metric == "cosine_spearman" and it.subset]
+    assert [(it.subset, it.aggregation, it.pairs) for it in of_subsets] == [
+        ("en", "subset", half),
+        ("fr", "subset", len(PAIRS) - half),
+    ]
+    assert [it.value for it in of_subsets] == pytest.approx(own, abs=1e-6)
+    (mean,) = (it for it in records if it.protocol == "mteb")
+    assert (mean.aggregation, mean.subset, mean.pairs) == ("mean", "", len(PAIRS))
+    assert mean.value == pytest.approx(sum(own) / 2, abs=1e-6)
+
+
+def test_retrieval_of_mteb_is_a_ranking_by_cosine(tiny_encoder):
+    found = run_mteb(MtebEncoder(tiny_encoder), [retrieval_task()])
+    assert found.problems == ()
+    queries, documents = (
+        tiny_encoder.encode(texts, precision="fp32", normalize=True)
+        for texts in (SENTENCES[:4], CORPUS)
+    )
+    ranked = [
+        relevant_ranks(cosines, relevant, [1] * len(relevant))
+        for cosines, relevant in zip(queries @ documents.T, RELEVANT, strict=True)
+    ]
+    expected = ndcg_at_k([places for places, _ in ranked], [grades for _, grades in ranked], 10)
+    main = only(found.records, "ndcg_at_10")
+    assert main.value == pytest.approx(expected, abs=1e-4)  # MTEB rounds to five digits
+    assert (main.pairs, main.protocol) == (4, "mteb")
+
+
+def test_classification_runs_and_is_repeated_to_the_last_bit(tiny_encoder):
+    runs = [run_mteb(MtebEncoder(tiny_encoder), [classification_task()]) for _ in range(2)]
+    assert runs[0].problems == ()
+    first, second = (only(run.records, "accuracy") for run in runs)
+    assert first == second
+    assert 0 < first.value <= 1
+    assert first.pairs == 3 * len(SENTENCES)
+
+
+def test_mtebs_own_function_takes_the_encoder(mteb, tiny_encoder, tmp_path):
+    encoder = MtebEncoder(tiny_encoder)
+    cache = mteb.ResultCache(tmp_path)
+    result = mteb.evaluate(encoder, sts_task(), cache=cache, show_progress_bar=False)
+    own = own_scores(tiny_encoder, tmp_path)["spearman"]
+    assert result.task_results[0].get_score() == pytest.approx(own, abs=1e-6)
+
+
+def test_the_encoder_is_what_mteb_asks_for(tiny_encoder):
+    from mteb.models import EncoderProtocol
+
+    assert isinstance(MtebEncoder(tiny_encoder), EncoderProtocol)
+
+
+def test_mteb_is_told_what_the_encoder_is(tiny_bert, tiny_roberta):
+    def meta(folder, precision="fp32", **how):
+        return MtebEncoder(SentenceEncoder.load(folder, **how), precision).mteb_model_meta
+
+    found = meta(tiny_bert, pooler="mean", head="none")
+    assert found.name == "contrasent/bert"
+    assert found.embed_dim == 16
+    assert found.max_tokens == 64
+    assert found.similarity_fn_name.value == "cosine"
+    assert found.experiment_kwargs == {
+        "pooler": "mean",
+        "head": "none",
+        "precision": "fp32",
+        "engine": "torch",
+        "max_tokens": 64,
+    }
+    same = meta(tiny_bert, pooler="mean", head="none")
+    assert (same.revision, same.experiment_name) == (found.revision, found.experiment_name)
+    other = meta(tiny_bert, "bf16", pooler="cls", head="none")
+    assert other.experiment_name != found.experiment_name
+    assert meta(tiny_roberta, pooler="mean", head="none").revision != found.revision
+
+
+def test_similarities_are_cosines(tiny_encoder, rng):
+    encoder = MtebEncoder(tiny_encoder)
+    a, b = rng(3, 5), rng(3, 5)
+    expected = pair_cosines(a.numpy(), b.numpy())
+    np.testing.assert_allclose(encoder.similarity_pairwise(a, b.numpy()), expected, atol=1e-6)
+    whole = encoder.similarity(a.numpy(), b)
+    assert whole.shape == (3, 3)
+    torch.testing.assert_close(whole.diag().double(), torch.from_numpy(expected).double())
+    assert encoder.similarity(a[0], b).shape == (1, 3)
+
+
+class Metadata:
+    name = "some"
+
+
+def test_what_cannot_be_scored_is_refused(tiny_encoder):
+    encoder = MtebEncoder(tiny_encoder)
+    how = {"task_metadata": Metadata, "hf_split": "test", "hf_subset": "default"}
+    with pytest.raises(ConfigError, match="embeddings are float32, not 'int8'"):
+        encoder.encode([{"text": ["a"]}], precision="int8", **how)
+    with torch.no_grad():
+        next(iter(tiny_encoder.parameters())).fill_(float("nan"))
+    with pytest.raises(CheckpointError, match=r"2 of 2 texts an embedding with NaN.* first is 'a'"):
+        encoder.encode([{"text": ["a"]}, {"text": ["b"]}], **how)
+    with pytest.raises(ConfigError, match="unknown precision"):
+        MtebEncoder(tiny_encoder, "fp8")
+
+
+def test_batches_are_put_together_in_their_order(tiny_encoder):
+    encoder = MtebEncoder(tiny_encoder)
+    how = {"task_metadata": Metadata, "hf_split": "test", "hf_subset": "default"}
+    found = encoder.encode([{"text": SENTENCES[:3]}, {"text": SENTENCES[3:]}], **how)
+    expected = tiny_encoder.encode(SENTENCES, precision="fp32")
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_task_that_fails_costs_itself_only(tiny_encoder):
+    broken = sts_task(gold=["bad"] * len(PAIRS))
+
+    class Unreachable(type(sts_task())):
+        metadata = described("STS", "cosine_spearman", name="Unreachable")
+
+        def load_data(self, **_):
+            raise ConnectionError("no way\nthere")
+
+    found = run_mteb(MtebEncoder(tiny_encoder), [broken, Unreachable(), sts_task()])
+    assert only(found.records, "cosine_spearman").task == "LocalSTS"
+    assert [problem.task for problem in found.problems] == ["LocalSTS", "Unreachable"]
+    assert "MTEB stopped: " in found.problems[0].message
+    assert found.problems[1].message == (
+        "Unreachable: its data local/sts cannot be loaded from the Hugging Face hub: no way"
+    )
+
+
+def test_names_of_tasks_are_checked():
+    (task,) = mteb_tasks(["STSBenchmark", "STSBenchmark"])
+    assert task.metadata.name == "STSBenchmark"
+    with pytest.raises(ConfigError, match=r"no such task.*Did you mean: 'STSBenchmark'"):
+        mteb_tasks(["STSBenchmrk"])
+    with pytest.raises(ConfigError, match="no task to run"):
+        mteb_tasks([])
+
+
+@pytest.fixture
+def local(monkeypatch):
+    """Names on the command line are tasks with local data."""
+    known = {"Local": sts_task(), "Broken": sts_task(gold=["bad"] * len(PAIRS))}
+    monkeypatch.setattr(module, "mteb_tasks", lambda names: [known[name] for name in names])
+
+
+@pytest.mark.usefixtures("local")
+def test_the_command_prints_and_saves(tiny_bert, tmp_path):
+    saved, output = tmp_path / "records.jsonl", tmp_path / "results"
+    said = worked(
+        *("mteb", tiny_bert, "--tasks", "Local", "--pooler", "mean"),
+        *("--json", saved, "--output", output),
+    )
+    main = next(it for it in read_records(saved) if it.protocol == "mteb")
+    lines = said.out.splitlines()
+    assert lines[0].split() == ["LocalSTS"]
+    assert lines[2].split() == ["bert", f"{100 * main.value:.2f}"]
+    assert "STS numbers of MTEB are not those of SentEval's protocol" in said.out
+    assert "bert: pooler mean, head none, fp32, sentences cut at 64 tokens" in said.out
+    (own,) = output.rglob("LocalSTS.json")
+    (scores,) = json.loads(own.read_text())["scores"]["test"]
+    assert scores["main_score"] == pytest.approx(main.value, abs=1e-6)  # MTEB rounds its file
+    assert "pooler_mean" in str(own)
+    printed = worked("mteb", tiny_bert, "--tasks", "Local", "--pooler", "mean", "--json", "-")
+    assert printed.out == saved.read_text()
+
+
+@pytest.mark.usefixtures("local")
+def test_what_fails_is_told_and_the_rest_kept(tiny_bert, tmp_path):
+    said = call("mteb", tiny_bert, tmp_path / "none", "--tasks", "Broken,Local")
+    assert said.code == 2
+    assert "LocalSTS" in said.out
+    assert f"{tiny_bert}: LocalSTS: MTEB stopped: " in said.err
+    assert f"{tmp_path / 'none'}: " in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tasks", ""], "no task to run"),
+        (["--tasks", "STSBenchmrk"], "no such task"),
+        (["--tasks", "STS12", "--json", "."], "--json . is a folder"),
+        (["--tasks", "STS12", "--output", "file"], "--output file is a file"),
+        (["--tasks", "STS12", "--precision", "fp8"], "unknown precision"),
+    ],
+)
+def test_mistakes_are_told(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert said in refused("mteb", "nothing", *words)
+
+
+def test_the_table_says_where_mteb_differs(tiny_encoder):
+    import io
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    records = run_mteb(MtebEncoder(tiny_encoder), [sts_task()]).records
+    console = Console(file=io.StringIO())
+    sick = [replace(it, task="SICK-R") for it in records]
+    print_mteb(
+        console, {"one": sick, "two": [*sick, *(replace(it, split="dev") for it in records)]}
+    )
+    text = console.file.getvalue()
+    assert text.splitlines()[0].split() == ["SICK-R", "LocalSTS", "dev"]
+    assert text.splitlines()[2].split()[-1] == "-"
+    assert "SICK-R: 9,927 pairs" in text
+    assert "STS12" not in text.replace("STS12-16", "")

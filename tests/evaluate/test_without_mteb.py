@@ -1,0 +1,17 @@
+import sys
+
+import pytest
+from command_line import refused
+
+from contrasent.errors import MissingExtraError
+from contrasent.evaluate.mteb_encoder import MtebEncoder
+from contrasent.evaluate.mteb_tasks import mteb_tasks
+
+
+def test_without_mteb_the_extra_is_named(monkeypatch, tiny_encoder):
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'contrasent\[mteb\]'"):
+        MtebEncoder(tiny_encoder)
+    with pytest.raises(MissingExtraError, match=r"pip install 'contrasent\[mteb\]'"):
+        mteb_tasks(["STSBenchmark"])
+    assert "contrasent[mteb]" in refused("mteb", "nothing", "--tasks", "STSBenchmark")
