@@ -6,6 +6,7 @@ Shapes: N sentences or pairs of a part.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,21 @@ def reach_by_sklearn(parts: Mapping[str, Part], protocol: Protocol) -> Found:
     return dev, _share(predicted, test[1]), predicted, None
 
 
+def logistic_regression() -> Any:
+    """Scikit-learn's class.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise MissingExtraError(
+            "--classifier sklearn needs scikit-learn; pip install 'contrasent[sklearn]'"
+        ) from error
+    return LogisticRegression
+
+
 def _over_folds(part: Part, folds: int, seed: int) -> Found:
     features, labels = part
     dev, test = [], []
@@ -79,13 +95,7 @@ def _judged(part: Part, train: Rows, judged: Rows, seed: int) -> float:
 
 
 def _predicted(train: Part, features: NDArray[np.float32], seed: int) -> Rows:
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise MissingExtraError(
-            "--classifier sklearn needs scikit-learn; pip install 'contrasent[sklearn]'"
-        ) from error
-    model = LogisticRegression(C=_PENALTY, random_state=seed, max_iter=_MOST_STEPS)
+    model = logistic_regression()(C=_PENALTY, random_state=seed, max_iter=_MOST_STEPS)
     found: Rows = model.fit(*train).predict(features)
     return found
 

@@ -15,6 +15,7 @@ from contrasent.evaluate.tasks import TRANSFER, TaskName
 from contrasent.evaluate.transfer import score_transfer
 from contrasent.evaluate.transfer_presets import Protocol
 from contrasent.evaluate.transfer_read import TransferTask, load_transfer
+from contrasent.evaluate.transfer_sklearn import logistic_regression
 from contrasent.records import Record
 
 SPLITS = ("dev", "test")
@@ -76,7 +77,13 @@ class Transfer(OneByOne[Learned]):
         return [[name for name in names if name.name == task] for task in tasks]
 
     def load(self, names: Sequence[TaskName], options: Options) -> Learned:
-        """Read one task."""
+        """Read one task.
+
+        Raises:
+            MissingExtraError: scikit-learn is asked for and not installed.
+        """
+        if options.learning.classifier == "sklearn":
+            logistic_regression()
         task = load_transfer(names[0].name, options.data_dir)
         return Learned(task, tuple(name.split for name in names))
 

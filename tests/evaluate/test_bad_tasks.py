@@ -1,0 +1,144 @@
+"""What is wrong with one task, file or encoder costs its own numbers only: through the command
+line, for every kind of tasks."""
+
+import sys
+
+import numpy as np
+import pytest
+from command_line import call, refused
+from conftest import WORDS, WordEncoder
+from tiny_transfer import BAD, GOOD, OTHER, write_transfer
+
+from contrasent.records import read_records
+
+KNOWN = (*WORDS, *GOOD, *BAD, *OTHER)
+FAST = ("--classifier", "sklearn", "--preset", "dev")
+
+
+@pytest.fixture(autouse=True)
+def data(senteval, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
+    return write_transfer(senteval)
+
+
+def vectors(path, nan=()):
+    """A file of words, some with NaN."""
+    lines = []
+    for word in KNOWN:
+        row = np.full(6, np.nan) if word in nan else WordEncoder().embed(word)
+        lines.append(" ".join([word, *map(str, row)]) + "\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def folder(path, corpus, queries="cat"):
+    path.mkdir()
+    (path / "corpus.tsv").write_text("".join(f"d{n}\t{text}\n" for n, text in enumerate(corpus)))
+    (path / "queries.tsv").write_text(f"q1\t{queries}\n")
+    (path / "qrels.tsv").write_text("q1\td0\t1\n")
+    return path
+
+
+def pairs(path, words, scores=(1, 2, 3, 4)):
+    rows = [f"{words[n]} {words[n + 1]}\t{words[n + 2]}\t{s}\n" for n, s in enumerate(scores)]
+    path.write_text("".join(rows))
+    return path
+
+
+def evaluated(*words, json="scores.jsonl"):
+    """What a command that ends as a user's mistake does said, and the tasks it kept by model."""
+    said = call("evaluate", *words, "--json", json)
+    assert said.code == 2 and "Traceback" not in said.err
+    kept = {(record.encoder, record.task) for record in read_records(json)}
+    return said, kept
+
+
+def test_bad_data_of_every_kind_leaves_the_others_their_results(data, tmp_path):
+    (data / "STS/STS13-en-test/STS.gs.OnWN.txt").write_text("1\n")
+    (data / "CR/custrev.neg").write_text("poor\n")
+    constant = pairs(tmp_path / "constant.tsv", WORDS, scores=(2, 2, 2))
+    good, empty = folder(tmp_path / "good", ["cat", "old dog"]), folder(tmp_path / "empty", [])
+    model = str(vectors(tmp_path / "words.vec"))
+    tasks = f"stsb,sts13,{constant},mr,cr,{good},{empty}"
+    said, kept = evaluated(model, "--tasks", tasks, *FAST)
+    assert kept == {(model, "stsb"), (model, "mr"), (model, str(good))}
+    assert "Spearman" in said.out and "MR" in said.out and "recall@1" in said.out
+    message = said.err.split("error: ")[1]
+    for problem in (
+        f"sts13: {data}/STS/STS13-en-test/STS.gs.OnWN.txt has 1 lines, but ",
+        "constant.tsv: the score of all 3 pairs is 2, so there is no correlation",
+        "CR: a class has 1 sentences, fewer than the 5 folds",
+        f"{empty}: {empty}/corpus.tsv is empty; a folder of retrieval data holds",
+    ):
+        assert problem in message
+    assert "stsb" not in message and "good" not in message
+
+
+def test_nan_vectors_leave_the_other_tasks_their_results(data, tmp_path):
+    for path in ("MR/rt-polarity.pos", "MR/rt-polarity.neg"):
+        (data / path).write_text((data / path).read_text().replace("cast", "story"))
+    files = [
+        pairs(tmp_path / "fine.tsv", WORDS),
+        pairs(tmp_path / "bad.tsv", (*WORDS[:3], "cast", *WORDS)),
+    ]
+    folders = [folder(tmp_path / "f", ["cat", "dog"]), folder(tmp_path / "b", ["cat", "cast"])]
+    model = str(vectors(tmp_path / "words.vec", nan=["cast"]))
+    tasks = ",".join(map(str, [*files, "mr", "cr", *folders]))
+    said, kept = evaluated(model, "--tasks", tasks, *FAST)
+    assert kept == {(model, str(files[0])), (model, "mr"), (model, str(folders[0]))}
+    message = said.err.split("error: ")[1]
+    for task in ("bad.tsv", "CR", "b"):
+        assert f"{model}: {task}: {model} gives " in message
+    assert message.count("NaN") == 3
+    alone = call("evaluate", model, "--tasks", f"cr,{folders[1]}", *FAST)
+    assert alone.code == 2 and alone.out == "" and "NaN" in alone.err
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda matrix: matrix[:-1], "v.npy has 7 rows, but own.tsv has 4 scored pairs, so it"),
+        (lambda matrix: np.where(np.arange(8)[:, None] == 2, np.nan, matrix), "with NaN or infin"),
+        (np.ones_like, "own.tsv: no spearman correlation: every score is 1"),
+    ],
+)
+def test_a_bad_matrix_leaves_the_other_encoders_their_results(tmp_path, spoil, message):
+    own = pairs(tmp_path / "own.tsv", WORDS)
+    sides = [line.split("\t") for line in own.read_text().splitlines()]
+    sentences = [*(row[0] for row in sides), *(row[1] for row in sides)]
+    matrix = np.stack([WordEncoder().embed(sentence) for sentence in sentences])
+    np.save("v.npy", spoil(matrix))
+    model = str(vectors(tmp_path / "words.vec"))
+    said, kept = evaluated(model, "v.npy", "--tasks", str(own))
+    assert kept == {(model, str(own))}
+    assert message in said.err.split("error: ")[1]
+    table = [line.split() for line in said.out.splitlines()]
+    assert ["v.npy", "-"] in table
+    assert refused("evaluate", "v.npy", "--tasks", str(own))
+
+
+def test_a_constant_column_of_a_public_task_costs_that_task_only(data, tmp_path):
+    path = data / "STS/STSBenchmark/sts-dev.csv"
+    rows = [line.split("\t") for line in path.read_text().splitlines()]
+    path.write_text("".join("\t".join([*r[:4], "3", *r[5:]]) + "\n" for r in rows))
+    model = str(vectors(tmp_path / "words.vec"))
+    said, kept = evaluated(model, "--tasks", "stsb,stsb-dev,mr", *FAST)
+    assert kept == {(model, "stsb"), (model, "mr")}
+    assert "STS-B dev: no spearman correlation: every gold is 3" in said.err
+
+
+@pytest.mark.parametrize("name", ["stsx", "mrr", "stsb-retrievals", "gone.tsv.zip"])
+def test_a_name_that_does_not_exist_is_refused_before_any_work(tmp_path, name):
+    model = vectors(tmp_path / "words.vec")
+    message = refused("evaluate", model, "--tasks", f"stsb,{name},mr", "--json", "s.jsonl")
+    assert "unknown task" in message and repr(name.replace("-", "")) in message.replace("-", "")
+    assert not (tmp_path / "s.jsonl").exists()
+
+
+def test_a_classifier_that_is_not_installed_is_told_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    model = vectors(tmp_path / "words.vec")
+    message = refused("evaluate", model, "--tasks", "stsb,mr", *FAST, "--json", "s.jsonl")
+    assert "pip install 'contrasent[sklearn]'" in message
+    assert not (tmp_path / "s.jsonl").exists()
