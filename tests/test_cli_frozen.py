@@ -34,8 +34,8 @@ COMMANDS = {
         *("--classifier", "--preset", "--classifier-seed", "--leak-check/--no-leak-check"),
     ],
     "analyze": [
-        *("MODELS...", "--from", "--pairs", *LOADING, "--precision", "--data-dir"),
-        *("--json", "--figures", "--published/--no-published", "--overwrite"),
+        *("MODELS...", "--from", "--pairs", "--columns", *LOADING, "--precision", "--data-dir"),
+        *("--json", "--figures", "--published/--no-published", "--supervised", "--overwrite"),
     ],
     "neighbours": [
         *("MODELS...", "--corpus", "--queries", "--query", "--sample", "--top-k", "--columns"),
@@ -48,7 +48,8 @@ COMMANDS = {
     ],
     "similarity": ["MODEL", "TEXT_A", "TEXT_B", *LOADING, "--precision", "--json"],
     "calibrate": [
-        *("MODEL", "PAIRS", "--min-precision", *LOADING, "--precision", "--data-dir", "--json"),
+        *("MODEL", "PAIRS", "--columns", "--min-precision"),
+        *(*LOADING, "--precision", "--data-dir", "--json"),
     ],
     "index": [],
     "index build": [

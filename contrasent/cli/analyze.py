@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,6 +44,14 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
             "split, a task is all its splits: stsb>4 is train, dev and test."
         ),
     ] = "stsb>4",
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Sentence, sentence and score of your file of --pairs: three names, or numbers "
+            "from 0.",
+            show_default=False,
+        ),
+    ] = None,
     pooler: Pooler = None,
     head: Head = None,
     engine: Engine = "torch",
@@ -73,6 +81,15 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
             show_default=False,
         ),
     ] = None,
+    supervised: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="An encoder whose spectrum and cosines stand in a panel of their own, as in "
+            "SimCSE's Figures F.1 and G.1. Give it once for each.",
+            show_default=False,
+        ),
+    ] = None,
     published: Annotated[
         bool,
         typer.Option(help="Show the points that DiffCSE prints beside the encoders."),
@@ -82,6 +99,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
     ] = False,
 ) -> None:
     """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
+    from contrasent.cli.evaluate import listed
     from contrasent.errors import ConfigError, ContrasentError, pick
     from contrasent.evaluate.described import PRECISIONS
     from contrasent.report.saved import read_saved
@@ -92,13 +110,15 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
         raise ConfigError("nothing to analyze: name a model, or saved files with --from")
     _refuse_existing(json, figures, overwrite)
     known = read_saved(saved or ())
+    _refuse_unknown(supervised or (), models or (), known)
     failures: list[str] = []
     found = list(known.geometries)
     if models:
-        found += _measured(models, (pooler, head, engine, asked), (pairs, data_dir), failures)
+        what = pairs, data_dir, None if columns is None else listed(columns)
+        found += _measured(models, (pooler, head, engine, asked), what, failures)
     _write(found, known, json)
     if figures:
-        _draw(found, known, figures, published)
+        _draw(found, known, figures, {"published": published, "supervised": supervised or ()})
     if failures:
         raise ContrasentError("\n".join(failures))
 
@@ -118,10 +138,18 @@ def _refuse_existing(json: str | None, figures: Path | None, overwrite: bool) ->
         refuse_existing_pictures(figures, () if overwrite else PICTURES)
 
 
+def _refuse_unknown(supervised: Sequence[str], models: Sequence[str], known: Saved) -> None:
+    """Find now what would otherwise be noticed after all was measured."""
+    from contrasent.report.geometry import names_of, refuse_unknown
+
+    encoders = [*models, *(found.encoder for found in known.geometries)]
+    refuse_unknown(supervised, {name for encoder in encoders for name in names_of(encoder)})
+
+
 def _measured(
     models: Sequence[str],
     how: tuple[str | None, str | None, str, str],
-    what: tuple[str, Path | None],
+    what: tuple[str, Path | None, list[str] | None],
     failures: list[str],
 ) -> list[Geometry]:
     """The geometry of every model that can be loaded and measured; why the others cannot.
@@ -129,7 +157,7 @@ def _measured(
     Args:
         models: their names.
         how: pooler, head, engine and precision.
-        what: the pairs and the folder of their data.
+        what: the pairs, the folder of their data, and the columns of a user's file.
         failures: takes a line for each model that failed, unless it is the only one.
     """
     from contrasent.errors import ContrasentError
@@ -174,12 +202,12 @@ def _write(found: Sequence[Geometry], known: Saved, json: str | None) -> None:
         typer.echo(line)
 
 
-def _draw(found: Sequence[Geometry], known: Saved, folder: Path, published: bool) -> None:
+def _draw(found: Sequence[Geometry], known: Saved, folder: Path, how: Mapping[str, Any]) -> None:
     from contrasent.errors import ConfigError
     from contrasent.report.figures.canvas import write_pictures
     from contrasent.report.geometry import pictures
 
-    drawn = pictures(found, known.runs, known.records, published=published)
+    drawn = pictures(found, known.runs, known.records, **how)
     if not drawn:
         raise ConfigError(
             "no figure can be drawn: there is neither the geometry of an encoder nor a training "

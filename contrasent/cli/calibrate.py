@@ -23,6 +23,13 @@ def calibrate(  # noqa: PLR0913 - the arguments are the command's options
             "sentences are similar: 'pairs.tsv>=4', 'stsb-dev>=4'."
         ),
     ],
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Sentence, sentence and label of your file: three names, or numbers from 0.",
+            show_default=False,
+        ),
+    ] = None,
     min_precision: Annotated[
         float | None,
         typer.Option(
@@ -46,11 +53,12 @@ def calibrate(  # noqa: PLR0913 - the arguments are the command's options
     json: Annotated[bool, typer.Option("--json", help="Print JSON in full precision.")] = False,
 ) -> None:
     """Propose the cosine from which on two sentences are to count as similar."""
+    from contrasent.cli.evaluate import listed
     from contrasent.evaluate.calibrate import calibrate as calibrated
     from contrasent.evaluate.calibrate import read_judged
     from contrasent.model.encoder import SentenceEncoder
 
-    judged = read_judged(pairs, data_dir)
+    judged = read_judged(pairs, data_dir, None if columns is None else listed(columns))
     if judged.task.note:
         typer.echo(judged.task.note, err=True)
     encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)

@@ -5,6 +5,7 @@ Shapes: P pairs, C different cosines.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,13 +70,18 @@ class Calibration:
     data_sha256: str
 
 
-def read_judged(asked: str, data_dir: str | Path | None = None) -> RatedPairs:
+def read_judged(
+    asked: str,
+    data_dir: str | Path | None = None,
+    columns: Sequence[str] | None = None,
+) -> RatedPairs:
     """Read pairs of which some are similar and some are not.
 
     Args:
         asked: as :meth:`RatedPairs.read` takes it; without a rating, pairs labelled 1 are similar
             and those labelled 0 are not.
         data_dir: as :func:`contrasent.evaluate.read.load` takes it.
+        columns: of a user's file, as :func:`contrasent.evaluate.pairs.read_pairs` takes them.
 
     Raises:
         ConfigError: the pairs have other ratings than 0 and 1, and ``asked`` names none; or as
@@ -83,7 +89,7 @@ def read_judged(asked: str, data_dir: str | Path | None = None) -> RatedPairs:
         DataError: all pairs are similar, or none; or as :meth:`RatedPairs.read`.
     """
     labelled = ">" not in asked
-    found = RatedPairs.read(f"{asked}>0" if labelled else asked, data_dir)
+    found = RatedPairs.read(f"{asked}>0" if labelled else asked, data_dir, columns)
     if labelled and not np.isin(found.gold, (0, 1)).all():
         raise ConfigError(
             f"{asked} has ratings from {found.gold.min():g} to {found.gold.max():g}, not labels 0 "

@@ -24,7 +24,10 @@ PAIRS = Wanted(
             *("sentence2", "sentence_2", "sentence_b", "text2", "text_b", "sent1", "second"),
             *("question2", "hypothesis", "positive", "document"),
         ),
-        ("score", "similarity", "similarity_score", "relatedness_score", "gold", "rating", "label"),
+        (
+            *("score", "similarity", "similarity_score", "relatedness_score", "gold", "rating"),
+            *("label", "is_duplicate"),
+        ),
     ),
     ranked=("score",),
     bare=(3,),

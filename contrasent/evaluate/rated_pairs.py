@@ -6,6 +6,7 @@ Shapes: P pairs, N distinct sentences, D embedding width.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluate.described import Embeddings, Encoder
 from contrasent.evaluate.read import Task, load
-from contrasent.evaluate.tasks import TaskName, task_names
+from contrasent.evaluate.tasks import STS, TaskName, task_names
 from contrasent.metrics import Vector
 
 _ASKED = re.compile(r"\s*(.+?)\s*(>=?)\s*(.*?)\s*")
@@ -62,16 +63,23 @@ class RatedPairs:
     positive: NDArray[np.bool_]
 
     @classmethod
-    def read(cls, asked: str, data_dir: str | Path | None = None) -> RatedPairs:
+    def read(
+        cls,
+        asked: str,
+        data_dir: str | Path | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> RatedPairs:
         """Read the pairs.
 
         Args:
             asked: a task or a user's file, ``>`` or ``>=``, and a rating. A task named without a
                 split is all its splits together: ``stsb>4`` is train, dev and test.
             data_dir: as :func:`contrasent.evaluate.read.load` takes it.
+            columns: of a user's file, as :func:`contrasent.evaluate.pairs.read_pairs` takes them.
 
         Raises:
-            ConfigError: ``asked`` cannot be read, or names no task or several.
+            ConfigError: ``asked`` cannot be read, or names no task or several; ``columns`` does
+                not fit, or the task is no user's file.
             DataError: the data is missing or damaged, or no pair is rated so.
         """
         found = _ASKED.fullmatch(asked)
@@ -81,7 +89,10 @@ class RatedPairs:
             )
         name, sign, text = found.groups()
         threshold = _number(text, asked)
-        task = load(_one_task(name), data_dir)
+        chosen = _one_task(name)
+        if columns is not None and chosen.name in STS:
+            raise ConfigError(f"--columns is of your own files, and {name} is a task; leave it out")
+        task = load(chosen, data_dir, columns)
         gold = np.concatenate([subset.gold for subset in task.subsets])
         positive = gold >= threshold if sign == ">=" else gold > threshold
         condition = f"{sign}{threshold:g}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
+from contrasent.errors import pick
 from contrasent.evaluate.geometry import Geometry
 from contrasent.evaluate.trajectory import Trajectory
 from contrasent.records import Record
@@ -15,7 +16,7 @@ from contrasent.report.figures.densities import DENSITIES, densities
 from contrasent.report.figures.plane import PLANE, PUBLISHED, plane
 from contrasent.report.figures.spectra import SPECTRA, spectra
 from contrasent.report.figures.trajectories import TRAJECTORIES, trajectories
-from contrasent.report.labels import labelled, labelled_runs
+from contrasent.report.labels import labelled, labelled_runs, short_name
 from contrasent.report.saved import refuse_other_pairs, sts_colours
 from contrasent.report.tables import ABSENT, described, grid_table, print_grid
 
@@ -84,6 +85,7 @@ def pictures(
     records: Sequence[Record] = (),
     *,
     published: bool = True,
+    supervised: Sequence[str] = (),
 ) -> list[Picture]:
     """Every figure of the papers that there is something for.
 
@@ -92,8 +94,11 @@ def pictures(
         runs: for Figure 2 of SimCSE and Figure 1 of its replication study.
         records: scores of the same encoders, for the colours of Figure 3.
         published: put the printed points into Figure 3 where that is of STS-B.
+        supervised: labels or names of encoders that get panels of their own beside the others,
+            as in Figures F.1 and G.1.
 
     Raises:
+        ConfigError: one of ``supervised`` is not among the encoders.
         DataError: they were not measured on the same pairs.
     """
     refuse_other_pairs(geometries)
@@ -102,10 +107,43 @@ def pictures(
     if geometries:
         rows = labelled(geometries)
         known = PUBLISHED if published and geometries[0].records[0].task == "stsb" else ()
-        found += [plane(rows, sts_colours(rows, records), known), spectra(rows), densities(rows)]
+        panels = _panels(rows, supervised)
+        found += [plane(rows, sts_colours(rows, records), known)]
+        found += [spectra(panels), densities(panels)]
     if runs:
         found.append(trajectories(labelled_runs(runs)))
     return found
+
+
+def _panels(
+    rows: Mapping[str, Geometry], supervised: Sequence[str]
+) -> dict[str, dict[str, Geometry]]:
+    """Encoders by their kind of training; all under one empty title where none is named."""
+    if not supervised:
+        return {"": dict(rows)}
+    names = {label: {label, *names_of(found.encoder)} for label, found in rows.items()}
+    refuse_unknown(supervised, set().union(*names.values()))
+    chosen = {label for label, known in names.items() if known & set(supervised)}
+    panels = {
+        "unsupervised": {label: it for label, it in rows.items() if label not in chosen},
+        "supervised": {label: it for label, it in rows.items() if label in chosen},
+    }
+    return {title: them for title, them in panels.items() if them}
+
+
+def names_of(encoder: str) -> set[str]:
+    """What an encoder may be called on the command line: its whole name, or its last part."""
+    return {encoder, short_name(encoder)}
+
+
+def refuse_unknown(supervised: Iterable[str], names: Iterable[str]) -> None:
+    """Make sure that encoders for a panel of their own are among those of the figures.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name in supervised:
+        pick("encoder of --supervised", name, names)
 
 
 def _basis(found: Geometry) -> str:

@@ -11,8 +11,15 @@ from contrasent.evaluate.trajectory import Trajectory
 from contrasent.records import Record
 
 
+def short_name(encoder: str) -> str:
+    """The last part of a name; of ``best`` and ``last`` of a run, that of the run too."""
+    path = Path(encoder)
+    run = path.parent.name
+    return f"{run}/{path.name}" if run and path.name in ("best", "last") else path.name or encoder
+
+
 def labelled(found: Sequence[Geometry]) -> dict[str, Geometry]:
-    """Geometries by the last part of the encoder's name.
+    """Geometries by the short name of the encoder.
 
     Where that is not one's alone, by what tells them apart first: the pooler, the precision, the
     whole name; then by their number.
@@ -31,7 +38,7 @@ def labelled_runs(found: Sequence[Trajectory]) -> dict[str, Trajectory]:
 
 
 def _of_encoders(used: Sequence[Record | Neighbours]) -> list[str]:
-    short = [Path(it.encoder).name or it.encoder for it in used]
+    short = [short_name(it.encoder) for it in used]
     poolers = [f"{a} ({it.pooler})" for a, it in zip(short, used, strict=True)]
     precise = [f"{a} ({it.pooler}, {it.precision})" for a, it in zip(short, used, strict=True)]
     whole = [f"{it.encoder} ({it.pooler}, {it.precision})" for it in used]

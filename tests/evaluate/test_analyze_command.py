@@ -67,6 +67,17 @@ def test_figures_are_drawn_again_from_the_json_alone(command, tmp_path):
         assert (again / name).read_bytes() == (first / name).read_bytes()
 
 
+def test_the_columns_of_a_file_of_pairs_are_chosen(command, tmp_path):
+    rows = [("a", "b", "c"), ("4", "red cat", "old cat"), ("1", "blue", "dog"), ("2", "new", "red")]
+    path = tmp_path / "odd.tsv"
+    path.write_text("".join("\t".join(row) + "\n" for row in rows))
+    result = command("m", "--pairs", f"{path}>3", "--columns", "b,c,a", "--json", "-")
+    (close, *_) = json.loads(result.stdout)["records"]
+    assert close["pairs"] == 1 and close["metric"] == "alignment"
+    message = str(command("m", "--pairs", f"{path}>3").exception)
+    assert "odd.tsv:2: the score must be a number, not 'old cat'" in message
+
+
 def test_json_on_standard_output_replaces_the_table(command):
     result = command("m", "--pairs", "stsb-dev>2", "--json", "-")
     (line,) = result.stdout.splitlines()
@@ -90,6 +101,7 @@ def test_the_others_are_kept_when_one_model_fails(command, tmp_path):
         (("m", "--pairs", "stsb>9"), DataError, "no pair is rated >9"),
         (("m", "--precision", "fp8"), ConfigError, "unknown precision 'fp8'"),
         (("m", "--json", "."), ConfigError, "--json . is a folder"),
+        (("a/m", "--supervised", "n"), ConfigError, "of --supervised 'n'; choose one of a/m, m."),
         (("--from", "gone.jsonl"), DataError, "gone.jsonl does not exist"),
     ],
 )

@@ -141,6 +141,32 @@ def test_bad_input(encoder, tmp_path):
 
 
 @pytest.mark.usefixtures("pairs")
+def test_columns_are_chosen_as_for_scores(encoder, tmp_path, monkeypatch):
+    rows = [line.split("\t") for line in (tmp_path / "pairs.tsv").read_text().splitlines()]
+    swapped = [("same", "no", "one", "other"), *((row[2], "9", row[1], row[0]) for row in rows)]
+    (tmp_path / "odd.tsv").write_text("".join("\t".join(row) + "\n" for row in swapped))
+    found = calibrate(encoder, read_judged("odd.tsv", columns=["other", "one", "same"]))
+    expected = calibrate(encoder, read_judged("pairs.tsv"))
+    assert (found.threshold, found.reached) == (expected.threshold, expected.reached)
+    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
+    said = worked("calibrate", "m", "odd.tsv", "--columns", "3, 2, 0", "--json")
+    assert json.loads(said.out)["threshold"] == expected.threshold
+    assert "odd.tsv:1: taken as a header, because 'same' is not a number" in said.err
+    assert "no column is known as the first sentence" in refused("calibrate", "m", "odd.tsv")
+    assert "no column 9; there are 4" in refused("calibrate", "m", "odd.tsv", "--columns", "9,1,0")
+    message = refused("calibrate", "m", "stsb>=4", "--columns", "a,b,c")
+    assert message == "--columns is of your own files, and stsb is a task; leave it out"
+
+
+@pytest.mark.usefixtures("pairs")
+def test_question_pairs_as_quora_publishes_them_need_no_columns(encoder, tmp_path):
+    text = (tmp_path / "pairs.tsv").read_text()
+    (tmp_path / "quora.tsv").write_text(f"question1\tquestion2\tis_duplicate\n{text}")
+    found = calibrate(encoder, read_judged("quora.tsv"))
+    assert found.reached == calibrate(encoder, read_judged("pairs.tsv")).reached
+
+
+@pytest.mark.usefixtures("pairs")
 def test_the_command(encoder, monkeypatch, tmp_path):
     monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
     found = calibrate(encoder, read_judged("pairs.tsv"))

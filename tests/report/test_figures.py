@@ -14,8 +14,10 @@ from contrasent.evaluate.saved_geometry import write_geometry
 from contrasent.evaluate.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, write_records
 from contrasent.report.figures.canvas import look, refuse_existing_pictures, write_pictures
-from contrasent.report.figures.densities import density
-from contrasent.report.geometry import PICTURES, pictures, run_lines
+from contrasent.report.figures.densities import densities, density
+from contrasent.report.figures.spectra import spectra
+from contrasent.report.figures.trajectories import trajectories
+from contrasent.report.geometry import PICTURES, _panels, pictures, run_lines
 from contrasent.report.labels import labelled, labelled_runs
 from contrasent.report.saved import read_saved, sts_colours
 
@@ -102,6 +104,73 @@ def test_a_narrow_or_empty_group_and_a_missing_correlation_are_drawn():
     assert len(pictures([changed], (), published=False)) == 3
 
 
+def axes_of(draw, monkeypatch):
+    """The axes that ``draw`` makes, as matplotlib's own objects."""
+    from matplotlib.figure import Figure
+
+    figures, made = [], Figure.__init__
+
+    def kept(self, *arguments, **settings):
+        made(self, *arguments, **settings)
+        figures.append(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Figure, "__init__", kept)
+        draw()
+    return [axes for axes in figures[0].axes if axes.get_visible()]
+
+
+def test_named_encoders_have_panels_of_their_own(monkeypatch):
+    rows = labelled([geometry("a/one"), geometry("b/two"), geometry("c/three")])
+    panels = _panels(rows, ["two"])
+    assert {title: list(them) for title, them in panels.items()} == {
+        "unsupervised": ["one", "three"],
+        "supervised": ["two"],
+    }
+    assert _panels(rows, ["b/two"]) == panels
+    left, right = axes_of(lambda: spectra(panels), monkeypatch)
+    assert (left.get_title(), right.get_title()) == ("unsupervised", "supervised")
+    drawn = {line.get_label(): line for axes in (left, right) for line in axes.lines}
+    for label, found in rows.items():
+        assert drawn[label].get_ydata() == pytest.approx(found.spectrum)
+        assert drawn[label].get_xdata()[0] == 1
+    styles = [(line.get_color(), line.get_linestyle()) for line in left.lines]
+    assert len(left.lines) == 2 and styles[0][0] != styles[1][0] and styles[0][1] != styles[1][1]
+
+
+def test_densities_stand_in_rows_by_panel(monkeypatch):
+    rows = labelled([geometry(name) for name in ("one", "two", "three", "four", "five")])
+    found = axes_of(lambda: densities(_panels(rows, ["three"])), monkeypatch)
+    assert [axes.get_title() for axes in found] == [
+        *("unsupervised\none", "unsupervised\ntwo", "unsupervised\nfour"),
+        *("unsupervised\nfive", "supervised\nthree"),
+    ]
+    below = [bool(axes.get_xlabel()) for axes in found]
+    assert below == [False, True, True, False, True]
+    (alone,) = axes_of(lambda: densities({"": {"x": geometry()}}), monkeypatch)
+    assert alone.get_title() == "x"
+
+
+def test_panels_of_one_kind_alone_and_unknown_names():
+    rows = labelled([geometry("a/one")])
+    assert list(_panels(rows, [])) == [""]
+    assert list(_panels(rows, ["one"])) == ["supervised"]
+    with pytest.raises(ConfigError, match=r"unknown encoder of --supervised 'on'; choose one of"):
+        pictures([geometry("a/one")], (), supervised=["on"])
+
+
+def test_steps_are_numbered_at_the_end_and_where_there_is_room(monkeypatch):
+    close = Trajectory(
+        "close", "stsb-dev>4", (0, 10, 20), (Position(0.2, -1.5), *[Position(0.3, -2.4)] * 2)
+    )
+    (axes,) = axes_of(lambda: trajectories({"run": run(), "close": close}), monkeypatch)
+    said = sorted((note.get_text(), note.xy) for note in axes.texts if note.get_text())
+    assert ("10", (-2.0, 0.25)) in said
+    assert [text for text, _ in said].count("20") == 2
+    assert [xy for text, xy in said if text == "0"] == [(-1.5, 0.2)]
+    assert ("10", (-2.4, 0.3)) not in said
+
+
 def test_no_two_of_many_curves_look_alike():
     assert len({look(number) for number in range(28)}) == 28
 
@@ -153,6 +222,8 @@ def test_else_it_is_the_correlation_on_the_pairs_for_all(records):
 def test_labels_say_what_tells_encoders_apart():
     found = [geometry("a/x"), geometry("b/y"), geometry("b/y", "mean"), geometry("c/x")]
     assert list(labelled(found)) == ["a/x (cls, fp32)", "y (cls)", "y (mean)", "c/x (cls, fp32)"]
+    runs = [geometry("runs/mine/last"), geometry("runs/mine/best"), geometry("best")]
+    assert list(labelled(runs)) == ["mine/last", "mine/best", "best"]
     assert list(labelled([found[0], found[0]])) == ["a/x (cls, fp32) #1", "a/x (cls, fp32) #2"]
     assert list(labelled_runs([run(), run(), run("b")])) == ["run #1", "run #2", "b"]
 

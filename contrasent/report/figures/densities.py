@@ -5,7 +5,7 @@ Shapes: P pairs, X points of the axis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,7 @@ _POINTS = 801
 _NARROWEST = 0.004
 _ROWS_HIGH = 1.7
 _THINNEST = 0.004
-_WIDTH, _HEIGHT, _LABELS = 2.5, 2.5, 0.7
+_WIDTH, _HEIGHT, _LABELS, _TITLES = 2.5, 2.5, 0.7, 0.2
 
 
 def density(values: Vector, points: Vector) -> Vector:
@@ -45,29 +45,44 @@ def density(values: Vector, points: Vector) -> Vector:
     return found
 
 
-def densities(rows: Mapping[str, Geometry]) -> Picture:
+def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
     """A panel for each encoder by its label, a density for each group of ratings.
 
     In a panel all densities have one scale, so that a narrow one is high.
+
+    Args:
+        panels: encoders whose panels stand together, by what is written over them.
     """
-    columns = min(len(rows), _COLUMNS)
-    lines = -(-len(rows) // columns)
+    widest = max(len(rows) for rows in panels.values())
+    columns = min(widest, _COLUMNS)
+    titles = _TITLES if any(panels) else 0
+    lines = [line for title, rows in panels.items() for line in _lines(title, rows, columns)]
 
     def draw(figure: Figure) -> None:
-        panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
-        for axes, (label, found) in zip(panels, rows.items(), strict=False):
-            _panel(axes, found)
-            axes.set_title(label)
-        for axes in panels[len(rows) :]:
-            axes.set_visible(False)
-        for number, axes in enumerate(panels[: len(rows)]):
-            if number + columns >= len(rows):
-                axes.set_xlabel("cosine")
-                axes.tick_params(labelbottom=True)
-        some = next(iter(rows.values()))
+        grid = figure.subplots(len(lines), columns, squeeze=False, sharex=True, sharey=True)
+        for place, line in enumerate(lines):
+            for axes in grid[place, len(line) :]:
+                axes.set_visible(False)
+            for column, (label, found) in enumerate(line.items()):
+                axes = grid[place, column]
+                _panel(axes, found)
+                axes.set_title(label)
+                if all(len(below) <= column for below in lines[place + 1 :]):
+                    axes.set_xlabel("cosine")
+                    axes.tick_params(labelbottom=True)
+        some = next(iter(lines[0].values()))
         figure.supylabel(f"human rating, {some.source} ({some.rated:,} pairs)", fontsize=9)
 
-    return picture(DENSITIES, (_LABELS + _WIDTH * columns, 0.4 + _HEIGHT * lines), draw)
+    return picture(
+        DENSITIES, (_LABELS + _WIDTH * columns, 0.4 + (_HEIGHT + titles) * len(lines)), draw
+    )
+
+
+def _lines(title: str, rows: Mapping[str, Geometry], columns: int) -> Iterator[dict[str, Geometry]]:
+    """Rows of panels, with what is written over each panel."""
+    named = [(f"{title}\n{label}" if title else label, found) for label, found in rows.items()]
+    for start in range(0, len(named), columns):
+        yield dict(named[start : start + columns])
 
 
 def _panel(axes: Axes, found: Geometry) -> None:
