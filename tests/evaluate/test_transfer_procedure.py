@@ -35,6 +35,12 @@ def parts(names, classes=2, sizes=(90, 40, 50)):
     return found
 
 
+def of_folds(reached, part):
+    """The mean accuracy of the folds, by what was found for each row."""
+    right = reached.predicted == part.labels
+    return np.mean([right[reached.folds == fold].mean() for fold in np.unique(reached.folds)])
+
+
 def pair(part):
     return part.features, part.labels
 
@@ -47,6 +53,7 @@ def test_nested_folds(preset, seed):
     dev, test = transfer_oracle.nested(*pair(data["all"]), 2, TINY[preset], seed)
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
     assert sorted(np.unique(reached.folds)) == list(range(TINY[preset].folds))
+    assert of_folds(reached, data["all"]) == pytest.approx(test, abs=1e-12)
 
 
 @pytest.mark.parametrize("preset", TINY)
@@ -84,6 +91,7 @@ def test_scikit_learn_over_folds():
         dev.append(right((x[train][inner], y[train][inner]), (x[train][judged], y[train][judged])))
         test.append(right((x[train], y[train]), (x[held], y[held])))
     reached = reach(parts(["all"]), 2, Protocol("sklearn"), "cpu")
+    assert of_folds(reached, parts(["all"])["all"]) == pytest.approx(np.mean(test))
     assert (reached.dev, reached.test) == pytest.approx((np.mean(dev), np.mean(test)))
 
 
