@@ -37,7 +37,7 @@ def main() -> None:
     pairs = [(part.features, part.labels) for part in parts.values()]
     preset, seed = PRESETS[given.preset], Protocol().seed
     procedures = {
-        1: lambda: transfer_oracle.nested(*pairs[0], task.classes, preset, seed),
+        1: lambda: transfer_oracle.nested(*pairs[0], task.classes, preset, seed)[:2],
         2: lambda: transfer_oracle.by_folds(*pairs, task.classes, preset, seed)[:2],
         3: lambda: transfer_oracle.by_dev_part(*pairs, task.classes, preset, seed),
     }

@@ -23,8 +23,9 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         typer.Argument(
             metavar="MODEL",
             help="Encoders, a row each: a folder, a training run or a Hugging Face id; or a file "
-            "of vectors: of words (GloVe's .txt, .vec), or .npy with a row for every first, then "
-            "every second sentence of one task.",
+            "of vectors: of words (GloVe's .txt, .vec), or .npy with a row for every sentence of "
+            "one task (pairs: all first, then all second; retrieval: queries, then documents; "
+            "a.npy+b.npy joins two).",
             show_default=False,
         ),
     ],
@@ -34,8 +35,9 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             help="Comma-separated: sts (all seven), sts12 to sts16, stsb, sickr, one with its "
             "split (stsb-dev, sickr-all), or a .tsv, .csv, .jsonl or .parquet file or a data set "
             "of the hub (org/name:config@split) of sentence, sentence, score; transfer (all "
-            "seven), mr, cr, subj, mpqa, sst2, trec, mrpc, one with its split (mr-dev); "
-            "stsb-retrieval, or a folder of corpus, queries and qrels as BEIR's."
+            "seven), mr, cr, subj, mpqa, sst2, trec, mrpc, one with its split (mr-dev); such a "
+            "file of text and label, or classify:TRAIN+TEST; stsb-retrieval, a folder of corpus, "
+            "queries and qrels as BEIR's, retrieve:QUERIES+DOCUMENTS+RELEVANCE, retrieve:ORG/NAME."
         ),
     ] = "sts",
     splits: Annotated[
@@ -45,7 +47,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     columns: Annotated[
         str | None,
         typer.Option(
-            help="Sentence, sentence and score of your files: three names, or numbers from 0.",
+            help="Sentence, sentence and score of your files, or sentence and label: names, or "
+            "numbers from 0.",
             show_default=False,
         ),
     ] = None,
@@ -99,18 +102,22 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     classifier: Annotated[
         str,
         typer.Option(
-            help="Transfer tasks: senteval (SentEval's procedure, as in the papers) or sklearn "
-            "(scikit-learn's logistic regression without a search; faster, other numbers)."
+            help="Transfer and labelled tasks: senteval (SentEval's procedure, as in papers) or "
+            "sklearn (scikit-learn's logistic regression without a search; faster, other numbers)."
         ),
     ] = "senteval",
     preset: Annotated[
         str,
         typer.Option(
-            help="Transfer tasks: SentEval's settings: test (as in the papers), fasttest or dev."
+            help="Transfer and labelled tasks: SentEval's settings: test (as in papers), fasttest "
+            "or dev."
         ),
     ] = "test",
     classifier_seed: Annotated[
-        int, typer.Option(help="Transfer tasks: seed of folds and training; SentEval's is 1111.")
+        int,
+        typer.Option(
+            help="Transfer and labelled tasks: seed of folds and training; SentEval's is 1111."
+        ),
     ] = 1111,
     leak_check: Annotated[
         bool,
@@ -175,12 +182,12 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     for label, model in labels(models).items():
         try:
             encoder = (
-                open_vectors(model, [rated.task for rated in suite.tasks("sts")])
+                open_vectors(model, suite.given())
                 if holds_vectors(model)
                 else SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
             )
             used = encoder.resolve_precision(asked)
-            rows[label] = scores = suite.records(encoder, used, show_progress=True)
+            rows[label] = scores = _told(model, suite.records(encoder, used, show_progress=True))
         except ContrasentError as error:
             if len(models) == 1:
                 raise
@@ -223,9 +230,18 @@ def announce(suite: Suite) -> None:
         typer.echo(how_to_get_data(), err=True)
 
 
+def _told(model: str, scores: Scores) -> Scores:
+    """The scores, once it is told what is to be known of them."""
+    for note in scores.notes:
+        typer.echo(f"{model}: {note}", err=True)
+    return scores
+
+
 def labels(models: Sequence[str]) -> dict[str, str]:
     """The models by a short name, or by the whole one where the short one is not theirs alone."""
-    short = [Path(model).name for model in dict.fromkeys(models)]
+    from contrasent.evaluate.own_names import short_name
+
+    short = [short_name(model) for model in dict.fromkeys(models)]
     return {
         name if name and short.count(name) == 1 else model: model
         for name, model in zip(short, dict.fromkeys(models), strict=True)

@@ -21,7 +21,7 @@ def leaks(
         str,
         typer.Option(
             help="Comma-separated, as 'contrasent evaluate' takes them: sts, transfer, one task, "
-            "one with its split (stsb-dev), files of pairs, folders of retrieval data."
+            "one with its split (stsb-dev), files of pairs or labelled sentences, retrieval data."
         ),
     ] = "sts",
     splits: Annotated[

@@ -78,6 +78,21 @@ class Dataset:
             raise self._unreadable(error) from error
         return getattr(features.get(column), "names", None)
 
+    def configs(self) -> Sequence[str]:
+        """The names of its configs."""
+        return self._asked("get_dataset_config_names")
+
+    def splits(self, config: str | None) -> Sequence[str]:
+        """The names of the splits of a config, of the only one if that is None."""
+        return self._asked("get_dataset_split_names", config)
+
+    def _asked(self, function: str, *arguments: str | None) -> Sequence[str]:
+        try:
+            found = getattr(_library(), function)(self._name, *arguments, revision=self.revision)
+        except Exception as error:  # as for records
+            raise self._unreadable(error) from error
+        return [str(name) for name in found]
+
     def _loaded(self) -> Any:
         settings = {"split": self._split, "revision": self.revision, "streaming": True}
         return _library().load_dataset(self._name, self._config, **settings)

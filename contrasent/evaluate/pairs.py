@@ -32,6 +32,7 @@ PAIRS = Wanted(
     ranked=("score",),
     bare=(3,),
     mend="mend the row or take it out",
+    otherwise="if it holds sentences with labels, name it classify:FILE",
 )
 _LEAST = 3
 
@@ -64,6 +65,7 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
         if by_place and not pairs and not note and _is_heading(score):
             note = f"{where}: taken as a header, because {score!r} is not a number"
         else:
+            _refuse_class(score, where)
             pairs.append(pair(where, as_text(first, where), as_text(second, where), score))
     if len(pairs) < _LEAST:
         raise DataError(f"{source} has {len(pairs)} pairs; a correlation needs at least {_LEAST}")
@@ -122,6 +124,14 @@ def columns_of(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], tuple[str, ...],
     """First sentences, second sentences and scores."""
     first, second, gold = zip(*pairs, strict=True)
     return first, second, np.array(gold, dtype=np.float64)
+
+
+def _refuse_class(score: Any, where: str) -> None:
+    if _is_heading(score):
+        raise DataError(
+            f"{where}: the score must be a number, not {score.strip()!r}; if it is a class to be "
+            "learned, put classify: in front of the file"
+        )
 
 
 def _is_heading(score: Any) -> bool:

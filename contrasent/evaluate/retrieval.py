@@ -16,10 +16,12 @@ from contrasent.evaluate.retrieval_read import RetrievalTask
 from contrasent.evaluate.statistics import Ratio, intervals
 from contrasent.evaluate.sts import Scores
 from contrasent.evaluate.tasks import STSB_RETRIEVAL
+from contrasent.evaluate.vectors import Rows, Words
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.records import Record
 
 _QUERIES_AT_ONCE = 64
+_BELOW = -2.0
 
 Rankings = list[tuple[Vector, Vector]]
 """For each query the places of its relevant documents, and their grades."""
@@ -36,7 +38,8 @@ def score_retrieval(task: RetrievalTask, use: Use, options: Options) -> Scores:
     Raises:
         CheckpointError: an embedding is zero or not finite.
     """
-    found = scores(task, rankings(task, embed(task, use)))
+    unit = embed(task, use)
+    found = scores(task, rankings(task, unit))
     ratios = {metric: _ratio(task, each) for metric, each in found.items()}
     sure = intervals(ratios, options.bootstrap, task.name.label)
     records = [
@@ -54,37 +57,42 @@ def score_retrieval(task: RetrievalTask, use: Use, options: Options) -> Scores:
         for metric, each in found.items()
     ]
     columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}
-    return Scores(tuple(records), (), ratios=columns)
+    notes = tuple(f"{task.name.heading}: {note}" for note in _blank(unit))
+    return Scores(tuple(records), (), ratios=columns, notes=notes)
 
 
 def embed(task: RetrievalTask, use: Use) -> tuple[Embeddings, Embeddings]:
     """Unit vectors of the queries ``(Q, D)`` and of the documents ``(N, D)``.
 
-    Equal texts are embedded once, so that their cosines are equal to the last bit.
+    Equal texts are embedded once, so that their cosines are equal to the last bit. A text without a
+    word that a file of words has is left as a vector of zeros.
 
     Raises:
         CheckpointError: an embedding is zero or not finite.
     """
-    places: dict[str, int] = {}
-    for text in (*task.corpus, *task.queries):
-        places.setdefault(text, len(places))
-    texts = list(places)
     encoder = use.encoder
-    found = encoder.encode(texts, precision=use.precision, show_progress=use.show_progress)
+    if isinstance(encoder, Rows) and encoder.apart:
+        sides = encoder.encode_side(1, task.corpus), encoder.encode_side(0, task.queries)
+        texts, found = (*task.corpus, *task.queries), np.concatenate(sides)
+        places = np.arange(len(found))
+    else:
+        rows: dict[str, int] = {}
+        places = np.array([rows.setdefault(t, len(rows)) for t in (*task.corpus, *task.queries)])
+        texts = tuple(rows)
+        found = encoder.encode([*texts], precision=use.precision, show_progress=use.show_progress)
     if found.ndim != 2 or len(found) != len(texts):
         raise CheckpointError(f"{encoder.name} gave a matrix {found.shape} for {len(texts)} texts")
-    usable = np.isfinite(found).all(axis=1) & found.any(axis=1)
+    usable = np.isfinite(found).all(axis=1) & (found.any(axis=1) | isinstance(encoder, Words))
     if not usable.all():
         raise CheckpointError(
             f"{encoder.name} gives {int((~usable).sum())} of {len(texts)} texts an embedding of "
             "zeros or with NaN or infinite numbers, so there is no ranking; the first is "
             f"{texts[int(np.argmin(usable))]!r}"
         )
-    unit = found / np.linalg.norm(found.astype(np.float64), axis=1, keepdims=True)
-    queries, corpus = (
-        unit[[places[text] for text in side]] for side in (task.queries, task.corpus)
-    )
-    return queries, corpus
+    norms = np.linalg.norm(found.astype(np.float64), axis=1, keepdims=True)
+    norms[norms == 0] = 1
+    unit = (found / norms)[places]
+    return unit[len(task.corpus) :], unit[: len(task.corpus)]
 
 
 def rankings(task: RetrievalTask, unit: tuple[Embeddings, Embeddings]) -> Rankings:
@@ -126,6 +134,20 @@ def _ratio(task: RetrievalTask, each: Vector) -> Ratio:
 
 
 def _cosines(queries: Embeddings, corpus: Embeddings) -> Iterator[Embeddings]:
-    """``(N,)`` for one query after the other."""
+    """``(N,)`` for one query after the other; below all cosines for a document of zeros."""
+    blank = ~corpus.any(axis=1)
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        yield from queries[start : start + _QUERIES_AT_ONCE] @ corpus.T
+        found = queries[start : start + _QUERIES_AT_ONCE] @ corpus.T
+        found[:, blank] = _BELOW
+        yield from found
+
+
+def _blank(unit: tuple[Embeddings, Embeddings]) -> tuple[str, ...]:
+    """How many texts have no known word."""
+    queries, corpus = (int((~side.any(axis=1)).sum()) for side in unit)
+    if not queries and not corpus:
+        return ()
+    return (
+        f"{queries} of {len(unit[0])} queries and {corpus} of {len(unit[1])} documents have no "
+        "known word: such a query finds its documents last, such a document comes last",
+    )

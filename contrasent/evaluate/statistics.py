@@ -29,18 +29,22 @@ Counts = NDArray[np.int64]
 class Ratio:
     """A score that is one sum over N things drawn divided by another: a mean, or F1.
 
+    With C columns it is the mean of their quotients, as macro-F1 is of the classes' F1; one whose
+    lower sum is 0 is left out.
+
     Attributes:
-        top: ``(N,)``, what each adds to the upper sum.
-        bottom: ``(N,)``, what each adds to the lower one; ones for a mean.
+        top: ``(N,)`` or ``(N, C)``, what each adds to the upper sum.
+        bottom: of that shape, what each adds to the lower one; ones for a mean.
     """
 
-    top: Vector
-    bottom: Vector
+    top: Matrix
+    bottom: Matrix
 
     @property
     def value(self) -> float:
         """The score."""
-        return float(self.top.sum() / self.bottom.sum())
+        sums = np.column_stack([self.top, self.bottom]).sum(axis=0, keepdims=True)
+        return float(_mean_quotient(sums)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +100,12 @@ def ratio_draws(ratios: Sequence[Ratio], bootstrap: Bootstrap, stream: str) -> M
     Returns:
         ``(K, R)``; NaN where the lower sum is 0.
     """
-    columns = [np.stack([ratio.top, ratio.bottom], axis=1) for ratio in ratios]
+    columns = [np.column_stack([ratio.top, ratio.bottom]) for ratio in ratios]
     blocks = []
     for counts in _drawn(len(columns[0]), bootstrap, stream):
         weights = counts.astype(np.float64)
         # One product each: equal columns are to give equal bits.
-        sums = [(weights @ column).T for column in columns]
-        blocks.append(np.stack([_quotient(top, bottom) for top, bottom in sums]))
+        blocks.append(np.stack([_mean_quotient(weights @ column) for column in columns]))
     return np.concatenate(blocks, axis=1)
 
 
@@ -233,6 +236,14 @@ def _pearson(scores: Sequence[Vector], gold: Vector) -> Correlations:
 def _ratio(shared: Vector, spread: Vector) -> Vector:
     """Covariance over the root of the variances' product; NaN where that is 0."""
     return _quotient(shared, np.sqrt(spread))
+
+
+def _mean_quotient(sums: Matrix) -> Vector:
+    """Upper sums ``(R, C)`` beside the lower ones over these, ``(R,)``; NaN where all are 0."""
+    top, bottom = np.split(sums, 2, axis=1)
+    there = bottom > 0
+    quotients = np.divide(top, bottom, out=np.zeros_like(top), where=there)
+    return _quotient(quotients.sum(axis=1), there.sum(axis=1))
 
 
 def _quotient(top: Vector, bottom: Vector) -> Vector:

@@ -47,12 +47,14 @@ class Scores:
         problems: tasks without a record.
         similarities: what correlations rest on, by the label of the task.
         ratios: what other scores rest on, by task and metric.
+        notes: what is to be known of the records beside their numbers.
     """
 
     records: tuple[Record, ...]
     problems: tuple[Problem, ...]
     similarities: Mapping[str, Similarities] = field(default_factory=dict)
     ratios: Mapping[tuple[TaskName, str], Ratio] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def together(cls, parts: Sequence[Scores]) -> Scores:
@@ -62,6 +64,7 @@ class Scores:
             tuple(problem for part in parts for problem in part.problems),
             {label: found for part in parts for label, found in part.similarities.items()},
             {column: found for part in parts for column, found in part.ratios.items()},
+            tuple(note for part in parts for note in part.notes),
         )
 
 

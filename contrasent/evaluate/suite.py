@@ -14,6 +14,7 @@ from contrasent.evaluate.kinds.base import Kind, Options, Read, Text, Use
 from contrasent.evaluate.read import how_to_get_data
 from contrasent.evaluate.sts import Problem, Scores
 from contrasent.evaluate.tasks import SENTEVAL
+from contrasent.evaluate.vectors import Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,10 @@ class Suite:
     def tasks(self, kind: str) -> tuple[Any, ...]:
         """What was read of one kind, by its name."""
         return tuple(t for known, read in self.kinds if known.name == kind for t in read.tasks)
+
+    def given(self) -> list[Given]:
+        """What a matrix has to have rows for, of all tasks."""
+        return [kind.given(task) for kind, read in self.kinds for task in read.tasks]
 
     def texts(self) -> Iterator[Text]:
         """The text of all tasks."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from contrasent.data.hub import dataset_parts
 from contrasent.errors import ConfigError, pick
+from contrasent.evaluate.own_names import short_name
 
 SUBSETS: dict[str, tuple[str, ...]] = {
     "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
@@ -74,7 +74,7 @@ class TaskName:
     def heading(self) -> str:
         """How a table names it: ``STS-B``, ``STS-B dev`` or the name of a file."""
         known = self.name in SENTEVAL
-        name = _HEADINGS.get(self.name, self.name.upper()) if known else Path(self.name).name
+        name = _HEADINGS.get(self.name, self.name.upper()) if known else short_name(self.name)
         return name if self.split == "test" else f"{name} {self.split}"
 
 

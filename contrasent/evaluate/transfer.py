@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluate.described import Embeddings, of_encoder
@@ -17,12 +18,12 @@ from contrasent.evaluate.sts import Scores
 from contrasent.evaluate.tasks import TaskName
 from contrasent.evaluate.transfer_folds import Rows
 from contrasent.evaluate.transfer_procedure import Labelled, Reached, reach
-from contrasent.evaluate.transfer_read import FOLDED, Part, TransferTask
+from contrasent.evaluate.transfer_read import Part, TransferTask
 from contrasent.records import Record
 
 
 def score_transfer(task: TransferTask, splits: Sequence[str], use: Use, options: Options) -> Scores:
-    """Accuracy of a task's splits, and F1 of MRPC's test part.
+    """Accuracy of a task's splits; of test rows F1 of MRPC, and macro-F1 of a user's own task.
 
     Args:
         task: what was read.
@@ -41,17 +42,16 @@ def score_transfer(task: TransferTask, splits: Sequence[str], use: Use, options:
     device = getattr(use.encoder, "device", "cpu")
     reached = reach(parts, task.classes, options.learning, device)
     dev, test = _judging(task)
-    ratios = _ratios(task, reached, test.labels) if "test" in splits else {}
+    ratios = ratios_of(task, reached, test.labels) if "test" in splits else {}
     sure = intervals(ratios, options.bootstrap, task.name)
     found = {("dev", "accuracy"): reached.dev, ("test", "accuracy"): reached.test}
-    if task.of_pairs:
-        found["test", "f1"] = _f1(reached.predicted, test.labels).value
+    found |= {("test", of): each.value for of, each in ratios.items() if of != "accuracy"}
     records = [
         Record(
             task=task.name,
             split=split,
             metric=metric,
-            aggregation="mean" if _over_folds(task, split) else "all",
+            aggregation="mean" if metric == "accuracy" and task.over_folds(split) else "all",
             value=value,
             pairs=len((dev if split == "dev" else test).labels),
             interval=sure.get(metric) if split == "test" else None,
@@ -116,11 +116,7 @@ def _judging(task: TransferTask) -> tuple[Part, Part]:
     return dev, test
 
 
-def _over_folds(task: TransferTask, split: str) -> bool:
-    return task.name in FOLDED or (split == "dev" and "dev" not in task.parts)
-
-
-def _ratios(task: TransferTask, reached: Reached, labels: Rows) -> dict[str, Ratio]:
+def ratios_of(task: TransferTask, reached: Reached, labels: Rows) -> dict[str, Ratio]:
     """What the scores of the test rows are sums of, by metric."""
     right = (reached.predicted == labels).astype(np.float64)
     weights = np.ones_like(right)
@@ -128,11 +124,15 @@ def _ratios(task: TransferTask, reached: Reached, labels: Rows) -> dict[str, Rat
         # The mean over folds: a row counts as much as its fold is small.
         weights = 1 / np.bincount(reached.folds)[reached.folds]
     found = {"accuracy": Ratio(right * weights, weights)}
-    return {**found, "f1": _f1(reached.predicted, labels)} if task.of_pairs else found
+    if task.own:
+        return {**found, "macro_f1": _f1(reached.predicted, labels, np.arange(task.classes))}
+    return {**found, "f1": _f1(reached.predicted, labels, [1])} if task.of_pairs else found
 
 
-def _f1(predicted: Rows, expected: Rows) -> Ratio:
-    """Harmonic mean of precision and recall of class 1, of which ``expected`` has some."""
-    both = (predicted == 1) & (expected == 1)
-    either = (predicted == 1).astype(np.float64) + (expected == 1)
-    return Ratio(2.0 * both, either)
+def _f1(predicted: Rows, expected: Rows, classes: ArrayLike) -> Ratio:
+    """Harmonic mean of precision and recall of a class, or its mean over classes.
+
+    A class may be absent from a fold, so rows of all folds count together (Forman and Scholz 2010).
+    """
+    found, right = (rows[:, None] == np.asarray(classes) for rows in (predicted, expected))
+    return Ratio(2.0 * (found & right), found.astype(np.float64) + right)

@@ -71,17 +71,34 @@ class TransferTask:
         parts: ``all``, or ``train`` and ``test``, or ``train``, ``dev`` and ``test``.
         classes: how many classes there are.
         sha256: hash of the bytes of its files, one after the other.
+        given: one sentence or the two of a pair, in the order of the files.
+        class_names: of a user's own classes; empty for SentEval's tasks.
+        said: one line on what the rows of a user's own task are; empty for SentEval's.
+        note: how a user's columns were understood, where that had to be guessed; else empty.
     """
 
     name: str
     parts: dict[str, Part]
     classes: int
     sha256: str
+    given: tuple[tuple[str, ...], ...] = ()
+    class_names: tuple[str, ...] = ()
+    said: str = ""
+    note: str = ""
 
     @property
     def of_pairs(self) -> bool:
         """Whether it classifies pairs of sentences."""
-        return self.name == "mrpc"
+        return any(len(part.texts) == 2 * len(part.labels) for part in self.parts.values())
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a user's own data."""
+        return bool(self.class_names)
+
+    def over_folds(self, split: str) -> bool:
+        """Whether the accuracy of a split is the mean over folds."""
+        return "all" in self.parts or (split == "dev" and "dev" not in self.parts)
 
 
 def load_transfer(name: str, data_dir: str | Path | None = None) -> TransferTask:
@@ -109,9 +126,10 @@ def load_transfer(name: str, data_dir: str | Path | None = None) -> TransferTask
         groups = [read(path, 0) for path in paths]
     for path, items in zip(paths, groups, strict=False):
         _refuse_one_class(path, items)
-    parts = zip(_PARTS[len(groups)], map(_sorted, groups), strict=True)
+    parts = zip(_PARTS[len(groups)], map(sorted_part, groups), strict=True)
     classes = len(_QUESTIONS) if name == "trec" else 2
-    return TransferTask(name, dict(parts), classes, digest.hexdigest())
+    given = tuple(item.texts for items in groups for item in items)
+    return TransferTask(name, dict(parts), classes, digest.hexdigest(), given)
 
 
 def _polar(path: Path, label: int) -> list[Item]:
@@ -186,7 +204,7 @@ def _refuse_one_class(path: Path, items: Sequence[Item]) -> None:
         raise DataError(f"{path}: {len(items)} sentences of {len(classes)} classes; 2 are needed")
 
 
-def _sorted(items: Sequence[Item]) -> Part:
+def sorted_part(items: Sequence[Item]) -> Part:
     """In SentEval's order: by words of the first, then the second sentence, then by class."""
 
     def order(item: Item) -> tuple[int, ...]:

@@ -1,11 +1,12 @@
 """Vectors in place of an encoder: a matrix with a row per sentence, or the vectors of words.
 
-Shapes: P pairs, D numbers in a vector.
+Shapes: N sentences, D numbers in a vector.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,34 +14,64 @@ import numpy as np
 from contrasent.data.readers import lines
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluate.described import Embeddings
-from contrasent.evaluate.read import Task
+from contrasent.evaluate.own_names import joined_sources
 
 _WORDS = (".txt", ".vec")
 _ALIKE = 1e-3
 
 
-def holds_vectors(model: str) -> bool:
-    """Whether a model is named by a file of vectors: ``.npy``, or ``.txt`` and ``.vec`` of words.
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Sentences of a task whose vectors stand together, in the order of the task's file.
 
-    The files of words may be gzipped.
+    Attributes:
+        said: what they are, such as ``first sentences``.
+        sentences: they, repeated ones each time.
+    """
+
+    said: str
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a matrix has to have rows for, to stand in for an encoder on a task.
+
+    Attributes:
+        heading: how messages name the task.
+        sides: the sentences, side after side.
+        apart: the same sentence may have another vector on the other side, as with encoders that
+            tell queries from documents.
+    """
+
+    heading: str
+    sides: tuple[Side, ...]
+    apart: bool = False
+
+
+def holds_vectors(model: str) -> bool:
+    """Whether a model is named by files of vectors: ``.npy``, or ``.txt`` and ``.vec`` of words.
+
+    The files of words may be gzipped; several ``.npy`` are joined by ``+``.
     """
     name = model.lower().removesuffix(".gz")
     return name.endswith((".npy", *_WORDS))
 
 
-def open_vectors(path: str, tasks: Sequence[Task]) -> Rows | Words:
+def open_vectors(path: str, tasks: Sequence[Given]) -> Rows | Words:
     """Read what :func:`holds_vectors` knows.
 
     Args:
-        path: the file.
+        path: the file, or matrices whose rows follow one another, joined by ``+``.
         tasks: what is to be scored; a matrix belongs to one of them.
 
     Raises:
-        CheckpointError: the file is missing or damaged, or has not two rows for each pair.
+        CheckpointError: a file is missing or damaged, or has not a row for each sentence.
         ConfigError: a matrix is to be scored on more or less than one task.
     """
-    if not Path(path).is_file():
-        raise CheckpointError(f"there is no file {path}; look for a misspelling")
+    missing = next((file for file in joined_sources(path) if not Path(file).is_file()), None)
+    if missing is not None:
+        raise CheckpointError(f"there is no file {missing}; look for a misspelling")
     return Rows(path, tasks) if path.lower().endswith(".npy") else Words(path)
 
 
@@ -64,34 +95,29 @@ class _Vectors:
 
 
 class Rows(_Vectors):
-    """A matrix ``(2 * P, D)``: the first sentences of all pairs of one task, then the second.
+    """A matrix ``(N, D)`` with a row for every sentence of one task, side after side.
 
-    ``(P, 2, D)``, both sentences of a pair together, is understood too.
+    Both sentences of P pairs together, ``(P, 2, D)``, are understood too.
     """
 
-    def __init__(self, path: str, tasks: Sequence[Task]) -> None:
+    def __init__(self, path: str, tasks: Sequence[Given]) -> None:
         super().__init__(path)
         if len(tasks) != 1:
             raise ConfigError(
-                f"{path} holds the vectors of one task's pairs; name that one with --tasks, not "
+                f"{path} holds the vectors of one task; name that one with --tasks, not "
                 f"{len(tasks)}"
             )
-        sentences = [
-            sentence
-            for side in ("first", "second")
-            for subset in tasks[0].subsets
-            for sentence in getattr(subset, side)
-        ]
-        self._matrix = _matrix(path, len(sentences) // 2, tasks[0].name.heading)
-        self._places: dict[str, int] = {}
-        for row, sentence in enumerate(sentences):
-            known = self._places.setdefault(sentence, row)
-            if not _alike(self._matrix[known], self._matrix[row]):
-                raise CheckpointError(
-                    f"{path}: rows {known} and {row} differ, but belong to the same sentence "
-                    f"{sentence!r}; the rows are to be the first sentences of all pairs in the "
-                    "order of the file, then the second"
-                )
+        (self._task,) = tasks
+        self._matrix = _matrix(path, self._task)
+        places: list[dict[str, int]] = []
+        row = 0
+        for side in self._task.sides:
+            if not places or self._task.apart:
+                places.append({})
+            for sentence in side.sentences:
+                self._require_alike(places[-1].setdefault(sentence, row), row, sentence)
+                row += 1
+        self._places = places
 
     def encode(self, sentences: list[str], *, precision: str, show_progress: bool) -> Embeddings:
         """The rows of N of the task's sentences, ``(N, D)``; the other arguments say nothing.
@@ -100,10 +126,31 @@ class Rows(_Vectors):
             CheckpointError: a sentence is none of the task's.
         """
         del precision, show_progress
-        unknown = next((s for s in sentences if s not in self._places), None)
+        return self.encode_side(0, sentences)
+
+    def encode_side(self, side: int, sentences: Sequence[str]) -> Embeddings:
+        """The rows of N sentences of a side, ``(N, D)``; of all where these are not apart.
+
+        Raises:
+            CheckpointError: a sentence is none of them.
+        """
+        places = self._places[side]
+        unknown = next((sentence for sentence in sentences if sentence not in places), None)
         if unknown is not None:
             raise CheckpointError(f"{self.name} has no row for the sentence {unknown!r}")
-        return self._matrix[[self._places[sentence] for sentence in sentences]]
+        return self._matrix[[places[sentence] for sentence in sentences]]
+
+    @property
+    def apart(self) -> bool:
+        """Whether a sentence has to be looked for on its side."""
+        return self._task.apart
+
+    def _require_alike(self, known: int, row: int, sentence: str) -> None:
+        if not _alike(self._matrix[known], self._matrix[row]):
+            raise CheckpointError(
+                f"{self.name}: rows {known} and {row} differ, but belong to the same sentence "
+                f"{sentence!r}; the rows are to be {_sides(self._task)}, in the order of the file"
+            )
 
 
 class Words(_Vectors):
@@ -157,7 +204,21 @@ class Words(_Vectors):
             raise CheckpointError(f"{self.name}:{number}: no vector: {error}") from error
 
 
-def _matrix(path: str, pairs: int, heading: str) -> Embeddings:
+def _matrix(path: str, task: Given) -> Embeddings:
+    matrices = [_loaded(file) for file in joined_sources(path)]
+    widths = [matrix.shape[1] for matrix in matrices]
+    if len(set(widths)) > 1:
+        raise CheckpointError(f"{path}: rows of {' and '.join(map(str, widths))} numbers")
+    rows: Embeddings = np.concatenate(matrices).astype(np.float32)
+    needed = sum(len(side.sentences) for side in task.sides)
+    if len(rows) != needed:
+        raise CheckpointError(
+            f"{path} has {len(rows)} rows, but {task.heading} needs {needed}: {_sides(task)}"
+        )
+    return rows
+
+
+def _loaded(path: str) -> Embeddings:
     try:
         matrix = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -169,13 +230,12 @@ def _matrix(path: str, pairs: int, heading: str) -> Embeddings:
             f"{path} holds {matrix.dtype} numbers of shape {matrix.shape}; a row of floating-point "
             "numbers is needed for each sentence"
         )
-    if len(matrix) != 2 * pairs:
-        raise CheckpointError(
-            f"{path} has {len(matrix)} rows, but {heading} has {pairs} scored pairs, so it needs "
-            f"{2 * pairs}: the first sentences of all pairs, then the second"
-        )
-    rows: Embeddings = matrix.astype(np.float32)
-    return rows
+    found: Embeddings = matrix
+    return found
+
+
+def _sides(task: Given) -> str:
+    return ", then ".join(f"{len(side.sentences)} {side.said}" for side in task.sides)
 
 
 def _alike(one: Embeddings, other: Embeddings) -> bool:

@@ -98,7 +98,7 @@ def test_nan_vectors_leave_the_other_tasks_their_results(data, tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda matrix: matrix[:-1], "v.npy has 7 rows, but own.tsv has 4 scored pairs, so it"),
+        (lambda matrix: matrix[:-1], "v.npy has 7 rows, but own.tsv needs 8: 4 first sentences"),
         (lambda matrix: np.where(np.arange(8)[:, None] == 2, np.nan, matrix), "with NaN or infin"),
         (np.ones_like, "own.tsv: no spearman correlation: every score is 1"),
     ],

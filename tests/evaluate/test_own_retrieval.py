@@ -15,7 +15,7 @@ from contrasent.cli.evaluate import evaluate
 from contrasent.errors import ContrasentError, DataError
 from contrasent.evaluate.kinds.base import Options
 from contrasent.evaluate.kinds.retrieval import KIND, evaluate_retrieval
-from contrasent.evaluate.retrieval_read import read_folder
+from contrasent.evaluate.retrieval_own import read_retrieval
 from contrasent.evaluate.tasks import TaskName
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
@@ -45,7 +45,7 @@ def folder(tmp_path):
 
 
 def task_of(folder, split="test"):
-    return read_folder(TaskName(str(folder), split))
+    return read_retrieval(TaskName(str(folder), split))
 
 
 def test_a_folder_is_read_as_beirs(folder):

@@ -250,6 +250,7 @@ def task_of(name, queries, relevant, corpus):
         metrics=("ndcg@10", "mrr@10", "recall@1"),
         said="",
         sha256="",
+        asked=queries,
     )
 
 

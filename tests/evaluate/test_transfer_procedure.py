@@ -50,8 +50,9 @@ def pair(part):
 def test_nested_folds(preset, seed):
     data = parts(["all"])
     reached = reach(data, 2, Protocol(preset=preset, seed=seed), "cpu")
-    dev, test = transfer_oracle.nested(*pair(data["all"]), 2, TINY[preset], seed)
+    dev, test, predicted = transfer_oracle.nested(*pair(data["all"]), 2, TINY[preset], seed)
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
+    assert reached.predicted.tolist() == predicted.tolist()
     assert sorted(np.unique(reached.folds)) == list(range(TINY[preset].folds))
     assert of_folds(reached, data["all"]) == pytest.approx(test, abs=1e-12)
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from contrasent.cli import app
 from contrasent.errors import CheckpointError, ConfigError
+from contrasent.evaluate.kinds.sts import KIND, Rated
 from contrasent.evaluate.read import load
 from contrasent.evaluate.sts import StsTasks
 from contrasent.evaluate.tasks import TaskName
@@ -29,6 +30,10 @@ def rows(task, encoder):
     return np.stack([encoder.embed(sentence) for side in sides for sentence in side])
 
 
+def given(task):
+    return KIND.given(Rated(task))
+
+
 def saved(path, matrix):
     np.save(path, matrix)
     return str(path)
@@ -41,7 +46,7 @@ def test_a_matrix_is_scored_as_the_encoder_that_made_it(
 ):
     half = len(rows) // 2
     matrix = np.stack([rows[:half], rows[half:]], axis=1) if together else rows
-    vectors = open_vectors(saved(tmp_path / "v.npy", matrix.astype(kind)), [task])
+    vectors = open_vectors(saved(tmp_path / "v.npy", matrix.astype(kind)), [given(task)])
     read = StsTasks([task])
     scores = read.records(vectors, precision=vectors.resolve_precision("auto"))
     assert [r.value for r in scores.records] == [r.value for r in read.records(encoder).records]
@@ -52,10 +57,10 @@ def test_a_matrix_is_scored_as_the_encoder_that_made_it(
 def test_a_matrix_of_another_length_is_an_error(tmp_path, task, rows):
     path = saved(tmp_path / "v.npy", rows[:-1])
     with pytest.raises(CheckpointError) as caught:
-        open_vectors(path, [task])
+        open_vectors(path, [given(task)])
     assert str(caught.value) == (
-        f"{path} has {len(rows) - 1} rows, but STS13 has {len(rows) // 2} scored pairs, so it "
-        f"needs {len(rows)}: the first sentences of all pairs, then the second"
+        f"{path} has {len(rows) - 1} rows, but STS13 needs {len(rows)}: {len(rows) // 2} first "
+        f"sentences of the scored pairs, then {len(rows) // 2} second sentences of the scored pairs"
     )
 
 
@@ -69,7 +74,7 @@ def test_rows_in_another_order_are_noticed_by_a_sentence_that_comes_twice(tmp_pa
     with pytest.raises(
         CheckpointError, match="rows 0 and 1 differ, but belong to the same sentence"
     ):
-        open_vectors(saved(tmp_path / "v.npy", mixed), [task])
+        open_vectors(saved(tmp_path / "v.npy", mixed), [given(task)])
 
 
 @pytest.mark.parametrize(
@@ -82,20 +87,20 @@ def test_rows_in_another_order_are_noticed_by_a_sentence_that_comes_twice(tmp_pa
 )
 def test_other_matrices_are_refused(tmp_path, task, matrix, said):
     with pytest.raises(CheckpointError) as caught:
-        open_vectors(saved(tmp_path / "v.npy", matrix), [task])
+        open_vectors(saved(tmp_path / "v.npy", matrix), [given(task)])
     assert said in str(caught.value)
 
 
 def test_files_that_cannot_be_read(tmp_path, task, rows):
     with pytest.raises(CheckpointError, match=r"there is no file .*v.npy"):
-        open_vectors(str(tmp_path / "v.npy"), [task])
+        open_vectors(str(tmp_path / "v.npy"), [given(task)])
     (tmp_path / "v.npy").write_bytes(b"\x93NUM")
     with pytest.raises(CheckpointError, match=r"not a readable .npy file"):
-        open_vectors(str(tmp_path / "v.npy"), [task])
+        open_vectors(str(tmp_path / "v.npy"), [given(task)])
     path = saved(tmp_path / "v.npy", rows)
-    with pytest.raises(ConfigError, match="vectors of one task's pairs; name that one"):
-        open_vectors(path, [task, task])
-    vectors = open_vectors(path, [task])
+    with pytest.raises(ConfigError, match="vectors of one task; name that one"):
+        open_vectors(path, [given(task)] * 2)
+    vectors = open_vectors(path, [given(task)])
     with pytest.raises(CheckpointError, match="no row for the sentence 'what else'"):
         vectors.encode(["what else"], precision="fp32", show_progress=False)
     with pytest.raises(ConfigError, match="scored in fp32, not bf16"):
@@ -104,7 +109,7 @@ def test_files_that_cannot_be_read(tmp_path, task, rows):
 
 def test_nan_in_a_matrix_is_an_error(tmp_path, task, rows):
     rows[3, 1] = np.nan
-    vectors = open_vectors(saved(tmp_path / "v.npy", rows), [task])
+    vectors = open_vectors(saved(tmp_path / "v.npy", rows), [given(task)])
     with pytest.raises(
         CheckpointError, match=r"1 of .* sentences an embedding of zeros or with NaN"
     ):

@@ -84,14 +84,15 @@ def search(x, y, folds, fold_seed, classes, preset, seed):
 
 
 def nested(x, y, classes, preset, seed):
-    dev, test = [], []
+    dev, test, predicted = [], [], np.full(len(y), -1)
     for train, held in splits(y, preset.folds, 1111):
         reached, decay = search(x[train], y[train], preset.folds, 1111, classes, preset, seed)
         classifier = Classifier(x.shape[1], classes, decay, preset, seed)
         classifier.fit(x[train], y[train])
         dev.append(reached)
         test.append(classifier.score(x[held], y[held]))
-    return np.mean(dev), np.mean(test)
+        predicted[held] = classifier.predict(x[held])
+    return np.mean(dev), np.mean(test), predicted
 
 
 def by_folds(train, test, classes, preset, seed):

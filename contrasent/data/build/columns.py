@@ -21,6 +21,7 @@ class Wanted:
         optional: how many roles, counted from the end, may be absent.
         bare: numbers of columns that are understood, in the order of the roles, without a header.
         mend: what to do about a row that cannot be read.
+        otherwise: what to do with a source of another kind, where it is not understood.
     """
 
     roles: tuple[str, ...]
@@ -29,6 +30,7 @@ class Wanted:
     optional: int = 0
     bare: tuple[int, ...] = ()
     mend: str = "mend the row, or leave such rows out with --skip-unreadable"
+    otherwise: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ def _not_found(names: list[str], wanted: Wanted, where: str) -> str:
         f"{where}: no column is known as the {missing}; there are {shown}{more}; "
         f"choose {_all(wanted)} with --columns, in this order: by name, "
         f"or by number from 0 if there is no header, as --columns {numbers}"
+        + (f"; {wanted.otherwise}" if wanted.otherwise else "")
     )
 
 

@@ -17,6 +17,7 @@ from contrasent.evaluate.statistics import Bootstrap
 from contrasent.evaluate.sts import Problem, Scores
 from contrasent.evaluate.tasks import SPLITS, TaskName
 from contrasent.evaluate.transfer_presets import Protocol as Learning
+from contrasent.evaluate.vectors import Given
 from contrasent.records import Record
 
 T = TypeVar("T")
@@ -162,6 +163,10 @@ class Kind(ABC, Generic[T]):
     @abstractmethod
     def texts(self, task: T) -> Iterator[Text]:
         """What of a task must not be in training text."""
+
+    @abstractmethod
+    def given(self, task: T) -> Given:
+        """What a matrix has to have rows for, to stand in for an encoder."""
 
     def sources(self, names: Sequence[TaskName]) -> Sequence[Sequence[TaskName]]:
         """The names in groups that are read together; by default each alone."""

@@ -9,10 +9,13 @@ from pathlib import Path
 from contrasent.errors import ConfigError
 from contrasent.evaluate.described import Encoder
 from contrasent.evaluate.kinds.base import OneByOne, Options, Text, Use
+from contrasent.evaluate.own_names import RETRIEVE, joined_sources
 from contrasent.evaluate.retrieval import score_retrieval
-from contrasent.evaluate.retrieval_read import RetrievalTask, read_folder, stsb_retrieval
+from contrasent.evaluate.retrieval_own import read_retrieval
+from contrasent.evaluate.retrieval_read import RetrievalTask, stsb_retrieval
 from contrasent.evaluate.sts import Scores
 from contrasent.evaluate.tasks import ALL_SPLITS, STSB_RETRIEVAL, TaskName
+from contrasent.evaluate.vectors import Given, Side
 from contrasent.records import Record
 
 _NAME = re.compile(r"(.+?)(?:-(train|dev|test|all))?")
@@ -29,9 +32,10 @@ class Retrieval(OneByOne[RetrievalTask]):
 
         Args:
             asked: names of tasks: ``stsb-retrieval``, it with its split such as
-                ``stsb-retrieval-dev``, a folder as
-                :func:`contrasent.evaluate.retrieval_read.read_folder` takes it, and anything else.
-            options: of the splits, ``all`` is none.
+                ``stsb-retrieval-dev``, a folder, or after
+                :data:`contrasent.evaluate.own_names.RETRIEVE` anything that
+                :func:`contrasent.evaluate.retrieval_own.read_retrieval` takes, and anything else.
+            options: of the splits, ``all`` is none. Three files have no splits.
 
         Raises:
             ConfigError: no split of a retrieval task.
@@ -57,7 +61,7 @@ class Retrieval(OneByOne[RetrievalTask]):
         (name,) = names
         if name.name == STSB_RETRIEVAL:
             return stsb_retrieval(name, options.data_dir)
-        return read_folder(name)
+        return read_retrieval(name)
 
     def score(self, task: RetrievalTask, use: Use, options: Options) -> Scores:
         """Every metric of the task."""
@@ -76,6 +80,11 @@ class Retrieval(OneByOne[RetrievalTask]):
         ]
         sentences = [*task.queries, *task.corpus]
         yield Text(task.name.name, task.name.split, sentences, pairs)
+
+    def given(self, task: RetrievalTask) -> Given:
+        """All queries, those without a relevant document among them, then all documents."""
+        sides = Side("queries", task.asked), Side("documents", task.corpus)
+        return Given(task.name.heading, sides, apart=True)
 
 
 KIND = Retrieval()
@@ -113,6 +122,9 @@ def evaluate_retrieval(
 
 def _understood(text: str) -> tuple[str | None, str | None]:
     """The retrieval task that ``text`` names, None if it names none, and its split."""
+    if text.strip().startswith(RETRIEVE):
+        joined = len(joined_sources(text.strip().removeprefix(RETRIEVE))) > 1
+        return text.strip(), "test" if joined else None
     folder = Path(text.strip()).expanduser()
     # A folder named without a slash may only by chance be called as a task is.
     is_path = folder.name != text.strip() or any(folder.glob("corpus.*"))

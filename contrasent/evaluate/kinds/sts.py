@@ -13,6 +13,7 @@ from contrasent.evaluate.run import of_protocol, parts_to_fit
 from contrasent.evaluate.statistics import Bootstrap
 from contrasent.evaluate.sts import Scores, StsTasks
 from contrasent.evaluate.tasks import STS, TaskName, task_names
+from contrasent.evaluate.vectors import Given, Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,17 @@ class Sts(Kind[Rated]):
         pairs = [pair for s in subsets for pair in zip(s.first, s.second, strict=True)]
         sentences = [sentence for pair in pairs for sentence in pair]
         yield Text(task.task.name.name, task.task.name.split, sentences, pairs)
+
+    def given(self, task: Rated) -> Given:
+        """The first sentences of all scored pairs, then the second."""
+        sides = [
+            Side(f"{which} sentences of the scored pairs", tuple(sentences))
+            for which, sentences in (
+                ("first", [s for subset in task.task.subsets for s in subset.first]),
+                ("second", [s for subset in task.task.subsets for s in subset.second]),
+            )
+        ]
+        return Given(task.task.name.heading, tuple(sides))
 
 
 KIND = Sts()

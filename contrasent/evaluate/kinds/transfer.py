@@ -16,6 +16,7 @@ from contrasent.evaluate.transfer import score_transfer
 from contrasent.evaluate.transfer_presets import Protocol
 from contrasent.evaluate.transfer_read import TransferTask, load_transfer
 from contrasent.evaluate.transfer_sklearn import logistic_regression
+from contrasent.evaluate.vectors import Given, Side
 from contrasent.records import Record
 
 SPLITS = ("dev", "test")
@@ -107,6 +108,13 @@ class Transfer(OneByOne[Learned]):
             half = len(texts) // 2
             pairs = zip(texts[:half], texts[half:], strict=True) if task.task.of_pairs else ()
             yield Text(task.task.name, name, texts, list(pairs))
+
+    def given(self, task: Learned) -> Given:
+        """The sentences of all files; of pairs all first ones, then all second ones."""
+        heading = TaskName(task.task.name).heading
+        sides = tuple(zip(*task.task.given, strict=True))
+        said = ("first sentences", "second sentences") if len(sides) == 2 else ("sentences",)
+        return Given(heading, tuple(map(Side, said, sides)))
 
 
 KIND = Transfer()

@@ -1,0 +1,270 @@
+"""A user's labelled sentences in every format, and what is told of those that cannot be learned."""
+
+import re
+
+import numpy as np
+import pytest
+from test_own_pairs import write
+from tiny_transfer import write_transfer
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluate.labelled_read import holds_labels, read_labelled, require_enough
+from contrasent.evaluate.own_names import joined_sources, short_name
+from contrasent.evaluate.pairs import read_pairs
+from contrasent.evaluate.transfer_presets import Protocol
+from contrasent.evaluate.transfer_read import load_transfer
+
+NAMES = ("id", "text", "label")
+ROWS = [("a b c", "sport"), ("d  e", "news"), (" f", "sport"), ("g h", "sport")]
+
+
+def same(one, other):
+    """Whether two tasks have the same parts, classes by number and texts in the files' order."""
+    assert one.parts.keys() == other.parts.keys()
+    for name, part in one.parts.items():
+        assert part.texts == other.parts[name].texts
+        assert part.labels.tolist() == other.parts[name].labels.tolist()
+    assert (one.classes, one.given, one.of_pairs) == (other.classes, other.given, other.of_pairs)
+
+
+@pytest.mark.parametrize(
+    "name", ["p.tsv", "p.csv", "p.jsonl", "p.parquet", "p.tsv.gz", "p.csv.gz", "p.jsonl.gz"]
+)
+def test_columns_are_known_by_name_in_every_format(tmp_path, name):
+    source = write(tmp_path / name, names=NAMES, rows=ROWS)
+    assert holds_labels(source, None)
+    task = read_labelled(source)
+    assert task.class_names == ("news", "sport")
+    assert task.parts["all"].texts == ("f", "d e", "g h", "a b c")
+    assert task.parts["all"].labels.tolist() == [1, 0, 1, 1]
+    assert task.given == (("a b c",), ("d e",), ("f",), ("g h",))
+    assert task.said == "4 sentences of 2 classes; the most frequent, 'sport', is 75.00 %"
+    assert task.note == f"{source}: text as sentence, label as class (by name)"
+    assert len(task.sha256) == 64 and not task.of_pairs and task.own
+
+
+@pytest.mark.parametrize("columns", [["said", "about"], ["1", "2"]])
+def test_columns_can_be_chosen(tmp_path, columns):
+    source = write(tmp_path / "p.parquet", names=("no", "said", "about"), rows=ROWS)
+    assert holds_labels(source, columns)
+    assert read_labelled(source, columns).class_names == ("news", "sport")
+    with pytest.raises(ConfigError, match="names 1 columns; labelled sentences have a sentence"):
+        read_labelled(source, ["said"])
+
+
+def test_two_columns_without_a_header_are_labelled_where_that_is_said(tmp_path):
+    path = tmp_path / "p.tsv"
+    path.write_text("a b\t1\nc\t0\n")
+    assert not holds_labels(str(path), None)
+    assert read_labelled(f"classify:{path}").class_names == ("0", "1")
+    path.write_text("a b\tc\t1\nc\td\t0\n")
+    assert not holds_labels(str(path), None)
+    task = read_labelled(f"classify:{path}")
+    assert task.of_pairs and task.given == (("a b", "c"), ("c", "d"))
+    assert task.parts["all"].texts == ("c", "a b", "d", "c")
+
+
+def test_scored_pairs_are_not_labelled_sentences(tmp_path):
+    source = write(tmp_path / "p.csv", names=("n", "sentence1", "sentence2", "label"), rows=PAIRS)
+    assert not holds_labels(source, None)
+    assert read_pairs(source)[0] == [("a", "b", 1), ("c", "d", 0), ("e", "f", 1)]
+    assert read_labelled(f"classify:{source}").of_pairs
+    assert not holds_labels(str(tmp_path / "none.csv"), None)
+
+
+PAIRS = [("a", "b", 1), ("c", "d", 0), ("e", "f", 1)]
+
+
+def test_what_is_not_understood_as_pairs_is_told_how_to_be_labelled(tmp_path):
+    path = tmp_path / "p.tsv"
+    path.write_text("a b\t1\nc\t0\n")
+    with pytest.raises(DataError, match="sentences with labels, name it classify:FILE"):
+        read_pairs(str(path))
+    path.write_text("sentence1\tsentence2\tlabel\na\tb\tsame\n")
+    with pytest.raises(DataError, match=r"p.tsv:2: .*not 'same'; if it is a class .* classify: in"):
+        read_pairs(str(path))
+
+
+def test_classes_may_be_text_numbers_or_truths(tmp_path):
+    for label, told in [(3, "3"), (2.0, "2"), (True, "True"), (" a  b ", "a b")]:
+        source = write(tmp_path / "p.jsonl", names=NAMES, rows=[("a", "x"), ("b", label)])
+        assert told in read_labelled(source).class_names
+    source = write(tmp_path / "p.jsonl", names=NAMES, rows=[("a", n) for n in (10, 9, 2)])
+    assert read_labelled(source).class_names == ("2", "9", "10")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (("a", None), ":5: the label is missing; mend the row or take it out"),
+        (("a", float("nan")), ":5: the label is missing"),
+        (("a", " "), ":5: the label is missing"),
+        (("a", 0.5), ":5: the label must be a name or a whole number, not 0.5; a score belongs to"),
+        (("a", ["x"]), ":5: the label must be a name or a whole number, not ['x']"),
+        ((" ", "x"), ":5: a sentence is empty"),
+        ((None, "x"), ":5: a sentence is empty"),
+        ((3, "x"), ":5: 3 is no text; sentences are strings"),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_told(tmp_path, row, said):
+    source = write(tmp_path / "p.jsonl", names=NAMES, rows=[*ROWS, row])
+    with pytest.raises(DataError) as caught:
+        read_labelled(source)
+    assert str(caught.value).startswith(source + said)
+
+
+def test_what_cannot_be_learned_is_told(tmp_path):
+    source = write(tmp_path / "p.csv", names=NAMES, rows=ROWS[2:])
+    with pytest.raises(DataError, match="label of all 2 rows is 'sport'; 2 classes or more are"):
+        read_labelled(source)
+    source = write(tmp_path / "p.csv", names=NAMES, rows=ROWS)
+    other = write(tmp_path / "q.csv", names=NAMES, rows=[*ROWS[:2], ("x", "art")])
+    with pytest.raises(DataError, match=rf"q.csv:4: class 'art' is not in {source}, so it cannot"):
+        read_labelled(f"classify:{source}+{other}")
+    with pytest.raises(ConfigError, match="names 4 files; a task of labelled sentences is one"):
+        read_labelled("classify:" + "+".join([source] * 4))
+    pairs = write(tmp_path / "r.csv", names=("n", "sentence1", "sentence2", "label"), rows=PAIRS)
+    with pytest.raises(DataError, match=r"differ between files: .*p.csv 1 and .*r.csv 2"):
+        read_labelled(f"classify:{source}+{pairs}")
+    with pytest.raises(DataError, match="there is no file"):
+        read_labelled(f"classify:{tmp_path}/none.csv")
+    (tmp_path / "p.csv").write_text("id,text,label\n")
+    with pytest.raises(DataError, match=r"p.csv has no row"):
+        read_labelled(source)
+
+
+@pytest.mark.parametrize(("folds", "nested", "least"), [(10, 12, 10), (5, 7, 5), (2, 4, 2)])
+def test_every_class_needs_rows_for_the_folds(tmp_path, monkeypatch, folds, nested, least):
+    """The least numbers are those with which scikit-learn makes the folds too."""
+    from sklearn.model_selection import StratifiedKFold
+
+    from contrasent.evaluate import transfer_presets
+    from contrasent.evaluate.transfer_presets import Preset
+
+    made = Preset("test", folds, "adam", 64, 5, 4)
+    monkeypatch.setitem(transfer_presets.PRESETS, "test", made)
+
+    def task(count, name="classify:{0}"):
+        rows = [(f"a {n}", "many") for n in range(60)] + [(f"b {n}", "few") for n in range(count)]
+        source = write(tmp_path / "p.csv", names=NAMES, rows=rows)
+        return read_labelled(name.format(source))
+
+    def possible(labels):
+        for train, _ in StratifiedKFold(folds, shuffle=True, random_state=0).split(labels, labels):
+            if np.bincount(labels[train]).min() < folds:
+                return False
+        return True
+
+    assert possible(np.repeat([0, 1], [60, nested]))
+    assert not possible(np.repeat([0, 1], [60, nested - 1]))
+    require_enough(task(nested), Protocol())
+    said = f"class 'few' has {nested - 1} sentences, but {folds} nested folds need {nested} of"
+    with pytest.raises(DataError, match=said):
+        require_enough(task(nested - 1), Protocol())
+    require_enough(task(least, "classify:{0}+{0}"), Protocol())
+    with pytest.raises(DataError, match=f"but {folds} folds need {least} of each"):
+        require_enough(task(least - 1, "classify:{0}+{0}"), Protocol())
+    require_enough(task(1, "classify:{0}+{0}+{0}"), Protocol())
+
+
+def test_too_few_rows_to_hold_out_a_twentieth(tmp_path):
+    rows = [(f"a {n}", n % 2) for n in range(18)]
+    source = write(tmp_path / "p.csv", names=NAMES, rows=rows)
+    task = read_labelled(source)
+    with pytest.raises(DataError, match="14 rows to train on are too few to hold out 5 %"):
+        require_enough(task, Protocol(preset="fasttest"))
+    require_enough(task, Protocol("sklearn", "fasttest"))
+
+
+def as_rows(root, file, label=None):
+    """The sentences and classes of one of SentEval's files."""
+    lines = (root / file).read_bytes().decode("latin-1" if "TREC" in file else "utf-8").splitlines()
+    if label is not None:
+        return [(line, label) for line in lines]
+    if "TREC" in file:
+        return [(line.split(" ", 1)[1], line.split(":")[0]) for line in lines]
+    return [tuple(line.split("\t")) for line in lines]
+
+
+def test_own_files_of_sentevals_data_are_sentevals_tasks(tmp_path):
+    """So their numbers are those of the papers' tasks."""
+    root = write_transfer(tmp_path / "senteval")
+    folded = [("MR/rt-polarity.pos", "pos"), ("MR/rt-polarity.neg", "neg")]
+    files = {
+        "mr": [[row for file in folded for row in as_rows(root, *file)]],
+        "sst2": [as_rows(root, f"SST/binary/sentiment-{s}") for s in ("train", "dev", "test")],
+        "trec": [as_rows(root, f"TREC/{f}.label") for f in ("train_5500", "TREC_10")],
+    }
+    for name, tables in files.items():
+        own = [
+            write(tmp_path / f"{name}{number}.csv", names=NAMES, rows=rows)
+            for number, rows in enumerate(tables)
+        ]
+        found = read_labelled("classify:" + "+".join(own))
+        same(found, load_transfer(name, root))
+        if name != "mr":
+            sizes = "48 + 48 + 48" if name == "sst2" else "144 + 144"
+            assert found.said.startswith(f"{sizes} sentences (train, ")
+            assert found.said.endswith("% of the test part")
+
+
+def test_names_are_split_where_files_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert joined_sources("a.csv+b.tsv.gz + c.parquet") == ("a.csv", "b.tsv.gz", "c.parquet")
+    assert joined_sources("c++.csv") == ("c++.csv",)
+    assert joined_sources("org/a@train+test") == ("org/a@train+test",)
+    assert joined_sources("org/a@x+org/b:c@y") == ("org/a@x", "org/b:c@y")
+    (tmp_path / "a.csv+b.csv").write_text("")
+    assert joined_sources("a.csv+b.csv") == ("a.csv+b.csv",)
+    assert short_name("classify:x/a.csv+y/b.csv") == "a.csv+b.csv"
+    assert short_name("retrieve:x/folder") == "folder"
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A data set with splits and named classes; ``opened`` is what was read last."""
+
+    class Dataset:
+        opened = ""
+        there = ("train", "validation", "test")
+        labels = (0, 1, 1)
+
+        def __init__(self, source, _):
+            self.source = type(self).opened = source
+
+        def splits(self, config):
+            assert config in (None, "en")
+            return self.there
+
+        def first(self):
+            return next(self.records())
+
+        def records(self):
+            return ({"text": f"{n} a", "label": label} for n, label in enumerate(self.labels))
+
+        def label_names(self, column):
+            return ["no", "yes"] if column == "label" else None
+
+        def sha256(self, names):
+            return f"{self.source} {names}"
+
+    for module in ("data.build.records", "data.hub_layout"):
+        monkeypatch.setattr(f"contrasent.{module}.Dataset", Dataset)
+    return Dataset
+
+
+def test_a_data_set_of_the_hub_is_judged_by_its_own_splits(hub):
+    task = read_labelled("org/a:en")
+    assert [*task.parts] == ["train", "dev", "test"]
+    assert task.class_names == ("no", "yes")
+    assert hub.opened == "org/a:en@test"
+    hub.there = ("train", "test")
+    assert [*read_labelled("org/a").parts] == ["train", "test"]
+    hub.there = ("train", "unsupervised")
+    assert [*read_labelled("org/a").parts] == ["all"]
+    assert [*read_labelled("classify:org/a@test").parts] == ["all"]
+    assert holds_labels("org/a", None)
+    hub.labels = (0, 1, -1)
+    said = re.escape("org/a@test:3: the label -1 is none of the 2 that the data set names; where")
+    with pytest.raises(DataError, match=said):
+        read_labelled("classify:org/a@test")
