@@ -13,6 +13,10 @@ BUILDING = (
     *("SOURCES...", "--output", "--columns", "--sample", "--seed"),
     *("--skip-unreadable", "--overwrite", "--json"),
 )
+FITTING = (
+    *("MODEL", "--data", "--output", "--columns", "--pooler", "--head"),
+    *("--max-tokens", "--precision", "--data-dir"),
+)
 COMMANDS = {
     "": ["--version"],
     "quickstart": ["--output", "--overwrite"],
@@ -25,6 +29,12 @@ COMMANDS = {
         "MODEL",
         *("--data", "--output", "--held-out", "--max-steps"),
         *("--resume", "--overwrite", "--settings"),
+    ],
+    "fit": [],
+    "fit whitening": [*FITTING, "--dimensions"],
+    "fit flow": [
+        *(*FITTING, "--levels", "--depth", "--coupling-width", "--learning-rate"),
+        *("--batch-size", "--epochs", "--dropout/--no-dropout", "--seed"),
     ],
     "evaluate": [
         "MODELS...",

@@ -15,6 +15,7 @@ from contrasent.cli.data import check
 from contrasent.cli.encode import encode
 from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fetch import fetch
+from contrasent.cli.fit import flow, whitening
 from contrasent.cli.guard import guarded
 from contrasent.cli.index import add, build, info
 from contrasent.cli.leaks import leaks
@@ -43,6 +44,7 @@ app = typer.Typer(
 data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 build_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 index_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+fit_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
 def _tell_version(asked: bool) -> None:
@@ -77,6 +79,9 @@ def _add(
 _add(app, quickstart)
 _add(app, train, _SETTINGS)
 _add(app, pretrain, _SETTINGS)
+_add(fit_app, whitening)
+_add(fit_app, flow)
+app.add_typer(fit_app, name="fit", help="Fit a map to an encoder's embeddings, to go with it.")
 _add(app, evaluate)
 _add(app, analyze)
 _add(app, neighbours)

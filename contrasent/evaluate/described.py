@@ -24,8 +24,8 @@ Embeddings = NDArray[np.float32]
 class Encoder(typing.Protocol):
     """What a score needs of an encoder.
 
-    ``head_name``, ``max_tokens`` and ``engine`` go into the records too where an encoder has
-    them.
+    ``head_name``, ``transform_described``, ``max_tokens`` and ``engine`` go into the records too
+    where an encoder has them.
     """
 
     @property
@@ -109,6 +109,7 @@ def of_encoder(encoder: Encoder, precision: str, seed: int | None) -> dict[str, 
         "encoder": encoder.name,
         "pooler": encoder.pooler,
         "head": getattr(encoder, "head_name", None),
+        "transform": getattr(encoder, "transform_described", None),
         "max_tokens": getattr(encoder, "max_tokens", None),
         "engine": engine,
         "precision": precision,

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from contrasent.data.tokens import Tokenizer
-from contrasent.errors import CheckpointError, pick, warn
+from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import writing_folder
 from contrasent.model import st_modules
-from contrasent.model.backbones.base import Backbone
 from contrasent.model.heads import MlpHead
 from contrasent.model.hub import resolve
+from contrasent.model.parts import Parts
 from contrasent.model.pooling import POOLERS
+from contrasent.model.transforms.base import Transform
+from contrasent.model.transforms.folder import read_transform
+from contrasent.model.transforms.whitening import Whitening
 from contrasent.model.weights import load_backbone, quiet, read_tensors
 from contrasent.records import installed_versions
 
@@ -41,18 +45,6 @@ PUBLISHED_HEADS = {
 _STORED_HEADS = ("mlp.dense", "pooler.dense", "bert.pooler.dense", "roberta.pooler.dense")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What an encoder is made of."""
-
-    backbone: Backbone
-    tokenizer: Tokenizer
-    pooler: str
-    head: MlpHead | None
-    normalize: bool
-    max_tokens: int | None
-
-
 def read(name: str | Path, *, pooler: str | None = None, head: str | None = None) -> Parts:
     """Read the parts of an encoder; arguments and errors as `SentenceEncoder.load`."""
     if pooler is not None:
@@ -72,14 +64,20 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
             f"the tokenizer in {folder} has {tokenizer.vocabulary} token ids, its weights only "
             f"{rows}: they belong to different models"
         )
+    info = _info(folder)
+    saved = _saved_name(info, stated.pooler, backbone.depth)
+    _require_own_way(stated, saved, pooler, head)
     wanted = stated.head if head is None else head
+    made = _head(stated, folder, backbone.width) if wanted == "mlp" else None
+    width = backbone.width if made is None else made.linear.out_features
     return Parts(
         backbone=backbone,
         tokenizer=tokenizer,
-        pooler=pooler or _saved_name(folder, stated.pooler, backbone.depth),
-        head=_head(stated, folder, backbone.width) if wanted == "mlp" else None,
+        pooler=pooler or saved,
+        head=made,
         normalize=stated.normalize,
         max_tokens=stated.max_tokens,
+        transform=_transform(stated, info, width),
     )
 
 
@@ -98,15 +96,7 @@ def write(folder: str | Path, parts: Parts, info: Mapping[str, Any]) -> None:
         with quiet():
             parts.backbone.model.save_pretrained(partial)
         parts.tokenizer.save(partial)
-        st_modules.write(
-            partial,
-            pooler=parts.pooler,
-            head=parts.head,
-            normalize=parts.normalize,
-            max_tokens=parts.max_tokens,
-            width=parts.backbone.width,
-            depth=parts.backbone.depth,
-        )
+        st_modules.write(partial, parts)
         made = {
             "pooler": parts.pooler,
             "head": "none" if parts.head is None else "mlp",
@@ -135,19 +125,73 @@ def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_
     return st_modules.Stated(transformer=folder, pooler="cls", head=published or "none")
 
 
-def _saved_name(folder: Path, name: str, depth: int) -> str:
-    """Of several poolers that are one in a shallow model, the one the encoder was saved with."""
+def _info(folder: Path) -> dict[str, Any]:
+    """What we wrote into a sentence-transformers folder about it; empty for another's."""
     path = folder / INFO_FILE
     if not path.is_file() or not st_modules.is_in(folder):
-        return name
+        return {}
     try:
-        saved = POOLERS.get(json.loads(path.read_text(encoding="utf-8"))["pooler"])
+        info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(info["pooler"], str):
+            raise TypeError(f"pooler {info['pooler']!r} is no name")
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-    stated = POOLERS[name]
+    return info
+
+
+def _saved_name(info: Mapping[str, Any], name: str, depth: int) -> str:
+    """Of several poolers that are one in a shallow model, the one the encoder was saved with."""
+    saved, stated = POOLERS.get(info.get("pooler", "")), POOLERS[name]
     if saved is None or saved.first_only != stated.first_only:
         return name
     return saved.name if saved.shares(depth) == stated.shares(depth) else name
+
+
+def _require_own_way(
+    stated: st_modules.Stated, saved: str, pooler: str | None, head: str | None
+) -> None:
+    """A transform maps the embeddings it was fitted on, and no others."""
+    path = stated.linear or stated.fitted
+    if path is None:
+        return
+    for kind, asked, own in (("pooler", pooler, saved), ("head", head, stated.head)):
+        if asked not in (None, own):
+            raise ConfigError(
+                f"{path.parent} has a map that was fitted on embeddings of {kind} {own!r}, so it "
+                f"cannot be used with {kind} {asked!r}; fit another one on those"
+            )
+
+
+def _transform(stated: st_modules.Stated, info: Mapping[str, Any], width: int) -> Transform | None:
+    """The map after the head, with what our file says about it."""
+    made: Transform
+    path = stated.fitted or stated.linear
+    if path is None:
+        return None
+    if stated.fitted is not None:
+        made = read_transform(stated.fitted)
+    else:
+        weight, bias = _linear(path)
+        made = Whitening(weight.shape[1], weight.shape[0])
+        made.load_state_dict({"weight": weight, "bias": bias})
+        made.name = made.described = "linear"
+    if made.input_width != width:
+        raise CheckpointError(
+            f"{path} maps embeddings of {made.input_width} numbers, but these have {width}"
+        )
+    said = info.get("transform")
+    if isinstance(said, dict):
+        made.name = str(said.get("name", made.name))
+        made.described = str(said.get("described", made.described))
+    return made
+
+
+def _linear(path: Path) -> tuple[Tensor, Tensor]:
+    tensors = read_tensors(path, ["linear.weight", "linear.bias"])
+    weight, bias = tensors.get("linear.weight"), tensors.get("linear.bias")
+    if weight is None or bias is None or weight.dim() != 2 or bias.shape != weight.shape[:1]:
+        raise CheckpointError(f"{path} does not hold the weight and bias of a linear map")
+    return weight, bias
 
 
 def _head(stated: st_modules.Stated, folder: Path, width: int) -> MlpHead:

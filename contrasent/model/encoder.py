@@ -5,16 +5,14 @@ Shapes: N sentences of a call, S sentences of a batch, D embedding width.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
@@ -24,23 +22,15 @@ from contrasent.model import checkpoint, engines
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.encoding import Serving, checked, joined, stream
 from contrasent.model.heads import MlpHead
+from contrasent.model.identity import digest_of
+from contrasent.model.parts import Encoded, Parts
 from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.precision import default_device
+from contrasent.model.transforms.base import Transform
+
+__all__ = ["Encoded", "SentenceEncoder"]
 
 _CHUNK = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """What one forward call gives an objective.
-
-    Attributes:
-        pooled: ``(V, B, D)`` embeddings, view by view.
-        states: the token states that were asked for, each ``(T, D)``, by their layer number.
-    """
-
-    pooled: Tensor
-    states: Mapping[int, Tensor]
 
 
 class SentenceEncoder(nn.Module):
@@ -50,6 +40,7 @@ class SentenceEncoder(nn.Module):
         backbone: the transformer.
         tokenizer: its tokenizer.
         head: the map after the pooler that inference uses (supervised SimCSE), or None.
+        transform: the map fitted on embeddings that comes after it (whitening, flow), or None.
         normalize: whether `encode` returns unit vectors unless told otherwise.
         max_tokens: longer sentences are cut, special tokens included.
         name: the name or folder it was loaded from.
@@ -62,6 +53,7 @@ class SentenceEncoder(nn.Module):
         pooler: str = "cls",
         head: MlpHead | None = None,
         *,
+        transform: Transform | None = None,
         normalize: bool = False,
         max_tokens: int | None = None,
     ) -> None:
@@ -69,6 +61,7 @@ class SentenceEncoder(nn.Module):
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.head = head
+        self.transform = transform
         self.normalize = normalize
         limits = (backbone.max_tokens, tokenizer.max_tokens, max_tokens)
         self.max_tokens = min(limit for limit in limits if limit)
@@ -112,6 +105,7 @@ class SentenceEncoder(nn.Module):
             found.tokenizer,
             found.pooler,
             found.head,
+            transform=found.transform,
             normalize=found.normalize,
             max_tokens=found.max_tokens,
         )
@@ -134,11 +128,12 @@ class SentenceEncoder(nn.Module):
             )
         checkpoint.write(
             folder,
-            checkpoint.Parts(
+            Parts(
                 backbone=self.backbone,
                 tokenizer=self.tokenizer,
                 pooler=self.pooler,
                 head=self.head,
+                transform=self.transform,
                 normalize=self.normalize,
                 max_tokens=self.max_tokens,
             ),
@@ -148,6 +143,8 @@ class SentenceEncoder(nn.Module):
     @property
     def width(self) -> int:
         """D, numbers in an embedding."""
+        if self.transform is not None:
+            return self.transform.width
         return self.backbone.width if self.head is None else self.head.linear.out_features
 
     @property
@@ -159,6 +156,11 @@ class SentenceEncoder(nn.Module):
     def head_name(self) -> str:
         """``mlp`` if there is an inference head, else ``none``."""
         return "none" if self.head is None else "mlp"
+
+    @property
+    def transform_described(self) -> str | None:
+        """What the transform is and was fitted on, in words; None without one."""
+        return None if self.transform is None else self.transform.described
 
     @property
     def device(self) -> torch.device:
@@ -181,14 +183,10 @@ class SentenceEncoder(nn.Module):
 
     def fingerprint(self) -> str:
         """Hash of everything that decides an embedding: equal encoders have equal fingerprints."""
-        digest = hashlib.sha256()
         described = (self.pooler, self.head_name, self.normalize, self.max_tokens)
         parts = (*described, self.tokenizer.fingerprint, *self.backbone.identity)
-        digest.update(repr(parts).encode())
-        for name, tensor in sorted(self.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        mapped = () if self.transform is None else (repr(self.transform.settings()),)
+        return digest_of((*parts, *mapped), self)
 
     @override
     def forward(self, batch: Batch, layers: Sequence[int] = ()) -> Encoded:
@@ -204,6 +202,8 @@ class SentenceEncoder(nn.Module):
         pooled = self._pooler(states, batch)
         if self.head is not None:
             pooled = self.head(pooled)
+        if self.transform is not None:
+            pooled = self.transform(pooled)
         return Encoded(pooled.float().view(batch.views, -1, self.width), states)
 
     def encode(

@@ -5,18 +5,26 @@ Written in the form that every version of sentence-transformers, and TEI, reads.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
 from contrasent.errors import CheckpointError
-from contrasent.model.heads import MlpHead
+from contrasent.model.parts import Parts
 from contrasent.model.pooling import POOLERS
 from contrasent.model.pooling import pooler as pooler_named
+from contrasent.model.st_dense import (
+    IDENTITY,
+    TANH,
+    head_and_map,
+    read_json,
+    write_dense,
+    write_json,
+)
+from contrasent.model.transforms.folder import FittedTransform, write_transform
+from contrasent.model.transforms.whitening import Whitening
 from contrasent.model.weights import read_tensors
 
 _MODULES = "modules.json"
@@ -27,7 +35,8 @@ _LAYERS, _POOLING, _DENSE, _NORMALIZE = (
     "Dense",
     "Normalize",
 )
-_TANH = "torch.nn.modules.activation.Tanh"
+_FITTED = FittedTransform.__name__
+_FITTED_TYPE = f"{FittedTransform.__module__}.{_FITTED}"
 _KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _TRANSFORMER_CONFIGS = [f"sentence_{kind}_config.json" for kind in _KINDS]
 _OWN_CONFIG = "config_sentence_transformers.json"
@@ -42,6 +51,8 @@ class Stated:
         pooler: the pooler's name.
         head: ``mlp`` or ``none``.
         dense: the folder of the head; None if the head is among the transformer's weights.
+        linear: the folder of a linear map after the head; None without one.
+        fitted: the folder of another transform after the head; None without one.
         normalize: embeddings are scaled to length 1.
         max_tokens: longer sentences are cut; None if the folder has no limit.
     """
@@ -50,6 +61,8 @@ class Stated:
     pooler: str
     head: str = "none"
     dense: Path | None = None
+    linear: Path | None = None
+    fitted: Path | None = None
     normalize: bool = False
     max_tokens: int | None = None
 
@@ -76,18 +89,23 @@ def read(folder: Path) -> Stated:
 
 
 def _read(folder: Path) -> Stated:
-    modules = [(m["type"].rsplit(".", 1)[-1], folder / m["path"]) for m in _json(folder / _MODULES)]
+    modules = [
+        (m["type"].rsplit(".", 1)[-1], folder / m["path"]) for m in read_json(folder / _MODULES)
+    ]
     names = [name for name, _ in modules]
     paths = dict(modules)
-    order = [n for n in ("Transformer", _LAYERS, _POOLING, _DENSE, _NORMALIZE) if n in names]
-    if names != order or "Transformer" not in names or _POOLING not in names:
+    maps = [path for name, path in modules if name == _DENSE]
+    kinds = ("Transformer", _LAYERS, _POOLING, *[_DENSE] * len(maps), _FITTED, _NORMALIZE)
+    known = "Transformer" in names and _POOLING in names and len(maps) <= (_FITTED not in names) + 1
+    if names != [name for name in kinds if name in names] or not known:
         raise CheckpointError(
             f"{folder} is made of {', '.join(names)}; only Transformer, Pooling, and after them "
-            "Dense (with Tanh) and Normalize are computed"
+            "Dense (with Tanh), a linear Dense or a fitted transform, and Normalize are computed"
         )
+    dense, linear = head_and_map(maps)
     transformer = paths["Transformer"]
     found = [name for name in _TRANSFORMER_CONFIGS if (transformer / name).is_file()]
-    settings = _json(transformer / found[0]) if found else {}
+    settings = read_json(transformer / found[0]) if found else {}
     if settings.get("do_lower_case"):
         raise CheckpointError(
             f"{folder} lower-cases text outside its tokenizer (do_lower_case); set it to false in "
@@ -97,62 +115,58 @@ def _read(folder: Path) -> Stated:
     if limit is not None and not (isinstance(limit, int) and limit > 0):
         raise CheckpointError(f"{transformer / found[0]}: max_seq_length cannot be {limit!r}")
     _require_no_prompt(folder)
-    dense = paths.get(_DENSE)
-    if dense is not None:
-        _require_tanh(dense)
     return Stated(
         transformer=transformer,
         pooler=_pooler(paths),
         head="none" if dense is None else "mlp",
         dense=dense,
+        linear=linear,
+        fitted=paths.get(_FITTED),
         normalize=_NORMALIZE in paths,
         max_tokens=limit,
     )
 
 
-def write(
-    folder: Path,
-    *,
-    pooler: str,
-    head: MlpHead | None,
-    normalize: bool,
-    max_tokens: int | None,
-    width: int,
-    depth: int,
-) -> None:
+def write(folder: Path, parts: Parts) -> None:
     """Write the modules around the transformer that is already saved in ``folder``."""
-    chosen = pooler_named(pooler)
-    limit = {"max_seq_length": max_tokens, "do_lower_case": False}
-    _write_json(folder / "sentence_bert_config.json", limit)
-    parts = ["Transformer"]
+    chosen = pooler_named(parts.pooler)
+    width, depth = parts.backbone.width, parts.backbone.depth
+    limit = {"max_seq_length": parts.max_tokens, "do_lower_case": False}
+    write_json(folder / "sentence_bert_config.json", limit)
+    names = ["Transformer"]
+
+    def added(name: str) -> Path:
+        names.append(name)
+        return folder / f"{len(names) - 1}_{name}"
+
     if chosen.layers != (-1,):
-        parts.append(_LAYERS)
-        _write_layers(folder / f"1_{_LAYERS}", chosen.shares(depth), width, depth)
+        _write_layers(added(_LAYERS), chosen.shares(depth), width, depth)
         # sentence-transformers hands on the states of every layer only if the config asks for it.
-        config = _json(folder / "config.json")
-        _write_json(folder / "config.json", {**config, "output_hidden_states": True})
-    parts.append(_POOLING)
+        config = read_json(folder / "config.json")
+        write_json(folder / "config.json", {**config, "output_hidden_states": True})
     modes = {"pooling_mode_cls_token": chosen.first_only}
     modes["pooling_mode_mean_tokens"] = not chosen.first_only
     for mode in ("max_tokens", "mean_sqrt_len_tokens"):
         modes[f"pooling_mode_{mode}"] = False
     pooling = {"word_embedding_dimension": width, **modes}
-    _write_json(folder / f"{len(parts) - 1}_{_POOLING}" / "config.json", pooling)
-    if head is not None:
-        parts.append(_DENSE)
-        _write_dense(folder / f"{len(parts) - 1}_{_DENSE}", head)
-    if normalize:
-        parts.append(_NORMALIZE)
-        (folder / f"{len(parts) - 1}_{_NORMALIZE}").mkdir()
+    write_json(added(_POOLING) / "config.json", pooling)
+    if parts.head is not None:
+        write_dense(added(_DENSE), parts.head.linear, TANH)
+    if isinstance(parts.transform, Whitening):
+        write_dense(added(_DENSE), parts.transform, IDENTITY)
+    elif parts.transform is not None:
+        write_transform(added(_FITTED), parts.transform)
+    if parts.normalize:
+        added(_NORMALIZE).mkdir()
     modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{p}" if i else "", "type": f"{_LIBRARY}.{p}"}
-        for i, p in enumerate(parts)
+        {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": _type(name)}
+        for i, name in enumerate(names)
     ]
-    _write_json(folder / _MODULES, modules)
+    write_json(folder / _MODULES, modules)
 
 
 def _pooler(paths: dict[str, Path]) -> str:
-    config = _json(paths[_POOLING] / "config.json")
+    config = read_json(paths[_POOLING] / "config.json")
     prefix, suffix = "pooling_mode_", "_tokens"
     modes = [
         key.removeprefix(prefix).removesuffix(suffix).removesuffix("_token")
@@ -170,7 +184,7 @@ def _pooler(paths: dict[str, Path]) -> str:
 
 
 def _layer_pooler(path: Path) -> str:
-    config = _json(path / "config.json")
+    config = read_json(path / "config.json")
     depth, start = config["num_hidden_layers"], config["layer_start"]
     weights = read_tensors(path, ["layer_weights"]).get("layer_weights")
     if weights is not None:
@@ -192,14 +206,14 @@ def _write_layers(path: Path, shares: dict[int, float], width: int, depth: int) 
         "layer_start": start,
         "num_hidden_layers": depth,
     }
-    _write_json(path / "config.json", config)
+    write_json(path / "config.json", config)
     save_file({"layer_weights": weights}, path / "model.safetensors")
 
 
 def _require_no_prompt(folder: Path) -> None:
     if not (folder / _OWN_CONFIG).is_file():
         return
-    config = _json(folder / _OWN_CONFIG)
+    config = read_json(folder / _OWN_CONFIG)
     name = config.get("default_prompt_name")
     prompt = (config.get("prompts") or {}).get(name)
     if prompt:
@@ -210,43 +224,5 @@ def _require_no_prompt(folder: Path) -> None:
         )
 
 
-def _require_tanh(path: Path) -> None:
-    config = _json(path / "config.json")
-    name = "sentence_embedding"
-    asked = {
-        "activation_function": (config.get("activation_function"), _TANH),
-        "bias": (config.get("bias", True), True),
-        "use_residual": (config.get("use_residual", False), False),
-        "module_input_name": (config.get("module_input_name", name), name),
-        "module_output_name": (config.get("module_output_name") or name, name),
-    }
-    for key, (value, computed) in asked.items():
-        if value != computed:
-            raise CheckpointError(
-                f"{path} has {key} {value!r}; only a Linear map with bias followed by Tanh "
-                f"({key} {computed!r}) is computed"
-            )
-
-
-def _write_dense(path: Path, head: MlpHead) -> None:
-    config = {
-        "in_features": head.linear.in_features,
-        "out_features": head.linear.out_features,
-        "bias": True,
-        "activation_function": _TANH,
-    }
-    _write_json(path / "config.json", config)
-    state = {f"linear.{k}": v.detach().cpu() for k, v in head.linear.state_dict().items()}
-    save_file(state, path / "model.safetensors")
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+def _type(module: str) -> str:
+    return _FITTED_TYPE if module == _FITTED else f"{_LIBRARY}.{module}"

@@ -104,11 +104,11 @@ def _first_line(path: Path) -> dict[str, Any]:
 
 def _average(like: Record, records: Sequence[Record]) -> float | None:
     """Mean over the test splits of the seven tasks, of the encoder as ``like`` has it."""
-    same = (like.encoder, like.pooler, like.head)
+    same = (like.encoder, like.pooler, like.head, like.transform)
     values = {
         record.task: record.value
         for record in records
-        if (record.encoder, record.pooler, record.head) == same
+        if (record.encoder, record.pooler, record.head, record.transform) == same
         and (record.metric, record.aggregation, record.split) == ("spearman", "all", "test")
         and record.regressor is None
         and record.task in STS

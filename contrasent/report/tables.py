@@ -257,6 +257,8 @@ def described(label: str, record: Record | Neighbours) -> str:
     parts = [f"pooler {record.pooler}"]
     if record.head:
         parts.append(f"head {record.head}")
+    if record.transform:
+        parts.append(record.transform)
     parts.append(record.precision)
     if record.max_tokens:
         parts.append(f"sentences cut at {record.max_tokens} tokens")

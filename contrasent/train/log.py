@@ -144,6 +144,22 @@ def reading_progress(shown: bool) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.update(task, completed=count)
 
 
+@contextmanager
+def fitting_progress(steps: int, shown: bool) -> Iterator[Callable[[float], None]]:
+    """Yield a function that is told the loss of every step; drawn on a terminal only."""
+    console = _terminal() if shown else None
+    if console is None:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    told = TextColumn("fitting: {task.fields[bits]:.4f} bits per dimension")
+    columns = (told, BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("fitting", total=steps, bits=float("nan"))
+        yield lambda bits: progress.update(task, advance=1, bits=bits)
+
+
 def _terminal() -> Console | None:
     """Standard error if it is a terminal; elsewhere even a bar that is removed leaves a line."""
     from rich.console import Console

@@ -197,6 +197,12 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
         head=settings.head if settings.head == "none" else None if finished else "none",
         device="cpu",
     )
+    if encoder.transform is not None:
+        raise ConfigError(
+            f"{settings.name} has a map fitted to its embeddings ({encoder.transform.described}), "
+            "which training would leave behind; train the encoder that it was made from, and fit "
+            "again with 'contrasent fit'"
+        )
     if settings.dropout is not None:
         encoder.backbone.set_dropout(settings.dropout)
     return encoder

@@ -58,7 +58,9 @@ def modules_of(folder, *names):
     "names",
     [
         ("Transformer", "Pooling", "LayerNorm"),
-        ("Transformer", "Pooling", "Dense", "Dense"),
+        ("Transformer", "Pooling", "Dense", "Dense", "Dense"),
+        ("Transformer", "Pooling", "Dense", "Dense", "FittedTransform"),
+        ("Transformer", "Pooling", "FittedTransform", "Dense"),
         ("Transformer", "Dense", "Pooling"),
         ("Transformer", "Pooling", "Normalize", "Dense"),
         ("Transformer", "CNN", "Pooling"),
@@ -77,7 +79,7 @@ def test_modules_in_another_order_or_of_another_kind(names, folder):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"activation_function": "torch.nn.modules.linear.Identity"}, r"linear\.Identity'; only"),
+        ({"activation_function": "torch.nn.modules.activation.ReLU"}, r"activation\.ReLU'; only"),
         ({"activation_function": None}, "activation_function None; only a Linear map"),
         ({"bias": False}, "bias False"),
         ({"use_residual": True}, "use_residual True"),

@@ -1,0 +1,190 @@
+"""``contrasent fit``: whitening, flow."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contrasent.cli.options import Head, Model, Pooler
+
+if TYPE_CHECKING:
+    from contrasent.evaluate.fitting_text import FittingText
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.train.fitting import Fitted
+
+Data = Annotated[
+    list[str],
+    typer.Option(
+        help="Text to fit on: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face "
+        "dataset id, every sentence of a row; or sts, or an STS task such as stsb or stsb-dev, "
+        "which shows the test sentences to the fit. Give it once for each.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path, typer.Option(help="The folder to write; it must not exist.", show_default=False)
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated sentence columns of the files: names, or numbers from 0.",
+        show_default=False,
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder in SentEval's layout, for tasks; else $CONTRASENT_DATA, else the folder that "
+        "'contrasent data fetch' fills.",
+        show_default=False,
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Cut the sentences to fit on there, at most where the encoder does; the papers took "
+        "64.",
+        show_default=False,
+    ),
+]
+FitPrecision = Annotated[str, typer.Option(help="fp32, bf16 or auto, to embed the text in.")]
+
+
+def whitening(  # noqa: PLR0913 - the arguments are the command's options
+    model: Model,
+    data: Data,
+    output: Output,
+    dimensions: Annotated[
+        int | None,
+        typer.Option(
+            help="Keep this many, those of the largest variance; else all in which embeddings "
+            "differ.",
+            show_default=False,
+        ),
+    ] = None,
+    columns: Columns = None,
+    pooler: Pooler = None,
+    head: Head = None,
+    max_tokens: MaxTokens = None,
+    precision: FitPrecision = "fp32",
+    data_dir: DataDir = None,
+) -> None:
+    """Whiten an encoder's embeddings: mean 0, covariance the identity (BERT-whitening).
+
+    OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
+    """
+    from contrasent.train.fitting import Embedding, fit_whitening, require_output
+
+    require_output(output)
+    text = _opened(data, columns, data_dir)
+    encoder = _loaded(model, pooler, head)
+    fitted = fit_whitening(
+        encoder,
+        text,
+        dimensions,
+        Embedding(precision=precision, max_tokens=max_tokens),
+        show_progress=True,
+    )
+    found = fitted.info["transform"]
+    kept = f"{found['dimensions']} of {found['width']} dimensions kept"
+    typer.echo(
+        f"{kept}, with {found['variance_kept']:.2%} of the variance; embeddings differ in "
+        f"{found['rank']}",
+        err=True,
+    )
+    _save(fitted, output)
+
+
+def flow(  # noqa: PLR0913 - the arguments are the command's options
+    model: Model,
+    data: Data,
+    output: Output,
+    levels: Annotated[int, typer.Option(help="Levels; each halves what it hands on.")] = 3,
+    depth: Annotated[int, typer.Option(help="Steps of a level.")] = 3,
+    coupling_width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="Constant.")] = 1e-3,
+    batch_size: Annotated[
+        int, typer.Option(help="Sentences of an update; 64 are the 32 pairs of the paper's code.")
+    ] = 64,
+    epochs: Annotated[int, typer.Option(help="How often the text is read.")] = 1,
+    dropout: Annotated[
+        bool,
+        typer.Option(
+            help="Leave the encoder's dropout on, as the paper's code does; every sentence is then "
+            "embedded anew in every epoch."
+        ),
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(help="Of the first weights, the order of the sentences, and dropout.")
+    ] = 1234,
+    columns: Columns = None,
+    pooler: Pooler = None,
+    head: Head = None,
+    max_tokens: MaxTokens = None,
+    precision: FitPrecision = "fp32",
+    data_dir: DataDir = None,
+) -> None:
+    """Map an encoder's embeddings to a normal distribution by an invertible network (BERT-flow).
+
+    OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this
+    package is installed beside it and the folder is trusted with trust_remote_code=True.
+    """
+    from contrasent.train.fitting import Embedding, fit_glow, require_output
+    from contrasent.train.flow import FlowSettings
+
+    settings = FlowSettings(
+        levels=levels,
+        depth=depth,
+        coupling_width=coupling_width,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        epochs=epochs,
+        dropout=dropout,
+        seed=seed,
+    )
+    require_output(output)
+    text = _opened(data, columns, data_dir)
+    encoder = _loaded(model, pooler, head)
+    how = Embedding(precision=precision, max_tokens=max_tokens)
+    fitted, likelihood = fit_glow(encoder, text, settings, how, show_progress=True)
+    typer.echo(
+        f"bits per dimension of {likelihood.sentences} of the sentences: "
+        f"{likelihood.before:.4f} before, {likelihood.after:.4f} after",
+        err=True,
+    )
+    _save(fitted, output)
+
+
+def _opened(data: list[str], columns: str | None, data_dir: Path | None) -> FittingText:
+    from contrasent.cli.evaluate import listed
+    from contrasent.evaluate.fitting_text import open_fitting_text
+
+    text = open_fitting_text(data, None if columns is None else listed(columns), data_dir)
+    for origin in text.origins:
+        columns_said = f"; {origin.columns}" if origin.columns else ""
+        typer.echo(f"{origin.source}: {origin.sentences} sentences{columns_said}", err=True)
+    if text.is_target:
+        tasks = ", ".join(origin.source for origin in text.origins if origin.target)
+        typer.echo(f"target text: the test sentences of {tasks} were seen", err=True)
+    return text
+
+
+def _loaded(model: str, pooler: str | None, head: str | None) -> SentenceEncoder:
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.train.fitting import refuse_second
+
+    encoder = SentenceEncoder.load(model, pooler=pooler, head=head)
+    refuse_second(encoder)
+    return encoder
+
+
+def _save(fitted: Fitted, output: Path) -> None:
+    from contrasent.train.fitting import save_fitted
+
+    save_fitted(fitted, output)
+    typer.echo(f"{output}: {fitted.info['transform']['described']}")
+    typer.echo(f"next: contrasent evaluate {shlex.quote(str(output))}", err=True)

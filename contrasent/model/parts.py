@@ -1,0 +1,39 @@
+"""What an encoder is made of, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from contrasent.data.tokens import Tokenizer
+from contrasent.model.backbones.base import Backbone
+from contrasent.model.heads import MlpHead
+from contrasent.model.transforms.base import Transform
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What one forward call gives an objective.
+
+    Attributes:
+        pooled: ``(V, B, D)`` embeddings, view by view.
+        states: the token states that were asked for, each ``(T, D)``, by their layer number.
+    """
+
+    pooled: Tensor
+    states: Mapping[int, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What is saved of an encoder; the attributes of `SentenceEncoder` explain them."""
+
+    backbone: Backbone
+    tokenizer: Tokenizer
+    pooler: str
+    head: MlpHead | None
+    transform: Transform | None = None
+    normalize: bool
+    max_tokens: int | None

@@ -1,0 +1,84 @@
+"""sentence-transformers' Dense modules: a head with Tanh, and a linear map after it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import nn
+
+from contrasent.errors import CheckpointError
+
+TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
+
+
+def head_and_map(paths: list[Path]) -> tuple[Path | None, Path | None]:
+    """Of one or two Dense modules, the head and the linear map; None for what is not there.
+
+    Raises:
+        CheckpointError: they are others.
+    """
+    kinds = [_activation(path) for path in paths]
+    if kinds not in ([], [TANH], [IDENTITY], [TANH, IDENTITY]):
+        raise CheckpointError(
+            f"{paths[0].parent} has the Dense modules {' and '.join(path.name for path in paths)}; "
+            "of two, the first must have Tanh and the second Identity as activation_function"
+        )
+    found = dict(zip(kinds, paths, strict=True))
+    return found.get(TANH), found.get(IDENTITY)
+
+
+def write_dense(path: Path, linear: nn.Module, activation: str) -> None:
+    """Write what has ``weight`` and ``bias`` as a Dense module."""
+    state = {name: tensor.detach().cpu() for name, tensor in linear.state_dict().items()}
+    rows, columns = state["weight"].shape
+    config = {
+        "in_features": columns,
+        "out_features": rows,
+        "bias": True,
+        "activation_function": activation,
+    }
+    write_json(path / "config.json", config)
+    tensors = {f"linear.{name}": tensor for name, tensor in state.items()}
+    save_file(tensors, path / "model.safetensors")
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        CheckpointError: it cannot be read, or is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file, and the folder it is in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _activation(path: Path) -> str:
+    """The activation of a Dense module that is a Linear map with bias before it."""
+    config = read_json(path / "config.json")
+    name = "sentence_embedding"
+    activation = config.get("activation_function")
+    asked = {
+        "activation_function": (activation, (TANH, IDENTITY)),
+        "bias": (config.get("bias", True), (True,)),
+        "use_residual": (config.get("use_residual", False), (False,)),
+        "module_input_name": (config.get("module_input_name", name), (name,)),
+        "module_output_name": (config.get("module_output_name") or name, (name,)),
+    }
+    for key, (value, computed) in asked.items():
+        if value not in computed:
+            raise CheckpointError(
+                f"{path} has {key} {value!r}; only a Linear map with bias followed by Tanh or "
+                f"Identity ({key} {' or '.join(map(repr, computed))}) is computed"
+            )
+    return str(activation)

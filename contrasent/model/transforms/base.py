@@ -1,0 +1,49 @@
+"""What every transform has.
+
+Shapes: S sentences, D width of an embedding, K of a transformed one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from contrasent.model.precision import FULL_FP32
+
+
+class Transform(nn.Module, ABC):
+    """A map of embeddings, computed in fp32 whatever precision the encoder computes in.
+
+    Attributes:
+        name: its kind: the name of its file, or ``linear`` for a map of unknown origin.
+        described: what it is and what it was fitted on, in words.
+        input_width: D.
+        width: K.
+    """
+
+    name: str
+    input_width: int
+    width: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.described = self.name
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What ``build`` of its file makes an equal one from, weights aside."""
+
+    @abstractmethod
+    def mapped(self, rows: Tensor) -> Tensor:
+        """Map ``(S, D)`` fp32 to ``(S, K)``."""
+
+    @override
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map ``(S, D)`` to ``(S, K)`` fp32."""
+        # Small directions are scaled up by orders of magnitude: bf16 or TF32 would leave noise.
+        with torch.autocast(rows.device.type, enabled=False), FULL_FP32:
+            return self.mapped(rows.float())

@@ -1,0 +1,84 @@
+"""A transform as a module of a sentence-transformers folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Self
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from typing_extensions import override
+
+from contrasent.errors import CheckpointError, ContrasentError
+from contrasent.model.transforms import empty
+from contrasent.model.transforms.base import Transform
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_KIND = "transform"
+
+
+def write_transform(folder: Path, transform: Transform) -> None:
+    """Write a transform's settings and weights into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {_KIND: transform.name, **transform.settings()}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    state = {name: tensor.detach().cpu() for name, tensor in transform.state_dict().items()}
+    save_file(state, folder / WEIGHTS)
+
+
+def read_transform(folder: Path) -> Transform:
+    """Read what :func:`write_transform` wrote.
+
+    Raises:
+        CheckpointError: it is damaged, or of a kind that this version does not know.
+    """
+    try:
+        config: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        made = empty(config.pop(_KIND), config)
+        made.load_state_dict(load_file(folder / WEIGHTS))
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        SafetensorError,
+    ) as error:
+        told = (
+            str(error) if isinstance(error, ContrasentError) else f"{type(error).__name__}: {error}"
+        )
+        raise CheckpointError(f"cannot read the transform in {folder}: {told}") from error
+    return made.requires_grad_(False).eval()
+
+
+class FittedTransform(nn.Module):
+    """The form in which sentence-transformers loads a transform, where this package is installed.
+
+    It asks to be trusted with ``trust_remote_code=True``, and refuses the folder otherwise.
+    """
+
+    def __init__(self, transform: Transform) -> None:
+        super().__init__()
+        self.transform = transform
+
+    @override
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Map ``features["sentence_embedding"]``."""
+        features["sentence_embedding"] = self.transform(features["sentence_embedding"])
+        return features
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """K, numbers in an embedding."""
+        return self.transform.width
+
+    def save(self, output_path: str, *_: object, **__: object) -> None:
+        """Write it into a folder."""
+        write_transform(Path(output_path), self.transform)
+
+    @classmethod
+    def load(cls, input_path: str) -> Self:
+        """Read it from a folder."""
+        return cls(read_transform(Path(input_path)))

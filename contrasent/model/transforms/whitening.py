@@ -1,0 +1,124 @@
+"""BERT-whitening: embeddings with mean 0 and the identity as covariance.
+
+Su, Cao, Liu and Ou 2021, "Whitening Sentence Representations for Better Semantics and Faster
+Retrieval"; the kernel is that of the authors' code. Shapes: N rows, D width, K kept dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import override
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.model.transforms.base import Transform
+from contrasent.model.transforms.moments import Moments
+
+_NOISE = 1e-5
+"""Of the length of an embedding, what float32 and an encoder's sums leave of it as noise."""
+
+_CONSTANT = 0.02
+"""Share of the dimensions that may be missing unasked: a LayerNorm takes one away, as its outputs
+have a fixed weighted sum, and some of its components may be constant."""
+
+
+class Whitening(Transform):
+    """``x W - mu W``, which sentence-transformers has as a Dense without activation."""
+
+    name = "whitening"
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__()
+        self.input_width, self.width = input_width, width
+        self.weight = nn.Buffer(torch.zeros(width, input_width))
+        self.bias = nn.Buffer(torch.zeros(width))
+
+    @override
+    def settings(self) -> dict[str, Any]:
+        return {"input_width": self.input_width, "width": self.width}
+
+    @override
+    def mapped(self, rows: Tensor) -> Tensor:
+        return F.linear(rows, self.weight, self.bias)
+
+
+build = Whitening
+
+
+@dataclass(frozen=True, slots=True)
+class Whitened:
+    """A fitted whitening and what was found on the way.
+
+    Attributes:
+        transform: the map.
+        rank: of the covariance: directions in which embeddings differ by more than noise.
+        variance_kept: share of the variance that lies in the kept directions.
+    """
+
+    transform: Whitening
+    rank: int
+    variance_kept: float
+
+
+def require_enough(sentences: int, kept: int | None, width: int) -> None:
+    """Make sure that N sentences can have a covariance of the rank that is needed.
+
+    Raises:
+        ConfigError: there are not so many dimensions to keep.
+        DataError: there are too few sentences.
+    """
+    if kept is not None and not 1 <= kept <= width:
+        raise ConfigError(f"--dimensions {kept}: the encoder has {width}; keep 1 to {width}")
+    wanted = kept or width
+    if sentences <= wanted:
+        fewer = f", or keep fewer: --dimensions {sentences - 1}" if sentences > 1 else ""
+        raise DataError(
+            f"{sentences} sentences have a covariance of rank {max(sentences - 1, 0)} at most, too "
+            f"few to whiten {wanted} dimensions; give more than {wanted} sentences{fewer}"
+        )
+
+
+def fit(moments: Moments, kept: int | None = None) -> Whitened:
+    """The whitening of embeddings with these moments.
+
+    ``W = U diag(1 / sqrt(S))`` of the covariance ``U diag(S) U'``, the ``kept`` columns with the
+    largest variances. Each column has its largest component above 0, which decides the signs that
+    the mathematics leaves open.
+
+    Args:
+        moments: of N rows.
+        kept: K; None keeps every direction that is more than noise, if they lack but a few.
+
+    Raises:
+        ConfigError: there are not so many dimensions.
+        DataError: there are too few rows, or their covariance has a lower rank.
+    """
+    require_enough(moments.count, kept, len(moments.mean))
+    variances, directions = np.linalg.eigh(moments.covariance)
+    variances, directions = variances[::-1], directions[:, ::-1]
+    rank = int((variances > moments.mean_square_length * _NOISE**2).sum())
+    if kept is None and rank >= len(variances) - max(1, round(_CONSTANT * len(variances))):
+        kept = rank
+    kept = kept or len(variances)
+    if rank < kept or not kept:
+        remedy = f", or keep fewer: --dimensions {rank}" if rank else ""
+        raise DataError(
+            f"the covariance of {moments.count} embeddings is singular: its rank is {rank} of "
+            f"{len(variances)}, which is less than the {kept} dimensions to keep; give sentences "
+            f"that differ more{remedy}"
+        )
+    chosen = directions[:, :kept]
+    chosen = chosen * np.sign(chosen[np.abs(chosen).argmax(axis=0), range(kept)])
+    weight = (chosen / np.sqrt(variances[:kept])).T.astype(np.float32)
+    bias: NDArray[np.float64] = -(weight.astype(np.float64) @ moments.mean)
+    made = Whitening(len(variances), kept)
+    made.weight.copy_(torch.from_numpy(np.ascontiguousarray(weight)))
+    made.bias.copy_(torch.from_numpy(bias.astype(np.float32)))
+    kept_share = float(variances[:kept].sum() / variances.clip(0).sum())
+    return Whitened(made, rank, kept_share)

@@ -1,0 +1,145 @@
+"""``contrasent fit`` from text to a folder that every command understands."""
+
+import json
+
+import numpy as np
+import pytest
+from command_line import refused, tree, worked
+
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.records import read_records
+
+
+def fit(kind, folder, data, output, *more):
+    few = ("--levels", "2", "--epochs", "2") if kind == "flow" else ()
+    return worked("fit", kind, folder, "--data", data, "--output", output, *few, *more)
+
+
+@pytest.mark.parametrize("kind", ["whitening", "flow"])
+def test_a_folder_knows_where_it_comes_from(kind, tiny_folder, text_file, tmp_path):
+    source = SentenceEncoder.load(tiny_folder)
+    said = fit(kind, tiny_folder, text_file, tmp_path / "fitted", "--max-tokens", "9")
+    assert f"fitted: {kind} " in said.out
+    assert "fitted on text.txt" in said.out
+    assert "text.txt: 150 sentences" in said.err
+    info = json.loads((tmp_path / "fitted" / "contrasent.json").read_text())
+    found = info["transform"]
+    assert (found["name"], found["sentences"], found["target"]) == (kind, 150, False)
+    assert (found["max_tokens"], found["precision"]) == (9, "fp32")
+    assert found["text"][0]["source"] == "text.txt"
+    assert found["encoder"]["fingerprint"] == source.fingerprint()
+    assert found["encoder"]["contrasent"]["recipe"] == "of a test"
+    assert (found["encoder"]["pooler"], info["pooler"]) == ("mean_first_last",) * 2
+    assert info["max_tokens"] == source.max_tokens
+    assert "torch" in info["versions"]
+    if kind == "flow":
+        assert (found["levels"], found["epochs"], found["seed"]) == (2, 2, 1234)
+        assert found["bits_per_dimension"]["after"] < found["bits_per_dimension"]["before"]
+        assert "bits per dimension of 150 of the sentences" in said.err
+    else:
+        assert "of 16 dimensions kept, with 100.00% of the variance" in said.err
+
+
+@pytest.mark.parametrize("kind", ["whitening", "flow"])
+def test_other_commands_apply_it(kind, tiny_folder, text_file, tmp_path):
+    fit(kind, tiny_folder, text_file, tmp_path / "fitted")
+    encoder = SentenceEncoder.load(tmp_path / "fitted", device="cpu")
+    (tmp_path / "in.txt").write_text("a dog runs\nthe old man\n")
+    worked("encode", tmp_path / "fitted", tmp_path / "in.txt", tmp_path / "out.npy")
+    rows = np.load(tmp_path / "out.npy")
+    np.testing.assert_allclose(rows, encoder.encode(["a dog runs", "the old man"]), atol=1e-6)
+    plain = SentenceEncoder.load(tiny_folder).encode(["a dog runs", "the old man"])
+    assert rows.shape != plain.shape or np.abs(rows - plain).max() > 0.1
+    cosine = worked("similarity", tmp_path / "fitted", "a dog runs", "the old man").out
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    assert float(cosine) == pytest.approx(float(unit[0] @ unit[1]), abs=2e-4)
+    worked("index", "build", tmp_path / "fitted", tmp_path / "in.txt", tmp_path / "index")
+    assert "a dog runs" in worked("search", tmp_path / "index", "a dog runs", "--top-k", "1").out
+    (tmp_path / "pairs.tsv").write_text("a dog\ta cat\t1\nthe man\tthe bird\t5\nno\tred tree\t3\n")
+    pairs = tmp_path / "pairs.tsv"
+    said = worked(
+        "evaluate", tmp_path / "fitted", "--tasks", pairs, "--json", tmp_path / "records.jsonl"
+    )
+    record = read_records(tmp_path / "records.jsonl")[0]
+    assert record.transform == encoder.transform_described
+    assert record.transform.startswith(f"{kind} ")
+    assert record.transform in " ".join(
+        worked("evaluate", tmp_path / "fitted", "--tasks", pairs).out.split()
+    )
+    assert said.out
+    shown = worked("analyze", tmp_path / "fitted", "--pairs", f"{pairs}>2").out
+    assert record.transform in " ".join(shown.split())
+
+
+def test_keeping_fewer_dimensions(tiny_folder, text_file, tmp_path):
+    fit("whitening", tiny_folder, text_file, tmp_path / "fitted", "--dimensions", "4")
+    assert SentenceEncoder.load(tmp_path / "fitted").encode(["a dog"]).shape == (1, 4)
+
+
+def test_target_text_is_named(tiny_folder, tmp_path):
+    rows = "".join(
+        f"g\tf\ty\t{n}\t{n % 5}.5\t{a}\t{b}\n"
+        for n, (a, b) in enumerate([("a dog runs", "the cat sits"), ("two birds", "no fire")] * 9)
+    )
+    for split in ("train", "dev", "test"):
+        path = tmp_path / "senteval" / "STS" / "STSBenchmark" / f"sts-{split}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(rows)
+    said = worked(
+        *("fit", "whitening", tiny_folder, "--data", "stsb", "--dimensions", "2"),
+        *("--data-dir", tmp_path / "senteval", "--output", tmp_path / "fitted"),
+    )
+    assert "target text: the test sentences of STS-B all were seen" in said.err
+    assert "fitted on target text (STS-B all): the test sentences were seen" in said.out
+    info = json.loads((tmp_path / "fitted" / "contrasent.json").read_text())["transform"]
+    assert info["target"] is True
+    assert info["text"][0]["source"] == "STS-B all"
+
+
+@pytest.mark.parametrize("kind", ["whitening", "flow"])
+def test_what_is_there_stays(kind, tiny_folder, text_file, tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "precious").write_text("x")
+    before = tree(tmp_path)
+    for output in (there, text_file):
+        message = refused("fit", kind, tiny_folder, "--data", text_file, "--output", output)
+        assert (
+            message == f"{output} exists already; name another folder with --output, or remove it"
+        )
+    assert tree(tmp_path) == before
+
+
+def test_nothing_is_written_by_a_fit_that_fails(tiny_folder, tmp_path):
+    (tmp_path / "few.txt").write_text("a dog\n" * 40)
+    before = tree(tmp_path)
+    message = refused(
+        *("fit", "whitening", tiny_folder, "--data", tmp_path / "few.txt"),
+        *("--output", tmp_path / "out"),
+    )
+    assert "its rank is 0 of 16" in message
+    message = refused(
+        *("fit", "flow", tiny_folder, "--data", tmp_path / "few.txt", "--levels", "5"),
+        *("--output", tmp_path / "out"),
+    )
+    assert "halves an embedding 5 times, which 16 dimensions do not allow: --levels 4" in message
+    assert tree(tmp_path) == before
+
+
+def test_a_second_transform_is_refused(tiny_folder, text_file, tmp_path):
+    fit("whitening", tiny_folder, text_file, tmp_path / "fitted")
+    message = refused(
+        "fit", "flow", tmp_path / "fitted", "--data", text_file, "--output", tmp_path / "second"
+    )
+    assert "has a transform already (whitening to" in message
+    assert not (tmp_path / "second").exists()
+
+
+def test_training_from_it_is_refused(tiny_folder, text_file, tmp_path):
+    fit("whitening", tiny_folder, text_file, tmp_path / "fitted")
+    message = refused(
+        *("train", "unsup-simcse", "--encoder", tmp_path / "fitted", "--data", text_file),
+        *("--output", tmp_path / "run", "--evaluation.task", "none", "--evaluation.final", "none"),
+    )
+    assert "has a map fitted to its embeddings (whitening to" in message
+    assert "fit again with 'contrasent fit'" in message

@@ -1,0 +1,188 @@
+"""Fitting on an encoder's embeddings."""
+
+import numpy as np
+import pytest
+import torch
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluate.fitting_text import open_fitting_text
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.train.fitting import Embedding, fit_glow, fit_whitening
+from contrasent.train.flow import FlowSettings, Likelihood, PlainAdamW, _batches, fit_flow
+from contrasent.train.frozen import DrawnRows, finite_rows
+
+
+@pytest.fixture
+def encoder(tiny_folder):
+    return SentenceEncoder.load(tiny_folder, device="cpu")
+
+
+@pytest.fixture
+def text(text_file):
+    return open_fitting_text([str(text_file)])
+
+
+def rows_of(encoder, text):
+    return encoder.encode(list(text), precision="fp32", normalize=False).astype("f8")
+
+
+def test_the_covariance_of_what_it_was_fitted_on_becomes_the_identity(encoder, text):
+    encoder.normalize = True
+    fitted = fit_whitening(encoder, text)
+    rows = rows_of(fitted.encoder, text)
+    width = fitted.info["transform"]["dimensions"]
+    assert width in (15, 16)
+    assert np.abs(np.cov(rows.T) - np.eye(width)).max() < 1e-4
+    assert np.abs(rows.mean(0)).max() < 1e-3
+
+
+def test_blocks_of_embeddings_are_joined(encoder, text, monkeypatch):
+    whole = fit_whitening(encoder, text, 10).encoder.transform.weight
+    encoder.transform = None
+    monkeypatch.setattr("contrasent.train.frozen._AT_ONCE", 7)
+    assert len(list(finite_rows(encoder, text, "fp32"))) == 22
+    torch.testing.assert_close(fit_whitening(encoder, text, 10).encoder.transform.weight, whole)
+
+
+def test_the_limit_of_tokens_is_of_the_fit_only(encoder, text):
+    own = encoder.max_tokens
+    with pytest.warns(UserWarning, match="were cut at 6 tokens"):
+        cut = fit_whitening(encoder, text, 10, Embedding(max_tokens=6))
+    assert encoder.max_tokens == own
+    assert cut.info["transform"]["max_tokens"] == 6
+    weight, encoder.transform = encoder.transform.weight, None
+    uncut = fit_whitening(encoder, text, 10, Embedding(max_tokens=5000))
+    assert uncut.info["transform"]["max_tokens"] == own
+    assert not torch.allclose(encoder.transform.weight, weight)
+
+
+def test_the_limit_comes_back_after_an_error(encoder, text):
+    own = encoder.max_tokens
+    with torch.no_grad():
+        next(encoder.backbone.parameters()).fill_(float("nan"))
+    with pytest.raises(CheckpointError, match=r"sentence 0 has a NaN .* damaged"):
+        fit_whitening(encoder, text, how=Embedding(max_tokens=6))
+    assert encoder.max_tokens == own
+
+
+def test_too_few_sentences_are_told_before_any_is_embedded(encoder, text, tmp_path, monkeypatch):
+    (tmp_path / "few.txt").write_text("a dog\na cat\n")
+    monkeypatch.setattr(SentenceEncoder, "encode_stream", None)
+    few = open_fitting_text([str(tmp_path / "few.txt")])
+    with pytest.raises(DataError, match="2 sentences have a covariance of rank 1 at most"):
+        fit_whitening(encoder, few)
+    with pytest.raises(ConfigError, match="--dimensions 17: the encoder has 16"):
+        fit_whitening(encoder, text, 17)
+
+
+def test_nothing_is_fitted_twice(encoder, text):
+    fit_whitening(encoder, text)
+    for fit in (fit_whitening, fit_glow):
+        with pytest.raises(ConfigError, match=r"has a transform already .whitening to"):
+            fit(encoder, text)
+
+
+SETTINGS = FlowSettings(levels=2, depth=2, coupling_width=8, batch_size=16, epochs=6)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_the_likelihood_rises(dropout, encoder, text):
+    settings = FlowSettings(**{**dict_of(SETTINGS), "dropout": dropout})
+    fitted, likelihood = fit_glow(encoder, text, settings)
+    assert likelihood.after < likelihood.before - 0.01
+    assert likelihood.sentences == 150
+    assert fitted.info["transform"]["bits_per_dimension"]["after"] == likelihood.after
+    plain = rows_of(encoder, text)
+    flow, encoder.transform = encoder.transform, None
+    rows = torch.from_numpy(rows_of(encoder, text).astype("f4"))
+    assert flow.bits_per_dimension(rows).item() == pytest.approx(likelihood.after, abs=1e-4)
+    np.testing.assert_allclose(flow(rows).numpy(), plain, atol=1e-4)
+    torch.testing.assert_close(flow.inverse(flow(rows)), rows, rtol=0, atol=1e-4)
+    assert not encoder.training
+
+
+def dict_of(settings):
+    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+
+
+def weights(encoder, text, **changes):
+    settings = FlowSettings(**{**dict_of(SETTINGS), "epochs": 1, **changes})
+    flow, _ = fit_flow(encoder, text, settings)
+    return torch.cat([parameter.flatten() for parameter in flow.parameters()])
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_a_seed_decides_everything(dropout, encoder, text):
+    state = torch.get_rng_state()
+    first = weights(encoder, text, dropout=dropout)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(3)
+    assert torch.equal(weights(encoder, text, dropout=dropout), first)
+    assert not torch.equal(weights(encoder, text, dropout=dropout, seed=1), first)
+
+
+def test_dropout_is_off_unless_asked_for(encoder, text):
+    assert not torch.equal(weights(encoder, text), weights(encoder, text, dropout=True))
+    numbers = np.arange(4)
+    with DrawnRows(encoder, text, "fp32") as drawn:
+        expected = torch.from_numpy(rows_of(encoder, text)[:4].astype("f4"))
+        torch.testing.assert_close(drawn.batch(numbers, dropout=False), expected)
+        once, again = (drawn.batch(numbers, dropout=True) for _ in range(2))
+        assert not torch.allclose(once, again, atol=1e-3)
+    assert not encoder.training
+
+
+def test_every_sentence_is_in_every_epoch_once():
+    settings = FlowSettings(batch_size=16, epochs=2)
+    batches = _batches(50, settings)
+    assert [len(batch) for batch in batches] == [16, 16, 16, 2] * 2
+    for epoch in (batches[:4], batches[4:]):
+        assert sorted(np.concatenate(epoch)) == list(range(50))
+    assert not np.array_equal(batches[0], batches[4])
+    assert [len(batch) for batch in _batches(33, FlowSettings(batch_size=16))] == [16, 17]
+    assert [len(batch) for batch in _batches(3, FlowSettings(batch_size=16))] == [3]
+
+
+def test_adamw_without_correction_by_hand():
+    weight = torch.tensor([2.0, -1.0], requires_grad=True)
+    optimizer = PlainAdamW([weight], 0.1, 0.01)
+    m, v, expected = [0.0, 0.0], [0.0, 0.0], [2.0, -1.0]
+    for gradient in ([0.5, -3.0], [-1.0, 0.2]):
+        weight.grad = torch.tensor(gradient)
+        optimizer.step()
+        for k, g in enumerate(gradient):
+            m[k] = 0.9 * m[k] + 0.1 * g
+            v[k] = 0.999 * v[k] + 0.001 * g * g
+            expected[k] -= 0.1 * (m[k] / (v[k] ** 0.5 + 1e-6) + 0.01 * expected[k])
+    torch.testing.assert_close(weight.detach(), torch.tensor(expected))
+
+
+def test_a_likelihood_that_is_not_finite_ends_the_fit(encoder, text):
+    with pytest.raises(DataError, match=r"likelihood of step \d+ of .* is not finite"):
+        fit_flow(encoder, text, FlowSettings(**{**dict_of(SETTINGS), "learning_rate": 1e20}))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch_size": 1},
+        {"epochs": 0},
+        {"learning_rate": 0.0},
+        {"weight_decay": -1.0},
+        {"learning_rate": float("nan")},
+        {"seed": -1},
+    ],
+)
+def test_settings_out_of_range(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        FlowSettings(**wrong)
+
+
+def test_one_sentence_has_no_distribution(encoder, tmp_path):
+    (tmp_path / "one.txt").write_text("a dog\n")
+    with pytest.raises(DataError, match="one sentence has no distribution"):
+        fit_flow(encoder, open_fitting_text([str(tmp_path / "one.txt")]), FlowSettings())
+
+
+def test_a_likelihood_is_told_as_it_is():
+    assert Likelihood(1.0, 0.5, 3).after == 0.5

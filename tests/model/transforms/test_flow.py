@@ -1,0 +1,163 @@
+"""The flow: invertible, its determinant that of autograd's Jacobian, parts by formula."""
+
+import math
+
+import pytest
+import torch
+
+from contrasent.errors import ConfigError
+from contrasent.model.transforms.flow import ActNorm, Coupling, Flow
+
+
+def shaken(module, seed=0, size=0.1):
+    """With noise on every weight: a new flow adds nothing and its inner scales are 1."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(size * torch.randn(parameter.shape, generator=generator))
+    return module
+
+
+@pytest.fixture
+def flow():
+    return shaken(Flow(16, levels=3, depth=2, coupling_width=6))
+
+
+@pytest.mark.parametrize(
+    ("width", "levels", "depth"), [(16, 3, 3), (8, 1, 2), (12, 2, 1), (2, 1, 1)]
+)
+def test_inverse_of_forward_is_the_identity(width, levels, depth, rng):
+    flow, rows = shaken(Flow(width, levels, depth)), 3 * rng(20, width)
+    assert not torch.allclose(flow(rows), rows, atol=0.1)
+    torch.testing.assert_close(flow.inverse(flow(rows)), rows, rtol=0, atol=1e-4)
+    torch.testing.assert_close(flow(flow.inverse(rows)), rows, rtol=0, atol=1e-4)
+
+
+def test_the_log_determinant_is_that_of_the_jacobian(flow, rng):
+    flow.double()
+    for row in rng(3, 16).double():
+        jacobian = torch.autograd.functional.jacobian(
+            lambda it: flow.mapped(it.unsqueeze(0))[0], row
+        )
+        _, expected = torch.linalg.slogdet(jacobian)
+        torch.testing.assert_close(flow.log_determinant, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_bits_per_dimension_are_the_change_of_variables(flow, rng):
+    rows = rng(5, 16)
+    total = 0.0
+    for row in rows:
+        mapped = flow(row.unsqueeze(0))[0]
+        jacobian = torch.autograd.functional.jacobian(lambda it: flow(it.unsqueeze(0))[0], row)
+        normal = sum(-0.5 * z.item() ** 2 - 0.5 * math.log(2 * math.pi) for z in mapped)
+        total += normal + torch.linalg.slogdet(jacobian)[1].item()
+    expected = -total / 5 / 16 / math.log(2)
+    assert flow.bits_per_dimension(rows).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_standard_normal_through_nothing_has_its_entropy(rng):
+    bits = Flow(8, levels=1, depth=2).bits_per_dimension(rng(20_000, 8)).item()
+    assert bits == pytest.approx(0.5 * math.log2(2 * math.pi * math.e), abs=0.01)
+
+
+def test_a_step_written_out(rng):
+    """ActNorm, reversed components, additive coupling, for one sentence in plain loops."""
+    flow = shaken(Flow(4, levels=1, depth=1, coupling_width=3))
+    state = flow.state_dict()
+
+    def weight(name):
+        return state[f"steps.0.0.{name}"].tolist()
+
+    def normed(values, name):
+        shift, scale = weight(f"{name}.shift"), weight(f"{name}.log_scale")
+        return [(v + b) * math.exp(3 * s) for v, b, s in zip(values, shift, scale, strict=True)]
+
+    def product(matrix, values):
+        return [sum(w * v for w, v in zip(row, values, strict=True)) for row in matrix]
+
+    x = rng(1, 4)
+    y = normed(x[0].tolist(), "norm")[::-1]
+    hidden = [
+        max(h, 0)
+        for h in normed(product(weight("coupling.inner.weight"), y[:2]), "coupling.inner_norm")
+    ]
+    hidden = [
+        max(h, 0)
+        for h in normed(product(weight("coupling.middle.weight"), hidden), "coupling.middle_norm")
+    ]
+    outer = product(weight("coupling.outer.weight"), hidden)
+    added = [
+        (o + b) * math.exp(3 * s)
+        for o, b, s in zip(
+            outer, weight("coupling.outer.bias"), weight("coupling.log_scale"), strict=True
+        )
+    ]
+    expected = [*y[:2], y[2] + added[0], y[3] + added[1]]
+    torch.testing.assert_close(flow(x)[0], torch.tensor(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_levels_hand_on_their_first_half_and_finish_the_second():
+    """With new weights a step only reverses: positions tell where every component went."""
+    rows = torch.arange(8.0).unsqueeze(0)
+    found = Flow(8, levels=3, depth=1)(rows)[0].tolist()
+    # reversed 76543210: 3210 done; 7654 reversed 4567: 67 done; 45 reversed 54
+    assert found == [3, 2, 1, 0, 6, 7, 5, 4]
+
+
+def test_a_new_flow_starts_with_unit_variance(rng):
+    rows = rng(500, 16) @ rng(16, 16) + 5
+    flow = Flow(16, levels=2, depth=2)
+    flow.start(rows)
+    mapped = flow(rows)
+    torch.testing.assert_close(mapped.mean(0), torch.zeros(16), rtol=0, atol=1e-4)
+    torch.testing.assert_close(mapped.square().mean(0), torch.ones(16), rtol=0, atol=1e-3)
+    coupling = flow.steps[1][1].coupling
+    inner = coupling.inner_norm(coupling.inner(rng(50, 4)))
+    assert not torch.equal(coupling.inner_norm.log_scale, torch.zeros(32)), inner
+
+
+def test_the_start_of_an_inner_scale_is_that_of_its_inputs(rng):
+    rows, coupling = 7 * rng(300, 6) + 1, Coupling(6, 5)
+    coupling.start(rows)
+    hidden = coupling.inner_norm(coupling.inner(rows[:, :3]))
+    torch.testing.assert_close(hidden.square().mean(0), torch.ones(5), rtol=0, atol=1e-3)
+    middle = coupling.middle_norm(coupling.middle(hidden.relu()))
+    torch.testing.assert_close(middle.mean(0), torch.zeros(5), rtol=0, atol=1e-4)
+    torch.testing.assert_close(middle.square().mean(0), torch.ones(5), rtol=0, atol=1e-3)
+    assert coupling.added(rows[:, :3]).abs().max() == 0
+
+
+def test_a_constant_component_is_not_blown_up(rng):
+    rows = rng(200, 8) + 3
+    rows[:, 5] = 1.75
+    flow = Flow(8, levels=1, depth=3)
+    flow.start(rows)
+    flow.bits_per_dimension(rows + 1e-6 * rng(200, 8)).backward()
+    largest = max(parameter.grad.norm() for parameter in flow.parameters())
+    assert largest < 1
+    assert flow(rows).abs().max() < 10
+
+
+def test_actnorm_inverts(rng):
+    norm, rows = shaken(ActNorm(6), size=0.5), rng(9, 6)
+    torch.testing.assert_close(norm.inverse(norm(rows)), rows)
+    torch.testing.assert_close(norm(rows), (rows + norm.shift) * torch.exp(3 * norm.log_scale))
+
+
+@pytest.mark.parametrize(
+    ("width", "levels", "said"),
+    [
+        (300, 3, "300 dimensions do not allow: --levels 2 is possible"),
+        (12, 3, "--levels 2 is possible"),
+        (15, 1, "its width is odd"),
+    ],
+)
+def test_a_width_that_cannot_be_halved_so_often(width, levels, said):
+    with pytest.raises(ConfigError, match=f"halves an embedding {levels} times, .*{said}"):
+        Flow(width, levels)
+
+
+@pytest.mark.parametrize("name", ["levels", "depth", "coupling_width"])
+def test_a_flow_of_nothing(name):
+    with pytest.raises(ConfigError, match=r"needs 1 or more of .*, not 0"):
+        Flow(16, **{name: 0})

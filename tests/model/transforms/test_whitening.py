@@ -1,0 +1,134 @@
+"""Whitening: against the definition, numpy.cov, and itself on other parts of the same rows."""
+
+import numpy as np
+import pytest
+import torch
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.model.transforms.moments import Moments
+from contrasent.model.transforms.whitening import fit, require_enough
+
+
+def rows_of(count=400, width=12, seed=0):
+    """Correlated rows far from 0, some directions a hundred times wider than others."""
+    draw = np.random.default_rng(seed)
+    mixed = draw.normal(size=(width, width)) * np.logspace(-1, 1, width)[:, None]
+    return (draw.normal(size=(count, width)) @ mixed + 2 * draw.normal(size=width)).astype("f4")
+
+
+def moments_of(rows, parts=1):
+    found = Moments(rows.shape[1])
+    for part in np.array_split(rows, parts):
+        found.add(part)
+    return found
+
+
+def applied(transform, rows):
+    return transform(torch.from_numpy(rows)).numpy()
+
+
+@pytest.mark.parametrize("parts", [1, 3, 399, 500])
+def test_moments_do_not_depend_on_the_parts(parts):
+    rows = rows_of()
+    found = moments_of(rows, parts)
+    np.testing.assert_allclose(found.mean, rows.astype("f8").mean(0), rtol=1e-12)
+    expected = np.cov(rows.astype("f8").T)
+    np.testing.assert_allclose(found.covariance, expected, atol=1e-11 * np.abs(expected).max())
+    lengths = np.square(rows.astype("f8")).sum(1).mean()
+    assert found.mean_square_length == pytest.approx(lengths, rel=1e-12)
+
+
+def test_moments_keep_their_digits_far_from_zero():
+    rows = (np.random.default_rng(0).normal(size=(1000, 2)) + 1e6).astype("f8")
+    np.testing.assert_allclose(moments_of(rows, 7).covariance, np.cov(rows.T), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kept", [None, 12, 5, 1])
+def test_whitened_rows_have_mean_0_and_the_identity_as_covariance(kept):
+    rows = rows_of()
+    found = fit(moments_of(rows, 3), kept)
+    white = applied(found.transform, rows).astype("f8")
+    width = kept or 12
+    assert white.shape == (400, width)
+    assert np.abs(white.mean(0)).max() < 1e-4
+    assert np.abs(np.atleast_2d(np.cov(white.T)) - np.eye(width)).max() < 1e-4
+
+
+def test_it_is_the_definition():
+    """``(x - mu) W`` with ``W = U diag(1 / sqrt(S))`` from the published code's SVD."""
+    rows = rows_of().astype("f8")
+    u, s, _ = np.linalg.svd(np.cov(rows.T))
+    expected = (rows - rows.mean(0)) @ u @ np.diag(1 / np.sqrt(s))
+    found = applied(fit(moments_of(rows_of())).transform, rows_of())
+    signs = np.sign((expected * found).sum(0))
+    np.testing.assert_allclose(found, expected * signs, atol=2e-4)
+
+
+def test_fewer_dimensions_are_those_of_the_largest_variance():
+    rows = rows_of()
+    whole, some = (applied(fit(moments_of(rows), k).transform, rows) for k in (None, 4))
+    np.testing.assert_allclose(some, whole[:, :4], atol=1e-5)
+    variances = np.sort(np.linalg.eigvalsh(np.cov(rows.astype("f8").T)))[::-1]
+    share = fit(moments_of(rows), 4).variance_kept
+    assert share == pytest.approx(variances[:4].sum() / variances.sum(), rel=1e-9)
+
+
+def test_signs_are_decided():
+    rows = rows_of()
+    once, again = (fit(moments_of(r)).transform.weight for r in (rows, rows[::-1].copy()))
+    torch.testing.assert_close(once, again, rtol=1e-3, atol=1e-4)
+    largest = once.abs().argmax(1)
+    assert (once[range(12), largest] > 0).all()
+
+
+def test_bf16_around_it_changes_nothing():
+    rows = torch.from_numpy(rows_of())
+    made = fit(moments_of(rows_of())).transform
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(made(rows), made(rows.clone()))
+        inside = made(rows)
+    assert torch.equal(inside, made(rows))
+
+
+@pytest.mark.parametrize(("count", "kept"), [(12, None), (5, None), (5, 5), (3, 4), (1, 1), (0, 2)])
+def test_too_few_sentences(count, kept):
+    with pytest.raises(DataError, match=f"{count} sentences have a covariance of rank"):
+        require_enough(count, kept, 12)
+
+
+def test_just_enough_sentences():
+    require_enough(13, None, 12)
+    require_enough(6, 5, 12)
+    fit(moments_of(rows_of(13)))
+    assert fit(moments_of(rows_of(6)), 5).transform.width == 5
+
+
+@pytest.mark.parametrize("kept", [0, -1, 13])
+def test_as_many_dimensions_as_there_are_not(kept):
+    with pytest.raises(ConfigError, match=f"--dimensions {kept}: the encoder has 12"):
+        require_enough(1000, kept, 12)
+
+
+def test_one_constant_direction_is_left_out_unasked_and_refused_when_asked_for():
+    rows = rows_of(width=11)
+    rows = np.concatenate([rows, rows[:, :1] * 2 - rows[:, 1:2] + 3], axis=1)
+    found = fit(moments_of(rows))
+    assert (found.rank, found.transform.width) == (11, 11)
+    white = applied(found.transform, rows).astype("f8")
+    assert np.abs(np.cov(white.T) - np.eye(11)).max() < 1e-4
+    with pytest.raises(
+        DataError, match=r"rank is 11 of 12, .* the 12 dimensions .*--dimensions 11"
+    ):
+        fit(moments_of(rows), 12)
+
+
+def test_a_covariance_of_low_rank_is_named():
+    few = rows_of(5)
+    with pytest.raises(DataError, match=r"rank is 4 of 12, .*keep fewer: --dimensions 4$"):
+        fit(moments_of(np.tile(few, (10, 1))))
+    assert fit(moments_of(np.tile(few, (10, 1))), 4).transform.width == 4
+
+
+def test_equal_embeddings_have_nothing_to_whiten():
+    with pytest.raises(DataError, match=r"rank is 0 of 12, .*give sentences that differ more$"):
+        fit(moments_of(np.tile(rows_of(1), (50, 1))))

@@ -1,0 +1,221 @@
+"""An encoder with a transform: saved, and loaded by us and by sentence-transformers."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import SENTENCES, save_tiny
+
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import MlpHead
+from contrasent.model.transforms import available, empty
+from contrasent.model.transforms.flow import Flow
+from contrasent.model.transforms.whitening import Whitening
+
+
+def drawn(transform, seed=0):
+    """With weights that are not those of a new one."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in transform.state_dict().values():
+            tensor.copy_(0.2 * torch.randn(tensor.shape, generator=generator))
+    return transform.requires_grad_(False).eval()
+
+
+KINDS = {
+    "whitening": lambda: drawn(Whitening(16, 16)),
+    "shorter": lambda: drawn(Whitening(16, 5)),
+    "flow": lambda: drawn(Flow(16, 2, 2, 6)),
+}
+
+
+def encoded(encoder, **how):
+    return encoder.encode(SENTENCES, precision="fp32", **how)
+
+
+def encoder_with(tiny_encoder, kind, head=False, normalize=False):
+    if head:
+        torch.manual_seed(1)
+        tiny_encoder.head = MlpHead(16)
+        torch.nn.init.normal_(tiny_encoder.head.linear.weight, std=0.5)
+    tiny_encoder.transform = KINDS[kind]()
+    tiny_encoder.normalize = normalize
+    return tiny_encoder
+
+
+def test_the_folder_is_the_registry():
+    assert available() == ["flow", "whitening"]
+    with pytest.raises(ConfigError, match=r"unknown transform 'flov'; .* Did you mean 'flow'\?"):
+        empty("flov", {})
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_loaded_it_gives_the_same_bits(kind, head, normalize, tiny_encoder, tmp_path):
+    before = encoded(tiny_encoder)
+    encoder = encoder_with(tiny_encoder, kind, head, normalize)
+    rows = encoded(encoder)
+    assert rows.shape == (len(SENTENCES), encoder.width)
+    assert encoder.width == (5 if kind == "shorter" else 16)
+    if encoder.width == 16:
+        assert np.abs(rows - before).max() > 0.1
+    encoder.save(tmp_path / "saved", {"transform": {"name": "x", "described": "of a test"}})
+    loaded = SentenceEncoder.load(tmp_path / "saved", device="cpu")
+    assert np.array_equal(encoded(loaded), rows)
+    assert loaded.fingerprint() == encoder.fingerprint()
+    assert (loaded.transform.name, loaded.transform_described) == ("x", "of a test")
+    assert not any(parameter.requires_grad for parameter in loaded.transform.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_comes_after_the_head_and_before_normalisation(kind, tiny_encoder):
+    encoder = encoder_with(tiny_encoder, kind, head=True)
+    bare = copy.deepcopy(encoder)
+    bare.transform = None
+    by_hand = encoder.transform(torch.from_numpy(encoded(bare, normalize=False))).numpy()
+    np.testing.assert_allclose(encoded(encoder), by_hand, atol=1e-6)
+    by_hand /= np.linalg.norm(by_hand, axis=1, keepdims=True)
+    np.testing.assert_allclose(encoded(encoder, normalize=True), by_hand, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sentence_transformers_gives_the_same(kind, head, normalize, tiny_encoder, tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    encoder = encoder_with(tiny_encoder, kind, head, normalize)
+    encoder.save(tmp_path / "saved")
+    trusted = {"trust_remote_code": True} if kind == "flow" else {}
+    model = st.SentenceTransformer(str(tmp_path / "saved"), device="cpu", **trusted)
+    theirs = model.encode(SENTENCES, convert_to_numpy=True, show_progress_bar=False)
+    assert np.abs(theirs - encoded(encoder)).max() <= 1e-5
+    assert model.get_embedding_dimension() == encoder.width
+    model.save(str(tmp_path / "theirs"))
+    again = SentenceEncoder.load(tmp_path / "theirs", device="cpu")
+    assert np.abs(encoded(again) - encoded(encoder)).max() <= 1e-5
+
+
+def test_sentence_transformers_refuses_a_flow_it_may_not_run(tiny_encoder, tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    encoder_with(tiny_encoder, "flow").save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"contrasent\.model\.transforms\.folder\.FittedTransform"):
+        st.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+
+
+def test_a_linear_dense_of_another_maker_is_computed_by_its_name(tiny_encoder, tmp_path):
+    encoder_with(tiny_encoder, "shorter").save(tmp_path / "saved")
+    (tmp_path / "saved" / "contrasent.json").unlink()
+    loaded = SentenceEncoder.load(tmp_path / "saved")
+    assert (loaded.transform.name, loaded.transform_described) == ("linear", "linear")
+    assert np.array_equal(encoded(loaded), encoded(tiny_encoder))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transforms_change_the_fingerprint(kind, tiny_encoder):
+    bare = tiny_encoder.fingerprint()
+    with_it = encoder_with(tiny_encoder, kind).fingerprint()
+    next(iter(tiny_encoder.transform.state_dict().values())).add_(1)
+    assert len({bare, with_it, tiny_encoder.fingerprint()}) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_pooler_or_head_is_refused(kind, tiny_encoder, tmp_path):
+    encoder_with(tiny_encoder, kind, head=True).save(tmp_path / "saved")
+    with pytest.raises(
+        ConfigError, match=r"fitted on embeddings of pooler 'cls', .* pooler 'mean'"
+    ):
+        SentenceEncoder.load(tmp_path / "saved", pooler="mean")
+    with pytest.raises(ConfigError, match=r"fitted on embeddings of head 'mlp', .* head 'none'"):
+        SentenceEncoder.load(tmp_path / "saved", head="none")
+    SentenceEncoder.load(tmp_path / "saved", pooler="cls", head="mlp")
+
+
+@pytest.mark.parametrize("engine", ["onnx", "openvino"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_engines_apply_it_too(kind, engine, tiny_encoder, tmp_path, monkeypatch):
+    pytest.importorskip({"onnx": "onnxruntime"}.get(engine, engine))
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    encoder_with(tiny_encoder, kind).save(tmp_path / "saved")
+    other = SentenceEncoder.load(tmp_path / "saved", engine=engine)
+    ours, theirs = encoded(tiny_encoder), other.encode(SENTENCES)
+    cosines = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
+    assert cosines.min() > (0.9999 if engine == "onnx" else 0.99)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bf16_products_stay_out_of_it(kind, tiny_encoder):
+    encoder = encoder_with(tiny_encoder, kind)
+    bare = copy.deepcopy(encoder)
+    bare.transform = None
+    rows = torch.from_numpy(bare.encode(SENTENCES, precision="bf16", normalize=False))
+    expected = encoder.transform(rows).numpy()
+    np.testing.assert_allclose(encoder.encode(SENTENCES, precision="bf16"), expected, atol=1e-5)
+
+
+def damaged(tiny_encoder, tmp_path, kind="flow"):
+    encoder_with(tiny_encoder, kind).save(tmp_path / "saved")
+    return tmp_path / "saved" / "2_FittedTransform"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "model.safetensors").unlink(),
+        lambda folder: (folder / "model.safetensors").write_bytes(b"damaged"),
+        lambda folder: (folder / "config.json").write_text("{"),
+        lambda folder: (folder / "config.json").write_text("[]"),
+        lambda folder: (folder / "config.json").write_text('{"transform": "glow"}'),
+        lambda folder: (folder / "config.json").write_text('{"transform": "flow", "wide": 3}'),
+        lambda folder: (folder / "config.json").write_text('{"transform": "flow", "width": 8}'),
+    ],
+)
+def test_a_damaged_transform_is_named(change, tiny_encoder, tmp_path):
+    folder = damaged(tiny_encoder, tmp_path)
+    change(folder)
+    with pytest.raises(CheckpointError, match=r"cannot read the transform in .*2_FittedTransform"):
+        SentenceEncoder.load(tmp_path / "saved")
+
+
+def test_a_transform_of_other_embeddings(tiny_encoder, tmp_path):
+    folder = damaged(tiny_encoder, tmp_path)
+    wide = encoder_with(copy.deepcopy(tiny_encoder), "flow")
+    wide.transform = drawn(Flow(8, 1, 1, 4))
+    wide.save(tmp_path / "narrow")
+    (tmp_path / "narrow" / "2_FittedTransform").rename(folder.with_name("9"))
+    modules = json.loads((tmp_path / "saved" / "modules.json").read_text())
+    modules[2]["path"] = "9"
+    (tmp_path / "saved" / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(CheckpointError, match="maps embeddings of 8 numbers, but these have 16"):
+        SentenceEncoder.load(tmp_path / "saved")
+
+
+def test_a_linear_map_without_its_weight(tiny_encoder, tmp_path):
+    encoder_with(tiny_encoder, "whitening").save(tmp_path / "saved")
+    from safetensors.torch import save_file
+
+    save_file({"linear.bias": torch.zeros(3)}, tmp_path / "saved" / "2_Dense" / "model.safetensors")
+    with pytest.raises(CheckpointError, match="does not hold the weight and bias of a linear map"):
+        SentenceEncoder.load(tmp_path / "saved")
+
+
+def test_two_linear_maps_are_refused(tiny_encoder, tmp_path):
+    encoder_with(tiny_encoder, "whitening").save(tmp_path / "saved")
+    modules = json.loads((tmp_path / "saved" / "modules.json").read_text())
+    modules.append(modules[-1])
+    (tmp_path / "saved" / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(CheckpointError, match="has the Dense modules 2_Dense and 2_Dense; of two"):
+        SentenceEncoder.load(tmp_path / "saved")
+
+
+def test_layers_of_other_poolers_too(tmp_path):
+    folder = save_tiny(tmp_path / "plain", num_hidden_layers=3)
+    encoder = SentenceEncoder.load(folder, pooler="mean_first_last", head="none", device="cpu")
+    encoder.transform = KINDS["whitening"]()
+    encoder.save(tmp_path / "saved")
+    loaded = SentenceEncoder.load(tmp_path / "saved", device="cpu")
+    assert loaded.pooler == "mean_first_last"
+    assert np.array_equal(encoded(loaded), encoded(encoder))
