@@ -61,6 +61,7 @@ class Neighbours:
         encoder: the name or folder it was loaded from.
         pooler: how token states became the embedding.
         head: ``mlp`` or ``none``, the map after the pooler; None if the encoder does not say.
+        transform: the map after the head, and the text it was fitted on, in words; None without.
         max_tokens: longer sentences were cut there; None if the encoder does not say.
         engine: what computed the transformer where that was not torch, such as ``onnx``.
         precision: ``fp32``, ``bf16``, or ``int8`` with that engine.
@@ -80,6 +81,7 @@ class Neighbours:
     encoder: str
     pooler: str
     head: str | None = None
+    transform: str | None = None
     max_tokens: int | None = None
     engine: str | None = None
     precision: str
