@@ -92,8 +92,8 @@ def _three() -> str:
 def _assembled(
     name: TaskName, sources: Sequence[str], queries: Mapping[str, str], corpus: Mapping[str, str]
 ) -> RetrievalTask:
-    hashes = [_hash(sources[which]) for which in (1, 0, 2)]
     judged = _judged(sources[2], queries, corpus)
+    hashes = [_hash(sources[which]) for which in (1, 0, 2)]
     rows = {document: row for row, document in enumerate(corpus)}
     own = {q: rows[q] if corpus.get(q) == queries[q] else None for q in judged}
     wanted: dict[str, dict[int, float]] = {}
