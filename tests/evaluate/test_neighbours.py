@@ -75,6 +75,14 @@ def test_the_query_itself_is_left_out_and_told(encoder, corpus):
     assert left_out == [("red cat", "Red  Cat"), (), (), ("old dog",)]
 
 
+def test_tokenised_text_is_the_query_too(tmp_path):
+    rows = {"You can , too .": [1, 0], "you can": [1, 1], "you can, too.": [1, 0]}
+    corpus = written(tmp_path, "You can , too .", "you can")
+    (query,) = find_neighbours(Fixed(rows), corpus, Queries(("you can, too.",), ""), 2).queries
+    assert query.left_out == ("You can , too .",)
+    assert [near.text for near in query.nearest] == ["you can"]
+
+
 def test_all_that_is_needed_to_repeat_it_is_kept(encoder, corpus):
     found = find_neighbours(encoder, corpus, Queries(QUERIES, "given"), 2, precision="bf16", seed=7)
     assert (found.encoder, found.pooler, found.precision, found.seed) == (
@@ -166,6 +174,10 @@ def test_a_task_is_a_corpus_of_both_sentences_of_its_pairs(senteval):
     assert found.sentences == len(sentences) == 14
     assert found.texts == tuple(dict.fromkeys(sentences))
     assert [sentences[row] for row in found.rows] == [*found.texts]
+    repeated = "".join(f"g\tf\t2012\t1\t1.0\t{pair}\n" for pair in ("a\tb", "b\tc", "c\ta"))
+    (senteval / "STS/STSBenchmark/sts-train.csv").write_text(repeated)
+    again = read_corpus("stsb-train", data_dir=senteval)
+    assert (again.texts, [*again.rows], again.sentences) == (("a", "b", "c"), [0, 1, 3], 6)
     assert read_corpus("sts13", data_dir=senteval).sentences == 2 * (6 + 7 + 8)
     with pytest.raises(ConfigError, match="'sts' is 7 tasks"):
         read_corpus("sts", data_dir=senteval)
