@@ -40,12 +40,13 @@ COMMANDS = {
         "MODELS...",
         *("--tasks", "--splits", "--columns", *LOADING, "--precision", "--protocol"),
         *("--aggregation", "--metric", "--regressor/--no-regressor"),
-        *("--confidence", "--compare", "--data-dir", "--json"),
+        *("--confidence", "--compare", "--data-dir", "--json", "--html", "--overwrite"),
         *("--classifier", "--preset", "--classifier-seed", "--leak-check/--no-leak-check"),
     ],
     "analyze": [
         *("MODELS...", "--from", "--pairs", "--columns", *LOADING, "--precision", "--data-dir"),
-        *("--json", "--figures", "--published/--no-published", "--supervised", "--overwrite"),
+        *("--json", "--figures", "--html", "--published/--no-published", "--supervised"),
+        "--overwrite",
     ],
     "neighbours": [
         *("MODELS...", "--corpus", "--queries", "--query", "--sample", "--top-k", "--columns"),

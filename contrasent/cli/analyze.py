@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from contrasent.cli.html import Html, report
 from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_precision
 
 if TYPE_CHECKING:
     from contrasent.evaluate.geometry import Geometry
+    from contrasent.report.html.contents import Contents
     from contrasent.report.saved import Saved
 
 _STDOUT = "-"
@@ -90,6 +93,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
             show_default=False,
         ),
     ] = None,
+    html: Html = None,
     published: Annotated[
         bool,
         typer.Option(help="Show the points that DiffCSE prints beside the encoders."),
@@ -102,6 +106,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.cli.evaluate import listed
     from contrasent.errors import ConfigError, ContrasentError, pick
     from contrasent.evaluate.described import PRECISIONS
+    from contrasent.report.html.page import refuse_existing_report
     from contrasent.report.saved import read_saved
 
     asked = own_precision(precision, engine)
@@ -109,6 +114,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
     if not models and not saved:
         raise ConfigError("nothing to analyze: name a model, or saved files with --from")
     _refuse_existing(json, figures, overwrite)
+    refuse_existing_report(html, overwrite=overwrite)
     known = read_saved(saved or ())
     _refuse_unknown(supervised or (), models or (), known)
     failures: list[str] = []
@@ -119,6 +125,9 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
     _write(found, known, json)
     if figures:
         _draw(found, known, figures, {"published": published, "supervised": supervised or ()})
+    if found or saved:
+        shown = {"published": published, "supervised": tuple(supervised or ())}
+        report(html, _contents(replace(known, geometries=tuple(found)), shown, failures))
     if failures:
         raise ContrasentError("\n".join(failures))
 
@@ -215,3 +224,16 @@ def _draw(found: Sequence[Geometry], known: Saved, folder: Path, how: Mapping[st
         )
     for path in write_pictures(folder, drawn):
         typer.echo(f"{path}", err=True)
+
+
+def _contents(found: Saved, shown: Mapping[str, Any], failures: Sequence[str]) -> Contents:
+    from contrasent.report.html.contents import Contents
+
+    return Contents(
+        records=found.records,
+        geometries=found.geometries,
+        runs=found.runs,
+        neighbours=found.neighbours,
+        warnings=tuple(failures),
+        **shown,
+    )

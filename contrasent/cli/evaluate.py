@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contrasent.cli.html import Html, report
 from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_precision
 from contrasent.cli.overlap import Overlaps
-from contrasent.cli.scores import STDOUT, Found, write
+from contrasent.cli.scores import STDOUT, Found, contents, write
 
 if TYPE_CHECKING:
     from contrasent.evaluate.sts import Scores
@@ -142,6 +143,10 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             show_default=False,
         ),
     ] = None,
+    html: Html = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a report that is already there.")
+    ] = False,
 ) -> None:
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
     from contrasent.errors import ContrasentError, pick
@@ -158,7 +163,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     numbers = named_protocol(protocol, metric=metric, aggregation=aggregation, regressor=regressor)
     bootstrap = None if confidence is None else Bootstrap(confidence)
     learning = Protocol(classifier, preset, classifier_seed)
-    _refuse(models, json, compare=compare)
+    _refuse(models, json, (html, overwrite), compare=compare)
     suite = load_suite(
         listed(tasks),
         Options(
@@ -198,14 +203,26 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             rows[label] = check.noted(scores, model) if check else scores
     if any(scores and scores.records for scores in rows.values()):
         found = Found(suite, rows, (bootstrap or Bootstrap()) if compare else None)
-        write(found, json)
+        report(html, contents(suite, write(found, json), failures))
     if failures:
         raise ContrasentError("\n".join(failures))
 
 
-def _refuse(models: Sequence[str], json: str | None, *, compare: bool) -> None:
-    from contrasent.errors import ConfigError
+def _refuse(
+    models: Sequence[str], json: str | None, html: tuple[Path | None, bool], *, compare: bool
+) -> None:
+    """Find now what would be noticed after the work.
 
+    Args:
+        models: their names.
+        json: where records go.
+        html: where the report goes, and whether it may replace another.
+        compare: models are compared.
+    """
+    from contrasent.errors import ConfigError
+    from contrasent.report.html.page import refuse_existing_report
+
+    refuse_existing_report(html[0], overwrite=html[1])
     if json is not None and json != STDOUT and Path(json).is_dir():
         raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
     if compare and len(set(models)) < 2:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from contrasent.evaluate.sts import Scores
     from contrasent.evaluate.suite import Suite
     from contrasent.records import Record
+    from contrasent.report.html.contents import Contents
 
     Part = tuple[Kind[Any], Read[Any]]
 
@@ -41,8 +42,12 @@ class Found:
     bootstrap: Bootstrap | None
 
 
-def write(found: Found, json: str | None) -> None:
-    """Print the tables and write the records to ``json``, or print these if that is ``-``."""
+def write(found: Found, json: str | None) -> list[Record]:
+    """Print the tables and write the records to ``json``, or print these if that is ``-``.
+
+    Returns:
+        The records, with the comparisons.
+    """
     from rich.console import Console
 
     from contrasent.evaluate.compare import with_comparison
@@ -56,13 +61,22 @@ def write(found: Found, json: str | None) -> None:
     records = [record for of_encoder in rows.values() for record in of_encoder]
     if json == STDOUT:
         typer.echo(json_lines(records), nl=False)
-        return
+        return records
     if json is not None:
         write_records(json, records)
     console = Console()
     _print_tables(console, found.suite, rows)
     for label, (kind, read), comparisons in compared:
         _report(kind).print_compared(console, comparisons, read, (baseline, label))
+    return records
+
+
+def contents(suite: Suite, records: Sequence[Record], failures: Sequence[str]) -> Contents:
+    """What a report shows of scores: the records, and what is missing and why."""
+    from contrasent.report.html.contents import Contents
+
+    left_out = [f"{p.task} is left out: {p.message}" for p in suite.problems if p.missing]
+    return Contents(records=tuple(records), warnings=(*suite.notes, *left_out, *failures))
 
 
 def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Record]]) -> None:

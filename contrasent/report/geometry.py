@@ -23,7 +23,7 @@ from contrasent.report.tables import ABSENT, described, grid_table, print_grid
 PICTURES = (PLANE, SPECTRA, DENSITIES, TRAJECTORIES)
 """Names of all pictures that :func:`pictures` may draw."""
 
-_COLUMNS = {
+COLUMNS = {
     "alignment": "alignment",
     "uniformity": "uniformity",
     "mean_cosine": "mean cosine",
@@ -42,9 +42,9 @@ _SAID = (
 def geometry_table(rows: Mapping[str, Geometry], *, upright: bool = False) -> Table:
     """A row for each encoder by its label; encoders as columns with ``upright``."""
     cells = [
-        [label, *(_cell(found, metric) for metric in _COLUMNS)] for label, found in rows.items()
+        [label, *(_cell(found, metric) for metric in COLUMNS)] for label, found in rows.items()
     ]
-    return grid_table([["", *_COLUMNS.values()], *cells], upright=upright)
+    return grid_table([["", *COLUMNS.values()], *cells], upright=upright)
 
 
 def print_geometry(console: Console, rows: Mapping[str, Geometry]) -> None:
@@ -86,6 +86,7 @@ def pictures(
     *,
     published: bool = True,
     supervised: Sequence[str] = (),
+    labels: Sequence[str] | None = None,
 ) -> list[Picture]:
     """Every figure of the papers that there is something for.
 
@@ -96,6 +97,7 @@ def pictures(
         published: put the printed points into Figure 3 where that is of STS-B.
         supervised: labels or names of encoders that get panels of their own beside the others,
             as in Figures F.1 and G.1.
+        labels: of the geometries, no two alike; by default made of what tells them apart.
 
     Raises:
         ConfigError: one of ``supervised`` is not among the encoders.
@@ -105,7 +107,8 @@ def pictures(
     refuse_other_pairs(runs)
     found = []
     if geometries:
-        rows = labelled(geometries)
+        named = zip(labels, geometries, strict=True) if labels is not None else None
+        rows = labelled(geometries) if named is None else dict(named)
         known = PUBLISHED if published and geometries[0].records[0].task == "stsb" else ()
         panels = _panels(rows, supervised)
         found += [plane(rows, sts_colours(rows, records), known)]

@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from contrasent.evaluate.geometry import Geometry
 from contrasent.evaluate.neighbours import Neighbours
 from contrasent.evaluate.trajectory import Trajectory
-from contrasent.records import Record
+
+
+class Used(Protocol):
+    """An encoder as it was used, which every saved result tells."""
+
+    @property
+    def encoder(self) -> str:
+        """The name or folder."""
+
+    @property
+    def pooler(self) -> str:
+        """How token states became the embedding."""
+
+    @property
+    def head(self) -> str | None:
+        """The map after the pooler."""
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Longer sentences were cut there."""
+
+    @property
+    def engine(self) -> str | None:
+        """What computed the transformer where that was not torch."""
+
+    @property
+    def precision(self) -> str:
+        """What it was computed in."""
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the training run that made the encoder."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Of the packages."""
 
 
 def short_name(encoder: str) -> str:
@@ -19,17 +55,26 @@ def short_name(encoder: str) -> str:
 
 
 def labelled(found: Sequence[Geometry]) -> dict[str, Geometry]:
-    """Geometries by the short name of the encoder.
-
-    Where that is not one's alone, by what tells them apart first: the pooler, the precision, the
-    whole name; then by their number.
-    """
-    return dict(zip(_of_encoders([it.records[0] for it in found]), found, strict=True))
+    """Geometries by labels as :func:`labels` makes them."""
+    return dict(zip(labels([geometry.records[0] for geometry in found]), found, strict=True))
 
 
 def labelled_neighbours(found: Sequence[Neighbours]) -> dict[str, Neighbours]:
-    """Neighbours by the encoder that found them, named as in :func:`labelled`."""
-    return dict(zip(_of_encoders(found), found, strict=True))
+    """Neighbours by the encoder that found them, named as in :func:`labels`."""
+    return dict(zip(labels(found), found, strict=True))
+
+
+def labels(found: Sequence[Used]) -> list[str]:
+    """The short name of each encoder.
+
+    Where that is not one's alone, it is followed by what tells them apart first: the pooler, the
+    precision, everything known; or it is the whole name, in the end with a number.
+    """
+    short = [short_name(it.encoder) for it in found]
+    ways = [(it.pooler, f"{it.pooler}, {it.precision}", _everything(it)) for it in found]
+    choices = [[f"{a} ({way[k]})" for a, way in zip(short, ways, strict=True)] for k in range(3)]
+    whole = [f"{it.encoder} ({way[1]})" for it, way in zip(found, ways, strict=True)]
+    return _apart(short, *choices, whole)
 
 
 def labelled_runs(found: Sequence[Trajectory]) -> dict[str, Trajectory]:
@@ -37,12 +82,17 @@ def labelled_runs(found: Sequence[Trajectory]) -> dict[str, Trajectory]:
     return dict(zip(_apart([run.label for run in found]), found, strict=True))
 
 
-def _of_encoders(used: Sequence[Record | Neighbours]) -> list[str]:
-    short = [short_name(it.encoder) for it in used]
-    poolers = [f"{a} ({it.pooler})" for a, it in zip(short, used, strict=True)]
-    precise = [f"{a} ({it.pooler}, {it.precision})" for a, it in zip(short, used, strict=True)]
-    whole = [f"{it.encoder} ({it.pooler}, {it.precision})" for it in used]
-    return _apart(short, poolers, precise, whole)
+def _everything(found: Used) -> str:
+    """All that is told of how an encoder was used."""
+    known = [
+        found.pooler,
+        f"head {found.head}" if found.head else "",
+        found.precision,
+        found.engine or "",
+        f"cut at {found.max_tokens}" if found.max_tokens else "",
+        "" if found.seed is None else f"seed {found.seed}",
+    ]
+    return ", ".join(part for part in known if part)
 
 
 def _apart(*choices: Sequence[str]) -> list[str]:
