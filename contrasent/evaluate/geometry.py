@@ -13,6 +13,7 @@ from contrasent.errors import DataError, pick
 from contrasent.evaluate.described import PRECISIONS, Described, Encoder
 from contrasent.evaluate.figures import Figure
 from contrasent.evaluate.rated_pairs import RatedPairs
+from contrasent.evaluate.tasks import STS, SUBSETS
 from contrasent.metrics import (
     Vector,
     mean_cosine,
@@ -80,6 +81,13 @@ class Geometry:
     def encoder(self) -> str:
         """The name or folder of the encoder."""
         return self.records[0].encoder
+
+    @property
+    def heading(self) -> str:
+        """The source, with its split where a table leaves that out: ``STS-B test``."""
+        first = self.records[0]
+        several = first.task in STS and first.task not in SUBSETS
+        return f"{self.source} test" if several and first.split == "test" else self.source
 
     def value(self, metric: str) -> float | None:
         """A number by its name in the records; None if it does not exist."""

@@ -85,7 +85,8 @@ class RatedPairs:
         found = _ASKED.fullmatch(asked)
         if found is None:
             raise ConfigError(
-                f"pairs {asked!r} need the rating above which they are positive, {_EXAMPLE}"
+                f"pairs {asked!r} need the rating above which they are positive, {_EXAMPLE}; in "
+                "quotes, as > alone is the shell's"
             )
         name, sign, text = found.groups()
         threshold = _number(text, asked)

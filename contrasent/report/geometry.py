@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from contrasent.errors import pick
+from contrasent.errors import ConfigError, pick
 from contrasent.evaluate.geometry import Geometry
 from contrasent.evaluate.trajectory import Trajectory
 from contrasent.records import Record
@@ -139,12 +139,18 @@ def names_of(encoder: str) -> set[str]:
     return {encoder, short_name(encoder)}
 
 
-def refuse_unknown(supervised: Iterable[str], names: Iterable[str]) -> None:
+def refuse_unknown(supervised: Sequence[str], names: Iterable[str]) -> None:
     """Make sure that encoders for a panel of their own are among those of the figures.
 
     Raises:
         ConfigError: one is not.
     """
+    names = set(names)
+    if supervised and not names:
+        raise ConfigError(
+            "--supervised names encoders that are measured, and there is none; name models, or "
+            "saved geometry with --from"
+        )
     for name in supervised:
         pick("encoder of --supervised", name, names)
 
@@ -153,7 +159,7 @@ def _basis(found: Geometry) -> str:
     close = found.records[0]
     splits = " (train, dev and test)" if close.split == "all" else ""
     return (
-        f"{found.source}{splits}: alignment over the {close.pairs:,} of {found.rated:,} pairs "
+        f"{found.heading}{splits}: alignment over the {close.pairs:,} of {found.rated:,} pairs "
         f"rated {close.subset}; uniformity, isotropy and spectrum over the {found.sentences:,} "
         "distinct sentences"
     )

@@ -82,7 +82,7 @@ def sts_colours(rows: dict[str, Geometry], records: Sequence[Record]) -> Colours
     own = {label: found.value("spearman") for label, found in rows.items()}
     some = next(iter(rows.values()))
     return Colours(
-        f"{some.source}, Spearman x 100",
+        f"{some.heading}, Spearman x 100",
         {label: value for label, value in own.items() if value is not None},
     )
 

@@ -17,7 +17,7 @@ from contrasent.report.figures.canvas import look, refuse_existing_pictures, wri
 from contrasent.report.figures.densities import densities, density
 from contrasent.report.figures.spectra import spectra
 from contrasent.report.figures.trajectories import trajectories
-from contrasent.report.geometry import PICTURES, _panels, pictures, run_lines
+from contrasent.report.geometry import PICTURES, _panels, pictures, refuse_unknown, run_lines
 from contrasent.report.labels import labelled, labelled_runs
 from contrasent.report.saved import read_saved, sts_colours
 
@@ -151,12 +151,26 @@ def test_densities_stand_in_rows_by_panel(monkeypatch):
     assert alone.get_title() == "x"
 
 
+def test_the_split_is_named_where_the_source_leaves_it_out():
+    def heading(source, **changes):
+        found = geometry()
+        first = dataclasses.replace(found.records[0], **changes)
+        return dataclasses.replace(found, source=source, records=(first,)).heading
+
+    assert heading("STS-B", task="stsb", split="test") == "STS-B test"
+    assert heading("STS-B dev", task="stsb", split="dev") == "STS-B dev"
+    assert heading("STS12", task="sts12", split="test") == "STS12"
+    assert heading("pairs.tsv", task="a/pairs.tsv", split="test") == "pairs.tsv"
+
+
 def test_panels_of_one_kind_alone_and_unknown_names():
     rows = labelled([geometry("a/one")])
     assert list(_panels(rows, [])) == [""]
     assert list(_panels(rows, ["one"])) == ["supervised"]
     with pytest.raises(ConfigError, match=r"unknown encoder of --supervised 'on'; choose one of"):
         pictures([geometry("a/one")], (), supervised=["on"])
+    with pytest.raises(ConfigError, match="encoders that are measured, and there is none; name mo"):
+        refuse_unknown(["on"], [])
 
 
 def test_steps_are_numbered_at_the_end_and_where_there_is_room(monkeypatch):

@@ -67,11 +67,11 @@ def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
                 axes = grid[place, column]
                 _panel(axes, found)
                 axes.set_title(label)
+                axes.tick_params(labelbottom=True)
                 if all(len(below) <= column for below in lines[place + 1 :]):
                     axes.set_xlabel("cosine")
-                    axes.tick_params(labelbottom=True)
         some = next(iter(lines[0].values()))
-        figure.supylabel(f"human rating, {some.source} ({some.rated:,} pairs)", fontsize=9)
+        figure.supylabel(f"human rating, {some.heading} ({some.rated:,} pairs)", fontsize=9)
 
     return picture(
         DENSITIES, (_LABELS + _WIDTH * columns, 0.4 + (_HEIGHT + titles) * len(lines)), draw

@@ -115,7 +115,7 @@ def _axes(axes: Axes, rows: Mapping[str, Geometry]) -> None:
     some = next(iter(rows.values()))
     axes.set_xlabel(f"uniformity of {some.sentences:,} sentences")
     axes.set_ylabel(f"alignment of {some.records[0].pairs:,} pairs rated {some.records[0].subset}")
-    axes.set_title(f"{some.source}; lower left is better", loc="left")
+    axes.set_title(f"{some.heading}; lower left is better", loc="left")
     axes.margins(0.12, 0.16)
     # Names stand to the right of their points where they can.
     left, right = axes.get_xlim()
