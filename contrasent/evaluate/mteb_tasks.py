@@ -76,7 +76,8 @@ def run_mteb(
         except ContrasentError as error:
             problems.append(Problem(name, f"{name}: {error}"))
         finally:
-            task.unload_data()
+            if task.data_loaded:
+                task.unload_data()
     return Scores(tuple(records), tuple(problems))
 
 
