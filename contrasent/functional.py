@@ -77,6 +77,92 @@ def info_nce(
     return F.cross_entropy(logits, target)
 
 
+def nt_xent(
+    first: Tensor, second: Tensor, temperature: float, *, excluded: Tensor | None = None
+) -> Tensor:
+    r"""Mean cross-entropy of picking the other view of each row among all other rows.
+
+    .. math:: -\frac1{2B} \sum_i \log \frac{e^{\cos(r_i, r_{i'}) / \tau}}
+        {\sum_{j \neq i} e^{\cos(r_i, r_j) / \tau}}
+
+    over the 2B rows r of both views, with i' the other view of i (Chen et al. 2020, SimCLR, eq. 1;
+    Yan et al. 2021, ConSERT).
+
+    Args:
+        first: ``(B, D)``.
+        second: ``(B, D)``; row ``i`` is a view of the same as row ``i`` of ``first``.
+        temperature: tau > 0.
+        excluded: ``(2B, 2B)`` bool, rows left out of the sum of a row; its other view stays.
+
+    Returns:
+        A scalar, in nats.
+    """
+    rows = torch.cat([first, second])
+    numbers = torch.arange(len(rows), device=rows.device)
+    other = numbers.roll(len(first))
+    left_out = numbers == numbers.unsqueeze(1)
+    if excluded is not None:
+        left_out = left_out | (excluded & (numbers != other.unsqueeze(1)))
+    logits = cosine_matrix(rows, rows) / temperature
+    return F.cross_entropy(logits.masked_fill(left_out, float("-inf")), other)
+
+
+def self_guided(
+    own: Tensor, guides: Tensor, temperature: float, *, excluded: Tensor | None = None
+) -> Tensor:
+    r"""Mean cross-entropy of each layer's guide of a sentence against those of other sentences.
+
+    .. math:: -\frac1{BL} \sum_{i,k} \log \frac{e^{\cos(c_i, h_{ik}) / \tau}}
+        {e^{\cos(c_i, h_{ik}) / \tau} + \sum_{m \neq i} \sum_n e^{\cos(c_i, h_{mn}) / \tau}}
+
+    Kim et al. 2021 (SG-OPT), the objective of several guides.
+
+    Args:
+        own: ``(B, D)``, c.
+        guides: ``(L, B, D)``, h, of L layers.
+        temperature: tau > 0.
+        excluded: ``(B, B)`` bool, sentences m left out of the sum of a sentence.
+
+    Returns:
+        A scalar, in nats.
+    """
+    layers, examples = guides.shape[:2]
+    scores = cosine_matrix(own, guides.flatten(0, 1)).view(examples, layers, examples) / temperature
+    positive = scores.diagonal(dim1=0, dim2=2)
+    left_out = torch.eye(examples, dtype=torch.bool, device=own.device)
+    if excluded is not None:
+        left_out = left_out | excluded
+    others = scores.masked_fill(left_out.unsqueeze(1), float("-inf")).flatten(1).logsumexp(1)
+    return (torch.logaddexp(positive, others) - positive).mean()
+
+
+def contrastive_tension(
+    first: Tensor, second: Tensor, same: Tensor, *, reduction: Literal["mean", "sum"] = "mean"
+) -> tuple[Tensor, Tensor]:
+    r"""Binary cross-entropy of the dot products of pairs (Carlsson et al. 2021).
+
+    .. math:: -\log \sigma(u \cdot v) \text{ for one sentence twice, else }
+        -\log(1 - \sigma(u \cdot v))
+
+    Args:
+        first: ``(P, D)``, of one encoder.
+        second: ``(P, D)``, of the other one.
+        same: ``(P,)`` int64, 1 for a pair of one sentence, 0 for two, -1 for a pair left out.
+        reduction: the ``mean`` or the ``sum`` over the pairs that are not left out.
+
+    Returns:
+        The loss in nats; and the share of pairs that the sign of the dot product gets right.
+    """
+    with torch.autocast(first.device.type, enabled=False):
+        logits = (first.float() * second.float()).sum(-1)
+    kept = same >= 0
+    wanted = same.clamp(min=0).float()
+    losses = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none") * kept
+    right = ((logits.detach() > 0) == (same > 0)) & kept
+    total = losses.sum() if reduction == "sum" else losses.sum() / kept.sum()
+    return total, right.sum() / kept.sum()
+
+
 def replaced_token_loss(
     logits: Tensor,
     edited: Tensor,

@@ -55,7 +55,12 @@ class DataSettings:
     """.txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id."""
 
     columns: list[Annotated[str, Field(coerce_numbers_to_str=True)]] | None = None
-    """Names or numbers (from 0) of the columns: anchor, positive, hard negatives."""
+    """Names or numbers (from 0) of the columns: anchor, positive, hard negatives; with labels:
+    premise, hypothesis, label."""
+
+    labels: Literal["none", "nli"] = "none"
+    """With nli an example is a pair and its label, for objectives that classify: entailment,
+    neutral or contradiction, or 0, 1 or 2. Rows without a label (- in MultiNLI) are left out."""
 
     max_tokens: Annotated[int, Field(ge=3)] = 32
     """Longer sentences are cut for training, special tokens included."""

@@ -72,6 +72,68 @@ def probability(logits, target):
     return torch.exp(logits[target]) / sum(torch.exp(logit) for logit in logits)
 
 
+def nt_xent(first, second, temperature, excluded=None):
+    """Chen et al. 2020, eq. 1, over both views; ConSERT's too."""
+    rows = [*first, *second]
+    count, total = len(rows), 0.0
+    for i in range(count):
+        other = (i + count // 2) % count
+        denominator = 0.0
+        for j in range(count):
+            left_out = excluded is not None and excluded[i][j] and j != other
+            if j != i and not left_out:
+                denominator = denominator + torch.exp(cosine(rows[i], rows[j]) / temperature)
+        numerator = torch.exp(cosine(rows[i], rows[other]) / temperature)
+        total = total - torch.log(numerator / denominator)
+    return total / count
+
+
+def self_guided(own, guides, temperature, excluded=None):
+    """Kim et al. 2021: own (B, D), guides by layer and sentence."""
+    layers, count, total = len(guides), len(own), 0.0
+    for i in range(count):
+        others = 0.0
+        for m in range(count):
+            if m == i or (excluded is not None and excluded[i][m]):
+                continue
+            for n in range(layers):
+                others = others + torch.exp(cosine(own[i], guides[n][m]) / temperature)
+        for k in range(layers):
+            near = torch.exp(cosine(own[i], guides[k][i]) / temperature)
+            total = total - torch.log(near / (near + others))
+    return total / (layers * count)
+
+
+def contrastive_tension(first, second, same, reduction):
+    """Carlsson et al. 2021: minus log of the probability that a pair is what it is."""
+    total, pairs, right = 0.0, 0, 0
+    for u, v, label in zip(first, second, same, strict=True):
+        if label < 0:
+            continue
+        likely = 1 / (1 + torch.exp(-dot(u, v)))
+        total = total - torch.log(likely if label else 1 - likely)
+        pairs += 1
+        right += int((dot(u, v) > 0) == bool(label))
+    return (total if reduction == "sum" else total / pairs), right / pairs
+
+
+def pair_classes(u, v, labels, weight, bias, features):
+    """SBERT section 3, number by number: softmax(W [features] + b), minus log of the label's."""
+    of = {
+        "u": lambda a, _: a,
+        "v": lambda _, b: b,
+        "difference": lambda a, b: a - b if a > b else b - a,
+        "product": lambda a, b: a * b,
+        "max_square": lambda a, b: a * a if a > b else b * b,
+    }
+    total = 0.0
+    for x, y, label in zip(u, v, labels, strict=True):
+        known = torch.stack([of[f](a, b) for f in features for a, b in zip(x, y, strict=True)])
+        logits = [dot(row, known) + shift for row, shift in zip(weight, bias, strict=True)]
+        total = total - torch.log(probability(logits, label))
+    return total / len(labels)
+
+
 def masked_cross_entropy(logits, targets):
     total = 0.0
     for row, target in zip(logits, targets, strict=True):

@@ -1,5 +1,7 @@
 """What holds for every objective: a new file under contrasent/objectives is tested at once."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -33,8 +35,14 @@ def objective(name, request, encoder):
     return built(name, encoder, request.param)
 
 
+def given(objective, examples):
+    batch = pack(SENTENCES[: objective.views * examples], objective.views)
+    labels = torch.arange(examples) % 3 if objective.labelled else None
+    return dataclasses.replace(batch, labels=labels)
+
+
 def scored(objective, encoder, examples=4):
-    batch = objective.prepare(pack(SENTENCES[: objective.views * examples], objective.views))
+    batch = objective.prepare(given(objective, examples))
     encoded = encoder(batch, objective.layers)
     encoded.pooled.retain_grad()
     return encoded, objective(encoded, batch)
@@ -78,7 +86,7 @@ def test_the_same_weights_come_from_the_same_seed(name, encoder):
 
 
 def test_bf16_products_in_the_encoder_do_not_reach_the_objective(objective, encoder):
-    batch = objective.prepare(pack(SENTENCES[: objective.views * 3], objective.views))
+    batch = objective.prepare(given(objective, 3))
     with matrix_precision("bf16", torch.device("cpu")):
         encoded = encoder(batch, objective.layers)
     assert encoded.pooled.dtype == torch.float32

@@ -73,8 +73,8 @@ def nli(  # noqa: PLR0913 - the arguments are the command's options
         str,
         typer.Option(
             help="triplets (premise, entailment, contradiction), triplets+neutral (and a neutral "
-            "hypothesis as second hard negative), or pairs with: entailment, neutral, "
-            "contradiction, all."
+            "hypothesis as second hard negative), pairs with: entailment, neutral, contradiction, "
+            "all; or labelled: all pairs, and a column label."
         ),
     ] = "triplets",
     per: Annotated[
@@ -228,8 +228,14 @@ def _print(built: Built, kind: Kind) -> None:
         typer.echo(f"{name:<12}{value}")
     for number, sentences in enumerate(built.shown, start=1):
         typer.echo(f"example {number}")
-        for view, sentence in zip(views(len(built.header)), sentences, strict=True):
-            typer.echo(f"  {view}: {shown(sentence)}")
+        for name, cell in zip(_names(built), sentences, strict=True):
+            typer.echo(f"  {name}: {shown(cell)}")
+
+
+def _names(built: Built) -> list[str]:
+    if "label" in built.header:
+        return ["premise", "hypothesis", "label"]
+    return [*views(len(built.header))]
 
 
 def _facts(built: Built, kind: Kind) -> Iterator[tuple[str, str]]:
@@ -249,7 +255,9 @@ def _facts(built: Built, kind: Kind) -> Iterator[tuple[str, str]]:
     for message in counts.messages:
         yield "", message
     yield "made", built.made
-    yield "written", f"{plural(built.examples, 'example')} of {len(built.header)} sentences each"
+    labelled = " and a label" if "label" in built.header else ""
+    sentences = f"{len(built.header) - bool(labelled)} sentences{labelled}"
+    yield "written", f"{plural(built.examples, 'example')} of {sentences} each"
     yield "", f"{built.output}: {', '.join(built.header)}"
     if built.overlap is not None:
         yield "overlap", f"{built.overlap:.1%} of the words of anchor and positive (mean F1)"

@@ -30,6 +30,9 @@ class Batch:
         texts: what :meth:`same_text` returns, if it was found already.
         following: B sentences, in its document the one after each anchor, if they were asked for;
             they are not encoded.
+        labels: ``(B,)`` int64, the class of each example, if the data has them.
+        factors: ``(T, 1)`` or ``(T, D)``, what state 0 of each token is multiplied with behind the
+            embedding layer; None for 1.
     """
 
     token_ids: Tensor
@@ -38,6 +41,8 @@ class Batch:
     longest: int = 0
     texts: Tensor | None = None
     following: Batch | None = None
+    labels: Tensor | None = None
+    factors: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.longest:
@@ -78,8 +83,21 @@ class Batch:
         """The sentences of one view, as a batch of one view."""
         first, last = number * self.examples, (number + 1) * self.examples
         offsets = self.offsets[first : last + 1]
-        tokens = self.token_ids[int(offsets[0]) : int(offsets[-1])]
-        return Batch(tokens, offsets - offsets[0])
+        places = slice(int(offsets[0]), int(offsets[-1]))
+        factors = None if self.factors is None else self.factors[places]
+        return Batch(self.token_ids[places], offsets - offsets[0], factors=factors)
+
+    def taken(self, sentences: Tensor, views: int = 1) -> Batch:
+        """The sentences with these numbers, in this order, as ``views`` views.
+
+        The host waits for the device to tell how many tokens they have.
+        """
+        lengths = self.lengths[sentences]
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        shift = torch.repeat_interleave(self.offsets[sentences] - offsets[:-1], lengths)
+        places = torch.arange(len(shift), device=shift.device) + shift
+        factors = None if self.factors is None else self.factors[places]
+        return Batch(self.token_ids[places], offsets, views, factors=factors)
 
     def _each(
         self,
@@ -89,8 +107,12 @@ class Batch:
     ) -> Batch:
         """The same batch with each tensor changed."""
         texts = None if texts is None else change(texts)
+        labels = None if self.labels is None else change(self.labels)
+        factors = None if self.factors is None else change(self.factors)
         token_ids, offsets = change(self.token_ids), change(self.offsets)
-        return Batch(token_ids, offsets, self.views, self.longest, texts, following)
+        return Batch(
+            token_ids, offsets, self.views, self.longest, texts, following, labels, factors
+        )
 
     def same_text(self) -> Tensor:
         """``(S,)`` int64: the number of the first sentence of the batch with the same tokens."""

@@ -32,6 +32,9 @@ class Examples(ABC):
         columns: one line saying which columns were understood, and how.
         skipped: rows with an empty sentence, which are left out; known after a whole pass.
         blank: blank lines, which are left out too; known after a whole pass over a table or lines.
+        labels: the number of the class of each example, known after a whole pass; None where they
+            have none.
+        unlabelled: rows that were left out because they have no label, known after a whole pass.
     """
 
     def __init__(self, source: str, views: int, columns: str) -> None:
@@ -40,6 +43,8 @@ class Examples(ABC):
         self.columns = columns
         self.skipped = 0
         self.blank = 0
+        self.labels: Sequence[int] | None = None
+        self.unlabelled = 0
 
     @property
     @abstractmethod

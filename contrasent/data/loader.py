@@ -97,7 +97,8 @@ class Loader:
         found = self._source.gather(examples, Draws(self._seed, epoch))
         after = self._source.following(examples)
         following = None if after is None else _batch(after, 1, None)
-        return _batch(found, self.views, following)
+        labels = self._source.labels(examples)
+        return _batch(found, self.views, following, labels)
 
     def stream(
         self, first_step: int, last_step: int, *, pinned: bool = False
@@ -137,6 +138,9 @@ class Loader:
         return drawn[1]
 
 
-def _batch(packed: Packed, views: int, following: Batch | None) -> Batch:
+def _batch(
+    packed: Packed, views: int, following: Batch | None, labels: IndexArray | None = None
+) -> Batch:
     token_ids, offsets = map(torch.from_numpy, packed)
-    return Batch(token_ids, offsets, views, following=following)
+    classes = None if labels is None else torch.from_numpy(labels)
+    return Batch(token_ids, offsets, views, following=following, labels=classes)

@@ -16,7 +16,7 @@ from contrasent.errors import DataError
 
 _FORMAT = 2
 _TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"
-_TOKENLESS = "tokenless.bin"
+_TOKENLESS, _LABELS = "tokenless.bin", "labels.bin"
 
 IdArray = np.ndarray[Any, np.dtype[np.int32]]
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -53,6 +53,8 @@ class Manifest:
         max_tokens: the limit, special tokens included; None if there was none.
         data_sha256: of the examples.
         tokenizer: fingerprint of the tokenizer.
+        labelled: every example has the number of a class.
+        unlabelled: rows that were left out because they have none.
     """
 
     version: int = _FORMAT
@@ -66,6 +68,8 @@ class Manifest:
     max_tokens: int | None
     data_sha256: str
     tokenizer: str
+    labelled: bool = False
+    unlabelled: int = 0
 
 
 class TokenStore:
@@ -94,6 +98,12 @@ class TokenStore:
     def tokenless(self) -> IndexArray:
         """Numbers, ascending, of what was left out for want of a token, among all examples."""
         return np.fromfile(self.folder / _TOKENLESS, dtype=np.int64)
+
+    def labels(self, examples: IndexArray) -> IndexArray | None:
+        """``(B,)`` int64, the class of each of the ``examples``; None if they have none."""
+        if not self.manifest.labelled:
+            return None
+        return np.memmap(self.folder / _LABELS, np.uint8, "r")[examples].astype(np.int64)
 
     def tokens(self, example: int, view: int) -> IdArray:
         """Token ids of one sentence.
@@ -167,6 +177,9 @@ def _opened(entry: Path) -> TokenStore | None:
         sentences = manifest.examples * manifest.views
         tokens = manifest.tokens * np.dtype(manifest.dtype).itemsize
         expected = [tokens, (sentences + 1) * 8, manifest.tokenless * 8]
+        if manifest.labelled:
+            sizes.append((entry / _LABELS).stat().st_size)
+            expected.append(manifest.examples)
         return TokenStore(entry, manifest) if sizes == expected else None
     except (OSError, ValueError, TypeError):
         return None
@@ -202,6 +215,9 @@ def _write(
             if progress is not None:
                 progress(there)
     np.array(tokenless, dtype=np.int64).tofile(folder / _TOKENLESS)
+    if examples.labels is not None:
+        labels = np.array(examples.labels, dtype=np.uint8)
+        np.delete(labels, tokenless).tofile(folder / _LABELS)
     if not there:
         raise DataError(f"{examples.source} holds no example whose sentences all have a token")
     return Manifest(
@@ -215,6 +231,8 @@ def _write(
         max_tokens=max_tokens,
         data_sha256=examples.sha256,
         tokenizer=tokenizer.fingerprint,
+        labelled=examples.labels is not None,
+        unlabelled=examples.unlabelled,
     )
 
 

@@ -61,6 +61,10 @@ class ViewSource(ABC):
         """The B sentences after the anchors, in their documents; None if they are not given."""
         return None
 
+    def labels(self, examples: IndexArray) -> IndexArray | None:  # noqa: ARG002 - none here
+        """``(B,)`` int64, the class of each example; None if they have none."""
+        return None
+
 
 class Columns(ViewSource):
     """The sentences of a store as they are; one per example is given as every view."""
@@ -87,6 +91,10 @@ class Columns(ViewSource):
     @override
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         return self._store.gather(examples, self._chosen)
+
+    @override
+    def labels(self, examples: IndexArray) -> IndexArray | None:
+        return self._store.labels(examples)
 
 
 @dataclass(frozen=True, slots=True)

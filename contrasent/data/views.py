@@ -126,7 +126,9 @@ def open_views(
     lengths = _document_lengths(settings.name, examples, following)
     edit, origin = _edit(settings)
     store = tokenize(examples, tokenizer, max_tokens, progress=progress)
-    described = _described(settings, views, examples.views)
+    described = "premise, hypothesis and their label"
+    if not store.manifest.labelled:
+        described = _described(settings, views, examples.views)
     source: ViewSource = Columns(store, views)
     if edit is not None:
         texts = keep_texts(examples)

@@ -46,11 +46,12 @@ class Pooler:
         chosen = [states[layer] for layer in self.layers]
         mixed = chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(0)
         if not self.first_only:
-            return _mean(mixed, batch)
+            return mean_over_tokens(mixed, batch)
         return mixed if len(mixed) == batch.sentences else mixed[batch.offsets[:-1]]
 
 
-def _mean(state: Tensor, batch: Batch) -> Tensor:
+def mean_over_tokens(state: Tensor, batch: Batch) -> Tensor:
+    """``(S, D)`` float32, the mean of the ``(T, D)`` states of each sentence."""
     sentence = torch.repeat_interleave(batch.lengths, output_size=len(state))
     total = state.new_zeros(batch.sentences, state.shape[-1], dtype=torch.float32)
     return total.index_add(0, sentence, state.float()) / batch.lengths.unsqueeze(-1)

@@ -29,6 +29,7 @@ def build(
     data_views: int,
     encoder: SentenceEncoder | None = None,
     precision: str = "fp32",
+    batch_size: int | None = None,
 ) -> Objective:
     """Make the objective ``name``.
 
@@ -40,13 +41,15 @@ def build(
         encoder: the encoder before the first step, for objectives that start from copies of its
             parts.
         precision: of the matrix products of its own transformers, ``fp32`` or ``bf16``.
+        batch_size: examples per step, for objectives that need some number of them.
 
     Raises:
         ConfigError: no such objective, a setting it does not have or cannot take, or data that
             has too few sentences in each example.
     """
     config = config_of(name, settings)
-    objective: Objective = _module(name).build(config, Start(width, data_views, encoder, precision))
+    start = Start(width, data_views, encoder, precision, batch_size)
+    objective: Objective = _module(name).build(config, start)
     return objective
 
 

@@ -39,12 +39,14 @@ class Start:
         encoder: the encoder before the first step, to copy modules from and not to keep; None
             where no text is encoded.
         precision: of the matrix products of transformers, ``fp32`` or ``bf16``.
+        batch_size: examples per step; None where it is not known.
     """
 
     width: int
     data_views: int
     encoder: SentenceEncoder | None = None
     precision: str = "fp32"
+    batch_size: int | None = None
 
     def require_encoder(self) -> SentenceEncoder:
         """The encoder.
@@ -73,6 +75,10 @@ class Objective(nn.Module, ABC):
         max_tokens: the longest sentence that its own transformers take; None if they do not limit
             it.
         following: it needs the sentence after each anchor, in ``batch.following``.
+        labelled: it needs the class of each example, in ``batch.labels``.
+        makes_views: what is encoded has more views than the data gives, made by :meth:`prepare`.
+        aligned: the second view that is embedded is a positive of the first, so that their
+            alignment is worth logging.
     """
 
     views: int
@@ -80,6 +86,9 @@ class Objective(nn.Module, ABC):
     reads_tokens: bool = False
     max_tokens: int | None = None
     following: bool = False
+    labelled: bool = False
+    makes_views: bool = False
+    aligned: bool = True
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch to encode, where it is not the one that the data gives.

@@ -70,7 +70,7 @@ def refuse_other_ways(recipe: Recipe, objective: Objective, data_views: int) -> 
     twin = recipe.encoder.encoders == "twin"
     if recipe.view.fixed_dropout:
         _refuse_fixed_dropout(recipe, objective, data_views, twin)
-    if twin and objective.views < 2:
+    if twin and objective.views < 2 and not objective.makes_views:
         raise ConfigError(
             "encoder.encoders is twin, but the objective takes one view of each example, so that "
             "there is nothing for a second encoder; choose encoder.encoders shared"
@@ -84,6 +84,27 @@ def refuse_other_ways(recipe: Recipe, objective: Objective, data_views: int) -> 
         raise ConfigError(
             "encoder.encoders is twin, but the objective also reads token states, which would be "
             "those of two encoders; choose encoder.encoders shared, or leave that term out"
+        )
+
+
+def refuse_other_labels(recipe: Recipe, objective: Objective) -> None:
+    """Stop before work starts where labels are missing, or would be ignored.
+
+    Raises:
+        ConfigError: the objective needs labels and there are none, or the other way round.
+    """
+    name = recipe.objective["name"]
+    if objective.labelled and recipe.data.labels == "none":
+        raise ConfigError(
+            f"the objective {name} needs the label of each pair, but data.labels is none; set it "
+            "to nli, with data that has the columns premise, hypothesis and label ('contrasent "
+            "data build nli ... --make labelled' writes such a file)"
+        )
+    if not objective.labelled and recipe.data.labels != "none":
+        raise ConfigError(
+            f"data.labels is {recipe.data.labels}, but the objective {name} reads no labels: it "
+            "would take contradictions for positives; leave data.labels out and give pairs or "
+            "triplets ('contrasent data build nli' makes them), or choose objective nli_softmax"
         )
 
 
@@ -104,6 +125,11 @@ def _refuse_fixed_dropout(
     if twin:
         raise ConfigError(
             f"{said}encoder.encoders is twin, which embeds them apart; choose one of the two"
+        )
+    if objective.makes_views:
+        raise ConfigError(
+            f"{said}the objective {recipe.objective['name']} makes views of its own, which differ; "
+            "leave it out"
         )
     if objective.layers:
         raise ConfigError(
@@ -161,6 +187,10 @@ def _parted(batch: Batch) -> tuple[Batch, Batch]:
     """The first view, and the others; the host waits for the device to tell where they part."""
     examples = batch.examples
     end = int(batch.offsets[examples])
-    anchors = Batch(batch.token_ids[:end], batch.offsets[: examples + 1], 1, batch.longest)
+    before, behind = (None, None) if batch.factors is None else batch.factors.tensor_split([end])
+    anchors = Batch(
+        batch.token_ids[:end], batch.offsets[: examples + 1], 1, batch.longest, factors=before
+    )
     offsets = batch.offsets[examples:] - end
-    return anchors, Batch(batch.token_ids[end:], offsets, batch.views - 1, batch.longest)
+    others = Batch(batch.token_ids[end:], offsets, batch.views - 1, batch.longest, factors=behind)
+    return anchors, others

@@ -42,14 +42,16 @@ class Chunks:
     def of(cls, batch: Batch, sentences: int) -> Chunks:
         """Cut ``batch`` into as many parts as ``sentences`` in each would make."""
         device = batch.token_ids.device
-        host = Batch(batch.token_ids.cpu(), batch.offsets.cpu(), batch.views, batch.longest)
+        factors = None if batch.factors is None else batch.factors.cpu()
+        token_ids, offsets = batch.token_ids.cpu(), batch.offsets.cpu()
+        host = Batch(token_ids, offsets, batch.views, batch.longest, factors=factors)
         order = torch.argsort(host.lengths, stable=True)
         count = -(-host.sentences // sentences)
         # A sentence belongs to the part in which the middle of its tokens falls.
         middle = 2 * host.lengths[order].cumsum(0) - host.lengths[order]
         part = middle * count // (2 * len(host.token_ids))
         sizes = torch.bincount(part, minlength=count).tolist()
-        parts = [_taken(host, numbers) for numbers in torch.split(order, sizes) if len(numbers)]
+        parts = [host.taken(numbers) for numbers in torch.split(order, sizes) if len(numbers)]
         return cls([part.to(device) for part in parts], torch.argsort(order).to(device))
 
 
@@ -138,15 +140,6 @@ def refuse_uncacheable(encoder: nn.Module, objective: Objective) -> None:
             f"the tokens of every sentence, which need the memory that it saves; {remedy}, and "
             "with train.gradient_checkpointing to save memory"
         )
-
-
-def _taken(batch: Batch, sentences: Tensor) -> Batch:
-    """The sentences with these numbers, in this order, as a batch of one view."""
-    lengths = batch.lengths[sentences]
-    offsets = torch.zeros(len(sentences) + 1, dtype=torch.int64)
-    torch.cumsum(lengths, 0, out=offsets[1:])
-    shift = torch.repeat_interleave(batch.offsets[sentences] - offsets[:-1], lengths)
-    return Batch(batch.token_ids[torch.arange(len(shift)) + shift], offsets)
 
 
 def _refuse_other_draws(first: Tensor, again: Tensor) -> None:

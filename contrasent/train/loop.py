@@ -103,7 +103,7 @@ def run(
         norm = gradient_norm(parameters)
 
         rate = learning_rate(settings, training.steps, progress.step)
-        measures = {**_geometry(encoded.pooled.detach()), **terms.measures}
+        measures = {**_geometry(encoded.pooled.detach(), objective.aligned), **terms.measures}
         measured = Measured(loss, norm, terms, measures)
         readings.send(progress.step, rate, batch, measured)
         # Read before the update where that costs nothing, so that none is made with a NaN.
@@ -116,8 +116,9 @@ def run(
             return
 
 
-def _geometry(pooled: Tensor) -> dict[str, Tensor]:
+def _geometry(pooled: Tensor, aligned: bool) -> dict[str, Tensor]:
     """Alignment and uniformity of ``(V, B, D)`` embeddings; nothing where there is one view."""
     if len(pooled) == 1:
         return {}
-    return {"alignment": alignment(*pooled[:2]), "uniformity": uniformity(pooled[0])}
+    found = {"alignment": alignment(*pooled[:2])} if aligned else {}
+    return {**found, "uniformity": uniformity(pooled[0])}

@@ -13,6 +13,7 @@ import torch
 
 from contrasent import objectives
 from contrasent.config import EncoderSettings, EvaluationSettings, Recipe
+from contrasent.data.labelled import open_labelled
 from contrasent.data.loader import Loader
 from contrasent.data.text import open_examples
 from contrasent.data.views import check_view, open_views
@@ -27,7 +28,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.model.precision import resolve_precision
 from contrasent.objectives.base import Objective
-from contrasent.train.embedding import refuse_other_ways
+from contrasent.train.embedding import refuse_other_labels, refuse_other_ways
 from contrasent.train.filled_view import FilledView
 from contrasent.train.geometry import followed_pairs
 from contrasent.train.gradcache import refuse_uncacheable
@@ -96,7 +97,8 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     refuse_at_odds(recipe.train)
     check_keep(recipe.encoder, dev)
     followed = followed_pairs(recipe.evaluation)
-    examples = open_examples(recipe.data.file, recipe.data.columns)
+    opened = open_labelled if recipe.data.labels == "nli" else open_examples
+    examples = opened(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
     check_view(recipe.view, examples.views)
     examples.require(2)
@@ -119,8 +121,10 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         data_views=examples.views,
         encoder=encoder,
         precision=precision,
+        batch_size=recipe.train.batch_size,
     ).to(device)
     refuse_other_ways(recipe, objective, examples.views)
+    refuse_other_labels(recipe, objective)
     if recipe.train.gradcache_chunk is not None:
         refuse_uncacheable(encoder, objective)
     _refuse_longer_sentences(recipe, encoder, objective, filled)
@@ -136,11 +140,12 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         )
     found = views.store.manifest
     logger.info(
-        "%d examples; %d sentences cut at %d tokens, %d rows with an empty sentence skipped",
+        "%d examples; %d sentences cut at %d tokens, %d rows with an empty sentence skipped%s",
         len(views.source),
         found.cut,
         recipe.data.max_tokens,
         found.skipped,
+        f", {found.unlabelled} rows without a label left out" if found.unlabelled else "",
     )
     loader = Loader(
         views.source,

@@ -80,6 +80,13 @@ CURVES = {
     "diffcse, next sentence": diffcse("documents.txt", edit_source="both", rtd_weight=1.0),
     "diffcse, conditional mlm": diffcse(task="cmlm", contrast=False, rtd_weight=1.0),
     "diffcse, corrective": diffcse(task="corrective", projector="mlp"),
+    "consert": Curve("consert", {"data.max_tokens": 32}),
+    "consert, joint": Curve("consert-joint", {"data.max_tokens": 32}, "labelled.csv"),
+    "sg-opt": Curve("sg-opt", {"data.max_tokens": 32, "objective.projection": 32}),
+    "contrastive tension": Curve(
+        "contrastive-tension", {"data.max_tokens": 32, "train.batch_size": 15}
+    ),
+    "nli softmax": Curve("nli-softmax", {"data.max_tokens": 32}, "labelled.csv"),
 }
 
 _PLAIN = [word for word in WORDS if word.isalpha()]
@@ -93,7 +100,11 @@ def sentence(number, words):
 def write_data(path):
     """Forty-eight examples, of one sentence or of three; in documents of six, or in none."""
     texts = [(sentence(n, 3 + n % 6), sentence(n, 4), sentence(n + 17, 6)) for n in range(48)]
-    if path.suffix == ".csv":
+    if path.stem == "labelled":
+        names = ("entailment", "neutral", "contradiction")
+        pairs = [f"{premise},{other},{names[n % 3]}" for n, (premise, other, _) in enumerate(texts)]
+        rows = ["sent0,sent1,label", *pairs]
+    elif path.suffix == ".csv":
         rows = ["sent0,sent1,hard_neg", *(",".join(row) for row in texts)]
     else:
         gap = "\n" if path.stem == "documents" else ""

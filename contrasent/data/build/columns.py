@@ -22,6 +22,7 @@ class Wanted:
         bare: numbers of columns that are understood, in the order of the roles, without a header.
         mend: what to do about a row that cannot be read.
         otherwise: what to do with a source of another kind, where it is not understood.
+        option: how the columns are asked for, with their names in place of {}.
     """
 
     roles: tuple[str, ...]
@@ -31,6 +32,11 @@ class Wanted:
     bare: tuple[int, ...] = ()
     mend: str = "mend the row, or leave such rows out with --skip-unreadable"
     otherwise: str = ""
+    option: str = "--columns {}"
+
+    def asked(self, columns: str) -> str:
+        """How one asks for these columns."""
+        return self.option.format(columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ def _by_name(names: list[str], wanted: Wanted, where: str) -> tuple[int, ...]:
         if len(there) > 1 and role not in wanted.ranked:
             raise DataError(
                 f"{where}: the {role} could be column {' or '.join(there)}; "
-                f"choose with --columns {_example(wanted)}"
+                f"choose with {wanted.asked(_example(wanted))}"
             )
         positions.append(lower.index(there[0]))
     return tuple(positions)
@@ -101,8 +107,8 @@ def _asked(
     most = len(wanted.roles)
     if not most - wanted.optional <= len(columns) <= most or len(set(columns)) < len(columns):
         raise ConfigError(
-            f"--columns {','.join(columns)} does not name {_all(wanted)}; "
-            f"give one column for each, as --columns {_example(wanted)}"
+            f"{wanted.asked(','.join(columns))} does not name {_all(wanted)}; "
+            f"give one column for each, as {wanted.asked(_example(wanted))}"
         )
     told = _described(columns, wanted)
     if not all(column.isdecimal() for column in columns):
@@ -129,8 +135,8 @@ def _not_found(names: list[str], wanted: Wanted, where: str) -> str:
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return (
         f"{where}: no column is known as the {missing}; there are {shown}{more}; "
-        f"choose {_all(wanted)} with --columns, in this order: by name, "
-        f"or by number from 0 if there is no header, as --columns {numbers}"
+        f"choose {_all(wanted)} with {wanted.option.split()[0]}, in this order: by name, "
+        f"or by number from 0 if there is no header, as {wanted.asked(numbers)}"
         + (f"; {wanted.otherwise}" if wanted.otherwise else "")
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from contrasent.data.build.base import TRIPLET, Example, Kind, Said, draw_key, pair, watched
+from contrasent.data.build.base import PAIR, TRIPLET, Example, Kind, Said, draw_key, pair, watched
 from contrasent.data.build.columns import Wanted
 from contrasent.data.build.counts import Reading
 from contrasent.data.build.labels import CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL, NliLabels
@@ -29,7 +29,8 @@ _NEGATIVES = MappingProxyType(
     {"triplets": (CONTRADICTION,), "triplets+neutral": (CONTRADICTION, NEUTRAL)}
 )
 _PAIRS = MappingProxyType({**{label: (label,) for label in LABELS}, "all": LABELS})
-MAKE = (*_NEGATIVES, *_PAIRS)
+_LABELLED = "labelled"
+MAKE = (*_NEGATIVES, *_PAIRS, _LABELLED)
 PER = ("entailment", "premise")
 
 _Group = list[tuple[str, str]]
@@ -42,7 +43,7 @@ class Nli(Kind):
         sources: rows of premise, hypothesis and label.
         make: ``triplets`` of premise, entailment and contradiction; ``triplets+neutral``, with a
             neutral hypothesis as second hard negative; or pairs of the premise with hypotheses of
-            one label, or of ``all``.
+            one label, or of ``all``; or ``labelled`` pairs, their label in a third column.
         per: a triplet for each ``entailment``, as the paper's text has it, or for each ``premise``.
             What is not written for each is drawn: the paper samples one contradiction. Where a
             premise has several entailments, its contradictions are dealt out among them.
@@ -65,7 +66,7 @@ class Nli(Kind):
         super().__init__(sources)
         self._make = pick("value of --make", make, MAKE)
         self._per = pick("value of --per", per, PER)
-        if per != "entailment" and make in _PAIRS:
+        if per != "entailment" and make not in _NEGATIVES:
             raise ConfigError(f"--per {per} is for triplets, not for --make {make}; leave it out")
         self._seed = seed
         self._labels = [NliLabels(it.source, it.label_names, order) for it in sources]
@@ -81,18 +82,20 @@ class Nli(Kind):
         self.made = (
             f"premise, {', '.join((ENTAILMENT, *negatives))}; one of these for each {per}"
             if negatives
-            else f"pairs of premise and hypothesis, labels: {', '.join(_PAIRS[make])}"
+            else f"pairs of premise and hypothesis, labels: {', '.join(_PAIRS.get(make, LABELS))}"
         )
         if len(negatives) == 2:
             self.header = (*TRIPLET[:2], "hard_neg_1", "hard_neg_2")
         elif negatives:
             self.header = TRIPLET
+        elif make == _LABELLED:
+            self.header = (*PAIR, "label")
 
     @override
     def examples(self, reading: Reading) -> Iterator[Example]:
-        if self._make in _PAIRS:
-            for example, _ in self._rows(reading, _PAIRS[self._make]):
-                yield example
+        if self._make not in _NEGATIVES:
+            for example, label in self._rows(reading, _PAIRS.get(self._make, LABELS)):
+                yield (*example, label) if self._make == _LABELLED else example
             return
         # Triplets need all hypotheses of a premise, which need not stand together in a file.
         if self._groups is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -68,10 +69,11 @@ class AutoBackbone(Backbone):
         padded = pad_sequence(list(sentences), batch_first=True, padding_value=padding)
         mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)
         inputs = {"input_ids": padded, "attention_mask": mask.long()}
-        if first_state is None:
+        if first_state is None and batch.factors is None:
             output = self.model(**inputs, output_hidden_states=True)
         else:
-            output = self._embedding_layer().forward(self.model, inputs, first_state)
+            change = partial(_changed, mask=mask, factors=batch.factors, first=first_state)
+            output = self._embedding_layer().forward(self.model, inputs, change)
         states = (*output.hidden_states[:-1], output.last_hidden_state)
         if first_only:
             return {layer: states[layer][:, 0] for layer in layers}
@@ -85,6 +87,19 @@ class AutoBackbone(Backbone):
         if self._found is None:
             self._found = EmbeddingLayer.of(self.model)
         return self._found
+
+
+def _changed(
+    state: Tensor, *, mask: Tensor, factors: Tensor | None, first: Tensor | None
+) -> Tensor:
+    """State 0 with another first row of each sentence, and multiplied token by token."""
+    if first is not None:
+        state = torch.cat([first.to(state.dtype).unsqueeze(1), state[:, 1:]], dim=1)
+    if factors is not None:
+        padded = torch.ones(*mask.shape, factors.shape[1], dtype=state.dtype, device=state.device)
+        padded[mask] = factors.to(state.dtype)
+        state = state * padded
+    return state
 
 
 def _first_position(model: PreTrainedModel) -> int:

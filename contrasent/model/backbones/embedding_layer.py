@@ -5,7 +5,7 @@ Shapes: S sentences, L tokens of the longest, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -61,18 +61,21 @@ class EmbeddingLayer:
             # Later ones only pass it on: modules around this one, an identity in layer 1.
             name, _ = seen[places[0]]
             found = cls(name, sum(other == name for other, _ in seen[: places[0]]))
-            found.forward(model, inputs, torch.zeros_like(state[:, 0]))
+            found.forward(model, inputs, torch.zeros_like)
         return found
 
     def forward(
-        self, model: PreTrainedModel, inputs: Mapping[str, Tensor], first_state: Tensor
+        self,
+        model: PreTrainedModel,
+        inputs: Mapping[str, Tensor],
+        change: Callable[[Tensor], Tensor],
     ) -> Any:
-        """The output of ``model``, all states included, with another first state.
+        """The output of ``model``, all states included, with another state 0.
 
         Args:
             model: the one it was found in.
             inputs: ``input_ids`` and ``attention_mask``, both ``(S, L)``.
-            first_state: ``(S, D)``, in place of state 0 of each row's first token.
+            change: makes of state 0, ``(S, L, D)``, what layer 1 is given.
 
         Raises:
             ConfigError: something behind the embedding layer changes what it gave.
@@ -81,8 +84,7 @@ class EmbeddingLayer:
 
         def replace(_module: nn.Module, _given: Any, output: Tensor) -> Tensor:
             if len(calls) == self.call:
-                first = first_state.to(output.dtype).unsqueeze(1)
-                output = torch.cat([first, output[:, 1:]], dim=1)
+                output = change(output)
             calls.append(output)
             return output
 

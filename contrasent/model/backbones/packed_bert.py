@@ -76,7 +76,8 @@ class PackedBert(Backbone):
         narrow = torch.is_autocast_enabled(device.type)
         dtype = torch.get_autocast_dtype(device.type) if narrow else self.model.dtype
         with torch.autocast(device.type, enabled=False):
-            infers = first_state is None and self._infers(device, dtype)
+            plain = first_state is None and batch.factors is None
+            infers = plain and self._infers(device, dtype)
             if infers and batch.sentences == 1 and self._serving.holds:
                 found = self._alone(batch, wanted.values(), dtype)
             elif infers and narrow and self._is_worth(batch, dtype):
@@ -99,6 +100,8 @@ class PackedBert(Backbone):
         state = self._embed(batch.token_ids, blocks.positions)
         if first_state is not None:
             state = state.index_copy(0, blocks.first, first_state.to(state.dtype))
+        if batch.factors is not None:
+            state = state * batch.factors.to(state.dtype)
         found = {0: state}
         state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
         states = state, state.to(dtype)

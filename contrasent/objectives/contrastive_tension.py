@@ -1,0 +1,101 @@
+"""Contrastive Tension (Carlsson et al. 2021, "Semantic Re-tuning with Contrastive Tension").
+
+Two encoders start as one and are trained apart: the dot product of their embeddings is to be large
+for one sentence seen by both, and small for two different ones.
+
+Shapes: B sentences, P pairs, D embedding width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from typing_extensions import override
+
+from contrasent.config import settings
+from contrasent.data.batch import Batch
+from contrasent.errors import ConfigError
+from contrasent.functional import contrastive_tension
+from contrasent.model.encoder import Encoded
+from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.parts.pair_classes import labels_of
+
+
+@settings
+class Config:
+    """Settings of Contrastive Tension."""
+
+    negatives: PositiveInt = 7
+    """K, pairs of different sentences for each pair of a sentence with itself."""
+
+    negative_pairs: Literal["others", "anchor"] = "others"
+    """Of what: two other sentences, as in the authors' code, so that 1 + 2 K sentences make a
+    group; or the sentence of the positive pair and another one, in groups of 1 + K."""
+
+    reduction: Literal["mean", "sum"] = "mean"
+    """Over the pairs of a batch: mean as in the authors' code, or sum."""
+
+    exclude_duplicates: bool = True
+    """Leave out negative pairs of one text."""
+
+
+class ContrastiveTension(Objective):
+    """Binary cross-entropy of dot products: the same sentence, or not."""
+
+    views = 1
+    makes_views = True
+    aligned = False
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        self.config = config
+        self._others = config.negative_pairs == "others"
+        self._group = 1 + config.negatives * (2 if self._others else 1)
+        if start.batch_size is not None and start.batch_size % self._group:
+            raise ConfigError(
+                f"objective.negatives is {config.negatives}, so a positive pair and its negatives "
+                f"are made of {self._group} sentences, but train.batch_size is "
+                f"{start.batch_size}; take {self._group} or a multiple of it, or another "
+                "objective.negatives"
+            )
+
+    @override
+    def prepare(self, batch: Batch) -> Batch:
+        """Pairs as two views, with label 1 for one sentence twice, 0, or -1 if left out."""
+        device = batch.token_ids.device
+        first, second = torch.tensor([*self._pairs(batch.sentences)], device=device).T
+        texts = batch.same_text()
+        labels = (first == second).long()
+        if self.config.exclude_duplicates:
+            labels = labels.masked_fill((first != second) & (texts[first] == texts[second]), -1)
+        pairs = batch.taken(torch.cat([first, second]), views=2)
+        return dataclasses.replace(pairs, labels=labels)
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        first, second = encoded.pooled
+        labels = labels_of(batch)
+        loss, right = contrastive_tension(first, second, labels, reduction=self.config.reduction)
+        return Terms({"tension": loss}, {"tension_accuracy": right})
+
+    def _pairs(self, sentences: int) -> Iterator[tuple[int, int]]:
+        """Numbers of the sentences of each pair, group by group.
+
+        Sentences that do not fill a group are left out, unless there is no whole group.
+        """
+        whole = sentences // self._group * self._group
+        for start in range(0, whole or 1, self._group):
+            end = min(start + self._group, sentences)
+            yield start, start
+            others = range(start + 1, end)
+            if self._others:
+                yield from zip(others[::2], others[1::2], strict=False)
+            else:
+                yield from ((start, other) for other in others)
+
+
+build = ContrastiveTension

@@ -1,0 +1,47 @@
+"""SBERT's classification objective (Reimers and Gurevych 2019, arXiv:1908.10084).
+
+A premise and a hypothesis are embedded by one encoder, and a softmax classifier on their
+embeddings tells entailment, neutral and contradiction apart. The classifier is dropped after
+training.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+from typing_extensions import override
+
+from contrasent.config import settings
+from contrasent.data.batch import Batch
+from contrasent.model.encoder import Encoded
+from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.parts.pair_classes import SBERT, Feature, PairClassifier
+
+
+@settings
+class Config:
+    """Settings of the classification objective."""
+
+    features: list[Feature] = Field(default_factory=lambda: [*SBERT])
+    """What the classifier knows of the embeddings u and v (Table 6): u, v, difference |u - v|,
+    product u v, max_square max(u, v)^2."""
+
+
+class NliSoftmax(Objective):
+    """Cross-entropy of the label of each pair."""
+
+    views = 2
+    labelled = True
+    aligned = False
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        self.classifier = PairClassifier(start.width, config.features)
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        premise, hypothesis = encoded.pooled
+        found: Terms = self.classifier(premise, hypothesis, batch)
+        return found
+
+
+build = NliSoftmax

@@ -1,0 +1,109 @@
+"""Self-guided contrastive learning (Kim, Yoo and Lee 2021, arXiv:2106.07345), objective SG-OPT.
+
+A frozen clone of the encoder gives an embedding of each sentence from each of its layers. The
+tuned encoder's embedding is drawn to those of its own sentence and away from those of others.
+
+Shapes: B sentences, L = K + 1 layers, D width, P width of the projections.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from typing_extensions import override
+
+from contrasent.config import settings
+from contrasent.data.batch import Batch
+from contrasent.errors import ConfigError
+from contrasent.functional import self_guided
+from contrasent.model.encoder import Encoded
+from contrasent.model.pooling import mean_over_tokens
+from contrasent.model.precision import matrix_precision
+from contrasent.objectives.base import Objective, Start, Terms
+
+_STD = 0.02
+
+
+@settings
+class Config:
+    """Settings of SG-OPT."""
+
+    temperature: PositiveFloat = 0.01
+    """tau; the cosine is divided by it."""
+
+    projection: PositiveInt = 4096
+    """Width of both layers of the projection head f, which is dropped after training."""
+
+    distance_weight: NonNegativeFloat = 0.1
+    """lambda of the squared distance of the tuned weights from the start."""
+
+    exclude_duplicates: bool = True
+    """Leave sentences of the same text out of the negatives."""
+
+
+class SgOpt(Objective):
+    """The tuned embedding against all layers of the frozen clone."""
+
+    views = 1
+    reads_tokens = True
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        self.config, self._precision = config, start.precision
+        encoder = start.require_encoder()
+        if start.width != encoder.backbone.width:
+            raise ConfigError(
+                f"sg_opt compares embeddings of {start.width} numbers with token states of "
+                f"{encoder.backbone.width}; set encoder.head to none"
+            )
+        guide = copy.deepcopy(encoder.backbone).eval().requires_grad_(requires_grad=False)
+        guide.checkpoint_layers = False
+        pairs = zip(encoder.backbone.parameters(), guide.parameters(), strict=True)
+        # In tuples: one is not trained, the others are trained and kept by the encoder alone.
+        self._guide = (guide,)
+        self._moved = tuple(pair for pair in pairs if pair[0].requires_grad)
+        self.projector = nn.Sequential(
+            nn.Linear(start.width, config.projection),
+            nn.GELU(),
+            nn.Linear(config.projection, config.projection),
+            nn.GELU(),
+        )
+        for layer in self.projector:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=_STD)
+                nn.init.zeros_(layer.bias)
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        own, guides = self._projected(encoded.pooled[0]), self._projected(self._layers(batch))
+        excluded = None
+        if self.config.exclude_duplicates:
+            texts = batch.same_text()
+            excluded = texts == texts.unsqueeze(1)
+        terms = {"guided": self_guided(own, guides, self.config.temperature, excluded=excluded)}
+        if self.config.distance_weight:
+            terms["distance"] = self.config.distance_weight * self._distance()
+        return Terms(terms)
+
+    def _layers(self, batch: Batch) -> Tensor:
+        """``(L, B, D)``, the mean over tokens of each state of the frozen clone."""
+        (guide,) = self._guide
+        numbers = range(guide.depth + 1)
+        with torch.no_grad(), matrix_precision(self._precision, batch.token_ids.device):
+            states = guide(batch, numbers)
+        return torch.stack([mean_over_tokens(states[number], batch) for number in numbers])
+
+    def _projected(self, embeddings: Tensor) -> Tensor:
+        with matrix_precision(self._precision, embeddings.device):
+            found: Tensor = self.projector(embeddings)
+        return found.float()
+
+    def _distance(self) -> Tensor:
+        """Squared distance of all trained weights of the encoder from where they started."""
+        return torch.stack([(now - then).square().sum() for now, then in self._moved]).sum()
+
+
+build = SgOpt

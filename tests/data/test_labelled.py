@@ -1,0 +1,169 @@
+"""Labelled pairs: what is read, numbered, left out, kept with the tokens, and refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from contrasent.data.labelled import CLASSES, open_labelled
+from contrasent.data.loader import Loader
+from contrasent.data.store import tokenize
+from contrasent.data.view_sources import Columns
+from contrasent.errors import ConfigError, DataError
+
+ROWS = [
+    ("a dog", "an animal", "entailment"),
+    ("a dog", "a cat", "contradiction"),
+    ("a dog", "a red dog", "-"),
+    ("a man", "a sad man", "neutral"),
+    ("", "nothing", "neutral"),
+    ("one", "two", "contradiction"),
+]
+EXPECTED = [1, 0, 2, 0]
+
+
+class Letters:
+    """A tokenizer with one id per letter, and none for an x."""
+
+    fingerprint, vocabulary = "letters", 128
+
+    def ids(self, texts, _max_tokens):
+        return [np.array([ord(c) for c in t if c != "x"], dtype=np.int32) for t in texts], 0
+
+
+def write(path, rows, header=("sentence1", "sentence2", "gold_label")):
+    if path.suffix == ".jsonl":
+        lines = [json.dumps(dict(zip(header, row, strict=True))) for row in rows]
+    else:
+        mark = "," if path.suffix == ".csv" else "\t"
+        lines = [mark.join(map(str, row)) for row in (header, *rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["nli.csv", "nli.tsv", "nli.jsonl", "snli.txt"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("sentence1", "sentence2", "gold_label"),
+        ("premise", "hypothesis", "label"),
+        ("sent0", "sent1", "label"),
+    ],
+)
+def test_rows_are_read_with_their_labels(name, header, tmp_path):
+    examples = open_labelled(write(tmp_path / name, ROWS, header))
+    examples.require(2)
+    kept = [row[:2] for row in ROWS if row[2] != "-" and row[0]]
+    assert list(examples) == kept
+    assert list(examples.labels) == EXPECTED
+    assert (examples.views, examples.skipped, examples.unlabelled) == (2, 1, 1)
+    assert CLASSES == ("contradiction", "entailment", "neutral")
+
+
+@pytest.mark.parametrize("marks", [("e", "c", "n"), ("ENTAILMENT", "Contradiction", " neutral ")])
+def test_words_may_be_short_or_large(marks, tmp_path):
+    names = dict(zip(("entailment", "contradiction", "neutral"), marks, strict=True))
+    rows = [(a, b, names.get(label, label)) for a, b, label in ROWS]
+    examples = open_labelled(write(tmp_path / "nli.csv", rows))
+    list(examples)
+    assert list(examples.labels) == EXPECTED
+
+
+def test_numbers_are_taken_as_they_are(tmp_path):
+    rows = [("a", "b", 2), ("a", "c", 0), ("a", "d", -1), ("a", "e", 1)]
+    for name in ("nli.csv", "nli.jsonl"):
+        examples = open_labelled(write(tmp_path / name, rows))
+        examples.require(2)
+        list(examples)
+        assert (list(examples.labels), examples.unlabelled) == ([2, 0, 1], 1)
+
+
+def test_columns_can_be_named(tmp_path):
+    rows = [(label, b, a) for a, b, label in ROWS]
+    path = write(tmp_path / "odd.csv", rows, ("what", "second", "first"))
+    examples = open_labelled(path, ["first", "second", "what"])
+    assert next(iter(examples)) == ("a dog", "an animal")
+    assert "what as label" in examples.columns
+
+
+def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
+    rows = [*ROWS[:2], ("xx", "b", "neutral"), *ROWS[3:]]
+    path = write(tmp_path / "nli.csv", rows)
+    store = tokenize(open_labelled(path), Letters(), None, tmp_path / "cache")
+    assert store.manifest.tokenless == 1 and len(store) == 4
+    again = tokenize(open_labelled(path), Letters(), None, tmp_path / "cache")
+    for found in (store, again):
+        assert found.labels(np.arange(4)).tolist() == EXPECTED
+        assert found.labels(np.array([2, 0])).dtype == np.int64
+        assert found.manifest.labelled
+    loader = Loader(Columns(store, 2), batch_size=4, seed=3)
+    batch = loader.batch(0)
+    firsts = [
+        "".join(map(chr, batch.token_ids[a:b]))
+        for a, b in zip(batch.offsets[4:8], batch.offsets[5:9], strict=True)
+    ]
+    known = {
+        row[1]: label
+        for row, label in zip([r for r in ROWS if r[2] != "-" and r[0]], EXPECTED, strict=True)
+    }
+    assert [known[text] for text in firsts] == batch.labels.tolist()
+    assert batch.to(batch.token_ids.device).labels.equal(batch.labels)
+
+
+def test_other_labels_are_another_entry_of_the_cache(tmp_path):
+    first = write(tmp_path / "nli.csv", ROWS)
+    before = tokenize(open_labelled(first), Letters(), None, tmp_path / "cache")
+    changed = [(a, b, {"neutral": "contradiction"}.get(label, label)) for a, b, label in ROWS]
+    write(tmp_path / "nli.csv", changed)
+    after = tokenize(open_labelled(first), Letters(), None, tmp_path / "cache")
+    assert after.folder != before.folder
+    assert after.labels(np.arange(4)).tolist() == [1, 0, 0, 0]
+
+
+def test_a_store_that_lost_labels_is_made_again(tmp_path):
+    path = write(tmp_path / "nli.csv", ROWS)
+    store = tokenize(open_labelled(path), Letters(), None, tmp_path / "cache")
+    (store.folder / "labels.bin").write_bytes(b"\x00")
+    store = tokenize(open_labelled(path), Letters(), None, tmp_path / "cache")
+    assert store.labels(np.arange(4)).tolist() == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [row for row in ROWS if row[2] in ("entailment", "contradiction")],
+            r"has pairs of the classes 0 \(contradiction\), 1 \(entailment\) only, but three are "
+            r"needed: contradiction, entailment, neutral; give natural language inference .*",
+        ),
+        ([("a", "b", 0), ("c", "d", 1)] * 2, r"classes 0 \(contradiction\), 1 \(entailment\) only"),
+        (
+            [("a", "b", "entailment"), ("c", "d", "not_entailment")],
+            r"nli\.csv:3: unknown label 'not_entailment'; known are entailment, neutral, .*",
+        ),
+        ([("a", "b", 0), ("c", "d", 3)], r"nli\.csv:3: the label is the number 3, .* 0 to 2"),
+        (
+            [("a", "b", 0), ("c", "d", "neutral")],
+            r"nli\.csv:3: the label is 'neutral', but those before are numbers",
+        ),
+        (
+            [("a", "b", "neutral"), ("c", "d", 1)],
+            r"nli\.csv:3: the label is '1', but those before are words",
+        ),
+        ([("a", "b", "-")] * 3, r"holds 0 examples"),
+    ],
+    ids=str,
+)
+def test_labels_that_do_not_do_are_told(rows, said, tmp_path):
+    examples = open_labelled(write(tmp_path / "nli.csv", rows))
+    with pytest.raises(DataError, match=said):
+        examples.require(2)
+
+
+def test_missing_columns_are_asked_for_as_the_recipe_names_them(tmp_path):
+    path = write(tmp_path / "pairs.csv", [row[:2] for row in ROWS], ("sent0", "sent1"))
+    said = r"no column is known as the label; there are sent0, sent1; choose .* --data\.columns"
+    with pytest.raises(DataError, match=said):
+        open_labelled(path)
+    with pytest.raises(ConfigError, match=r"--data\.columns '\[sent0,sent1\]' does not name"):
+        open_labelled(path, ["sent0", "sent1"])

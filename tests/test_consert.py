@@ -1,0 +1,267 @@
+"""ConSERT: NT-Xent, the edits of the embedding layer, and the joint objective, against loops."""
+
+import copy
+import dataclasses
+from itertools import pairwise
+
+import oracles
+import pytest
+import torch
+import transformers
+from tiny_models import transformer
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.functional import nt_xent
+from contrasent.model.backbones.auto import AutoBackbone
+from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.encoder import Encoded
+from contrasent.objectives.parts import state_edits
+from contrasent.train.embedding import embedding
+from contrasent.train.gradcache import GradientCache
+
+ROWS = [[2, 10, 11, 12, 13, 3], [2, 20, 21, 3], [2, 30, 31, 32, 33, 34, 35, 36, 37, 3], [2, 40, 3]]
+
+
+@pytest.fixture
+def mean_encoder(tiny_bert):
+    from contrasent.model.encoder import SentenceEncoder
+
+    return SentenceEncoder.load(tiny_bert, pooler="mean_top2", head="none", device="cpu")
+
+
+def built(encoder, data_views=1, **settings):
+    return objectives.build("consert", settings, width=16, data_views=data_views, encoder=encoder)
+
+
+def rows_of(batch):
+    ends = batch.offsets.tolist()
+    return [batch.token_ids[a:b].tolist() for a, b in pairwise(ends)]
+
+
+# NT-Xent
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_nt_xent_and_its_gradients_are_those_of_the_formula(temperature, repeated, rng):
+    first, second = rng(4, 6).requires_grad_(), rng(4, 6).requires_grad_()
+    texts = [0, 1, 0, 3] * 2
+    excluded = [[a == b for b in texts] for a in texts] if repeated else None
+    mask = None if excluded is None else torch.tensor(excluded)
+    ours = nt_xent(first, second, temperature, excluded=mask)
+    expected = oracles.nt_xent(first, second, temperature, excluded)
+    torch.testing.assert_close(ours, expected)
+    given = [first, second]
+    for a, b in zip(
+        torch.autograd.grad(ours, given), torch.autograd.grad(expected, given), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_nt_xent_of_equal_embeddings_is_log_of_the_number_of_others():
+    same = torch.ones(5, 3)
+    assert nt_xent(same, same, 0.1).item() == pytest.approx(torch.tensor(9.0).log().item())
+
+
+def test_nt_xent_knows_no_order_of_the_views_nor_lengths(rng):
+    first, second = rng(4, 6), rng(4, 6)
+    other = nt_xent(second, 3 * first, 0.1).item()
+    assert nt_xent(first, second, 0.1).item() == pytest.approx(other, rel=1e-5)
+
+
+# The edits
+
+
+@pytest.mark.parametrize("keep_first", [False, True])
+def test_shuffling_moves_tokens_within_their_sentences(keep_first):
+    torch.manual_seed(0)
+    seen = [rows_of(state_edits.shuffled(pack(ROWS), keep_first=keep_first)) for _ in range(40)]
+    for rows in seen:
+        assert [sorted(row) for row in rows] == [sorted(row) for row in ROWS]
+    firsts = {tuple(row[0] for row in rows) for rows in seen}
+    assert (firsts == {(2, 2, 2, 2)}) == keep_first
+    assert len({tuple(rows[2]) for rows in seen}) > 35
+    if not keep_first:
+        assert {rows[3][0] for rows in seen} == {2, 40, 3}
+
+
+def test_shuffling_is_that_of_the_paper_for_means(mean_encoder):
+    """The paper's way: transformers' own forward, with the positions in another order."""
+    torch.manual_seed(0)
+    batch = pack(ROWS[:1])
+    shuffled = state_edits.shuffled(batch, keep_first=False)
+    ours = mean_encoder(shuffled).pooled[0]
+    # Token ROWS[0][k] has the position that it is moved to.
+    positions = torch.tensor([[rows_of(shuffled)[0].index(token) for token in ROWS[0]]])
+    states = mean_encoder.backbone.model(
+        input_ids=torch.tensor(ROWS[:1]), position_ids=positions, output_hidden_states=True
+    ).hidden_states
+    torch.testing.assert_close(ours, (states[-1] + states[-2]).mean(1) / 2, rtol=1e-4, atol=1e-5)
+
+
+def test_feature_cut_off_takes_the_same_features_of_all_tokens_of_a_sentence():
+    torch.manual_seed(0)
+    batch = pack(ROWS)
+    factors = state_edits.without_features(batch, 0.2, 16).factors
+    assert factors.shape == (len(batch.token_ids), 16)
+    parts = torch.split(factors, batch.lengths.tolist())
+    assert all((part == part[0]).all() and part[0].sum() == 13 for part in parts)
+    assert len({tuple(part[0].tolist()) for part in parts}) == 4
+    many = state_edits.without_features(pack([[1]] * 4000), 0.2, 16).factors
+    torch.testing.assert_close(many.mean(0), torch.full((16,), 13 / 16), rtol=0, atol=0.03)
+
+
+def test_token_cut_off_takes_a_share_of_each_sentence():
+    torch.manual_seed(0)
+    batch = pack(ROWS)
+    factors = state_edits.without_tokens(batch, 0.35).factors
+    cut = [int((part == 0).sum()) for part in torch.split(factors, batch.lengths.tolist())]
+    assert cut == [2, 1, 3, 1] and factors.shape == (len(batch.token_ids), 1)
+    many = state_edits.without_tokens(pack([[1, 2, 3, 4]] * 4000), 0.25).factors
+    torch.testing.assert_close(many.view(-1, 4).mean(0), torch.full((4,), 0.75), rtol=0, atol=0.03)
+
+
+def test_dropout_takes_single_numbers_and_does_not_scale():
+    torch.manual_seed(0)
+    factors = state_edits.without_numbers(pack(ROWS * 40), 0.2, 16).factors
+    assert set(factors.unique().tolist()) == {0.0, 1.0}
+    assert factors.mean().item() == pytest.approx(0.8, abs=0.02)
+    assert factors.mean(0).min() > 0.7 and 0.6 < factors.mean(1).median() < 0.95
+
+
+@pytest.mark.parametrize("kind", ["packed", "auto"])
+@pytest.mark.parametrize("edit", ["features", "tokens"])
+def test_factors_multiply_what_the_embedding_layer_gives(kind, edit, tiny_bert):
+    """Against transformers' own forward on embeddings that were multiplied by hand."""
+    model = transformers.AutoModel.from_pretrained(tiny_bert).eval()
+    backbone = (PackedBert if kind == "packed" else AutoBackbone)(copy.deepcopy(model))
+    torch.manual_seed(0)
+    batch = pack(ROWS)
+    batch = (
+        state_edits.without_features(batch, 0.3, 16)
+        if edit == "features"
+        else state_edits.without_tokens(batch, 0.3)
+    )
+    ours = backbone.eval()(batch, [0, 1, -1])
+    start = 0
+    for row in ROWS:
+        end = start + len(row)
+        state = model.embeddings(torch.tensor([row])) * batch.factors[start:end]
+        torch.testing.assert_close(ours[0][start:end], state[0], rtol=1e-4, atol=1e-5)
+        last = model.encoder(state).last_hidden_state[0]
+        torch.testing.assert_close(ours[-1][start:end], last, rtol=1e-4, atol=1e-5)
+        start = end
+
+
+def test_factors_travel_with_their_tokens(rng):
+    batch = dataclasses.replace(pack(ROWS, views=2), factors=rng(23, 16))
+    ends = [0, 6, 10, 20, 23]
+    assert batch.view(1).factors.equal(batch.factors[10:])
+    taken = batch.taken(torch.tensor([3, 0]))
+    assert taken.factors.equal(torch.cat([batch.factors[20:], batch.factors[:6]]))
+    assert batch.to(torch.device("cpu")).factors.equal(batch.factors)
+    plain = pack(ROWS, views=2)
+    both = state_edits.beside(batch, plain)
+    assert both.views == 4 and both.factors[: ends[-1]].equal(batch.factors)
+    assert (both.factors[ends[-1] :] == 1).all()
+    assert state_edits.beside(plain, plain).factors is None
+
+
+@pytest.mark.parametrize("other", ["twin", "gradcache"])
+def test_factors_reach_two_encoders_and_chunks(other, mean_encoder, recipe_settings):
+    objective = built(mean_encoder)
+    torch.manual_seed(0)
+    batch = objective.prepare(pack(ROWS))
+    expected = mean_encoder(batch).pooled
+    if other == "twin":
+        twin = copy.deepcopy(mean_encoder)
+        embed = embedding(mean_encoder, objective, recipe_settings, "fp32", twin=twin)
+    else:
+        embed = GradientCache(mean_encoder, 3, "fp32").embed
+    torch.testing.assert_close(embed(batch)[0].pooled, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def recipe_settings():
+    from contrasent.config import TrainSettings
+
+    return TrainSettings()
+
+
+# The objective
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("feature_cutoff", "shuffle"), ("none", "token_cutoff"), ("dropout", "none")],
+)
+def test_each_view_is_edited_as_it_is_said(first, second, mean_encoder):
+    torch.manual_seed(0)
+    batch = built(mean_encoder, first=first, second=second).prepare(pack(ROWS))
+    assert (batch.views, batch.examples) == (2, 4)
+    for view, name in enumerate((first, second)):
+        part = batch.view(view)
+        assert (rows_of(part) == ROWS) == (name != "shuffle")
+        cut = (part.factors == 0).any().item()
+        assert cut == (name not in ("shuffle", "none"))
+
+
+def test_the_objective_is_weight_times_nt_xent(mean_encoder, rng):
+    objective = built(mean_encoder, exclude_duplicates=False)
+    pooled = rng(2, 4, 16)
+    terms = objective(Encoded(pooled, {}), objective.prepare(pack(ROWS)))
+    expected = 0.15 * oracles.nt_xent(*pooled, 0.1)
+    assert terms.keys() == {"contrast"}
+    torch.testing.assert_close(terms["contrast"], expected)
+
+
+def test_repeated_sentences_are_no_negatives_though_their_views_differ(mean_encoder, rng):
+    rows = [ROWS[0], ROWS[1], ROWS[0]]
+    objective = built(mean_encoder, weight=1.0)
+    torch.manual_seed(0)
+    batch = objective.prepare(pack(rows))
+    pooled, texts = rng(2, 3, 16), [0, 1, 0] * 2
+    excluded = [[a == b for b in texts] for a in texts]
+    expected = oracles.nt_xent(*pooled, 0.1, excluded)
+    torch.testing.assert_close(objective(Encoded(pooled, {}), batch)["contrast"], expected)
+
+
+def test_joint_is_the_classifier_beside_the_contrast_of_both_sentences(mean_encoder, rng):
+    objective = built(mean_encoder, 2, classify=True, weight=0.3, exclude_duplicates=False)
+    labels = torch.tensor([1, 2])
+    batch = objective.prepare(dataclasses.replace(pack(ROWS, views=2), labels=labels))
+    assert (batch.views, batch.examples) == (4, 2) and batch.labels.equal(labels)
+    pooled = rng(4, 2, 16)
+    premise, hypothesis, premise_2, hypothesis_2 = pooled
+    terms = objective(Encoded(pooled, {}), batch)
+    contrast = (
+        oracles.nt_xent(premise, premise_2, 0.1),
+        oracles.nt_xent(hypothesis, hypothesis_2, 0.1),
+    )
+    torch.testing.assert_close(terms["contrast"], 0.3 * sum(contrast) / 2)
+    linear = objective.classifier.linear
+    features = ["u", "v", "difference", "max_square"]
+    expected = oracles.pair_classes(
+        premise, hypothesis, labels, linear.weight, linear.bias, features
+    )
+    torch.testing.assert_close(terms["nli"], expected)
+
+
+def test_an_architecture_that_hides_its_embedding_layer_is_refused_only_where_it_matters():
+    config = transformers.XLNetConfig(
+        vocab_size=60, d_model=16, n_layer=2, n_head=2, d_inner=24, pad_token_id=0
+    )
+    backbone = AutoBackbone(transformer(config))
+
+    class Stub:
+        pooler = "mean"
+
+        def __init__(self):
+            self.backbone = backbone
+
+    from contrasent.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="first state of 'xlnet' models cannot be replaced"):
+        built(Stub())
+    built(Stub(), first="none", second="shuffle")

@@ -1,0 +1,98 @@
+"""SBERT's objective against its formula and against sentence-transformers' loss."""
+
+import dataclasses
+
+import oracles
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import SoftmaxLoss
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
+from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.objectives.parts.pair_classes import labels_of
+
+FEATURES = [
+    ["u", "v", "difference"],
+    ["u", "v"],
+    ["product"],
+    ["difference", "product"],
+    ["u", "v", "difference", "max_square"],
+]
+LABELS = [2, 0, 1, 0]
+
+
+def built(**settings):
+    return objectives.build("nli_softmax", settings, width=6, data_views=2)
+
+
+def labelled(labels=LABELS):
+    batch = pack([[1, 2]] * 2 * len(labels), views=2)
+    return dataclasses.replace(batch, labels=torch.tensor(labels))
+
+
+@pytest.mark.parametrize("features", FEATURES, ids=" ".join)
+def test_the_loss_and_its_gradients_are_those_of_the_formula(features, rng):
+    objective = built(features=features)
+    pooled = rng(2, 4, 6).requires_grad_()
+    ours = objective(Encoded(pooled, {}), labelled())["nli"]
+    linear = objective.classifier.linear
+    expected = oracles.pair_classes(*pooled, LABELS, linear.weight, linear.bias, features)
+    torch.testing.assert_close(ours, expected)
+    given = [pooled, linear.weight, linear.bias]
+    for a, b in zip(
+        torch.autograd.grad(ours, given), torch.autograd.grad(expected, given), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_the_accuracy_counts_the_likeliest_class(rng):
+    objective = built()
+    pooled, linear = rng(2, 4, 6), objective.classifier.linear
+    with torch.no_grad():
+        linear.weight.zero_()
+        linear.bias.copy_(torch.tensor([3.0, 1.0, 2.0]))
+    assert objective(Encoded(pooled, {}), labelled()).measures["nli_accuracy"].item() == 0.5
+
+
+@pytest.mark.parametrize("product", [False, True])
+def test_it_is_the_loss_of_sentence_transformers(product, tiny_bert, tmp_path):
+    """The same folder in both libraries, the same pairs and the same classifier."""
+    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    encoder.save(tmp_path / "saved")
+    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    loss = SoftmaxLoss(theirs, 16, 3, concatenation_sent_multiplication=product)
+    features = ["u", "v", "difference", *(["product"] if product else [])]
+    objective = objectives.build("nli_softmax", {"features": features}, width=16, data_views=2)
+    objective.classifier.linear.load_state_dict(loss.classifier.state_dict())
+
+    sides = ["a dog runs", "the old man"], ["the dog is in the street", "music"]
+    labels = torch.tensor([1, 2])
+    ids = [row for side in sides for row in encoder.tokenizer.ids(side, None)[0]]
+    batch = dataclasses.replace(pack(ids, views=2), labels=labels)
+    ours = objective(encoder(batch), batch)["nli"]
+    expected = loss([theirs.preprocess(side) for side in sides], labels)
+    torch.testing.assert_close(ours, expected)
+    ours.backward()
+    expected.backward()
+    torch.testing.assert_close(
+        objective.classifier.linear.weight.grad, loss.classifier.weight.grad, rtol=1e-4, atol=1e-6
+    )
+    name = "embeddings.word_embeddings.weight"
+    ours_of = dict(encoder.backbone.model.named_parameters())[name].grad
+    theirs_of = next(p.grad for n, p in theirs.named_parameters() if n.endswith(name))
+    torch.testing.assert_close(ours_of, theirs_of, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("features", [[], ["u", "u"]])
+def test_features_are_some_and_each_once(features):
+    said = r"objective.features is \[.*\]; name at least one of u, v, .*, and each once"
+    with pytest.raises(ConfigError, match=said):
+        built(features=features)
+
+
+def test_a_batch_without_labels_is_a_mistake_of_the_program():
+    with pytest.raises(TypeError, match="has no labels"):
+        labels_of(pack([[1]]))

@@ -1,0 +1,122 @@
+"""SG-OPT: its formula, the frozen clone, the distance from the start, and its runs."""
+
+import oracles
+import pytest
+import torch
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
+from contrasent.functional import self_guided
+from contrasent.model.encoder import SentenceEncoder
+
+ROWS = [[2, 10, 11, 3], [2, 20, 21, 22, 3], [2, 30, 3]]
+
+
+@pytest.fixture
+def encoder(tiny_bert):
+    return SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+
+
+def built(encoder, **settings):
+    return objectives.build(
+        "sg_opt", {"projection": 8, **settings}, width=16, data_views=1, encoder=encoder
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_the_loss_and_its_gradients_are_those_of_the_formula(temperature, repeated, rng):
+    own, guides = rng(4, 6).requires_grad_(), rng(3, 4, 6).requires_grad_()
+    excluded = [[(i, m) in ((0, 2), (2, 0)) for m in range(4)] for i in range(4)]
+    mask = torch.tensor(excluded) if repeated else None
+    ours = self_guided(own, guides, temperature, excluded=mask)
+    expected = oracles.self_guided(own, guides, temperature, excluded if repeated else None)
+    torch.testing.assert_close(ours, expected)
+    given = [own, guides]
+    for a, b in zip(
+        torch.autograd.grad(ours, given), torch.autograd.grad(expected, given), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_sentence_alone_costs_nothing_and_pulls_nowhere(rng):
+    own, guides = rng(1, 6).requires_grad_(), rng(3, 1, 6).requires_grad_()
+    loss = self_guided(own, guides, 0.01)
+    loss.backward()
+    assert loss == 0 and own.grad.abs().max() == 0 and guides.grad.isfinite().all()
+
+
+def test_a_step_is_computed_as_the_paper_says(encoder):
+    """Means of every layer of transformers' own forward, projected, and the loops."""
+    torch.manual_seed(0)
+    objective = built(encoder, distance_weight=0.0, temperature=0.1)
+    batch = pack(ROWS)
+    layers = []
+    for row in ROWS:
+        states = encoder.backbone.model(torch.tensor([row]), output_hidden_states=True)
+        layers.append([state[0].mean(0) for state in states.hidden_states])
+    guides = torch.stack([torch.stack(layer) for layer in zip(*layers, strict=True)]).detach()
+    encoded = encoder(batch)
+    first, gelu, second, _ = objective.projector
+
+    def project(rows):
+        return torch.nn.functional.gelu(second(gelu(first(rows))))
+
+    expected = oracles.self_guided(project(encoded.pooled[0]), project(guides), 0.1)
+    terms = objective(encoded, batch)
+    assert terms.keys() == {"guided"}
+    torch.testing.assert_close(terms["guided"], expected, rtol=1e-4, atol=1e-5)
+    assert first.weight.std().item() == pytest.approx(0.02, rel=0.3)
+    assert not first.bias.any() and not second.bias.any()
+
+
+def test_the_guide_stays_while_the_encoder_moves_and_the_distance_is_squared(encoder):
+    objective, batch = built(encoder, distance_weight=0.25), pack(ROWS)
+    before = objective._layers(batch)
+    assert objective(encoder(batch), batch)["distance"] == 0
+    moved, squares = [], 0.0
+    with torch.no_grad():
+        for number, parameter in enumerate(encoder.parameters()):
+            parameter.add_(0.01 * (1 + number % 3))
+            squares += parameter.numel() * (0.01 * (1 + number % 3)) ** 2
+            moved.append(parameter)
+    distance = objective(encoder(batch), batch)["distance"]
+    assert distance.item() == pytest.approx(0.25 * squares, rel=1e-3)
+    (gradient,) = torch.autograd.grad(distance, moved[0])
+    torch.testing.assert_close(
+        gradient, torch.full_like(gradient, 0.25 * 2 * 0.01), rtol=1e-2, atol=1e-6
+    )
+    torch.testing.assert_close(objective._layers(batch), before, rtol=0, atol=0)
+
+
+def test_the_guide_has_no_dropout_and_is_not_trained(encoder):
+    objective, batch = built(encoder).train(), pack(ROWS)
+    encoder.train()
+    assert objective._layers(batch).equal(objective._layers(batch))
+    assert {name.partition(".")[0] for name, _ in objective.named_parameters()} == {"projector"}
+    assert len(objective.state_dict()) == 4
+
+
+def test_repeated_sentences_are_no_negatives(encoder):
+    torch.manual_seed(0)
+    settings = {"distance_weight": 0.0, "temperature": 0.1}
+    batch = pack([ROWS[0], ROWS[1], ROWS[0]])
+    torch.manual_seed(1)
+    left_out = built(encoder, **settings)
+    torch.manual_seed(1)
+    kept = built(encoder, exclude_duplicates=False, **settings)
+    encoded = encoder(batch)
+    own, guides = (
+        left_out._projected(encoded.pooled[0]),
+        left_out._projected(left_out._layers(batch)),
+    )
+    excluded = [[{i, m} == {0, 2} for m in range(3)] for i in range(3)]
+    expected = oracles.self_guided(own, guides, 0.1, excluded)
+    torch.testing.assert_close(left_out(encoded, batch)["guided"], expected)
+    assert kept(encoded, batch)["guided"] > expected + 0.1
+
+
+def test_an_embedding_of_another_width_is_refused(encoder):
+    with pytest.raises(ConfigError, match="embeddings of 8 numbers with token states of 16"):
+        objectives.build("sg_opt", {}, width=8, data_views=1, encoder=encoder)

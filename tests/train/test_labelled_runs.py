@@ -1,0 +1,122 @@
+"""Runs on labelled pairs, from the command line and from a state, and what is refused."""
+
+import json
+
+import pytest
+from careless import prepare
+from command_line import refused, worked
+from test_resume import CutError, bits, cut_after, metrics
+
+from contrasent.train.run import train
+
+COMMON = (
+    "--encoder",
+    "tiny",
+    "--data",
+    "nli.tsv",
+    "--output",
+    "out",
+    "--evaluation.task",
+    "none",
+    "--evaluation.final",
+    "none",
+    "--data.max_tokens",
+    "32",
+    "--max-steps",
+    "3",
+)
+LABELS = ("entailment", "neutral", "contradiction", "-")
+
+
+@pytest.fixture
+def nli_file(tmp_path):
+    path = tmp_path / "nli.tsv"
+    rows = [f"a dog and {n} cats\tthe man {n}\t{LABELS[n % 4]}" for n in range(40)]
+    path.write_text("premise\thypothesis\tgold_label\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, tiny_bert, nli_file):
+    folder = prepare(tmp_path, monkeypatch, tiny_bert)
+    (folder / "nli.tsv").symlink_to(nli_file)
+    return folder
+
+
+def test_rows_without_a_label_are_left_out_and_counted(desk):
+    said = worked("train", "nli-softmax", *COMMON)
+    assert "30 examples" in said.err and "10 rows without a label left out" in said.err
+    first = json.loads((desk / "out" / "metrics.jsonl").read_text().splitlines()[0])
+    assert {"term_nli", "nli_accuracy"} <= first.keys()
+    assert "alignment" not in first
+    assert json.loads((desk / "out" / "data.json").read_text())["examples"] == 30
+
+
+def test_a_resumed_run_is_bit_equal(tmp_path, recipe, nli_file, monkeypatch):
+    settings = recipe("nli-softmax", data__file=str(nli_file), data__max_tokens=32, train__epochs=3)
+    train(settings, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        cut_after(patched, "save_state", 2)
+        with pytest.raises(CutError):
+            train(settings, tmp_path / "cut")
+    train(settings, tmp_path / "cut", resume=True)
+    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
+def test_labels_are_learnt(tmp_path, recipe):
+    """The label follows from the hypothesis alone, so the classifier has to find it."""
+    path = tmp_path / "easy.csv"
+    words = {"entailment": "dog runs", "neutral": "red house", "contradiction": "no music"}
+    rows = [f"a man,{text},{label}" for label, text in words.items()] * 20
+    path.write_text("sent0,sent1,label\n" + "\n".join(rows) + "\n")
+    changed = {"data__max_tokens": 32, "train__epochs": 6, "train__learning_rate": 1e-2}
+    settings = recipe("nli-softmax", data__file=str(path), **changed)
+    train(settings, tmp_path / "run")
+    steps = [line for line in metrics(tmp_path / "run") if "loss" in line]
+    assert steps[0]["loss"] > 0.8 and steps[-1]["loss"] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("nli-softmax", "--data.labels", "none", "--data.columns", "[premise, hypothesis]"),
+            "the objective nli_softmax needs the label of each pair, but data.labels is none; set "
+            "it to nli, with data that has the columns premise, hypothesis and label ('contrasent "
+            "data build nli ... --make labelled' writes such a file)",
+        ),
+        (
+            ("sup-simcse", "--data.labels", "nli"),
+            "data.labels is nli, but the objective simcse reads no labels: it would take "
+            "contradictions for positives; leave data.labels out and give pairs or triplets "
+            "('contrasent data build nli' makes them), or choose objective nli_softmax",
+        ),
+    ],
+)
+def test_labels_that_are_missing_or_ignored_are_refused(words, said, desk):
+    assert refused("train", *words, *COMMON) == said
+    assert not (desk / "out").exists()
+
+
+def test_two_classes_are_refused(desk):
+    rows = [f"a dog {n}\ta man\t{LABELS[n % 2]}" for n in range(9)]
+    (desk / "two.tsv").write_text("premise\thypothesis\tlabel\n" + "\n".join(rows) + "\n")
+    message = refused("train", "nli-softmax", *COMMON, "--data", "two.tsv")
+    assert message.startswith("two.tsv has pairs of the classes 1 (entailment), 2 (neutral) only")
+    assert not (desk / "out").exists()
+
+
+def test_labelled_pairs_are_built_from_several_sources_and_trained_on(desk):
+    (desk / "more.jsonl").write_text(
+        '{"sentence1": "a dog", "sentence2": "a cat", "gold_label": "contradiction"}\n' * 2
+    )
+    made = worked(
+        "data", "build", "nli", "nli.tsv", "more.jsonl", "--make", "labelled", "--output", "all.csv"
+    )
+    assert "31 examples of 2 sentences and a label each" in made.out
+    assert "  hypothesis: the man 0" in made.out and "  label: entailment" in made.out
+    lines = (desk / "all.csv").read_text().splitlines()
+    assert lines[0] == "sent0,sent1,label" and lines[-1] == "a dog,a cat,contradiction"
+    said = worked("train", "nli-softmax", *COMMON, "--data", "all.csv")
+    assert "31 examples" in said.err
