@@ -27,6 +27,10 @@ class Used(Protocol):
         """The map after the pooler."""
 
     @property
+    def transform(self) -> str | None:
+        """The map after the head."""
+
+    @property
     def max_tokens(self) -> int | None:
         """Longer sentences were cut there."""
 
@@ -87,6 +91,7 @@ def _everything(found: Used) -> str:
     known = [
         found.pooler,
         f"head {found.head}" if found.head else "",
+        found.transform or "",
         found.precision,
         found.engine or "",
         f"cut at {found.max_tokens}" if found.max_tokens else "",

@@ -100,7 +100,7 @@ def geometry(draw, used, pairs="stsb-dev>4"):
 def neighbours(draw, used, queries=3, corpus="corpus.txt"):
     found = tuple(
         Query(
-            text=f"query {number}",
+            text=f"query q{number}",
             left_out=(),
             nearest=tuple(
                 Neighbour(text=f"sentence {row}", cosine=float(0.9 - 0.1 * place), row=int(row))

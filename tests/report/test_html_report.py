@@ -157,6 +157,10 @@ def test_the_best_of_each_column_is_marked_in_words_too(full, root):
 
 
 def test_one_encoder_is_the_best_of_nothing(full):
+    two = (record(task="sts12"), record(value=0.4), record(encoder="runs/beta", value=0.3))
+    rows = rows_of(read(page(Contents(records=two))), "sts")
+    assert best_labels(rows, "STS12") == []
+    assert best_labels(rows, "STS-B") == ["alpha"]
     one = Contents(records=tuple(it for it in full.records if it.encoder == "runs/beta"))
     assert "(best)" not in page(one)
 
@@ -296,11 +300,11 @@ def test_a_table_is_downloaded_with_every_digit(full, root):
 def test_what_was_compared_is_shown_with_its_p_values():
     other = record(encoder="runs/beta", value=0.4, compared=compared(), protocol="simcse")
     root = read(page(Contents(records=(record(protocol="simcse"), other))))
-    heading = "beta minus alpha: Spearman, all"
+    heading = "beta minus alpha"
     assert heading in [it.text for it in root.all("h3")]
-    row = rows_of(root, "compared-1")["STS-B"]
+    row = rows_of(root, "compared-1")["STS-B Spearman"]
     assert {name: cell.text for name, cell in row.items()} == {
-        "task": "STS-B",
+        "task": "STS-B Spearman",
         "difference": "-4.12",
         "low": "-6.00",
         "high": "-2.77",
@@ -309,13 +313,13 @@ def test_what_was_compared_is_shown_with_its_p_values():
     }
     said = root.one("figure", id="compared-1").one("figcaption").text
     assert "95 % percentile interval over 500 resamples (seed 0)" in said
-    assert "Holm's adjustment is over 7 tasks" in said
+    assert "Holm's adjustment is over the 7 tasks of a metric" in said
 
 
 def test_neighbours_stand_side_by_side_with_their_cosines(full, root):
     browser = root.one("div", id="neighbours-1")
     asked = list(browser.all("details"))
-    assert [it.one("summary").text for it in asked] == ["query 0", "query 1", "query 2"]
+    assert [it.one("summary").text for it in asked] == ["query q0", "query q1", "query q2"]
     for number, it in enumerate(asked):
         columns = list(it.all("div", class_="column"))
         assert [column.one("h4").text for column in columns] == list(LABELS)
@@ -364,6 +368,8 @@ def test_an_average_is_absent_where_a_task_is():
     alone = record(task="stsb", encoder="runs/beta", protocol="simcse")
     rows = rows_of(read(page(Contents(records=(*records, alone)))), "sts")
     assert printed(rows["alpha"]["Avg."]) == "50.00"
+    root = read(page(Contents(records=(*records, alone))))
+    assert "STS Avg. of 2" in grid(root.one("figure", id="summary-table"))[0]
     assert rows["beta"]["Avg."].text == rows["beta"]["STS12"].text == "-"
 
 
@@ -442,6 +448,40 @@ def test_a_changed_protocol_and_a_comparison_are_repeated_as_they_were_asked_for
         "contrasent evaluate org/alpha 'x y' --tasks stsb --head none --precision fp32 "
         "--protocol senteval --metric spearman --aggregation all --no-regressor --compare"
     )
+
+
+def test_labelled_sentences_say_how_they_were_learned():
+    how = {"name": "senteval", "seed": 7}
+    own = {"task": "own/mine.tsv", "classifier": how}
+    found = [record(metric=name, value=0.25, **own) for name in ("accuracy", "macro_f1")]
+    root = read(page(Contents(records=tuple(found))))
+    row = rows_of(root, "task-1")["alpha"]
+    assert [printed(row[name]) for name in ("accuracy", "macro-F1")] == ["25.00", "25.00"]
+    said = root.one("figure", id="task-1").one("figcaption").text
+    assert "mine.tsv, test split: 10 examples; x 100." in said
+    assert "Classifier on frozen embeddings: name senteval, seed 7." in said
+
+
+def test_encoders_that_differ_in_anything_have_rows_of_their_own():
+    changes = ({}, {"head": "mlp"}, {"transform": "whitening"}, {"seed": 3}, {"engine": "onnx"})
+    records = [record(value=0.1 * (n + 1), **it) for n, it in enumerate(changes)]
+    rows = rows_of(read(page(Contents(records=tuple(records)))), "sts")
+    assert [printed(row["STS-B"]) for row in rows.values()] == [
+        "10.00",
+        "20.00",
+        "30.00",
+        "40.00",
+        "50.00",
+    ]
+    assert "alpha (mean, head mlp, fp32, cut at 32)" in rows
+
+
+def test_training_text_that_has_the_tasks_text_is_warned_of():
+    seen = {"file": "t.txt", "sentences": 2000, "sentences_seen": 30}
+    said = read(page(Contents((record(overlap=seen),)))).one("div", role="note").text
+    assert "alpha was trained on t.txt, which has 30 of the 2,000 sentences of stsb (test)" in said
+    seen["sentences_seen"] = 0
+    assert "Before you compare" not in page(Contents((record(overlap=seen),)))
 
 
 def test_runs_alone_and_scores_alone_make_a_report():

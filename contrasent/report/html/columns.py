@@ -17,7 +17,7 @@ Key = tuple[TaskName, str]
 Chosen = dict[str, dict[Key, Record]]
 """Of each encoder by its label the records that a table shows; no encoder without any."""
 
-_SHOWN = {"ndcg": "nDCG", "mrr": "MRR", "f1": "F1", **CORRELATION}
+_SHOWN = {"ndcg": "nDCG", "mrr": "MRR", "f1": "F1", "macro_f1": "macro-F1", **CORRELATION}
 
 
 @dataclass(frozen=True, slots=True)

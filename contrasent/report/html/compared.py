@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from contrasent.evaluate.tasks import TaskName
 from contrasent.records import Compared, Record
@@ -15,43 +14,31 @@ from contrasent.report.tables import ABSENT
 _COLUMNS = ("task", "difference", "low", "high", "p", "p (Holm)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two encoders and what they are compared in."""
-
-    label: str
-    baseline: str
-    metric: str
-    aggregation: str
-
-
 def compared_grids(rows: Sequence[Row]) -> list[Grid]:
-    """A table for each encoder, baseline, metric and aggregation."""
-    found: dict[_Pair, list[tuple[Record, Compared]]] = {}
+    """A table for each encoder and what it is compared with, a row for each task and metric."""
+    found: dict[tuple[str, str], list[tuple[Record, Compared]]] = {}
     for row in rows:
         for record in row.records:
             if record.compared:
-                with_row = baseline_row(record.compared, row, rows)
-                baseline = with_row.label if with_row else record.compared.baseline
-                pair = _Pair(row.label, baseline, record.metric, record.aggregation)
-                found.setdefault(pair, []).append((record, record.compared))
+                known = baseline_row(record.compared, row, rows)
+                baseline = known.label if known else record.compared.baseline
+                found.setdefault((row.label, baseline), []).append((record, record.compared))
     return [
         Grid(
             f"compared-{number}",
-            f"{pair.label} minus {pair.baseline}: {metric_heading(pair.metric)}, "
-            f"{pair.aggregation}",
+            f"{label} minus {baseline}",
             _COLUMNS,
             tuple(_cells(*it) for it in of_tasks),
-            (_said(of_tasks[0][1]),),
+            (_said([one for _, one in of_tasks]),),
         )
-        for number, (pair, of_tasks) in enumerate(found.items(), start=1)
+        for number, ((label, baseline), of_tasks) in enumerate(found.items(), start=1)
     ]
 
 
 def _cells(record: Record, found: Compared) -> tuple[Cell, ...]:
     between = found.interval
     return (
-        Cell(TaskName(record.task, record.split).heading),
+        Cell(f"{TaskName(record.task, record.split).heading} {metric_heading(record.metric)}"),
         _signed(found.difference),
         _signed(between.low if between else None),
         _signed(between.high if between else None),
@@ -64,17 +51,19 @@ def _signed(value: float | None) -> Cell:
     return Cell(ABSENT) if value is None else Cell(f"{100 * value:+.2f}", value)
 
 
-def _said(one: Compared) -> str:
+def _said(found: Sequence[Compared]) -> str:
+    sure = next((one.interval for one in found if one.interval), None)
     drawn = (
-        f"; the ends of the {100 * one.interval.confidence:g} % percentile interval over "
-        f"{one.interval.resamples} resamples (seed {one.interval.seed})"
-        if one.interval
+        f"; low and high are the ends of the {100 * sure.confidence:g} % percentile interval over "
+        f"{sure.resamples} resamples (seed {sure.seed})"
+        if sure
         else ""
     )
-    holm = f"; Holm's adjustment is over {one.tests} tasks" if one.tests > 1 else ""
+    tests = max(one.tests for one in found)
+    holm = f"; Holm's adjustment is over the {tests} tasks of a metric" if tests > 1 else ""
     return (
-        f"Differences x 100. Paired bootstrap: the same pairs are drawn again for both{drawn}; p "
-        f"is two-sided{holm}."
+        "Differences x 100. Paired bootstrap: the same pairs, sentences or queries are drawn again "
+        f"for both{drawn}; p is two-sided{holm}."
     )
 
 

@@ -37,8 +37,8 @@ class Contents:
     supervised: tuple[str, ...] = ()
 
 
-Identity = tuple[str, str, str | None, int | None, str | None, str, int | None]
-"""Encoder, pooler, head, longest sentence, engine, precision and seed."""
+Identity = tuple[str | int | None, ...]
+"""Encoder, pooler, head, transform, longest sentence, engine, precision and seed."""
 
 
 def identity(used: Used) -> Identity:
@@ -47,6 +47,7 @@ def identity(used: Used) -> Identity:
         used.encoder,
         used.pooler,
         used.head,
+        used.transform,
         used.max_tokens,
         used.engine,
         used.precision,

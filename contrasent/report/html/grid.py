@@ -100,22 +100,20 @@ class Grid:
 
 
 def with_best(rows: Sequence[Sequence[Cell]], lower: Sequence[int] = ()) -> tuple[Row, ...]:
-    """The rows, the best value of each column marked where there are two rows or more.
+    """The rows, the best value of each column marked where it has two values or more.
 
     Args:
         rows: cells; those without a value take no part.
         lower: columns in which the lowest value is the best.
     """
-    if len(rows) < 2:
-        return tuple(tuple(row) for row in rows)
     best = {}
     for k, column in enumerate(zip(*rows, strict=True)):
         values = [cell.value for cell in column if cell.value is not None]
-        if values:
+        if len(values) > 1:
             best[k] = (min if k in lower else max)(values)
     return tuple(
         tuple(
-            replace(cell, best=cell.value is not None and cell.value == best[k])
+            replace(cell, best=cell.value is not None and cell.value == best.get(k))
             for k, cell in enumerate(row)
         )
         for row in rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -49,7 +49,8 @@ def sts_grids(rows: Sequence[Row]) -> list[Grid]:
         notes = protocol({label: list(line.values()) for label, line in chosen.items()}, layout)
         heading = f"{CORRELATION[basis.metric]} correlation{_AGGREGATIONS[basis.aggregation]}"
         name = "sts" if number == 0 else f"sts-{number + 1}"
-        summed = f"STS {AVERAGE}" if basis.plain else f"STS {AVERAGE} {heading}"
+        mean = f"STS {AVERAGE}{_fewer(len(averaged(names)), STS)}"
+        summed = mean if basis.plain else f"{mean} {heading}"
         named = Named(name, f"Similarity: {heading}", summed, CORRELATION[basis.metric])
         found.append(scores_grid(named, columns, chosen, notes))
     return found
@@ -71,7 +72,9 @@ def transfer_grids(rows: Sequence[Row]) -> list[Grid]:
             {label: list(line.values()) for label, line in chosen.items()}, ordered
         )
         name = "transfer" if number == 0 else f"transfer-{number + 1}"
-        named = Named(name, "Transfer: accuracy", f"Transfer {AVERAGE}", "accuracy")
+        tests = sum(it.split == "test" for it in ordered)
+        summed = f"Transfer {AVERAGE}{_fewer(tests, TRANSFER)}"
+        named = Named(name, "Transfer: accuracy", summed, "accuracy")
         found.append(scores_grid(named, columns, chosen, notes))
     return found
 
@@ -96,6 +99,7 @@ def other_grids(rows: Sequence[Row]) -> list[Grid]:
         how = "by cosine, mean over queries; " if kind == "Retrieval" else ""
         notes = [f"{name.heading}, {name.split} split: {how}{over}; x 100."]
         shown = [record for line in chosen.values() for record in line.values()]
+        notes += dict.fromkeys(_learned(it.classifier) for it in shown if it.classifier)
         notes += said_of_intervals(shown, (f"the {over.partition(' ')[2]}", ""))
         notes += _described(chosen)
         summed = f"{name.heading} {columns[0].heading}"
@@ -168,6 +172,16 @@ def _transfer_columns(names: Sequence[TaskName], chosen: Chosen) -> list[Column]
     rest = dict.fromkeys(key for line in chosen.values() for key in line if key[1] != "accuracy")
     columns += [Column(f"{n.heading} {metric_heading(m)}", ((n, m),)) for n, m in rest]
     return columns
+
+
+def _fewer(tasks: int, of: Sequence[str]) -> str:
+    """How many tasks an average is over, where that is not all that papers have."""
+    return "" if tasks == len(of) else f" of {tasks}"
+
+
+def _learned(how: Mapping[str, str | int]) -> str:
+    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in how.items())
+    return f"Classifier on frozen embeddings: {told}."
 
 
 def _described(chosen: Chosen) -> list[str]:

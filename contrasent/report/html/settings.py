@@ -8,7 +8,10 @@ from contrasent.report.html.contents import Contents, Row
 from contrasent.report.html.grid import Cell, Grid
 from contrasent.report.tables import ABSENT
 
-_ENCODER = ("row", "encoder", "pooler", "head", "cut at", "engine", "precision", "training seed")
+_ENCODER = (
+    *("row", "encoder", "pooler", "head", "transform", "cut at", "engine", "precision"),
+    "training seed",
+)
 
 
 def settings_grids(contents: Contents, rows: Sequence[Row]) -> list[Grid]:
@@ -22,9 +25,11 @@ def _encoders(rows: Sequence[Row]) -> Grid:
         it = row.like
         longest = f"{it.max_tokens} tokens" if it.max_tokens else ABSENT
         seed = ABSENT if it.seed is None else str(it.seed)
-        texts = (row.label, it.encoder, it.pooler, it.head or ABSENT, longest)
-        cells.append(tuple(map(Cell, (*texts, it.engine or "torch", it.precision, seed))))
-    return Grid("encoders", "Encoders", _ENCODER, tuple(cells), texts=frozenset(range(8)))
+        texts = (row.label, it.encoder, it.pooler, it.head or ABSENT, it.transform or ABSENT)
+        cells.append(tuple(map(Cell, (*texts, longest, it.engine or "torch", it.precision, seed))))
+    return Grid(
+        "encoders", "Encoders", _ENCODER, tuple(cells), texts=frozenset(range(len(_ENCODER)))
+    )
 
 
 def _data(contents: Contents) -> Grid:

@@ -1,0 +1,108 @@
+"""The report in a real browser: it runs without an error, sorts, filters, and has a picture."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from html_reader import grid, read
+from report_contents import contents
+
+from contrasent.report.html.page import page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason=f"no browser: none of {', '.join(NAMES)} is found"),
+]
+
+DRIVER = """
+<script>
+const click = (name, column) =>
+  document.querySelectorAll(`#${name} thead th`)[column].querySelector("button").click();
+click("sts", 1);
+click("transfer", 8); click("transfer", 8);
+const typed = (input, text) => { input.value = text; input.dispatchEvent(new Event("input")); };
+typed(document.querySelector("[data-filter=records]"), "mrpc  BETA");
+typed(document.querySelector(".browser input"), "Q2 query");
+</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def text():
+    return page(contents())
+
+
+def browse(folder, text, *options):
+    """Open a page; what the browser printed, and what it complained of."""
+    (folder / "r.html").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [
+            *(BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *(f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", *options),
+            (folder / "r.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def dom(printed):
+    """The tree of what a browser made of a page."""
+    return read(printed)
+
+
+def test_the_page_runs_without_an_error_and_gives_its_controls(text, tmp_path):
+    printed, complaints = browse(tmp_path, text, "--dump-dom")
+    assert complaints == []
+    root = dom(printed)
+    assert all(it.one("button") for it in root.one("figure", id="sts").one("thead").all("th"))
+    assert not [
+        it
+        for it in root.all()
+        if "enhanced" in it.attributes.get("class", "") and "hidden" in it.attributes
+    ]
+    assert "3 of 3 queries" in root.text
+
+
+def test_rows_are_sorted_and_filtered(text, tmp_path):
+    driven = re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", f"{DRIVER}</body>")
+    printed, complaints = browse(tmp_path, driven, "--dump-dom")
+    assert complaints == []
+    root = dom(printed)
+    for name, column, rising in (("sts", 1, False), ("transfer", 8, True)):
+        headings, rows = grid(root.one("figure", id=name))
+        values = [float(row[headings[column]].attributes["data-value"]) for (row,) in rows.values()]
+        assert values == sorted(values, reverse=not rising)
+        heads = list(root.one("figure", id=name).one("thead").all("th"))
+        wanted = "ascending" if rising else "descending"
+        assert [it.attributes["aria-sort"] for it in heads].count(wanted) == 1
+        assert heads[column].attributes["aria-sort"] == wanted
+    body = root.one("figure", id="records").one("tbody")
+    left = [it.text for it in body.all("tr") if "hidden" not in it.attributes]
+    assert len(left) == 2
+    assert all(it.startswith("beta") and "mrpc" in it for it in left)
+    asked = list(root.one("div", id="neighbours-1").all("details"))
+    assert [("hidden" in it.attributes, "open" in it.attributes) for it in asked] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+    assert "1 of 3 queries" in root.text
+
+
+@pytest.mark.parametrize("width", [1280, 500])
+def test_the_picture_of_a_page_has_its_size_and_is_not_blank(text, width, tmp_path):
+    import matplotlib.image
+
+    picture = tmp_path / "r.png"
+    browse(tmp_path, text, f"--window-size={width},1600", f"--screenshot={picture}")
+    pixels = matplotlib.image.imread(picture)[..., :3]
+    assert pixels.shape[:2] == (1600, width)
+    assert pixels.std(axis=(1, 2)).max() > 0.1
