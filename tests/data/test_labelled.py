@@ -167,3 +167,12 @@ def test_missing_columns_are_asked_for_as_the_recipe_names_them(tmp_path):
         open_labelled(path)
     with pytest.raises(ConfigError, match=r"--data\.columns '\[sent0,sent1\]' does not name"):
         open_labelled(path, ["sent0", "sent1"])
+
+
+def test_what_numbers_the_classes_names_the_entry_too(tmp_path, monkeypatch):
+    path = write(tmp_path / "nli.csv", ROWS)
+    before = open_labelled(path).sha256
+    assert open_labelled(path).sha256 == before
+    assert open_labelled(path, ["sentence2", "sentence1", "gold_label"]).sha256 != before
+    monkeypatch.setattr("contrasent.data.labelled.CLASSES", CLASSES[::-1])
+    assert open_labelled(path).sha256 != before
