@@ -32,6 +32,10 @@ COMMANDS = {
     ],
     "fit": [],
     "fit whitening": [*FITTING, "--dimensions"],
+    "fit sif": [
+        *("WORDS", "--data", "--output", "--a", "--components", "--frequencies"),
+        *("--columns", "--data-dir"),
+    ],
     "fit flow": [
         *(*FITTING, "--levels", "--depth", "--coupling-width", "--learning-rate"),
         *("--batch-size", "--epochs", "--dropout/--no-dropout", "--seed"),

@@ -172,8 +172,8 @@ def _measured(
     from contrasent.errors import ContrasentError
     from contrasent.evaluate.geometry import measure
     from contrasent.evaluate.rated_pairs import RatedPairs
-    from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.engines import require
+    from contrasent.model.loading import load_encoder
 
     pooler, head, engine, precision = how
     rated = RatedPairs.read(*what)
@@ -183,7 +183,7 @@ def _measured(
     found: list[Geometry] = []
     for model in dict.fromkeys(models):
         try:
-            encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
+            encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
             resolved = encoder.resolve_precision(precision)
             found.append(measure(encoder, rated, precision=resolved, show_progress=True))
         except ContrasentError as error:

@@ -15,7 +15,7 @@ from contrasent.cli.data import check
 from contrasent.cli.encode import encode
 from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fetch import fetch
-from contrasent.cli.fit import flow, whitening
+from contrasent.cli.fit import flow, sif, whitening
 from contrasent.cli.guard import guarded
 from contrasent.cli.index import add, build, info
 from contrasent.cli.leaks import leaks
@@ -81,6 +81,7 @@ _add(app, train, _SETTINGS)
 _add(app, pretrain, _SETTINGS)
 _add(fit_app, whitening)
 _add(fit_app, flow)
+_add(fit_app, sif)
 app.add_typer(fit_app, name="fit", help="Fit a map to an encoder's embeddings, to go with it.")
 _add(app, evaluate)
 _add(app, analyze)

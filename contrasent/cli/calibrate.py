@@ -56,12 +56,12 @@ def calibrate(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.cli.evaluate import listed
     from contrasent.evaluate.calibrate import calibrate as calibrated
     from contrasent.evaluate.calibrate import read_judged
-    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.loading import load_encoder
 
     judged = read_judged(pairs, data_dir, None if columns is None else listed(columns))
     if judged.task.note:
         typer.echo(judged.task.note, err=True)
-    encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
+    encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
     found = calibrated(
         encoder,
         judged,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +11,8 @@ import typer
 from contrasent.cli.options import Engine, Head, Model, Pooler, Precision
 
 if TYPE_CHECKING:
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.words import WordEncoder
     from contrasent.profiling import StepProfile
     from contrasent.search.writer import Written
 
@@ -91,10 +93,10 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
                 err=True,
             )
 
-        from contrasent.model.encoder import SentenceEncoder
+        from contrasent.model.loading import load_encoder
 
-        encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
-        with recorded.of_forward(encoder.backbone) if recorded else nullcontext():
+        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
+        with _recording(recorded, encoder):
             written = write_embeddings(
                 encoder, sentences, output, settings, overwrite=overwrite, show_progress=True
             )
@@ -111,6 +113,19 @@ def _profile(path: Path | None) -> StepProfile | None:
     from contrasent.profiling import StepProfile
 
     return None if path is None else StepProfile(path)
+
+
+def _recording(
+    recorded: StepProfile | None, encoder: SentenceEncoder | WordEncoder
+) -> AbstractContextManager[object]:
+    from contrasent.errors import ConfigError
+    from contrasent.model.words import WordEncoder
+
+    if recorded is None:
+        return nullcontext()
+    if isinstance(encoder, WordEncoder):
+        raise ConfigError(f"{encoder.name} holds word vectors: nothing to --profile")
+    return recorded.of_forward(encoder.backbone)
 
 
 def _report(output: Path, written: Written, max_tokens: int) -> None:

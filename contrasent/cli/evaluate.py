@@ -178,8 +178,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     announce(suite)
     failures = [f"{p.task}: {p.message}" for p in suite.problems if not p.missing]
 
-    from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.engines import require
+    from contrasent.model.loading import load_encoder
 
     require(engine)
     check = Overlaps(suite) if leak_check else None
@@ -189,7 +189,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             encoder = (
                 open_vectors(model, suite.given())
                 if holds_vectors(model)
-                else SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
+                else load_encoder(model, pooler=pooler, head=head, engine=engine)
             )
             used = encoder.resolve_precision(asked)
             rows[label] = scores = _told(model, suite.records(encoder, used, show_progress=True))

@@ -1,4 +1,4 @@
-"""``contrasent fit``: whitening, flow."""
+"""``contrasent fit``: whitening, flow, sif."""
 
 from __future__ import annotations
 
@@ -157,6 +157,56 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
         err=True,
     )
     _save(fitted, output)
+
+
+def sif(  # noqa: PLR0913 - the arguments are the command's options
+    words: Annotated[
+        str,
+        typer.Argument(
+            help="Word vectors: a .txt or .vec file of a word and its numbers per line, also .gz.",
+            show_default=False,
+        ),
+    ],
+    data: Data,
+    output: Output,
+    smoothing: Annotated[
+        float, typer.Option("--a", help="A word counts a / (a + its frequency).")
+    ] = 1e-3,
+    components: Annotated[
+        int, typer.Option(help="Directions that all sentences share, taken out.")
+    ] = 1,
+    frequencies: Annotated[
+        Path | None,
+        typer.Option(
+            help="A word and its count per line; else words of the text are counted.",
+            show_default=False,
+        ),
+    ] = None,
+    columns: Columns = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Weigh word vectors by frequency and take out what all sentences share (SIF).
+
+    OUTPUT holds the vectors too, and is an encoder for every command but train.
+    """
+    from contrasent.errors import ConfigError
+    from contrasent.model.words import WordEncoder, are_words
+    from contrasent.train.fitting import require_output
+    from contrasent.train.sif import fit_sif, save_sif
+
+    require_output(output)
+    if not are_words(words):
+        raise ConfigError(f"{words} is no file of word vectors; its name must end in .txt or .vec")
+    text = _opened(data, columns, data_dir)
+    made, info = fit_sif(
+        WordEncoder.load(words),
+        text,
+        smoothing=smoothing,
+        components=components,
+        frequencies=frequencies,
+    )
+    save_sif(made, info, output)
+    typer.echo(f"{output}: {made.transform_described}")
 
 
 def _opened(data: list[str], columns: str | None, data_dir: Path | None) -> FittingText:

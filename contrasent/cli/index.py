@@ -61,9 +61,9 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
     with open_sentences(source, columns, ids) as sentences:
         _announce(sentences)
 
-        from contrasent.model.encoder import SentenceEncoder
+        from contrasent.model.loading import load_encoder
 
-        encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
+        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
         made = Index.build(
             encoder,
             sentences,

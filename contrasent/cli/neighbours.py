@@ -124,11 +124,11 @@ def _opened(
     """The encoder or the vectors of words, and the precision these are used in."""
     from contrasent.errors import ConfigError
     from contrasent.evaluate.vectors import holds_vectors, open_vectors
-    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.loading import load_encoder
 
     if not holds_vectors(model):
         pooler, head, engine = how
-        encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
+        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
         return encoder, encoder.resolve_precision(precision)
     if model.lower().endswith(".npy"):
         raise ConfigError(

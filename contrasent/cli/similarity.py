@@ -24,10 +24,10 @@ def similarity(  # noqa: PLR0913 - the arguments are the command's options
     """Print the cosine of the embeddings of two texts."""
     from json import dumps
 
-    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.loading import load_encoder
     from contrasent.search.similarity import similarity as cosine_of
 
-    encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
+    encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
     used = encoder.resolve_precision(own_precision(precision, engine))
     cosine = cosine_of(encoder, text_a, text_b, precision=used)
     if not json:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from contrasent.data.readers import lines
+from contrasent.data.words import vector_of, word_lines
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluate.described import Embeddings
 from contrasent.evaluate.own_names import joined_sources
@@ -182,26 +182,11 @@ class Words(_Vectors):
 
     def _read(self, wanted: set[str]) -> dict[str, Embeddings]:
         found: dict[str, Embeddings] = {}
-        width = 0
-        for number, line in lines(Path(self.name)):
-            cells = line.rstrip().split(" ")
-            if number == 1 and len(cells) == 2:
-                continue
-            width = width or len(cells) - 1
-            if len(cells) - 1 != width or not width:
-                raise CheckpointError(
-                    f"{self.name}:{number}: {len(cells) - 1} numbers after the word instead of "
-                    f"{width or 'one or more'}; a line is a word and its vector, between spaces"
-                )
-            if cells[0] in wanted:
-                found.setdefault(cells[0], self._vector(cells[1:], number))
+        path = Path(self.name)
+        for number, word, cells in word_lines(path):
+            if word in wanted and word not in found:
+                found[word] = vector_of(cells, path, number)
         return found
-
-    def _vector(self, cells: list[str], number: int) -> Embeddings:
-        try:
-            return np.array(cells, dtype=np.float32)
-        except ValueError as error:
-            raise CheckpointError(f"{self.name}:{number}: no vector: {error}") from error
 
 
 def _matrix(path: str, task: Given) -> Embeddings:

@@ -221,7 +221,8 @@ def joined(parts: Iterable[np.ndarray], total: int | None, width: int) -> np.nda
     done = 0
     for part in parts:
         if len(part) == total:
-            return part
+            rows = part  # without leaving: a warning may follow the last part
+            continue
         if not done:
             rows = np.empty((total, width), np.float32)
         rows[done : done + len(part)] = part

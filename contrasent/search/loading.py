@@ -9,19 +9,20 @@ from contrasent.search.index import Index
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.words import WordEncoder
 
 
-def encoder_of(index: Index, name: str | None = None) -> SentenceEncoder:
+def encoder_of(index: Index, name: str | None = None) -> SentenceEncoder | WordEncoder:
     """Load the encoder that the index names, or ``name``, which must be equal to it.
 
     Raises:
         CheckpointError: it cannot be loaded, or is another encoder.
     """
-    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.loading import load_encoder
 
     maker = index.manifest.encoder
     try:
-        encoder = SentenceEncoder.load(
+        encoder = load_encoder(
             name or maker.name, pooler=maker.pooler, head=maker.head, engine=maker.engine
         )
     except CheckpointError as error:

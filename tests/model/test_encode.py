@@ -156,10 +156,11 @@ def test_half_a_surrogate_pair_is_named_with_its_number(tiny_encoder):
         list(tiny_encoder.encode_stream(["a", "b", "\ud800"], chunk=1))
 
 
-def test_too_long_sentences_are_cut_with_one_warning_and_their_number(tiny_encoder):
+@pytest.mark.parametrize("form", [iter, list])
+def test_too_long_sentences_are_cut_with_one_warning_and_their_number(form, tiny_encoder):
     sentences = ["dog", LONG, "dog " * 62, "dog " * 63, LONG]  # 64 tokens with the two specials
     with pytest.warns(UserWarning, match="^3 of 5 sentences were cut at 64 tokens$") as caught:
-        rows = tiny_encoder.encode(iter(sentences), precision="fp32")
+        rows = tiny_encoder.encode(form(sentences), precision="fp32")
     assert len(caught) == 1
     assert caught[0].filename == __file__
     np.testing.assert_allclose(rows[1], rows[2], rtol=0, atol=1e-6)

@@ -45,3 +45,8 @@ class Moments:
         """Mean squared length of a row."""
         scatter = float(np.trace(self._scatter))
         return scatter / self.count + float(self.mean @ self.mean)
+
+    @property
+    def second(self) -> NDArray[np.float64]:
+        """``(D, D)`` sum of the products of every row with itself, not centred."""
+        return self._scatter + self.count * np.outer(self.mean, self.mean)

@@ -1,0 +1,185 @@
+"""Vectors of words: text files such as GloVe's, and a form of them that is mapped from disk.
+
+Shapes: W words, D numbers in a vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contrasent.data.cache import Kind, kept
+from contrasent.data.readers import lines
+from contrasent.errors import CheckpointError
+from contrasent.files import sha256_of
+
+MANIFEST = "words.json"
+FORMAT = "contrasent-words-1"
+_VECTORS, _HASHES, _ROWS = "vectors.bin", "hashes.bin", "rows.bin"
+FILES = (_VECTORS, _HASHES, _ROWS)
+
+Vectors = NDArray[np.float32]
+
+
+def word_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """Number, word and D cells of every line; a first line of two numbers, as fastText's, is none.
+
+    Words that hold spaces, as some of GloVe's largest file, are left out: no text is split so.
+
+    Raises:
+        CheckpointError: a line is not a word and D cells; the message names file and line.
+    """
+    width = 0
+    for number, line in lines(path):
+        cells = line.rstrip().split(" ")
+        if number == 1 and len(cells) == 2:
+            continue
+        width = width or len(cells) - 1
+        if len(cells) - 1 > width > 0 and not any(map(_is_number, cells[1:-width])):
+            continue
+        if len(cells) - 1 != width or not width:
+            raise CheckpointError(
+                f"{path}:{number}: {len(cells) - 1} numbers after the word instead of "
+                f"{width or 'one or more'}; a line is a word and its vector, between spaces"
+            )
+        yield number, cells[0], cells[1:]
+
+
+def vector_of(cells: Sequence[str], path: Path, number: int) -> Vectors:
+    """``(D,)`` of the cells of a line.
+
+    Raises:
+        CheckpointError: a cell is no number, or not a finite one.
+    """
+    try:
+        found = np.array(cells, dtype=np.float32)
+    except ValueError as error:
+        raise CheckpointError(f"{path}:{number}: no vector: {error}") from error
+    if not np.isfinite(found).all():
+        raise CheckpointError(f"{path}:{number}: no vector: a number is not finite")
+    return found
+
+
+class WordStore:
+    """Vectors of W words, mapped from a folder; of a word only a hash of 64 bits is kept.
+
+    Attributes:
+        folder: where it lies.
+        words: W.
+        width: D.
+        source: the name of the text file.
+        sha256: hash of that file.
+        vectors: ``(W, D)``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Map the files of ``folder``.
+
+        Raises:
+            CheckpointError: they are not what they should be.
+        """
+        try:
+            said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            if said["format"] != FORMAT:
+                raise ValueError(f"its format is {said['format']!r}, not {FORMAT!r}")
+            self.folder = folder
+            self.words, self.width = int(said["words"]), int(said["width"])
+            self.source, self.sha256 = str(said["source"]), str(said["sha256"])
+            shape = (self.words, self.width)
+            _require_size(folder / _VECTORS, 4 * self.words * self.width)
+            self.vectors: Vectors = np.memmap(folder / _VECTORS, np.float32, "r", shape=shape)
+            for name in (_HASHES, _ROWS):
+                _require_size(folder / name, 8 * self.words)
+            self._hashes = np.memmap(folder / _HASHES, np.uint64, "r")
+            self._rows = np.memmap(folder / _ROWS, np.int64, "r")
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CheckpointError(
+                f"{folder} holds no whole word vectors ({type(error).__name__}: {error}); make it "
+                "again"
+            ) from error
+
+    def rows(self, words: Collection[str]) -> dict[str, int]:
+        """The rows of those of ``words`` that are known, as they are or in lower case."""
+        asked = list(dict.fromkeys(words))
+        found = self._known(asked)
+        lower = {word: word.lower() for word in asked if word not in found}
+        known = self._known(list(dict.fromkeys(lower.values())))
+        return {**found, **{word: known[low] for word, low in lower.items() if low in known}}
+
+    def _known(self, words: list[str]) -> dict[str, int]:
+        hashes = np.array([_hash(word) for word in words], np.uint64)
+        places = np.minimum(np.searchsorted(self._hashes, hashes), self.words - 1)
+        hits = np.flatnonzero(self._hashes[places] == hashes)
+        return {words[hit]: int(self._rows[places[hit]]) for hit in hits}
+
+
+def open_words(path: Path) -> WordStore:
+    """Word vectors of a text file, from the cache if it holds them.
+
+    Raises:
+        CheckpointError: the file is missing, or a line is not a word and D numbers.
+        ConfigError: the cache cannot be written to.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"there is no file {path}; look for a misspelling")
+    digest = sha256_of(path)
+
+    def write(folder: Path) -> None:
+        _write(path, digest, folder)
+
+    return kept(Kind("words", "word vectors", _opened), [FORMAT, digest], write)
+
+
+def _opened(entry: Path) -> WordStore | None:
+    try:
+        return WordStore(entry)
+    except CheckpointError:
+        return None
+
+
+def _write(path: Path, digest: str, folder: Path) -> None:
+    """One pass over the text; the first of several lines of a word counts."""
+    hashes: list[int] = []
+    width = 0
+    with (folder / _VECTORS).open("wb") as file:
+        for number, word, cells in word_lines(path):
+            row = vector_of(cells, path, number)
+            row.tofile(file)
+            hashes.append(_hash(word))
+            width = len(row)
+    if not hashes:
+        raise CheckpointError(f"{path} holds no word vector; a line is a word and its numbers")
+    every = np.array(hashes, np.uint64)
+    order = np.argsort(every, kind="stable").astype(np.int64)
+    every[order].tofile(folder / _HASHES)
+    order.tofile(folder / _ROWS)
+    said = {
+        "format": FORMAT,
+        "words": len(every),
+        "width": width,
+        "source": path.name,
+        "sha256": digest,
+    }
+    (folder / MANIFEST).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+
+
+def _hash(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _require_size(path: Path, size: int) -> None:
+    if path.stat().st_size != size or not size:
+        raise ValueError(f"{path.name} has {path.stat().st_size} bytes instead of {size}")

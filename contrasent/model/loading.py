@@ -1,0 +1,37 @@
+"""Whatever a user names as an encoder, loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from contrasent.errors import ConfigError
+from contrasent.model import engines
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.words import WordEncoder, are_words
+
+
+def load_encoder(
+    name: str | Path,
+    *,
+    pooler: str | None = None,
+    head: str | None = None,
+    engine: str = "torch",
+) -> SentenceEncoder | WordEncoder:
+    """Load a transformer, or word vectors; arguments and errors as `SentenceEncoder.load`.
+
+    Args:
+        name: also a ``.txt`` or ``.vec`` file of word vectors, gzipped or not, or a folder that
+            ``contrasent fit sif`` made of one.
+        pooler: not for word vectors.
+        head: not for word vectors.
+        engine: not for word vectors.
+    """
+    if not are_words(name):
+        return SentenceEncoder.load(name, pooler=pooler, head=head, engine=engine)
+    engines.require(engine)
+    made = WordEncoder.load(name)
+    asked = {"pooler": (pooler, made.pooler), "head": (head, made.head_name)}
+    for what, (given, own) in {**asked, "engine": (engine, made.engine)}.items():
+        if given not in (None, own):
+            raise ConfigError(f"{name} holds word vectors, which have no {what}: leave it out")
+    return made

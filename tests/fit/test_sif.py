@@ -1,0 +1,188 @@
+"""SIF: the published algorithm in plain loops, and what is saved of it."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from command_line import refused, tree, worked
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluate.fitting_text import open_fitting_text
+from contrasent.model.loading import load_encoder
+from contrasent.model.words import WordEncoder
+from contrasent.train.sif import fit_sif, read_frequencies, word_weights
+
+WORDS = ["the", "cat", "dog", "sits", "red", "runs"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture
+def vectors():
+    draw = np.random.default_rng(0)
+    return {word: (draw.normal(size=5) + 1).astype("f4") for word in WORDS}
+
+
+@pytest.fixture
+def glove(vectors, tmp_path):
+    path = tmp_path / "glove.txt"
+    path.write_text(
+        "".join(f"{w} {' '.join(map(repr, map(float, v)))}\n" for w, v in vectors.items())
+    )
+    return path
+
+
+@pytest.fixture
+def sentences():
+    draw = np.random.default_rng(1)
+    words = [*WORDS, "the", "the", "nowhere", "Cat"]
+    return [" ".join(draw.choice(words, size=draw.integers(2, 7))) for _ in range(40)] + ["nowhere"]
+
+
+@pytest.fixture
+def text(sentences, tmp_path):
+    (tmp_path / "text.txt").write_text("\n".join(sentences) + "\n")
+    return open_fitting_text([str(tmp_path / "text.txt")])
+
+
+def by_hand(vectors, sentences, a, components):
+    counts = Counter(word for sentence in sentences for word in sentence.split())
+    total = sum(counts.values())
+    weight = {}
+    for word in vectors:
+        p = sum(
+            n for w, n in counts.items() if w == word or (w not in vectors and w.lower() == word)
+        )
+        weight[word] = a / (a + p / total)
+    rows = []
+    for sentence in sentences:
+        known = [w if w in vectors else w.lower() for w in sentence.split()]
+        known = [w for w in known if w in vectors]
+        row = sum((weight[w] * vectors[w].astype("f8") for w in known), np.zeros(5))
+        rows.append(row / max(len(known), 1))
+    rows = np.array(rows)
+    _, _, directions = np.linalg.svd(rows, full_matrices=False)
+    common = directions[:components]
+    return rows - rows @ common.T @ common
+
+
+@pytest.mark.parametrize(("a", "components"), [(1e-3, 1), (1e-3, 0), (0.1, 2)])
+def test_it_is_the_published_algorithm(a, components, glove, vectors, sentences, text):
+    made, info = fit_sif(load_encoder(glove), text, smoothing=a, components=components)
+    with pytest.warns(UserWarning, match="1 of 41 sentences have no word"):
+        found = made.encode(sentences)
+    np.testing.assert_allclose(found, by_hand(vectors, sentences, a, components), atol=1e-5)
+    assert info["transform"]["sentences_without_a_known_word"] == 1
+    if components:
+        assert np.abs(found @ made.components.T).max() < 1e-5
+
+
+def test_frequencies_of_a_file(glove, text, tmp_path):
+    (tmp_path / "counts.txt").write_text("the 60\n\nCat 10\ncat 5\nfar 25\n")
+    counts = read_frequencies(tmp_path / "counts.txt")
+    weights = word_weights(load_encoder(glove).store, counts, 0.01)
+    expected = [0.01 / 0.61, 0.01 / 0.16, 1, 1, 1, 1]
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    made, info = fit_sif(
+        load_encoder(glove), text, smoothing=0.01, frequencies=tmp_path / "counts.txt"
+    )
+    np.testing.assert_allclose(made.weights, expected, rtol=1e-6)
+    assert info["transform"]["frequencies"] == "counts.txt"
+    assert "frequencies of counts.txt" in made.transform_described
+
+
+@pytest.mark.parametrize("bad", ["the\n", "the 1 2\n", "the x\n", "the -1\n", "the inf\n", "\nthe"])
+def test_bad_frequencies_are_named_by_line(bad, tmp_path):
+    (tmp_path / "counts.txt").write_text("cat 1\n" + bad)
+    with pytest.raises(DataError, match=r"counts\.txt:[23]: a line must be a word and its count"):
+        read_frequencies(tmp_path / "counts.txt")
+    (tmp_path / "counts.txt").write_text("cat 0\n")
+    with pytest.raises(DataError, match="counts no word"):
+        read_frequencies(tmp_path / "counts.txt")
+
+
+def test_settings_out_of_range(glove, text):
+    for wrong in ({"smoothing": 0.0}, {"components": -1}, {"components": 5}):
+        with pytest.raises(ConfigError, match=r"a is .* components must be 0 to 4"):
+            fit_sif(load_encoder(glove), text, **wrong)
+    made, _ = fit_sif(load_encoder(glove), text)
+    with pytest.raises(ConfigError, match="is fitted already"):
+        fit_sif(made, text)
+
+
+def test_text_of_unknown_words_only(glove, tmp_path):
+    (tmp_path / "other.txt").write_text("nothing here\nat all\n")
+    with pytest.raises(DataError, match=r"has none of the words of other\.txt"):
+        fit_sif(load_encoder(glove), open_fitting_text([str(tmp_path / "other.txt")]))
+
+
+def test_the_command_saves_an_encoder_for_every_command(glove, text, sentences, tmp_path):
+    expected, _ = fit_sif(load_encoder(glove), text)
+    said = worked(
+        "fit", "sif", glove, "--data", tmp_path / "text.txt", "--output", tmp_path / "sif"
+    )
+    assert (
+        "SIF with a 0.001, 1 component taken out, frequencies of its words, fitted on text.txt"
+        in said.out
+    )
+    glove.unlink()
+    loaded = load_encoder(tmp_path / "sif")
+    assert isinstance(loaded, WordEncoder)
+    assert np.array_equal(loaded.encode(sentences[:40]), expected.encode(sentences[:40]))
+    assert loaded.fingerprint() == expected.fingerprint() != load_encoder_of(expected).fingerprint()
+    assert loaded.transform_described == expected.transform_described
+    info = json.loads((tmp_path / "sif" / "contrasent.json").read_text())["transform"]
+    assert (info["a"], info["components"], info["target"], info["sentences"]) == (
+        1e-3,
+        1,
+        False,
+        41,
+    )
+    assert info["words"]["source"] == "glove.txt"
+    (tmp_path / "in.txt").write_text("the cat\nred dog\n")
+    worked("encode", tmp_path / "sif", tmp_path / "in.txt", tmp_path / "out.npy")
+    assert np.array_equal(np.load(tmp_path / "out.npy"), loaded.encode(["the cat", "red dog"]))
+    (tmp_path / "p.tsv").write_text(
+        "the cat\tdog runs\t1\nred cat\tred dog\t5\nthe runs\tsits\t3\n"
+    )
+    shown = worked("evaluate", tmp_path / "sif", "--tasks", tmp_path / "p.tsv").out
+    assert "SIF with a 0.001" in " ".join(shown.split())
+
+
+def load_encoder_of(encoder):
+    return WordEncoder(encoder.store)
+
+
+@pytest.mark.usefixtures("text")
+def test_what_is_refused(glove, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "x").write_text("precious")
+    before = tree(tmp_path / "there")
+    data = ("--data", tmp_path / "text.txt", "--output")
+    assert "exists already" in refused("fit", "sif", glove, *data, tmp_path / "there")
+    assert tree(tmp_path / "there") == before
+    message = refused("fit", "sif", tmp_path / "there", *data, tmp_path / "out")
+    assert "is no file of word vectors; its name must end in .txt or .vec" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("file", ["weights.npy", "components.npy", "contrasent.json", "rows.bin"])
+def test_a_damaged_folder_is_named(file, glove, text, tmp_path):
+    made, info = fit_sif(load_encoder(glove), text)
+    made.save(tmp_path / "sif", info)
+    content = (tmp_path / "sif" / file).read_bytes()
+    (tmp_path / "sif" / file).write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError, match=r"sif (is damaged|holds no whole)"):
+        load_encoder(tmp_path / "sif")
+
+
+def test_weights_of_other_words_are_refused(glove, text, tmp_path):
+    made, info = fit_sif(load_encoder(glove), text)
+    made.save(tmp_path / "sif", info)
+    np.save(tmp_path / "sif" / "weights.npy", np.ones(3, "f4"))
+    with pytest.raises(CheckpointError, match="sif is damaged"):
+        load_encoder(tmp_path / "sif")

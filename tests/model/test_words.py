@@ -1,0 +1,204 @@
+"""Word vectors as an encoder: against a plain loop over a dictionary."""
+
+import gzip
+
+import numpy as np
+import pytest
+from command_line import refused, worked
+
+from contrasent.data.words import WordStore, open_words, vector_of, word_lines
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.loading import load_encoder
+from contrasent.model.words import WordEncoder, are_words
+
+WORDS = ["the", "cat", "Dog", "dog", "sits", "red", ".", "ünder"]
+SENTENCES = ["the cat sits .", "The DOG sits", "Dog dog", "", "unknown words", "ünder  the\tred"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("CONTRASENT_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def vectors():
+    draw = np.random.default_rng(0)
+    return {word: draw.normal(size=5).astype("f4") for word in WORDS}
+
+
+def line(word, vector):
+    return f"{word} {' '.join(repr(float(x)) for x in vector)}\n"
+
+
+@pytest.fixture
+def glove(vectors, tmp_path):
+    path = tmp_path / "glove.txt"
+    path.write_text("".join(line(w, v) for w, v in vectors.items()), encoding="utf-8")
+    return path
+
+
+def mean(vectors, sentence):
+    found = [vectors.get(w, vectors.get(w.lower())) for w in sentence.split()]
+    found = [vector for vector in found if vector is not None]
+    return sum(found) / len(found) if found else np.zeros(5)
+
+
+def test_a_sentence_is_the_mean_of_its_known_words(glove, vectors):
+    encoder = load_encoder(glove)
+    with pytest.warns(UserWarning, match=r"^2 of 6 sentences have no word that glove\.txt knows"):
+        rows = encoder.encode(SENTENCES)
+    assert (rows.dtype, rows.shape, encoder.width) == (np.float32, (6, 5), 5)
+    np.testing.assert_allclose(rows, [mean(vectors, s) for s in SENTENCES], atol=1e-6)
+    assert not rows[3:5].any()
+
+
+def test_a_sentence_is_the_same_alone_and_in_company(glove):
+    encoder = load_encoder(glove)
+    known = [SENTENCES[k] for k in (0, 1, 2, 5)]
+    rows = encoder.encode(known)
+    for sentence, row in zip(known, rows, strict=True):
+        assert np.array_equal(encoder.encode([sentence])[0], row)
+    parts = list(encoder.encode_stream(iter(known), chunk=3))
+    assert [len(part) for part in parts] == [3, 1]
+    assert np.array_equal(np.concatenate(parts), rows)
+    assert encoder.encode([]).shape == (0, 5)
+
+
+def test_unit_rows(glove):
+    rows = load_encoder(glove).encode(SENTENCES[:3], normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+
+
+def test_the_first_line_of_a_word_counts_and_a_header_does_not(tmp_path):
+    path = tmp_path / "v.vec"
+    path.write_text("3 2\ncat 1 2\ndog 3 4\ncat 5 6\n")
+    store = open_words(path)
+    assert (store.words, store.width) == (3, 2)
+    np.testing.assert_array_equal(
+        WordEncoder(store).encode(["cat", "dog", "cat dog"]), [[1, 2], [3, 4], [2, 3]]
+    )
+
+
+def test_gzipped_vectors_and_words_with_spaces(tmp_path):
+    path = tmp_path / "v.txt.gz"
+    path.write_bytes(gzip.compress(b"cat 1 2\n. . . 3 4\nat a@b.c 5 6\ndog 7 8\n"))
+    store = open_words(path)
+    assert store.words == 2
+    assert sorted(store.rows(["cat", "dog", ".", "at"])) == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cat 1 2\ndog 3\n", ":2: 1 numbers after the word instead of 2"),
+        ("cat 1 2\ndog 3 4 5\n", ":2: 3 numbers after the word instead of 2"),
+        ("cat\n", ":1: 0 numbers after the word instead of one or more"),
+        ("cat 1 x\n", ":1: no vector"),
+        ("cat 1 2\ndog 1 nan\n", ":2: no vector: a number is not finite"),
+        ("", "holds no word vector"),
+    ],
+)
+def test_bad_files_are_named_by_line(text, said, tmp_path, cache):
+    path = tmp_path / "v.txt"
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match=rf"v\.txt.*{said}"):
+        load_encoder(path)
+    assert not [entry for entry in (cache / "words").glob("*") if entry.is_dir()]
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(CheckpointError, match=r"there is no file .*none\.txt"):
+        load_encoder(tmp_path / "none.txt")
+
+
+def test_the_text_is_read_once(glove, monkeypatch):
+    once = load_encoder(glove).encode(SENTENCES[:2])
+    monkeypatch.setattr("contrasent.data.words.word_lines", None)
+    assert np.array_equal(load_encoder(glove).encode(SENTENCES[:2]), once)
+
+
+def test_a_damaged_cache_is_written_again(glove, cache):
+    once = load_encoder(glove).encode(SENTENCES[:2])
+    (file,) = cache.rglob("vectors.bin")
+    file.write_bytes(file.read_bytes()[:-4])
+    assert np.array_equal(load_encoder(glove).encode(SENTENCES[:2]), once)
+
+
+def test_a_changed_file_is_another_encoder(glove, vectors):
+    once = load_encoder(glove)
+    assert load_encoder(glove).fingerprint() == once.fingerprint()
+    glove.write_text(line("the", vectors["cat"]))
+    again = load_encoder(glove)
+    assert again.fingerprint() != once.fingerprint()
+    np.testing.assert_allclose(again.encode(["the"])[0], vectors["cat"])
+
+
+def test_what_words_do_not_have_is_refused(glove):
+    for wrong in ({"pooler": "mean"}, {"head": "mlp"}, {"engine": "int8"}):
+        with pytest.raises(ConfigError, match=f"which have no {next(iter(wrong))}: leave it out"):
+            load_encoder(glove, **wrong)
+    load_encoder(glove, pooler="vectors", head="none")
+    encoder = load_encoder(glove)
+    assert encoder.resolve_precision("auto") == "fp32"
+    for wrong in (
+        {"precision": "bf16"},
+        {"precision": "fp8"},
+        {"on_overflow": "x"},
+        {"batch_tokens": 0},
+    ):
+        with pytest.raises(ConfigError):
+            encoder.encode(["cat"], **wrong)
+    with pytest.raises(ConfigError, match="not one string"):
+        encoder.encode("cat")
+    with pytest.raises(DataError, match="sentence 1 is int"):
+        encoder.encode(["cat", 3])
+
+
+def test_other_names_are_transformers(tiny_encoder, tmp_path):
+    tiny_encoder.save(tmp_path / "saved")
+    assert not are_words(tmp_path / "saved")
+    assert isinstance(load_encoder(tmp_path / "saved"), SentenceEncoder)
+
+
+def test_lines_are_streamed(glove):
+    numbered = [(number, word) for number, word, _ in word_lines(glove)]
+    assert numbered == list(enumerate(WORDS, start=1))
+    assert vector_of(["1", "2.5"], glove, 1).tolist() == [1, 2.5]
+
+
+def test_a_store_of_another_format_is_refused(glove):
+    store = open_words(glove)
+    manifest = store.folder / "words.json"
+    manifest.write_text(manifest.read_text().replace("words-1", "words-9"))
+    with pytest.raises(CheckpointError, match="format is 'contrasent-words-9'"):
+        WordStore(store.folder)
+
+
+def test_commands_take_word_vectors(glove, vectors, tmp_path):
+    (tmp_path / "in.txt").write_text("the cat sits .\nred dog\n")
+    worked("encode", glove, tmp_path / "in.txt", tmp_path / "out.npy")
+    expected = [mean(vectors, s) for s in ("the cat sits .", "red dog")]
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-6)
+    a, b = expected
+    cosine = float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+    assert float(worked("similarity", glove, "the cat sits .", "red dog").out) == pytest.approx(
+        cosine, abs=1e-4
+    )
+    worked("index", "build", glove, tmp_path / "in.txt", tmp_path / "index")
+    assert "red dog" in worked("search", tmp_path / "index", "red Dog dog", "--top-k", "1").out
+    (tmp_path / "pairs.tsv").write_text("the cat\tdog\t1\nred cat\tred dog\t5\nthe .\tsits\t3\n")
+    pairs = tmp_path / "pairs.tsv"
+    assert "mean cosine" in worked("analyze", glove, "--pairs", f"{pairs}>2").out
+    assert "pooler vectors" in worked("evaluate", glove, "--tasks", pairs).out
+    said = refused(
+        "encode",
+        glove,
+        tmp_path / "in.txt",
+        tmp_path / "b.npy",
+        "--profile",
+        tmp_path / "p.json.gz",
+    )
+    assert "holds word vectors: nothing to --profile" in said
