@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.accuracies import by_task
 from benchmarks.results import Result, read
 from benchmarks.rounds import Entry, fraction, ratio, speed
 from contrasent.files import write_text
@@ -27,7 +28,12 @@ Cell = Callable[[Entry], str]
 
 
 def table(result: Result) -> str:
-    """The result as Markdown: a row per contestant, only the columns that have something."""
+    """The result as Markdown: a row per contestant, only the columns that have something.
+
+    Where rounds are of tasks, a row per task.
+    """
+    if any("task" in found for entry in result.entries for found in entry.rounds):
+        return by_task(result)
     columns: dict[str, Cell] = {"sentences/s": _rate, "slowest - fastest": _range}
     columns |= _step(result) or _ratios(result)
     columns |= {

@@ -1,50 +1,166 @@
-"""Speed of transfer classifiers: ``PYTHONPATH=tests/evaluate python -m benchmarks.transfer trec``.
+"""Transfer classifiers on the same embeddings: ``python -m benchmarks.transfer --json FILE``.
 
-The peer is the tests' oracle: SentEval's procedure with torch's own layer, loss and optimisers, one
-classifier after the other, on the same embeddings. Encoding is not counted.
+The peer is SentEval's procedure with torch's own layer, loss and optimisers, one classifier after
+the other; the same in C is there for accuracies only. Encoding is not counted. The file is written
+after every task, seed and contestant, and the same command goes on where an earlier one was ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
-import transfer_oracle
+import torch
 
+from benchmarks import options
+from benchmarks.jobs import compiled, senteval
+from benchmarks.results import Result, read, write
+from benchmarks.rounds import Entry
+from contrasent.errors import ConfigError
 from contrasent.evaluate.kinds.base import Use
 from contrasent.evaluate.transfer import _labelled
-from contrasent.evaluate.transfer_presets import PRESETS, Protocol
-from contrasent.evaluate.transfer_procedure import reach
-from contrasent.evaluate.transfer_read import load_transfer
+from contrasent.evaluate.transfer_presets import PRESETS, SEED, Protocol
+from contrasent.evaluate.transfer_procedure import Labelled, reach
+from contrasent.evaluate.transfer_read import TransferTask, load_transfer
+from contrasent.files import writing
 from contrasent.model.encoder import SentenceEncoder
 
+TASKS = ("trec", "mrpc", "cr", "mpqa", "mr", "subj", "sst2")
+SEEDS = (SEED, SEED + 1, SEED + 2)
+CLOCKS = ("cpu", "wall")
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", help="such as trec")
-    parser.add_argument("--encoder", default="all-MiniLM-L6-v2")
-    parser.add_argument("--preset", default="test", choices=PRESETS)
-    given = parser.parse_args()
-    encoder = SentenceEncoder.load(given.encoder)
-    task = load_transfer(given.task)
-    parts = {n: _labelled(task, p, Use(encoder)) for n, p in task.parts.items()}
-    start = time.perf_counter()
-    ours = reach(parts, task.classes, Protocol(preset=given.preset), encoder.device)
-    ended = time.perf_counter()
-    print(f"ours: dev {ours.dev:.4f} test {ours.test:.4f} in {ended - start:.1f} s", flush=True)
+Parts = dict[str, Labelled]
+
+
+def ours(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, float]:
+    """Dev and test accuracy, all classifiers together."""
+    reached = reach(parts, classes, Protocol(preset=preset, seed=seed), "cpu")
+    return reached.dev, reached.test
+
+
+def ours_by_sklearn(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, float]:
+    """Dev and test accuracy by the quick classifier, which is another one."""
+    reached = reach(parts, classes, Protocol("sklearn", preset, seed), "cpu")
+    return reached.dev, reached.test
+
+
+def _one_after_the_other(
+    make: senteval.Make, parts: Parts, classes: int, preset: str, seed: int
+) -> tuple[float, float]:
     pairs = [(part.features, part.labels) for part in parts.values()]
-    preset, seed = PRESETS[given.preset], Protocol().seed
-    procedures = {
-        1: lambda: transfer_oracle.nested(*pairs[0], task.classes, preset, seed)[:2],
-        2: lambda: transfer_oracle.by_folds(*pairs, task.classes, preset, seed)[:2],
-        3: lambda: transfer_oracle.by_dev_part(*pairs, task.classes, preset, seed),
+    rest = classes, PRESETS[preset], seed, make
+    if len(pairs) == 1:
+        found = senteval.nested(*pairs[0], *rest)
+    elif len(pairs) == 2:
+        found = senteval.by_folds(*pairs, *rest)
+    else:
+        found = senteval.by_dev_part(*pairs, *rest)
+    return float(found[0]), float(found[1])
+
+
+CONTESTANTS: dict[str, Callable[[Parts, int, str, int], tuple[float, float]]] = {
+    "contrasent": ours,
+    "contrasent sklearn": ours_by_sklearn,
+    "SentEval": partial(_one_after_the_other, senteval.Classifier),
+    "SentEval in C": partial(_one_after_the_other, compiled.Classifier),
+}
+REFERENCES = ("SentEval", "SentEval in C")
+
+
+def main(arguments: Sequence[str] | None = None) -> Result:
+    """Measure what the file does not have yet, and report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.transfer", description=__doc__)
+    parser.add_argument("--encoder", default="all-MiniLM-L6-v2")
+    parser.add_argument("--pooler", default="mean")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated, in this order")
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="of the classifiers")
+    parser.add_argument("--contestants", default=",".join(CONTESTANTS), help="comma-separated")
+    parser.add_argument("--preset", default="test", choices=PRESETS)
+    parser.add_argument("--clock", default="cpu", choices=CLOCKS, help="the time in the table")
+    parser.add_argument("--embeddings", help="a folder that keeps the embeddings")
+    parser.add_argument("--json", help="where results go, and where earlier ones are")
+    given = parser.parse_args(arguments)
+    names = options.chosen(given.contestants, tuple(CONTESTANTS))
+    setting = {
+        "encoder": given.encoder,
+        "pooler": given.pooler,
+        "preset": given.preset,
+        "threads": torch.get_num_threads(),
+        "clock": given.clock,
     }
-    dev, test = np.array(procedures[len(pairs)]())
-    took = time.perf_counter() - ended
-    print(f"one after the other: dev {dev:.4f} test {test:.4f} in {took:.1f} s")
+    references = [name for name in REFERENCES if name in names]
+    result = _earlier(given.json, setting) or Result("transfer", setting, references, [])
+    with TemporaryDirectory() as place:
+        kept = Path(given.embeddings or place)
+        for seed in map(int, given.seeds.split(",")):
+            for task in options.chosen(given.tasks, TASKS):
+                for name in names:
+                    _measure(result, name, (task, seed), kept, given.json)
+    options.publish(result, given.json)
+    return result
+
+
+def _earlier(path: str | None, setting: dict[str, Any]) -> Result | None:
+    if path is None or not Path(path).is_file():
+        return None
+    found = read(path)
+    if found.setting != setting:
+        raise ConfigError(f"{path} has results of {found.setting}, not of {setting}; name another")
+    return found
+
+
+def _measure(
+    result: Result, name: str, which: tuple[str, int], kept: Path, path: str | None
+) -> None:
+    """Let one contestant do one task with one seed, unless that is done."""
+    entry = next((entry for entry in result.entries if entry.name == name), None)
+    if entry is None:
+        entry = Entry(name)
+        result.entries.append(entry)
+    task, seed = which
+    if any((found["task"], found["seed"]) == which for found in entry.rounds):
+        return
+    print(f"{task}, seed {seed}: {name}", file=sys.stderr, flush=True)
+    data = load_transfer(task)
+    parts = embedded(data, result.setting["encoder"], result.setting["pooler"], kept)
+    wall, cpu = time.perf_counter(), time.process_time()
+    dev, test = CONTESTANTS[name](parts, data.classes, result.setting["preset"], seed)
+    took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    entry.rounds.append(
+        {
+            "task": task,
+            "seed": seed,
+            "dev": dev,
+            "test": test,
+            "sentences": sum(len(part.labels) for part in parts.values()),
+            "seconds": took[result.setting["clock"]],
+            **{f"{clock} seconds": seconds for clock, seconds in took.items()},
+        }
+    )
+    if path:
+        write(result, path)
+
+
+def embedded(task: TransferTask, encoder: str, pooler: str, kept: Path) -> Parts:
+    """The features of every part, from the folder ``kept`` if they are there."""
+    mark = hashlib.sha256(f"{encoder} {pooler} {task.sha256}".encode()).hexdigest()[:16]
+    path = kept / f"{task.name}-{mark}.npz"
+    if not path.is_file():
+        use = Use(SentenceEncoder.load(encoder, pooler=pooler))
+        made = {name: _labelled(task, part, use).features for name, part in task.parts.items()}
+        with writing(path) as beside, beside.open("wb") as stream:
+            np.savez(stream, **made)
+    with np.load(path) as found:
+        return {name: Labelled(found[name], part.labels) for name, part in task.parts.items()}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(options.guarded(main))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 Values = dict[str, Any]
 """What a round gives: numbers and lists of numbers by name, ready for JSON."""
+
+
+Kind = TypeVar("Kind")
 
 
 class Job(Protocol):
@@ -39,3 +43,8 @@ def wait_for_device() -> None:
 
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def warming_up(tasks: Mapping[str, Kind], number: int) -> Mapping[str, Kind]:
+    """What to do in round ``number``: the first, which does not count, needs one task only."""
+    return tasks if number else dict(list(tasks.items())[:1])

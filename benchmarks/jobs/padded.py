@@ -6,9 +6,10 @@ Training is its loop with bf16 autocast added on request, evaluation SentEval's 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from benchmarks.jobs import Values, read_texts, share, wait_for_device
+from benchmarks.jobs import Values, read_texts, share, wait_for_device, warming_up
 
 LEARNING_RATE, TEMPERATURE = 3e-5, 0.05
 
@@ -95,10 +96,20 @@ class Pairs:
     first: list[str]
     second: list[str]
     gold: list[float]
+    scored: bool
+
+    @classmethod
+    def read(cls, part: Mapping[str, Any]) -> Self:
+        """Sort ``(first, second, gold)`` by the words of both, then by the score, if asked to."""
+        rows = [(str(a), str(b), float(gold)) for a, b, gold in part["pairs"]]
+        if part["ordered"]:
+            rows.sort(key=lambda row: (len(row[0].split()), len(row[1].split()), row[2]))
+        first, second, gold = (list(column) for column in zip(*rows, strict=True))
+        return cls(first, second, gold, part["scored"])
 
 
 class Evaluate:
-    """SentEval's STS tasks: each part sorted by words, both sides in padded batches of 128."""
+    """SentEval's STS tasks: both sides of each part in padded batches of 128."""
 
     batch_size = 128
 
@@ -107,15 +118,17 @@ class Evaluate:
         self._padded.model.eval()
         self._tokens = tokens
         tasks = json.loads(Path(pairs).read_text(encoding="utf-8"))
-        self._tasks = {name: [_sorted(part) for part in parts] for name, parts in tasks.items()}
+        self._tasks = {name: [Pairs.read(part) for part in parts] for name, parts in tasks.items()}
 
-    def round(self, _number: int) -> Values:
-        """Score the tasks."""
+    def round(self, number: int) -> Values:
+        """Score the tasks; the first to warm up."""
         scores, sentences = {}, 0
-        for name, parts in self._tasks.items():
-            cosines = np.concatenate([self._cosines(part) for part in parts])
-            gold = np.concatenate([part.gold for part in parts])
-            scores[name] = float(spearmanr(cosines, gold).statistic)
+        for name, parts in warming_up(self._tasks, number).items():
+            cosines = [self._cosines(part) for part in parts]
+            found = [pair for pair in zip(cosines, parts, strict=True) if pair[1].scored]
+            gold = np.concatenate([part.gold for _, part in found])
+            given = np.concatenate([values for values, _ in found])
+            scores[name] = float(spearmanr(given, gold).statistic)
             sentences += 2 * len(gold)
         return {"sentences": sentences, "scores": scores}
 
@@ -128,11 +141,3 @@ class Evaluate:
                 second = self._padded.pooled(part.second[here], self._tokens)
                 found.append(F.cosine_similarity(first, second).cpu().numpy())
         return np.concatenate(found)
-
-
-def _sorted(part: Sequence[Sequence[object]]) -> Pairs:
-    """Sort ``(first, second, gold)`` by the words of both sentences, then by the score."""
-    rows = [(str(a), str(b), float(str(gold))) for a, b, gold in part]
-    rows.sort(key=lambda row: (len(row[0].split()), len(row[1].split()), row[2]))
-    first, second, gold = (list(column) for column in zip(*rows, strict=True))
-    return Pairs(first, second, gold)

@@ -11,7 +11,7 @@ bias, N sentences, b sentences in a batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from contrasent.errors import CheckpointError
 from contrasent.evaluate.transfer_folds import Fold, Shuffles
 from contrasent.evaluate.transfer_presets import Preset
+from contrasent.evaluate.transfer_steps import OPTIMISERS
 
 _ALIGNMENT = 16
 """Features are padded with zeros to a multiple of this; their weights start and stay at 0."""
@@ -31,6 +32,10 @@ _CPU_BATCH_BYTES = 1 << 21
 """Batches of all folds at work on a CPU, which should stay in its cache."""
 
 _BATCH_BYTES = 1 << 28
+
+_FEW_ROWS = 8
+"""Weights of more rows are laid out anew for their product: MKL is slow with such a transposed
+matrix of features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,7 @@ class _Stack:
         empty = self._start.new_zeros(0, *self._start.shape)
         self._state = {
             "weights": empty,
+            "gradient": empty,
             "first": empty,
             "second": empty,
             "best": empty,
@@ -153,7 +159,7 @@ class _Stack:
         row = preset.batch * problems.features.shape[1] * 4
         allowed = _CPU_BATCH_BYTES if device.type == "cpu" else _BATCH_BYTES
         self._places = max(1, allowed // row)
-        self._step = _OPTIMISERS[preset.optimiser]
+        self._step = OPTIMISERS[preset.optimiser]
 
     def run(self, waiting: deque[tuple[int, Fold]]) -> list[_Done]:
         """Train all that wait; returns them in the order in which they ended."""
@@ -192,6 +198,7 @@ class _Stack:
         decay = self._decay[self._numbers].repeat_interleave(classes, dim=1)
         self._weight_decay = decay.unsqueeze(-1)
         self._buffer = self._start.new_empty(folds * self._preset.batch, self._start.shape[1])
+        self._by_fold = {name: held.unbind() for name, held in self._state.items()}
 
     def _epoch(self) -> None:
         """One pass of every fold over its rows, in the order of its own epoch."""
@@ -207,13 +214,13 @@ class _Stack:
             size = len(chosen) // folds
             rows = torch.index_select(problems.features, 0, chosen, out=self._buffer[: len(chosen)])
             rows = rows.view(folds, size, -1)
-            scores = torch.bmm(weights, rows.transpose(1, 2))
+            scores = _scores(weights, rows)
             error = scores.view(folds, penalties, problems.classes, size).softmax(dim=2)
             error.sub_(targets[..., start : start + batch]).div_(size)
-            gradient = torch.bmm(error.view(folds, -1, size), rows)
+            gradient = torch.bmm(error.view(folds, -1, size), rows, out=state["gradient"])
             gradient.addcmul_(weights, self._weight_decay)
             state["steps"] += 1
-            self._step(state, gradient)
+            self._step(state, self._by_fold)
         self._epochs = [number + 1 for number in self._epochs]
 
     def _judge(self) -> None:
@@ -224,7 +231,7 @@ class _Stack:
         state, problems = self._state, self._problems
         folds, penalties = state["accuracy"].shape
         rows = problems.features[self._judged]
-        scores = torch.bmm(state["weights"], rows.transpose(1, 2))
+        scores = _scores(state["weights"], rows)
         found = scores.view(folds, penalties, problems.classes, -1).argmax(dim=2)
         expected = problems.labels[self._judged].masked_fill(self._judged < 0, -1)
         right = (found == expected.unsqueeze(1)).sum(dim=2).double()
@@ -264,26 +271,9 @@ class _Stack:
         return self._problems.classes, self._start.shape[1]
 
 
-def _adam(state: dict[str, Tensor], gradient: Tensor) -> None:
-    """A step of Adam (torch's settings: 1e-3, 0.9, 0.999, 1e-8), each fold at its own step."""
-    first, second = state["first"], state["second"]
-    first.lerp_(gradient, 1 - 0.9)
-    second.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
-    steps = state["steps"].double()
-    size = (-1e-3 / (1 - 0.9**steps)).float()
-    root = (1 - 0.999**steps).sqrt().float()
-    scale = second.sqrt().div_(root).add_(1e-8)
-    state["weights"].addcmul_(first / scale, size)
-
-
-def _rmsprop(state: dict[str, Tensor], gradient: Tensor) -> None:
-    """A step of RMSprop (torch's settings: 1e-2, 0.99, 1e-8)."""
-    second = state["second"]
-    second.mul_(0.99).addcmul_(gradient, gradient, value=1 - 0.99)
-    state["weights"].addcdiv_(gradient, second.sqrt().add_(1e-8), value=-1e-2)
-
-
-_OPTIMISERS: dict[str, Callable[[dict[str, Tensor], Tensor], None]] = {
-    "adam": _adam,
-    "rmsprop": _rmsprop,
-}
+def _scores(weights: Tensor, rows: Tensor) -> Tensor:
+    """``(F, P * C, b)``, what the classifiers ``(F, P * C, D)`` say of ``rows (F, b, D)``."""
+    if weights.shape[1] > _FEW_ROWS:
+        by_row = torch.bmm(rows, weights.transpose(1, 2).contiguous())
+        return by_row.transpose(1, 2).contiguous()
+    return torch.bmm(weights, rows.transpose(1, 2))

@@ -3,17 +3,31 @@
 import json
 import shlex
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tiny_models import save_tiny_masked_lm
 
 from benchmarks import all as all_of_them
-from benchmarks import encode, evaluate, latency, memory, objectives, options, train
-from benchmarks.material import RANDOM_BASE, RANDOM_MINILM, random_base, random_minilm, sentences
+from benchmarks import encode, evaluate, latency, memory, objectives, options, train, transfer
+from benchmarks.jobs import warming_up
+from benchmarks.jobs.padded import Pairs
+from benchmarks.material import (
+    RANDOM_BASE,
+    RANDOM_MINILM,
+    Material,
+    random_base,
+    random_minilm,
+    sentences,
+)
 from benchmarks.remote import Here
 from benchmarks.results import read
 from contrasent.config import load_recipe
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluate.read import Subset, Task
+from contrasent.evaluate.tasks import TaskName
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
 
@@ -116,6 +130,47 @@ def test_evaluation_scores_the_same_on_both_sides(encoder, text, tmp_path):
     scores = {entry.name: entry.facts["mean STS"] for entry in result.entries}
     assert scores["contrasent fp32"] == pytest.approx(scores["SentEval fp32"], abs=1e-3)
     assert {entry.rounds[0]["sentences"] for entry in result.entries} == {2 * len(rows)}
+    only = [*given, "--engine", "torch", "--precision", "fp32"]
+    names = [entry.name for entry in evaluate.main(only, Here).entries]
+    assert names[-3:] == ["contrasent fp32", "SentEval fp32", "SentEval test parts fp32"]
+
+
+def test_the_peer_encodes_and_sorts_what_senteval_does(tmp_path, monkeypatch):
+    sizes = {"train": 5, "dev": 4, "test": 3}
+
+    def task(name, *_):
+        long, short = "a b c", "d"
+        count = sizes[name.split]
+        part = Subset("", (long, *[short] * (count - 1)), ("e",) * count, np.arange(count) / 2)
+        return Task(name, (part,), "")
+
+    monkeypatch.setattr(evaluate, "load", task)
+    names = [TaskName("sts16"), TaskName("stsb"), TaskName("sickr", "dev")]
+    found = SimpleNamespace(tasks=[task(name) for name in names])
+    monkeypatch.setattr(evaluate, "load_available", lambda _: found)
+
+    def parts(whole):
+        path = Path(evaluate._pairs("", Material([], tmp_path, tmp_path), whole=whole))
+        tasks = json.loads(path.read_text(encoding="utf-8"))
+        read = {name: [Pairs.read(part) for part in found] for name, found in tasks.items()}
+        return {
+            name: [(len(part.gold), part.scored, part.first[0]) for part in found]
+            for name, found in read.items()
+        }
+
+    assert parts(whole=True) == {
+        "sts16": [(3, True, "d")],
+        "stsb": [(5, False, "a b c"), (4, False, "a b c"), (3, True, "a b c")],
+        "sickr-dev": [(4, True, "a b c")],
+    }
+    assert parts(whole=False) == {
+        name: [(count, True, "d")] for name, count in (("sts16", 3), ("stsb", 3), ("sickr-dev", 4))
+    }
+
+
+def test_a_warm_up_is_one_task():
+    assert warming_up({"a": 1, "b": 2}, 0) == {"a": 1}
+    assert warming_up({"a": 1, "b": 2}, 1) == {"a": 1, "b": 2}
 
 
 def test_latency(words):
@@ -163,7 +218,7 @@ def test_sentences_are_read_again_where_there_are_too_few(tmp_path):
 
 def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):
     commands = {"train": train, "encode": encode, "evaluate": evaluate, "latency": latency}
-    commands |= {"memory": memory, "objectives": objectives}
+    commands |= {"memory": memory, "objectives": objectives, "transfer": transfer}
     for name in all_of_them.COMMANDS:
         line = all_of_them.command(name, tmp_path, data="d.txt", peer_python="python")
         assert line[:2] == [sys.executable, "-m"]
@@ -174,7 +229,8 @@ def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):
             reached.append(found)
             raise InterruptedError
 
-        monkeypatch.setattr(module, "gathered", stop)
+        starts = "_measure" if module is transfer else "gathered"
+        monkeypatch.setattr(module, starts, stop)
         with pytest.raises(InterruptedError):
             module.main(line[3:])
         assert reached and shlex.join(line)

@@ -4,9 +4,9 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-import transfer_oracle
 from shared_data import SHARED
 
+from benchmarks.jobs import senteval
 from contrasent.evaluate import transfer_presets
 from contrasent.evaluate.kinds.transfer import evaluate_transfer
 from contrasent.evaluate.transfer_presets import Preset
@@ -76,11 +76,9 @@ def test_few_folds_give_what_one_classifier_after_the_other_gives(name, monkeypa
             vectors = np.concatenate([abs(first - second), first * second], axis=1)
         parts[part] = vectors, read.labels
     if "all" in parts:
-        expected = transfer_oracle.nested(*parts["all"], task.classes, preset, 1111)[:2]
+        expected = senteval.nested(*parts["all"], task.classes, preset, 1111)[:2]
     else:
-        expected = transfer_oracle.by_folds(
-            parts["train"], parts["test"], task.classes, preset, 1111
-        )[:2]
+        expected = senteval.by_folds(parts["train"], parts["test"], task.classes, preset, 1111)[:2]
     # Sums in another order turn a sentence in a thousand, at most.
     assert found == pytest.approx(expected, abs=0.001)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from sklearn.model_selection import StratifiedKFold
-from transfer_oracle import Classifier
 
+from benchmarks.jobs.senteval import Classifier
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluate import transfer_fit
 from contrasent.evaluate.transfer_fit import Problems
@@ -58,8 +58,7 @@ def test_every_classifier_is_the_one_trained_alone(classes, optimiser, places, m
             best = alone.fit(
                 features[fold.train],
                 labels[fold.train],
-                features[fold.held_out],
-                labels[fold.held_out],
+                (features[fold.held_out], labels[fold.held_out]),
             )
             rounds.add(alone.rounds)
             assert fitted.accuracy[number, which] == pytest.approx(best, abs=1e-12)
@@ -77,7 +76,9 @@ def test_training_ends_after_the_most_epochs():
     fitted = problems(features, labels, 2).fit([fold], [[1e-3]], preset, seed=1)
     alone = Classifier(7, 2, 1e-3, preset, 1)
     alone.fit(
-        features[fold.train], labels[fold.train], features[fold.held_out], labels[fold.held_out]
+        features[fold.train],
+        labels[fold.train],
+        (features[fold.held_out], labels[fold.held_out]),
     )
     assert alone.rounds == 2
     torch.testing.assert_close(

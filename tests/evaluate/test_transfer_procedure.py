@@ -4,11 +4,11 @@ import sys
 
 import numpy as np
 import pytest
-import transfer_oracle
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from test_transfer_fit import made
 
+from benchmarks.jobs import senteval
 from contrasent.errors import ConfigError, DataError, MissingExtraError
 from contrasent.evaluate import transfer_presets
 from contrasent.evaluate.transfer_presets import Preset, Protocol
@@ -50,7 +50,7 @@ def pair(part):
 def test_nested_folds(preset, seed):
     data = parts(["all"])
     reached = reach(data, 2, Protocol(preset=preset, seed=seed), "cpu")
-    dev, test, predicted = transfer_oracle.nested(*pair(data["all"]), 2, TINY[preset], seed)
+    dev, test, predicted = senteval.nested(*pair(data["all"]), 2, TINY[preset], seed)
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
     assert sorted(np.unique(reached.folds)) == list(range(TINY[preset].folds))
@@ -63,7 +63,7 @@ def test_nested_folds(preset, seed):
 def test_folds_of_the_training_part(preset, seed, classes):
     data = parts(["train", "test"], classes)
     reached = reach(data, classes, Protocol(preset=preset, seed=seed), "cpu")
-    dev, test, predicted = transfer_oracle.by_folds(
+    dev, test, predicted = senteval.by_folds(
         pair(data["train"]), pair(data["test"]), classes, TINY[preset], seed
     )
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
@@ -75,8 +75,9 @@ def test_folds_of_the_training_part(preset, seed, classes):
 def test_a_dev_part(preset, seed):
     data = parts(["train", "dev", "test"])
     reached = reach(data, 2, Protocol(preset=preset, seed=seed), "cpu")
-    dev, test = transfer_oracle.by_dev_part(*map(pair, data.values()), 2, TINY[preset], seed)
+    dev, test, predicted = senteval.by_dev_part(*map(pair, data.values()), 2, TINY[preset], seed)
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
+    assert reached.predicted.tolist() == predicted.tolist()
 
 
 def right(train, test):
