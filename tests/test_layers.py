@@ -51,6 +51,7 @@ AT_THE_TOP = {
         "data/batch.py",
         "data/loader.py",
         "evaluate/transfer_fit.py",
+        "evaluate/transfer_steps.py",
         "functional.py",
         "model/",
         "objectives/",
