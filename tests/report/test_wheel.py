@@ -6,13 +6,13 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from report_contents import record
 
 from contrasent.records import write_records
 from contrasent.report.html.contents import Contents
 from contrasent.report.html.page import page
-from report.report_contents import record
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
 import contrasent
