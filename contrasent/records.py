@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from contrasent import __version__
 from contrasent.errors import DataError
 from contrasent.files import write_text
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,14 +150,29 @@ def read_records(path: str | Path) -> list[Record]:
     Raises:
         DataError: a line is not a record; the message names file and line.
     """
-    records = []
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(record_of(json.loads(line)))
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{path}:{number}: not a record: {error}") from error
-    return records
+    return read_lines(path, record_of, "not a record")
+
+
+def read_lines(path: str | Path, parse: Callable[[Any], T], otherwise: str) -> list[T]:
+    """What ``parse`` makes of the JSON value of each line.
+
+    Args:
+        path: the file.
+        parse: raises ``KeyError``, ``TypeError`` or ``ValueError`` for what it cannot take.
+        otherwise: what the message then calls the line.
+
+    Raises:
+        DataError: a line is no JSON, or ``parse`` does not take it; the message names file and
+            line.
+    """
+    found = []
+    with Path(path).open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                found.append(parse(json.loads(line)))
+            except (KeyError, TypeError, ValueError) as error:
+                raise DataError(f"{path}:{number}: {otherwise}: {error}") from error
+    return found
 
 
 def record_of(values: Any) -> Record:

@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contrasent.cli.html import Html, report
-from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_precision
+from contrasent.cli.options import (
+    STDOUT,
+    DataDir,
+    Engine,
+    Head,
+    OwnPrecision,
+    Pooler,
+    own_precision,
+    refuse_json_folder,
+)
 
 if TYPE_CHECKING:
     from contrasent.evaluate.geometry import Geometry
     from contrasent.report.html.contents import Contents
     from contrasent.report.saved import Saved
-
-_STDOUT = "-"
 
 
 def analyze(  # noqa: PLR0913 - the arguments are the command's options
@@ -59,14 +66,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
     head: Head = None,
     engine: Engine = "torch",
     precision: OwnPrecision = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder in SentEval's layout; else $CONTRASENT_DATA, else the folder that "
-            "'contrasent data fetch' fills.",
-            show_default=False,
-        ),
-    ] = None,
+    data_dir: DataDir = None,
     json: Annotated[
         str | None,
         typer.Option(
@@ -138,11 +138,9 @@ def _refuse_existing(json: str | None, figures: Path | None, overwrite: bool) ->
     from contrasent.report.figures.canvas import refuse_existing_pictures
     from contrasent.report.geometry import PICTURES
 
-    if json is not None and json != _STDOUT:
-        if Path(json).is_dir():
-            raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
-        if Path(json).exists() and not overwrite:
-            raise ConfigError(f"{json} exists already; name another file or add --overwrite")
+    refuse_json_folder(json)
+    if json is not None and json != STDOUT and Path(json).exists() and not overwrite:
+        raise ConfigError(f"{json} exists already; name another file or add --overwrite")
     if figures:
         refuse_existing_pictures(figures, () if overwrite else PICTURES)
 
@@ -200,7 +198,7 @@ def _write(found: Sequence[Geometry], known: Saved, json: str | None) -> None:
     from contrasent.report.geometry import print_geometry, run_lines
     from contrasent.report.labels import labelled
 
-    if json == _STDOUT:
+    if json == STDOUT:
         typer.echo(geometry_lines(found), nl=False)
         return
     if json is not None and found:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Engine, Head, Model, OwnPrecision, Pooler, own_precision
+from contrasent.cli.options import DataDir, Engine, Head, Model, OwnPrecision, Pooler, own_precision
 
 if TYPE_CHECKING:
     from contrasent.evaluate.calibrate import Calibration
@@ -42,14 +41,7 @@ def calibrate(  # noqa: PLR0913 - the arguments are the command's options
     head: Head = None,
     engine: Engine = "torch",
     precision: OwnPrecision = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder in SentEval's layout, for a task; else $CONTRASENT_DATA, else the folder "
-            "that 'contrasent data fetch' fills.",
-            show_default=False,
-        ),
-    ] = None,
+    data_dir: DataDir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON in full precision.")] = False,
 ) -> None:
     """Propose the cosine from which on two sentences are to count as similar."""

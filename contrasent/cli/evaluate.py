@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contrasent.cli.html import Html, report
-from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_precision
+from contrasent.cli.options import (
+    DataDir,
+    Engine,
+    Head,
+    OwnPrecision,
+    Pooler,
+    own_precision,
+    refuse_json_folder,
+)
 from contrasent.cli.overlap import Overlaps
-from contrasent.cli.scores import STDOUT, Found, contents, write
+from contrasent.cli.scores import Found, contents, write
 
 if TYPE_CHECKING:
     from contrasent.evaluate.sts import Scores
@@ -126,14 +134,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             help="Look for the tasks' text in what an encoder of ours was trained on, and warn."
         ),
     ] = True,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder in SentEval's layout; else $CONTRASENT_DATA, else the folder that "
-            "'contrasent data fetch' fills.",
-            show_default=False,
-        ),
-    ] = None,
+    data_dir: DataDir = None,
     json: Annotated[
         str | None,
         typer.Option(
@@ -223,8 +224,7 @@ def _refuse(
     from contrasent.report.html.page import refuse_existing_report
 
     refuse_existing_report(html[0], overwrite=html[1])
-    if json is not None and json != STDOUT and Path(json).is_dir():
-        raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
+    refuse_json_folder(json)
     if compare and len(set(models)) < 2:
         raise ConfigError("--compare needs two models or more; the others are held to the first")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from contrasent.cli.options import DataDir
 
 
 def leaks(
@@ -36,14 +37,7 @@ def leaks(
             show_default=False,
         ),
     ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder in SentEval's layout; else $CONTRASENT_DATA, else the folder that "
-            "'contrasent data fetch' fills.",
-            show_default=False,
-        ),
-    ] = None,
+    data_dir: DataDir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Look for evaluation sentences and pairs in training text."""

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_precision
+from contrasent.cli.options import (
+    STDOUT,
+    Engine,
+    Head,
+    OwnPrecision,
+    Pooler,
+    own_precision,
+    refuse_json_folder,
+)
 
 if TYPE_CHECKING:
     from contrasent.records import Record
-
-_STDOUT = "-"
 
 
 def mteb(  # noqa: PLR0913 - the arguments are the command's options
@@ -91,8 +97,7 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
 def _refuse(output: Path | None, json: str | None) -> None:
     from contrasent.errors import ConfigError
 
-    if json is not None and json != _STDOUT and Path(json).is_dir():
-        raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
+    refuse_json_folder(json)
     if output is not None and output.is_file():
         raise ConfigError(f"--output {output} is a file; name a folder")
 
@@ -105,7 +110,7 @@ def _write(rows: dict[str, list[Record]], json: str | None) -> None:
     from contrasent.report.mteb import print_mteb
 
     records = [record for found in rows.values() for record in found]
-    if json == _STDOUT:
+    if json == STDOUT:
         typer.echo(json_lines(records), nl=False)
         return
     if json is not None:

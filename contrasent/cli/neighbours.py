@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Engine, Head, OwnPrecision, Pooler, own_precision
+from contrasent.cli.options import (
+    STDOUT,
+    DataDir,
+    Engine,
+    Head,
+    OwnPrecision,
+    Pooler,
+    own_precision,
+    refuse_json_folder,
+)
 
 if TYPE_CHECKING:
     from contrasent.evaluate.described import Encoder
     from contrasent.evaluate.neighbours import Neighbours
-
-_STDOUT = "-"
 
 
 def neighbours(  # noqa: PLR0913 - the arguments are the command's options
@@ -63,14 +69,7 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
     head: Head = None,
     engine: Engine = "torch",
     precision: OwnPrecision = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder in SentEval's layout, for a task; else $CONTRASENT_DATA, else the folder "
-            "that 'contrasent data fetch' fills.",
-            show_default=False,
-        ),
-    ] = None,
+    data_dir: DataDir = None,
     json: Annotated[
         str | None,
         typer.Option(
@@ -93,8 +92,7 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
     pick("precision", asked, ("auto", *PRECISIONS))
     if top_k < 1:
         raise ConfigError(f"--top-k must be 1 or more, not {top_k}")
-    if json is not None and json != _STDOUT and Path(json).is_dir():
-        raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
+    refuse_json_folder(json)
     require(engine)
     searched = read_corpus(corpus, None if columns is None else listed(columns), data_dir)
     looked_for = read_queries(queries, query or (), searched, sample)
@@ -146,7 +144,7 @@ def _write(found: Sequence[Neighbours], json: str | None) -> None:
     from contrasent.report.labels import labelled_neighbours
     from contrasent.report.neighbours import print_neighbours
 
-    if json == _STDOUT:
+    if json == STDOUT:
         typer.echo(neighbour_lines(found), nl=False)
         return
     if json is not None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+STDOUT = "-"
+"""What names standard output in place of a file."""
 
 Model = Annotated[
     str, typer.Argument(help="The encoder: a folder, a training run or a Hugging Face id.")
@@ -34,8 +38,28 @@ Engine = Annotated[
     str,
     typer.Option(help="What computes the transformer: torch, or on a CPU int8, onnx, openvino."),
 ]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder in SentEval's layout; else $CONTRASENT_DATA, else the folder that "
+        "'contrasent data fetch' fills.",
+        show_default=False,
+    ),
+]
 
 
 def own_precision(asked: str | None, engine: str) -> str:
     """What ``OwnPrecision`` stands for with ``engine``."""
     return asked or ("fp32" if engine == "torch" else "auto")
+
+
+def refuse_json_folder(json: str | None) -> None:
+    """Find now that JSON lines cannot be written, before any work.
+
+    Raises:
+        ConfigError: ``json`` is a folder.
+    """
+    from contrasent.errors import ConfigError
+
+    if json is not None and json != STDOUT and Path(json).is_dir():
+        raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from contrasent.cli.options import STDOUT
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from contrasent.report.html.contents import Contents
 
     Part = tuple[Kind[Any], Read[Any]]
-
-STDOUT = "-"
 
 
 @dataclass(frozen=True)

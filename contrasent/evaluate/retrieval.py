@@ -18,10 +18,12 @@ from contrasent.evaluate.sts import Scores
 from contrasent.evaluate.tasks import STSB_RETRIEVAL
 from contrasent.evaluate.vectors import Rows, Words
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
+from contrasent.model.words import WordEncoder
 from contrasent.records import Record
 
 _QUERIES_AT_ONCE = 64
 _BELOW = -2.0
+_OF_WORDS = (Words, WordEncoder)
 
 Rankings = list[tuple[Vector, Vector]]
 """For each query the places of its relevant documents, and their grades."""
@@ -82,7 +84,7 @@ def embed(task: RetrievalTask, use: Use) -> tuple[Embeddings, Embeddings]:
         found = encoder.encode([*texts], precision=use.precision, show_progress=use.show_progress)
     if found.ndim != 2 or len(found) != len(texts):
         raise CheckpointError(f"{encoder.name} gave a matrix {found.shape} for {len(texts)} texts")
-    usable = np.isfinite(found).all(axis=1) & (found.any(axis=1) | isinstance(encoder, Words))
+    usable = np.isfinite(found).all(axis=1) & (found.any(axis=1) | isinstance(encoder, _OF_WORDS))
     if not usable.all():
         raise CheckpointError(
             f"{encoder.name} gives {int((~usable).sum())} of {len(texts)} texts an embedding of "

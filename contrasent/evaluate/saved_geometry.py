@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import DataError
 from contrasent.evaluate.geometry import Geometry, Group
 from contrasent.files import write_text
-from contrasent.records import record_of
+from contrasent.records import read_lines, record_of
 
 KIND = "geometry"
 FORMAT = 1
@@ -35,14 +34,7 @@ def read_geometry(path: str | Path) -> list[Geometry]:
     Raises:
         DataError: a line is not what it wrote; the message names file and line.
     """
-    found = []
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append(_geometry(json.loads(line)))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}:{number}: not a measured geometry: {error}") from error
-    return found
+    return read_lines(path, _geometry, "not a measured geometry")
 
 
 def _values(geometry: Geometry) -> dict[str, Any]:

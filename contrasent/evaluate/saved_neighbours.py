@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from contrasent.errors import DataError
 from contrasent.evaluate.neighbours import Neighbour, Neighbours, Query
 from contrasent.files import write_text
+from contrasent.records import read_lines
 
 KIND = "neighbours"
 FORMAT = 1
@@ -35,14 +35,7 @@ def read_neighbours(path: str | Path) -> list[Neighbours]:
     Raises:
         DataError: a line is not what it wrote; the message names file and line.
     """
-    found = []
-    with Path(path).open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                found.append(_neighbours(json.loads(line)))
-            except (KeyError, TypeError, ValueError) as error:
-                raise DataError(f"{path}:{number}: no nearest neighbours: {error}") from error
-    return found
+    return read_lines(path, _neighbours, "no nearest neighbours")
 
 
 def _neighbours(values: Any) -> Neighbours:

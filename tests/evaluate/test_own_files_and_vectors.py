@@ -13,6 +13,7 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate.kinds.retrieval import evaluate_retrieval
 from contrasent.evaluate.retrieval_own import read_retrieval
 from contrasent.evaluate.tasks import TaskName
+from contrasent.model.words import WordEncoder
 
 CORPUS = {"d1": "red cat", "d2": "old house", "d3": "green dog", "d4": "new cat", "q2": "house"}
 QUERIES = {"q1": "blue cat", "q3": "never", "q2": "house"}
@@ -205,7 +206,13 @@ def test_words_rank_a_text_without_a_known_word_last_and_count_it(tmp_path):
     (tmp_path / "d.tsv").write_text("d1\tred\nd2\tunknown\nd3\told house\n")
     (tmp_path / "r.tsv").write_text("q1\td2\t1\nq2\td1\t1\n")
     task = f"retrieve:{tmp_path}/q.tsv+{tmp_path}/d.tsv+{tmp_path}/r.tsv"
+    encoder = WordEncoder.load(tmp_path / "glove.txt")
+    encoder.save(tmp_path / "sif", {"transform": {"described": "SIF"}})
+    kept = worked("evaluate", tmp_path / "sif", "--tasks", task, "--json", "-")
     said = worked("evaluate", tmp_path / "glove.txt", "--tasks", task, "--json", "-")
+    assert [json.loads(line)["value"] for line in kept.out.splitlines()] == [
+        json.loads(line)["value"] for line in said.out.splitlines()
+    ]
     found = {r["metric"]: r["value"] for r in map(json.loads, said.out.splitlines())}
     # d2 stands behind both, whose cosines are below 0; d1 behind the one that is no worse.
     assert found["mrr@10"] == pytest.approx((1 / 3 + 1 / 2) / 2)

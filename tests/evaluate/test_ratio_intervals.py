@@ -190,6 +190,29 @@ def test_a_comparison_draws_the_same_rows_for_both():
     assert f1.average is None
 
 
+def test_the_average_is_over_the_tasks_that_are_named_for_it():
+    names = [TaskName(name) for name in ("mr", "cr", "own.csv")]
+    gains = dict(zip(names, (1, 2, 9), strict=True))
+    first = mean(np.arange(20) < 8)
+    one = Scores((), (), ratios={(name, "accuracy"): first for name in names})
+    ratios = {(name, "accuracy"): mean(np.arange(20) < 8 + gain) for name, gain in gains.items()}
+    found = [
+        compare_ratios(
+            names, one, Scores((), (), ratios=ratios), averaged_over=over, bootstrap=BOOTSTRAP
+        )
+        for over in (names[:2], names[:1], [])
+    ]
+    assert [list(comparison.tasks) for (comparison,) in found] == [names] * 3
+    averages = [comparison.average for (comparison,) in found]
+    assert averages[0].difference == pytest.approx(1.5 / 20)
+    draws = [
+        [(first.top[r] < (r < 8 + gains[n])).mean() for r in drawn(n.label, 20)] for n in names[:2]
+    ]
+    bounds = averages[0].interval
+    assert (bounds.low, bounds.high) == pytest.approx(ends(np.mean(draws, axis=0)))
+    assert averages[1:] == [None, None]
+
+
 def test_a_task_that_one_of_them_has_no_score_of_is_left_out():
     names = [TaskName("mr"), TaskName("cr")]
     one = scored(names[0], {"accuracy": mean([1, 0, 1])})

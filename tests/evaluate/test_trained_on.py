@@ -215,6 +215,24 @@ def test_a_record_has_the_counts_of_its_own_part(trained, split, parts, expected
     assert overlap_of(asked, []) is None
 
 
+def test_every_example_that_is_read_is_told_of(trained):
+    told = []
+    (found,) = TrainingCheck(load_suite(["own.tsv"])).overlaps(trained(), told.append)
+    assert told == [1] * len(ROWS) and found.tasks
+
+
+def test_of_several_texts_the_one_with_most_of_the_task_is_noted(trained):
+    (record, *_) = records(trained())
+    counted = Counted(record.task, record.split, 9, 4, 0, 5, 3, 1, 2, ())
+    texts = [("a", 3, 3), ("b", 0, 7), ("c", 1, 5)]
+    found = [
+        Overlap(file, (replace(counted, exact=exact, normalised=normalised),))
+        for file, exact, normalised in texts
+    ]
+    expected = {"file": "b", "sentences": 9, "sentences_seen": 7}
+    assert overlap_of(record, found) == {**expected, "pairs": 5, "pairs_together": 2}
+
+
 def test_tasks_have_another_fingerprint_if_a_sentence_differs(here):
     first = fingerprint(load_suite(["own.tsv"]))
     assert fingerprint(load_suite(["own.tsv"])) == first
