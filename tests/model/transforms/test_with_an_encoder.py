@@ -122,6 +122,13 @@ def test_transforms_change_the_fingerprint(kind, tiny_encoder):
     assert len({bare, with_it, tiny_encoder.fingerprint()}) == 3
 
 
+def test_settings_are_part_of_the_fingerprint(tiny_encoder, monkeypatch):
+    encoder = encoder_with(tiny_encoder, "flow")
+    before = encoder.fingerprint()
+    monkeypatch.setattr(Flow, "settings", lambda _: {"width": 16, "temperature": 2})
+    assert encoder.fingerprint() != before
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_pooler_or_head_is_refused(kind, tiny_encoder, tmp_path):
     encoder_with(tiny_encoder, kind, head=True).save(tmp_path / "saved")
