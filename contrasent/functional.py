@@ -163,6 +163,44 @@ def contrastive_tension(
     return total, right.sum() / kept.sum()
 
 
+def neighbours(
+    first: Tensor,
+    second: Tensor,
+    near: Tensor,
+    *,
+    own_score: bool = True,
+    excluded: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""Cross-entropy of finding the neighbours of a sentence in a batch (Quick-Thoughts).
+
+    .. math:: -\sum_{j \in N(i)} \frac1{|N(i)|} \log
+        \frac{e^{u_i \cdot v_j}}{1 + \sum_{k \neq i} e^{u_i \cdot v_k}}
+
+    Logeswaran and Lee 2018, section 3, with a target of equal shares and the 1 of their code, which
+    makes a sentence's score of itself 0; the mean over the sentences that have a neighbour.
+
+    Args:
+        first: ``(B, D)``, u, of one encoder.
+        second: ``(B, D)``, v, of the other.
+        near: ``(B, B)`` bool, N; false on the diagonal.
+        own_score: keep the 1; otherwise a sentence is no candidate for itself.
+        excluded: ``(B, B)`` bool, candidates left out of the sum; neighbours stay.
+
+    Returns:
+        The loss in nats, 0 where no sentence has a neighbour; and the share of those that have
+        one whose highest score is of a neighbour.
+    """
+    itself = torch.eye(len(first), dtype=torch.bool, device=first.device)
+    scores = dot_matrix(first, second).masked_fill(itself, 0.0 if own_score else float("-inf"))
+    if excluded is not None:
+        scores = scores.masked_fill(excluded & ~near & ~itself, float("-inf"))
+    counts = near.sum(1)
+    likely = scores.log_softmax(1).masked_fill(~near, 0.0).sum(1) / counts.clamp(min=1)
+    there = (counts > 0).sum().clamp(min=1)
+    right = near.gather(1, scores.detach().argmax(1, keepdim=True)).sum()
+    return -likely.sum() / there, right / there
+
+
 def replaced_token_loss(
     logits: Tensor,
     edited: Tensor,

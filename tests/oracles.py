@@ -117,6 +117,25 @@ def contrastive_tension(first, second, same, reduction):
     return (total if reduction == "sum" else total / pairs), right / pairs
 
 
+def neighbours(first, second, near, own_score, excluded=None):
+    """Quick-Thoughts: minus log of the probability of each neighbour, and how many are found."""
+    total, counted, right = 0.0, 0, 0
+    for i, u in enumerate(first):
+        beside = [j for j in range(len(second)) if near[i][j]]
+        if not beside:
+            continue
+        scores = {
+            k: 0 * dot(u, v) if k == i else dot(u, v)
+            for k, v in enumerate(second)
+            if (k != i or own_score) and not (excluded and excluded[i][k] and k not in [*beside, i])
+        }
+        whole = sum(torch.exp(score) for score in scores.values())
+        share = sum(torch.log(torch.exp(scores[j]) / whole) for j in beside) / len(beside)
+        total, counted = total - share, counted + 1
+        right += max(scores, key=lambda k: scores[k].item()) in beside
+    return total / counted, right / counted
+
+
 def pair_classes(u, v, labels, weight, bias, features):
     """SBERT section 3, number by number: softmax(W [features] + b), minus log of the label's."""
     of = {

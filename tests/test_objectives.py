@@ -38,7 +38,8 @@ def objective(name, request, encoder):
 def given(objective, examples):
     batch = pack(SENTENCES[: objective.views * examples], objective.views)
     labels = torch.arange(examples) % 3 if objective.labelled else None
-    return dataclasses.replace(batch, labels=labels)
+    places = torch.arange(examples) if objective.ordered else None
+    return dataclasses.replace(batch, labels=labels, places=places)
 
 
 def scored(objective, encoder, examples=4):

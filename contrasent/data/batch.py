@@ -31,6 +31,9 @@ class Batch:
         following: B sentences, in its document the one after each anchor, if they were asked for;
             they are not encoded.
         labels: ``(B,)`` int64, the class of each example, if the data has them.
+        places: ``(B,)`` int64, where each anchor stands in the text, if it was asked for: sentences
+            of one document that follow each other are 1 apart, and those of two documents as far
+            as the text has sentences.
         factors: ``(T, 1)`` or ``(T, D)``, what state 0 of each token is multiplied with behind the
             embedding layer; None for 1.
     """
@@ -43,6 +46,7 @@ class Batch:
     following: Batch | None = None
     labels: Tensor | None = None
     factors: Tensor | None = None
+    places: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.longest:
@@ -109,9 +113,16 @@ class Batch:
         texts = None if texts is None else change(texts)
         labels = None if self.labels is None else change(self.labels)
         factors = None if self.factors is None else change(self.factors)
-        token_ids, offsets = change(self.token_ids), change(self.offsets)
         return Batch(
-            token_ids, offsets, self.views, self.longest, texts, following, labels, factors
+            change(self.token_ids),
+            change(self.offsets),
+            self.views,
+            self.longest,
+            texts,
+            following,
+            labels,
+            factors,
+            None if self.places is None else change(self.places),
         )
 
     def same_text(self) -> Tensor:

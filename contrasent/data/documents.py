@@ -39,6 +39,12 @@ class Documents:
         numbers = np.arange(len(self.ends))
         return numbers[numbers + 1 < self.ends]
 
+    def places(self) -> IndexArray:
+        """``(N,)`` int64 that grow by 1 within a document, and by more than N between two."""
+        count = len(self.ends)
+        document = np.unique(self.ends, return_inverse=True)[1]
+        return np.arange(count) + document * count
+
 
 def has_lines(examples: Examples) -> TypeGuard[TableExamples]:
     """Whether blank lines between ``examples`` would tell documents apart."""

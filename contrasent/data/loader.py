@@ -98,7 +98,7 @@ class Loader:
         after = self._source.following(examples)
         following = None if after is None else _batch(after, 1, None)
         labels = self._source.labels(examples)
-        return _batch(found, self.views, following, labels)
+        return _batch(found, self.views, following, labels, self._source.places(examples))
 
     def stream(
         self, first_step: int, last_step: int, *, pinned: bool = False
@@ -139,8 +139,18 @@ class Loader:
 
 
 def _batch(
-    packed: Packed, views: int, following: Batch | None, labels: IndexArray | None = None
+    packed: Packed,
+    views: int,
+    following: Batch | None,
+    labels: IndexArray | None = None,
+    places: IndexArray | None = None,
 ) -> Batch:
     token_ids, offsets = map(torch.from_numpy, packed)
-    classes = None if labels is None else torch.from_numpy(labels)
-    return Batch(token_ids, offsets, views, following=following, labels=classes)
+    return Batch(
+        token_ids,
+        offsets,
+        views,
+        following=following,
+        labels=None if labels is None else torch.from_numpy(labels),
+        places=None if places is None else torch.from_numpy(places),
+    )

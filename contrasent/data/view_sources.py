@@ -65,6 +65,10 @@ class ViewSource(ABC):
         """``(B,)`` int64, the class of each example; None if they have none."""
         return None
 
+    def places(self, examples: IndexArray) -> IndexArray | None:  # noqa: ARG002 - none here
+        """``(B,)`` int64, ``Batch.places`` of the anchors; None if they are not given."""
+        return None
+
 
 class Columns(ViewSource):
     """The sentences of a store as they are; one per example is given as every view."""
@@ -216,6 +220,27 @@ class WithNext(ViewSource):
         if not self._gives_following:
             return None
         return self._store.gather(self._sentences[examples] + 1, (0,))
+
+
+class WithPlaces(ViewSource):
+    """The examples of a source, one for every sentence of a text, and where each stands in it."""
+
+    def __init__(self, source: ViewSource, documents: Documents) -> None:
+        """Number the sentences of ``documents`` so that no two documents are near each other."""
+        self.views = source.views
+        self._source, self._places = source, documents.places()
+
+    @override
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @override
+    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
+        return self._source.gather(examples, draws)
+
+    @override
+    def places(self, examples: IndexArray) -> IndexArray:
+        return self._places[examples]
 
 
 def told(views: int) -> str:

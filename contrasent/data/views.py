@@ -22,6 +22,7 @@ from contrasent.data.view_sources import (
     NextSentences,
     ViewSource,
     WithNext,
+    WithPlaces,
     told,
 )
 from contrasent.data.word_edits import Edit
@@ -93,7 +94,7 @@ def check_view(settings: ViewSettings, data_views: int) -> None:
         )
 
 
-def open_views(
+def open_views(  # noqa: PLR0913 - what recipe and objective ask for, by name
     settings: ViewSettings,
     examples: Examples,
     tokenizer: TokenSource,
@@ -101,6 +102,7 @@ def open_views(
     *,
     views: int,
     following: bool = False,
+    ordered: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Views:
     """Read the data once, and make the source of all batches.
@@ -114,6 +116,7 @@ def open_views(
         max_tokens: tokens kept of a sentence, special tokens included.
         views: V, sentences per example that the objective takes.
         following: the objective needs the sentence after each anchor.
+        ordered: the objective needs to know where in its document each anchor stands.
         progress: is told now and then how many examples are tokenised.
 
     Raises:
@@ -123,7 +126,7 @@ def open_views(
         ConfigError: the data has too few or too many sentences per example; there is no room
             in the cache.
     """
-    lengths = _document_lengths(settings.name, examples, following)
+    lengths = _document_lengths(settings.name, examples, following=following, ordered=ordered)
     edit, origin = _edit(settings)
     store = tokenize(examples, tokenizer, max_tokens, progress=progress)
     described = "premise, hypothesis and their label"
@@ -139,17 +142,25 @@ def open_views(
         documents = documents_of(lengths, store)
         if settings.name in _REACH:
             source = NextSentences(store, documents, _REACH[settings.name], views)
-        source = WithNext(source, store, documents, following=following)
+        if ordered:
+            source = WithPlaces(source, documents)
+            described += ", and where it stands in its document"
+        else:
+            source = WithNext(source, store, documents, following=following)
         origin = {**origin, "documents": documents.count}
         described += "; beside it, the next sentence of its document" if following else ""
     return Views(source, store, described, origin)
 
 
-def _document_lengths(name: str, examples: Examples, following: bool) -> IndexArray | None:
+def _document_lengths(
+    name: str, examples: Examples, *, following: bool, ordered: bool
+) -> IndexArray | None:
     if name in _REACH:
         need = f"view.name {name} takes a sentence's positive from those after it"
     elif following:
         need = "the objective needs the sentence after each anchor"
+    elif ordered:
+        need = "the objective needs to know which sentences follow each other"
     else:
         return None
     lengths = require_documents(examples, need)

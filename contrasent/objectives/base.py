@@ -75,6 +75,8 @@ class Objective(nn.Module, ABC):
         max_tokens: the longest sentence that its own transformers take; None if they do not limit
             it.
         following: it needs the sentence after each anchor, in ``batch.following``.
+        ordered: it needs to know which sentences of a batch follow each other, from
+            ``batch.places``, and so batches of text in its order.
         labelled: it needs the class of each example, in ``batch.labels``.
         makes_views: what is encoded has more views than the data gives, made by :meth:`prepare`.
         aligned: the second view that is embedded is a positive of the first, so that their
@@ -86,6 +88,7 @@ class Objective(nn.Module, ABC):
     reads_tokens: bool = False
     max_tokens: int | None = None
     following: bool = False
+    ordered: bool = False
     labelled: bool = False
     makes_views: bool = False
     aligned: bool = True

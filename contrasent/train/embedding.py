@@ -60,7 +60,7 @@ def refuse_other_ways(recipe: Recipe, objective: Objective, data_views: int) -> 
     """Stop before work starts where the views cannot be embedded as the recipe says.
 
     Args:
-        recipe: ``view`` and ``encoder.encoders`` are looked at.
+        recipe: ``view``, ``encoder.encoders`` and ``data.shuffle`` are looked at.
         objective: built for the run.
         data_views: sentences per example of the data.
 
@@ -79,6 +79,12 @@ def refuse_other_ways(recipe: Recipe, objective: Objective, data_views: int) -> 
         raise ConfigError(
             f"view.name is {recipe.view.name}, but the objective takes one view of each example, "
             "so that there is no positive; choose view.name dropout"
+        )
+    if objective.ordered and recipe.data.shuffle:
+        raise ConfigError(
+            f"the objective {recipe.objective['name']} tells the neighbours of a sentence in its "
+            "document from the other sentences of the batch, but data.shuffle is true, so that a "
+            "batch has hardly any; set data.shuffle to false"
         )
     if twin and objective.layers:
         raise ConfigError(

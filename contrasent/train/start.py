@@ -136,6 +136,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
             recipe.data.max_tokens,
             views=objective.views,
             following=objective.following,
+            ordered=objective.ordered,
             progress=advance,
         )
     found = views.store.manifest

@@ -86,6 +86,8 @@ CURVES = {
     "contrastive tension": Curve(
         "contrastive-tension", {"data.max_tokens": 32, "train.batch_size": 15}
     ),
+    "quick-thoughts": Curve("quick-thoughts", data="documents.txt"),
+    "next sentence, two encoders": Curve("next-sentence", data="documents.txt"),
     "nli softmax": Curve("nli-softmax", {"data.max_tokens": 32}, "labelled.csv"),
 }
 

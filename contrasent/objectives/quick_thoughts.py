@@ -1,0 +1,94 @@
+"""Quick-Thoughts (Logeswaran and Lee 2018, arXiv:1803.02893): find the sentences beside one.
+
+Of all sentences of a batch that follow each other in a text, those next to a sentence are to be
+told from the others by the dot product of its embedding with theirs, by a second encoder.
+
+Shapes: B sentences, D embedding width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+from typing_extensions import override
+
+from contrasent.config import settings
+from contrasent.data.batch import Batch, joined
+from contrasent.errors import ConfigError, DataError
+from contrasent.functional import neighbours
+from contrasent.model.encoder import Encoded
+from contrasent.objectives.base import Objective, Start, Terms
+
+
+@settings
+class Config:
+    """Settings of Quick-Thoughts."""
+
+    context: PositiveInt = 1
+    """How many sentences before, and how many after, are neighbours, in the same document."""
+
+    own_score: bool = True
+    """A sentence's score of itself is 0, as in the authors' code; otherwise it has none."""
+
+    exclude_duplicates: bool = True
+    """Leave sentences with the text of the sentence or of a neighbour out of the negatives."""
+
+
+class QuickThoughts(Objective):
+    """Cross-entropy of the neighbours of each sentence among the sentences of the batch."""
+
+    views = 1
+    makes_views = True
+    ordered = True
+    aligned = False
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        self.config = config
+        least = config.context + 2
+        if start.batch_size is not None and start.batch_size < least:
+            raise ConfigError(
+                f"objective.context is {config.context}, so a sentence, {config.context} after it "
+                f"and one that is no neighbour are at least {least} sentences, but "
+                f"train.batch_size is {start.batch_size}"
+            )
+
+    @override
+    def prepare(self, batch: Batch) -> Batch:
+        """The same sentences as two views, for two encoders."""
+        texts = batch.same_text()
+        both = joined([batch, batch], views=2)
+        return dataclasses.replace(both, texts=torch.cat([texts, texts]), places=batch.places)
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        first, second = encoded.pooled
+        near = self._near(batch)
+        loss, right = neighbours(
+            first,
+            second,
+            near,
+            own_score=self.config.own_score,
+            excluded=self._same_text(batch, near) if self.config.exclude_duplicates else None,
+        )
+        share = (near.any(1)).float().mean()
+        return Terms({"neighbours": loss}, {"neighbour_accuracy": right, "with_neighbour": share})
+
+    def _near(self, batch: Batch) -> Tensor:
+        """``(B, B)``, which sentences are neighbours."""
+        if batch.places is None:
+            raise DataError("Quick-Thoughts needs to know where in its document a sentence stands")
+        distance = (batch.places.unsqueeze(1) - batch.places).abs()
+        return (distance > 0) & (distance <= self.config.context)
+
+    def _same_text(self, batch: Batch, near: Tensor) -> Tensor:
+        """``(B, B)``, which sentences have the text of another one, or of a neighbour of it."""
+        texts = batch.same_text()[: batch.examples]
+        same = texts == texts.unsqueeze(1)
+        return same | (near.float() @ same.float() > 0)
+
+
+build = QuickThoughts

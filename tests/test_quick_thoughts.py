@@ -1,0 +1,152 @@
+"""Quick-Thoughts: the formula in loops, who is whose neighbour, and its batches."""
+
+import dataclasses
+
+import oracles
+import pytest
+import torch
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError, DataError
+from contrasent.functional import neighbours
+from contrasent.model.encoder import Encoded
+
+
+def built(batch_size=None, **settings):
+    return objectives.build(
+        "quick_thoughts", settings, width=4, data_views=1, batch_size=batch_size
+    )
+
+
+def batch_of(places, rows=None):
+    """Sentences of different texts and lengths, one of a single token, at these places."""
+    rows = rows or [[n + 10] * (1 + n % 3) for n in range(len(places))]
+    return dataclasses.replace(pack(rows), places=torch.tensor(places))
+
+
+def near_of(places, context=1):
+    return [[0 < abs(a - b) <= context for b in places] for a in places]
+
+
+def equal_gradients(ours, expected, given):
+    pairs = zip(torch.autograd.grad(ours, given), torch.autograd.grad(expected, given), strict=True)
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+PLACES = {
+    "one document": [3, 4, 5, 6, 7],
+    "a border": [3, 4, 105, 106, 107],
+    "a document of one": [3, 104, 205, 206, 207],
+    "not in order": [5, 3, 7, 4, 6],
+}
+
+
+@pytest.mark.parametrize("own_score", [True, False])
+@pytest.mark.parametrize("context", [1, 2])
+@pytest.mark.parametrize("left_out", [False, True])
+@pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
+def test_the_loss_and_its_gradients_are_those_of_the_formula(
+    places, left_out, context, own_score, rng
+):
+    first, second = rng(5, 4).requires_grad_(), rng(5, 4).requires_grad_()
+    near = near_of(places, context)
+    excluded = [[i == j or {i, j} == {0, 3} for j in range(5)] for i in range(5)]
+    mask = torch.tensor(excluded) if left_out else None
+    loss, right = neighbours(first, second, torch.tensor(near), own_score=own_score, excluded=mask)
+    expected, found = oracles.neighbours(
+        first, second, near, own_score, excluded if left_out else None
+    )
+    torch.testing.assert_close(loss, expected)
+    assert right.item() == pytest.approx(found)
+    equal_gradients(loss, expected, [first, second])
+
+
+def test_it_is_the_cross_entropy_of_the_authors_code(rng):
+    """S2V: the diagonal of the scores is 0, the targets are rows of two bands that sum to 1."""
+    first, second = rng(6, 4), rng(6, 4)
+    scores = (first @ second.T).fill_diagonal_(0.0)
+    targets = torch.diag(torch.ones(5), 1) + torch.diag(torch.ones(5), -1)
+    targets = targets / targets.sum(1, keepdim=True)
+    assert targets[2, 1] == targets[2, 3] == 0.5 and targets[0, 1] == 1
+    expected = torch.nn.functional.cross_entropy(scores, targets)
+    ours, _ = neighbours(first, second, targets > 0)
+    torch.testing.assert_close(ours, expected)
+
+
+def test_embeddings_of_0_cost_the_log_of_the_batch():
+    near = torch.tensor(near_of(range(8)))
+    loss, _ = neighbours(torch.zeros(8, 3), torch.ones(8, 3), near)
+    assert loss.item() == pytest.approx(torch.tensor(8.0).log().item())
+    loss, _ = neighbours(torch.zeros(8, 3), torch.ones(8, 3), near, own_score=False)
+    assert loss.item() == pytest.approx(torch.tensor(7.0).log().item())
+
+
+@pytest.mark.parametrize("own_score", [True, False])
+def test_without_any_neighbour_there_is_nothing_to_learn(own_score, rng):
+    first, second = rng(3, 4).requires_grad_(), rng(3, 4).requires_grad_()
+    loss, right = neighbours(first, second, torch.zeros(3, 3).bool(), own_score=own_score)
+    loss.backward()
+    assert loss == 0 and right == 0
+    assert not first.grad.any() and not second.grad.any()
+
+
+def test_large_dot_products_stay_finite():
+    huge = torch.full((4, 3), 1e3).requires_grad_()
+    loss, _ = neighbours(huge, huge, torch.tensor(near_of(range(4))))
+    loss.backward()
+    assert loss.item() == pytest.approx(
+        (2 * torch.tensor(3.0).log() + 2 * torch.tensor(3.0).log()).item() / 4
+    )
+    assert huge.grad.isfinite().all()
+
+
+def test_both_encoders_see_every_sentence():
+    batch = batch_of([0, 1, 2, 50])
+    both = built().prepare(batch)
+    assert (both.views, both.examples) == (2, 4)
+    assert both.token_ids.tolist() == batch.token_ids.tolist() * 2
+    assert both.lengths.tolist() == [1, 2, 3, 1] * 2
+    assert both.places.tolist() == [0, 1, 2, 50]
+
+
+def test_the_first_view_looks_for_the_second(rng):
+    objective, pooled = built(), rng(2, 5, 4)
+    batch = objective.prepare(batch_of(PLACES["a border"]))
+    terms = objective(Encoded(pooled, {}), batch)
+    expected, found = oracles.neighbours(*pooled, near_of(PLACES["a border"]), True)
+    torch.testing.assert_close(terms["neighbours"], expected)
+    assert terms.measures["neighbour_accuracy"].item() == pytest.approx(found)
+    assert terms.measures["with_neighbour"] == 1
+    alone = objective.prepare(batch_of(PLACES["a document of one"]))
+    share = objective(Encoded(pooled, {}), alone).measures["with_neighbour"]
+    assert share.item() == pytest.approx(3 / 5)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_repeated_sentences_are_no_negatives(repeated, rng):
+    """Sentence 4 has the text of 0 (so it is none to 0, nor to 1, whose neighbour 0 is)."""
+    rows = [[7], [8, 8], [9], [8], [7]]
+    places, pooled = [0, 1, 2, 3, 4], rng(2, 5, 4)
+    objective = built(exclude_duplicates=not repeated)
+    terms = objective(Encoded(pooled, {}), objective.prepare(batch_of(places, rows)))
+    left_out = [[False] * 5 for _ in range(5)]
+    for i, j in ((0, 4), (4, 0), (1, 4), (3, 0)):
+        left_out[i][j] = True
+    expected, _ = oracles.neighbours(*pooled, near_of(places), True, None if repeated else left_out)
+    torch.testing.assert_close(terms["neighbours"], expected)
+
+
+@pytest.mark.parametrize(("context", "size"), [(1, 2), (2, 3)])
+def test_a_batch_without_a_negative_is_refused(context, size):
+    said = rf"objective.context is {context}, .* at least {size + 1} .* train.batch_size is {size}"
+    with pytest.raises(ConfigError, match=said):
+        built(batch_size=size, context=context)
+    built(batch_size=size + 1, context=context)
+
+
+def test_a_batch_that_does_not_know_its_places_is_refused(rng):
+    objective = built()
+    with pytest.raises(DataError, match="where in its document a sentence stands"):
+        objective(Encoded(rng(2, 3, 4), {}), objective.prepare(pack([[5], [6], [7]])))

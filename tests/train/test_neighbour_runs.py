@@ -1,0 +1,128 @@
+"""Quick-Thoughts and the next sentence as runs: contiguous batches, two encoders, refusals."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import sentence
+from test_resume import CutError, bits, cut_after, metrics
+
+from contrasent.config import load_recipe
+from contrasent.errors import ConfigError, DataError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.train.run import train
+from contrasent.train.start import complete, prepare
+
+LENGTHS = (5, 1, 9, 2, 13)
+SMALL = {"data__max_tokens": 16, "train__max_steps": 6}
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """Five documents of thirty sentences, one of them alone."""
+    path, rows, number = tmp_path / "documents.txt", [], 0
+    for length in LENGTHS:
+        rows += [*(sentence(n, 3 + n % 6) for n in range(number, number + length)), ""]
+        number += length
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+def test_batches_are_contiguous_and_know_the_borders(documents, recipe):
+    made = recipe("quick-thoughts", **SMALL, data__file=str(documents), train__batch_size=10)
+    parts = prepare(complete(made), torch.device("cpu"))
+    loader = parts.loader
+    assert loader.steps_per_epoch == 3
+    borders = np.cumsum(LENGTHS)[:-1]
+    places = torch.cat([loader.batch(step).places for step in range(3)])
+    apart = places.diff()
+    assert [n + 1 for n, gap in enumerate(apart.tolist()) if gap != 1] == borders.tolist()
+    assert apart[borders - 1].min() >= 30
+    tokenizer = parts.encoder.tokenizer
+    wanted = tokenizer.ids([line for line in documents.read_text().splitlines() if line], 16)[0]
+    found = [loader.batch(step) for step in range(3)]
+    rows = [b.token_ids[b.offsets[n] : b.offsets[n + 1]].tolist() for b in found for n in range(10)]
+    assert rows == [list(row) for row in wanted]
+    assert loader.batch(4).places.tolist() == loader.batch(1).places.tolist()
+
+
+def test_it_trains_both_encoders_and_keeps_the_first(documents, trained, tmp_path, tiny_bert):
+    trained("quick-thoughts", **SMALL, data__file=str(documents), train__batch_size=10)
+    run = tmp_path / "run"
+    steps = [line for line in metrics(run) if "loss" in line]
+    assert len(steps) == 6 and all("alignment" not in line for line in steps)
+    assert steps[0]["with_neighbour"] == pytest.approx(0.9)
+    texts = ["a dog runs", "music"]
+    start = SentenceEncoder.load(tiny_bert, pooler="mean", head="none").encode(texts)
+    kept, twin = (SentenceEncoder.load(run / name).encode(texts) for name in ("last", "last-twin"))
+    assert all(abs(a - b).max() > 1e-3 for a, b in ((start, kept), (start, twin), (kept, twin)))
+    assert json.loads((run / "last" / "contrasent.json").read_text())["data"]["documents"] == 5
+
+
+@pytest.mark.parametrize("name", ["quick-thoughts", "next-sentence"])
+def test_a_resumed_run_is_bit_equal(name, documents, tmp_path, recipe, monkeypatch):
+    settings = recipe(name, **SMALL, data__file=str(documents))
+    train(settings, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        cut_after(patched, "save_state", 2)
+        with pytest.raises(CutError):
+            train(settings, tmp_path / "cut")
+    train(settings, tmp_path / "cut", resume=True)
+    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
+def test_gradient_caching_gives_the_same_run(documents, trained, tmp_path):
+    for folder, chunk in (("whole", None), ("chunks", 5)):
+        changed = {"train__gradcache_chunk": chunk, "encoder__dropout": 0.0}
+        trained("quick-thoughts", folder, **SMALL, data__file=str(documents), **changed)
+    losses = [
+        [line["loss"] for line in metrics(tmp_path / name) if "loss" in line]
+        for name in ("whole", "chunks")
+    ]
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"data__shuffle": True}, ConfigError, "data.shuffle is true, so that a batch has hardly"),
+        ({"train__batch_size": 2}, ConfigError, "at least 3 sentences, but train.batch_size is 2"),
+        ({"view__name": "crop"}, ConfigError, "view.name is crop, but the objective takes one"),
+        (
+            {"view__fixed_dropout": True, "encoder__encoders": "shared"},
+            ConfigError,
+            "objective quick_thoughts makes views of its own",
+        ),
+        (
+            {"data__file": "text.txt"},
+            DataError,
+            r"the objective needs to know which sentences follow each other: .*text\.txt has no "
+            "blank line between its 40 sentences",
+        ),
+        ({"data__file": "triplets.csv"}, DataError, "triplets.csv is no text in documents"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("documents", "triplet_file")
+def test_what_does_not_go_together_is_refused(changes, error, said, recipe, tmp_path):
+    named = {"data__file": "documents.txt", **SMALL, **changes}
+    settings = {**named, "data__file": str(tmp_path / named["data__file"])}
+    with pytest.raises(error, match=said):
+        train(recipe("quick-thoughts", **settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_next_sentence_is_the_cell_of_table_2():
+    """docs/tables.md gives it as unsup-simcse-bert-base with two settings."""
+    cell = load_recipe(
+        "unsup-simcse-bert-base",
+        {
+            "view.name": "next_sentence",
+            "encoder.encoders": "twin",
+            "encoder.name": "m",
+            "evaluation.task": "auto",
+        },
+    )
+    assert complete(load_recipe("next-sentence", {"encoder.name": "m"})) == complete(cell)
