@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from contrasent.data.hub import dataset_parts
+from contrasent.errors import ConfigError
 
 CLASSIFY = "classify:"
 """Stands before sentences with labels, where their columns do not say that they are."""
@@ -27,6 +28,21 @@ def joined_sources(text: str) -> tuple[str, ...]:
     if Path(text).expanduser().exists() or not all(map(_is_source, pieces)):
         pieces = [text]
     return tuple(str(Path(piece).expanduser()) if piece else piece for piece in pieces)
+
+
+def require_source(text: str, prefix: str, form: str) -> None:
+    """Make sure that something stands behind a prefix.
+
+    Args:
+        text: what a user named, without white space around it.
+        prefix: what it begins with.
+        form: what is to stand behind it.
+
+    Raises:
+        ConfigError: nothing does.
+    """
+    if not text.removeprefix(prefix).strip():
+        raise ConfigError(f"{text!r} names nothing to read; give {prefix}{form}")
 
 
 def short_name(text: str) -> str:

@@ -88,7 +88,7 @@ def load_suite(tasks: Sequence[str], options: Options | None = None) -> Suite:
         options: what else was asked for; the test splits by SimCSE's protocol if None.
 
     Raises:
-        ConfigError: a task or split is unknown.
+        ConfigError: a task or split is unknown, or columns are chosen and no file is named.
         DataError: the folder that was named is not there, or no task could be read; the message
             then says why for each.
     """
@@ -100,8 +100,13 @@ def load_suite(tasks: Sequence[str], options: Options | None = None) -> Suite:
     for kind in reversed(kinds()):
         if rest:
             found[kind], rest = kind.names(rest, options)
-    if any(name.name in SENTEVAL for names in found.values() for name in names):
+    named = [name.name for names in found.values() for name in names]
+    if any(name in SENTEVAL for name in named):
         senteval_root(options.data_dir)
+    if options.columns is not None and all(name in SENTEVAL for name in named):
+        raise ConfigError(
+            f"--columns is of your own files, and none is named: {', '.join(tasks)}; leave it out"
+        )
     read = [(kind, kind.read(names, options)) for kind, names in found.items() if names]
     suite = Suite(tuple(read[::-1]), options)
     if not any(part.tasks for _, part in read):

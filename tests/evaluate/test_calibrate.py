@@ -141,6 +141,13 @@ def test_bad_input(encoder, tmp_path):
 
 
 @pytest.mark.usefixtures("pairs")
+def test_ratings_that_are_labels_but_for_one_are_ratings(tmp_path):
+    path = tmp_path / "rated.tsv"
+    path.write_text("a\tb\t0\nc\td\t1\ne\tf\t2\n")
+    with pytest.raises(ConfigError, match="has ratings from 0 to 2, not labels 0 and 1"):
+        read_judged(str(path))
+
+
 def test_columns_are_chosen_as_for_scores(encoder, tmp_path, monkeypatch):
     rows = [line.split("\t") for line in (tmp_path / "pairs.tsv").read_text().splitlines()]
     swapped = [("same", "no", "one", "other"), *((row[2], "9", row[1], row[0]) for row in rows)]

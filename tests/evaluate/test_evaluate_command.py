@@ -303,6 +303,9 @@ def test_columns_of_ones_own_file_can_be_named(command, tmp_path):
         (["--protocol", "simsce"], "Did you mean 'simcse'?"),
         (["--confidence", "95"], "confidence must be between 0 and 1, such as 0.95, not 95"),
         (["--compare"], "--compare needs two models or more"),
+        (["--tasks", "stsb,mr", "--columns", "a,b,c"], "none is named: stsb, mr; leave it out"),
+        (["--tasks", "stsb,classify:"], "'classify:' names nothing to read; give classify:FILE"),
+        (["--tasks", "retrieve: "], "'retrieve:' names nothing to read; give retrieve:QUERIES+DO"),
     ],
 )
 def test_a_wrong_way_to_score_is_explained_before_a_model_is_loaded(command, arguments, said):

@@ -75,6 +75,21 @@ def test_scored_pairs_are_not_labelled_sentences(tmp_path):
 PAIRS = [("a", "b", 1), ("c", "d", 0), ("e", "f", 1)]
 
 
+def test_scored_pairs_stay_pairs_beside_a_title_and_a_label(tmp_path):
+    names = ("sentence1", "sentence2", "score", "title", "label")
+    rows = [("a", "b", 1.5, "t", "x"), ("c", "d", 3.0, "u", "y")]
+    assert not holds_labels(write(tmp_path / "p.csv", names=("n", *names), rows=rows), None)
+
+
+def test_the_most_frequent_class_is_that_of_the_rows_to_be_judged(tmp_path):
+    parts = [ROWS, [("x", "news"), ("y", "news"), ("z", "sport")], [("w", "sport"), ("v", "news")]]
+    files = [write(tmp_path / f"{n}.csv", names=NAMES, rows=p) for n, p in enumerate(parts)]
+    both, three = (read_labelled("+".join(chosen)).said for chosen in (files[:2], files))
+    most = "of 2 classes; the most frequent, 'news', is"
+    assert both == f"4 + 3 sentences (train, test) {most} 66.67 % of the test part"
+    assert three == f"4 + 3 + 2 sentences (train, dev, test) {most} 50.00 % of the test part"
+
+
 def test_what_is_not_understood_as_pairs_is_told_how_to_be_labelled(tmp_path):
     path = tmp_path / "p.tsv"
     path.write_text("a b\t1\nc\t0\n")

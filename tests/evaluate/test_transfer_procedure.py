@@ -93,6 +93,8 @@ def test_scikit_learn_over_folds():
         dev.append(right((x[train][inner], y[train][inner]), (x[train][judged], y[train][judged])))
         test.append(right((x[train], y[train]), (x[held], y[held])))
     reached = reach(parts(["all"]), 2, Protocol("sklearn"), "cpu")
+    for fold, (_, held) in enumerate(folds.split(x, y)):
+        assert (np.flatnonzero(reached.folds == fold) == held).all()
     assert of_folds(reached, parts(["all"])["all"]) == pytest.approx(np.mean(test))
     assert (reached.dev, reached.test) == pytest.approx((np.mean(dev), np.mean(test)))
 

@@ -130,6 +130,7 @@ def test_named_encoders_have_panels_of_their_own(monkeypatch):
     assert _panels(rows, ["b/two"]) == panels
     left, right = axes_of(lambda: spectra(panels), monkeypatch)
     assert (left.get_title(), right.get_title()) == ("unsupervised", "supervised")
+    assert (left.get_xlim(), left.get_ylim()) == (right.get_xlim(), right.get_ylim())
     drawn = {line.get_label(): line for axes in (left, right) for line in axes.lines}
     for label, found in rows.items():
         assert drawn[label].get_ydata() == pytest.approx(found.spectrum)
@@ -149,6 +150,16 @@ def test_densities_stand_in_rows_by_panel(monkeypatch):
     assert below == [False, True, True, False, True]
     (alone,) = axes_of(lambda: densities({"": {"x": geometry()}}), monkeypatch)
     assert alone.get_title() == "x"
+
+
+def test_densities_of_a_panel_have_one_scale(monkeypatch):
+    found = geometry()
+    (axes,) = axes_of(lambda: densities({"": {"x": found}}), monkeypatch)
+    tops = [patch.get_paths()[0].vertices[:, 1].max() for patch in axes.collections]
+    heights = [top - row for row, top in enumerate(reversed(tops))]
+    points = np.linspace(-1, 1, 801)
+    peaks = [density(group.cosines, points).max() for group in found.groups]
+    assert heights == pytest.approx(1.7 * np.array(peaks) / max(peaks))
 
 
 def test_the_split_is_named_where_the_source_leaves_it_out():

@@ -9,7 +9,7 @@ from contrasent.errors import ConfigError
 from contrasent.evaluate.kinds.base import Options
 from contrasent.evaluate.kinds.transfer import SPLITS, Learned, Transfer
 from contrasent.evaluate.labelled_read import holds_labels, read_labelled, require_enough
-from contrasent.evaluate.own_names import CLASSIFY, OWN_FILE
+from contrasent.evaluate.own_names import CLASSIFY, OWN_FILE, require_source
 from contrasent.evaluate.tasks import TaskName
 from contrasent.evaluate.transfer_sklearn import logistic_regression
 
@@ -30,7 +30,7 @@ class Labelled(Transfer):
             options: splits other than dev and test are left out.
 
         Raises:
-            ConfigError: no split is left.
+            ConfigError: no split is left, or no file is named.
         """
         found: list[TaskName] = []
         others: list[str] = []
@@ -74,6 +74,7 @@ KIND = Labelled()
 
 def _is_labelled(text: str, options: Options) -> bool:
     if text.startswith(CLASSIFY):
+        require_source(text, CLASSIFY, "FILE or classify:TRAIN+TEST")
         return True
     own = OWN_FILE.search(text) or ("/" in text and dataset_parts(text))
     return bool(own) and holds_labels(text, options.columns)

@@ -9,7 +9,7 @@ from pathlib import Path
 from contrasent.errors import ConfigError
 from contrasent.evaluate.described import Encoder
 from contrasent.evaluate.kinds.base import OneByOne, Options, Text, Use
-from contrasent.evaluate.own_names import RETRIEVE, joined_sources
+from contrasent.evaluate.own_names import RETRIEVE, joined_sources, require_source
 from contrasent.evaluate.retrieval import score_retrieval
 from contrasent.evaluate.retrieval_own import read_retrieval
 from contrasent.evaluate.retrieval_read import RetrievalTask, stsb_retrieval
@@ -123,6 +123,9 @@ def evaluate_retrieval(
 def _understood(text: str) -> tuple[str | None, str | None]:
     """The retrieval task that ``text`` names, None if it names none, and its split."""
     if text.strip().startswith(RETRIEVE):
+        require_source(
+            text.strip(), RETRIEVE, "QUERIES+DOCUMENTS+RELEVANCE, a folder or a data set"
+        )
         joined = len(joined_sources(text.strip().removeprefix(RETRIEVE))) > 1
         return text.strip(), "test" if joined else None
     folder = Path(text.strip()).expanduser()
