@@ -39,6 +39,17 @@ STARTS = {
     "roberta-large": "roberta-large",
 }
 OWN_TEXT = {"unsup-simcse", "sup-simcse", "diffcse", "pretrain-mlm"}
+BASELINES = {
+    "consert",
+    "consert-joint",
+    "contrastive-tension",
+    "declutr",
+    "declutr-small",
+    "next-sentence",
+    "nli-softmax",
+    "quick-thoughts",
+    "sg-opt",
+}
 # Chuang et al. 2022, Tables 12 and 13: learning rate, mask rate, weight, batch size.
 TABLES_12_13 = {
     "diffcse-bert-base-sts": (7e-6, 0.30, 0.005, 64),
@@ -61,7 +72,7 @@ def file(tmp_path):
 
 
 def test_the_packaged_recipes():
-    assert set(recipes()) == {*TABLE_A_1, *TABLES_12_13, *OWN_TEXT}
+    assert set(recipes()) == {*TABLE_A_1, *TABLES_12_13, *OWN_TEXT, *BASELINES}
 
 
 @pytest.mark.parametrize("name", TABLE_A_1)

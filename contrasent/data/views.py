@@ -13,6 +13,7 @@ from contrasent.config import ViewSettings
 from contrasent.data import word_edits
 from contrasent.data.documents import documents_of, require_documents
 from contrasent.data.examples import Examples
+from contrasent.data.spans import Spans, SpansOfDocuments, long_enough
 from contrasent.data.store import IndexArray, TokenSource, TokenStore, tokenize
 from contrasent.data.synonyms import WordNet
 from contrasent.data.texts import TextStore, keep_texts, text_numbers
@@ -43,13 +44,13 @@ class Views:
 
     Attributes:
         source: gives the sentences of a batch.
-        store: tokens of the data.
+        left_out: what is not taken from the data, in words, with counts.
         described: what an example is, in words.
         origin: what decides the views beside recipe and text, to be kept with a run.
     """
 
     source: ViewSource
-    store: TokenStore
+    left_out: str
     described: str
     origin: dict[str, Any] = field(default_factory=dict)
 
@@ -149,7 +150,43 @@ def open_views(  # noqa: PLR0913 - what recipe and objective ask for, by name
             source = WithNext(source, store, documents, following=following)
         origin = {**origin, "documents": documents.count}
         described += "; beside it, the next sentence of its document" if following else ""
-    return Views(source, store, described, origin)
+    return Views(source, _left_out(store, max_tokens), described, origin)
+
+
+def open_spans(spans: Spans, examples: Examples, tokenizer: TokenSource, max_tokens: int) -> Views:
+    """Read the data once, and make the source of all batches, for spans of documents.
+
+    Args:
+        spans: which.
+        examples: documents, as :func:`contrasent.data.spans.long_enough` reads them.
+        tokenizer: of the encoder.
+        max_tokens: tokens kept of a span, special tokens included.
+
+    Raises:
+        DataError: the data cannot be read, or fewer than 2 documents are long enough.
+        ConfigError: there is no room in the cache.
+    """
+    documents = long_enough(examples, keep_texts(examples), spans)
+    source = SpansOfDocuments(documents, tokenizer, spans, max_tokens, spans.views)
+    count = len(documents) + documents.left_out
+    left_out = (
+        f"{documents.left_out} of {count} documents left out, which have fewer than {spans.words} "
+        "words"
+    )
+    described = (
+        f"{spans.anchors} spans of a document, and {spans.positives} near each, of "
+        f"{spans.shortest} to {spans.longest} words"
+    )
+    return Views(source, left_out, described, {"documents": count})
+
+
+def _left_out(store: TokenStore, max_tokens: int) -> str:
+    found = store.manifest
+    unlabelled = f", {found.unlabelled} rows without a label left out" if found.unlabelled else ""
+    return (
+        f"{found.cut} sentences cut at {max_tokens} tokens, {found.skipped} rows with an empty "
+        f"sentence skipped{unlabelled}"
+    )
 
 
 def _document_lengths(

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from contrasent.data.batch import Batch
+from contrasent.data.spans import Spans
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import Encoded, SentenceEncoder
 
@@ -78,6 +79,7 @@ class Objective(nn.Module, ABC):
         ordered: it needs to know which sentences of a batch follow each other, from
             ``batch.places``, and so batches of text in its order.
         labelled: it needs the class of each example, in ``batch.labels``.
+        spans: its views are spans of documents, drawn as this says; None if they are sentences.
         makes_views: what is encoded has more views than the data gives, made by :meth:`prepare`.
         aligned: the second view that is embedded is a positive of the first, so that their
             alignment is worth logging.
@@ -90,6 +92,7 @@ class Objective(nn.Module, ABC):
     following: bool = False
     ordered: bool = False
     labelled: bool = False
+    spans: Spans | None = None
     makes_views: bool = False
     aligned: bool = True
 

@@ -68,6 +68,8 @@ def refuse_other_ways(recipe: Recipe, objective: Objective, data_views: int) -> 
         ConfigError: these settings are at odds with each other, the data or the objective.
     """
     twin = recipe.encoder.encoders == "twin"
+    if objective.spans is not None:
+        _refuse_beside_spans(recipe)
     if recipe.view.fixed_dropout:
         _refuse_fixed_dropout(recipe, objective, data_views, twin)
     if twin and objective.views < 2 and not objective.makes_views:
@@ -111,6 +113,17 @@ def refuse_other_labels(recipe: Recipe, objective: Objective) -> None:
             f"data.labels is {recipe.data.labels}, but the objective {name} reads no labels: it "
             "would take contradictions for positives; leave data.labels out and give pairs or "
             "triplets ('contrasent data build nli' makes them), or choose objective nli_softmax"
+        )
+
+
+def _refuse_beside_spans(recipe: Recipe) -> None:
+    takes = f"the objective {recipe.objective['name']} draws spans of documents as its views"
+    if recipe.view.name != "dropout" or recipe.view.fixed_dropout:
+        raise ConfigError(f"{takes}, so the settings of view have nothing to do; leave them out")
+    if recipe.encoder.encoders == "twin":
+        raise ConfigError(
+            f"{takes}, of which the first are all anchors, but encoder.encoders is twin, which "
+            "embeds the first one alone; choose encoder.encoders shared"
         )
 
 

@@ -13,10 +13,11 @@ import torch
 
 from contrasent import objectives
 from contrasent.config import EncoderSettings, EvaluationSettings, Recipe
+from contrasent.data.examples import Examples
 from contrasent.data.labelled import open_labelled
 from contrasent.data.loader import Loader
 from contrasent.data.text import open_examples
-from contrasent.data.views import check_view, open_views
+from contrasent.data.views import Views, check_view, open_spans, open_views
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate.rated_pairs import RatedPairs
 from contrasent.evaluate.read import Task
@@ -128,26 +129,8 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     if recipe.train.gradcache_chunk is not None:
         refuse_uncacheable(encoder, objective)
     _refuse_longer_sentences(recipe, encoder, objective, filled)
-    with reading_progress(show_progress) as advance:
-        views = open_views(
-            recipe.view,
-            examples,
-            encoder.tokenizer,
-            recipe.data.max_tokens,
-            views=objective.views,
-            following=objective.following,
-            ordered=objective.ordered,
-            progress=advance,
-        )
-    found = views.store.manifest
-    logger.info(
-        "%d examples; %d sentences cut at %d tokens, %d rows with an empty sentence skipped%s",
-        len(views.source),
-        found.cut,
-        recipe.data.max_tokens,
-        found.skipped,
-        f", {found.unlabelled} rows without a label left out" if found.unlabelled else "",
-    )
+    views = _open_views(recipe, examples, encoder, objective, show_progress)
+    logger.info("%d examples; %s", len(views.source), views.left_out)
     loader = Loader(
         views.source,
         batch_size=recipe.train.batch_size,
@@ -166,6 +149,29 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     }
     twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
     return Parts(encoder, twin, objective, loader, filled, steps, dev, final, followed, data)
+
+
+def _open_views(
+    recipe: Recipe,
+    examples: Examples,
+    encoder: SentenceEncoder,
+    objective: Objective,
+    show_progress: bool,
+) -> Views:
+    longest = recipe.data.max_tokens
+    if objective.spans is not None:
+        return open_spans(objective.spans, examples, encoder.tokenizer, longest)
+    with reading_progress(show_progress) as advance:
+        return open_views(
+            recipe.view,
+            examples,
+            encoder.tokenizer,
+            longest,
+            views=objective.views,
+            following=objective.following,
+            ordered=objective.ordered,
+            progress=advance,
+        )
 
 
 def _refuse_longer_sentences(

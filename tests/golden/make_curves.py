@@ -83,6 +83,17 @@ CURVES = {
     "consert": Curve("consert", {"data.max_tokens": 32}),
     "consert, joint": Curve("consert-joint", {"data.max_tokens": 32}, "labelled.csv"),
     "sg-opt": Curve("sg-opt", {"data.max_tokens": 32, "objective.projection": 32}),
+    "declutr": Curve(
+        "declutr",
+        {
+            "data.max_tokens": 32,
+            "objective.min_words": 2,
+            "objective.max_words": 8,
+            "train.batch_size": 4,
+        },
+        "documents.txt",
+        start="masked-lm",
+    ),
     "contrastive tension": Curve(
         "contrastive-tension", {"data.max_tokens": 32, "train.batch_size": 15}
     ),

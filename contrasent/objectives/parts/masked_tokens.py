@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -55,9 +56,19 @@ class HiddenTokens(nn.Module):
         self._special_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocabulary
         self._rate, self._precision = mask_rate, start.precision
 
-    def hide(self, batch: Batch) -> MaskedBatch:
-        """``batch`` with tokens hidden, each sentence by a draw of its own."""
+    def hide(self, batch: Batch, views: int | None = None) -> MaskedBatch:
+        """``batch`` with tokens hidden, each sentence by a draw of its own.
+
+        Args:
+            batch: before that.
+            views: hide tokens of so many first views only; None for all.
+        """
         masked = mask_tokens(batch, self._rate, self._special_ids, self._vocabulary)
+        if views is not None:
+            end = batch.offsets[views * batch.examples]
+            inside = torch.arange(len(batch.token_ids), device=end.device) < end
+            token_ids = torch.where(inside, masked.token_ids, batch.token_ids)
+            masked = Masked(token_ids, masked.chosen & inside)
         return MaskedBatch(
             masked.token_ids,
             batch.offsets,

@@ -1,0 +1,111 @@
+"""DeCLUTR (Giorgi et al. 2021, arXiv:2006.03659): spans of one document against those of others.
+
+Shapes: B documents, A anchors of each, P positives of each anchor, N = A * B, D embedding width.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from typing_extensions import override
+
+from contrasent.config import settings
+from contrasent.data.batch import Batch
+from contrasent.data.spans import Near, Spans
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.functional import nt_xent
+from contrasent.model.encoder import Encoded
+from contrasent.model.masked_lm import MaskedLm
+from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.parts.masked_tokens import HiddenTokens
+
+
+@settings
+class Config:
+    """Settings of DeCLUTR."""
+
+    anchors: PositiveInt = 2
+    """A, spans of each document that do not overlap. Those of one document are negatives of each
+    other, too."""
+
+    positives: PositiveInt = 2
+    """P, spans near each anchor, whose mean is its positive."""
+
+    min_words: PositiveInt = 32
+    """Words of the shortest span."""
+
+    max_words: PositiveInt = 512
+    """Words of the longest span. Documents with fewer than 2 * anchors * max_words are left out,
+    and data.max_tokens cuts what has more tokens."""
+
+    near: Near = "any"
+    """Where positives lie: adjacent to their anchor, subsumed by it, or any place where they touch
+    or overlap it."""
+
+    temperature: PositiveFloat = 0.05
+    """tau of NT-Xent; the cosine is divided by it."""
+
+    mlm_weight: NonNegativeFloat = 1.0
+    """Of masked language modelling on the anchors, which are then embedded with their tokens
+    hidden; 0 leaves it out."""
+
+    mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens of an anchor to predict; 80 % of them are masked, 10 % random, 10 %
+    kept."""
+
+
+class Declutr(Objective):
+    """NT-Xent of anchors and the means of their positives, and masked language modelling."""
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        if config.min_words > config.max_words:
+            raise ConfigError(
+                f"objective.min_words is {config.min_words}, which is more than "
+                f"objective.max_words, {config.max_words}; lower one, or raise the other"
+            )
+        self.config = config
+        self.spans = Spans(
+            config.anchors, config.positives, config.min_words, config.max_words, config.near
+        )
+        self.views, self.aligned = self.spans.views, config.anchors == 1
+        self.tokens: HiddenTokens | None = None
+        if config.mlm_weight:
+            self.layers, self.reads_tokens = (-1,), True
+            self.tokens = HiddenTokens(start, _shared(start, config).head, config.mask_rate)
+
+    @override
+    def prepare(self, batch: Batch) -> Batch:
+        """``batch``, with tokens of its anchors hidden if they are to be predicted."""
+        return batch if self.tokens is None else self.tokens.hide(batch, self.config.anchors)
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        anchors, positives = encoded.pooled.tensor_split([self.config.anchors])
+        # (A * P, B, D) -> (A, P, B, D) -> the mean of each anchor's own positives
+        means = positives.reshape(self.config.anchors, -1, *anchors.shape[1:]).mean(1)
+        loss = nt_xent(anchors.flatten(0, 1), means.flatten(0, 1), self.config.temperature)
+        if self.tokens is None:
+            return Terms({"contrast": loss})
+        found = self.tokens(encoded.states[-1], batch)
+        return Terms(
+            {"contrast": loss, "mlm": self.config.mlm_weight * found["mlm"]}, found.measures
+        )
+
+
+def _shared(start: Start, config: Config) -> MaskedLm:
+    """The checkpoint's masked-LM head; its decoder, if it is tied, with the encoder's matrix."""
+    encoder = start.require_encoder()
+    try:
+        masked_lm = MaskedLm.load(encoder.name)
+    except CheckpointError as error:
+        raise ConfigError(
+            f"objective.mlm_weight is {config.mlm_weight:g}, so the encoder needs a masked-LM head "
+            f"to start from, but {error}; or set objective.mlm_weight to 0"
+        ) from error
+    masked_lm.share(encoder.backbone)
+    return masked_lm
+
+
+build = Declutr

@@ -1,0 +1,241 @@
+"""Spans of documents: where they lie, how long they are, and which documents have room for them."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import stats
+from test_documents import Letters
+
+from contrasent.data.loader import Loader
+from contrasent.data.spans import Spans, SpansOfDocuments, long_enough
+from contrasent.data.text import open_examples
+from contrasent.data.texts import keep_texts
+from contrasent.data.view_sources import Draws
+from contrasent.data.views import open_spans
+from contrasent.errors import DataError
+
+SMALL = Spans(anchors=2, positives=3, shortest=2, longest=5)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+
+
+def drawn(spans, words, times=400, seed=0):
+    """Anchors and, for each, its positives, of many draws."""
+    random = np.random.default_rng(seed)
+    found = []
+    for _ in range(times):
+        all_spans = spans.draw(words, random)
+        assert len(all_spans) == spans.views
+        anchors, positives = all_spans[: spans.anchors], all_spans[spans.anchors :]
+        count = spans.positives
+        own = [positives[count * a : count * (a + 1)] for a in range(spans.anchors)]
+        found.append(list(zip(anchors, own, strict=True)))
+    return found
+
+
+def lengths(spans, words):
+    anchors, positives = [], []
+    for document in drawn(spans, words, 1500):
+        for (start, end), own in document:
+            anchors.append(end - start)
+            positives += [b - a for a, b in own]
+    return np.array(anchors), np.array(positives)
+
+
+@pytest.mark.parametrize("near", ["any", "adjacent", "subsumed"])
+@pytest.mark.parametrize("anchors", [1, 2, 3, 5])
+@pytest.mark.parametrize("more", [0, 1, 7, 200])
+def test_spans_stay_within_their_document_and_anchors_apart(near, anchors, more):
+    spans = Spans(anchors, 2, shortest=3, longest=8, near=near)
+    words = spans.words + more
+    assert spans.words == 2 * anchors * 8
+    for document in drawn(spans, words):
+        places = sorted(anchor for anchor, _ in document)
+        assert all(a[1] <= b[0] for a, b in pairwise(places))
+        for (start, end), own in document:
+            assert start >= 0 and end <= words and 3 <= end - start <= 8
+            for first, last in own:
+                assert first >= 0 and last <= words and 3 <= last - first <= 8
+                if near == "adjacent":
+                    assert last == start or first == end
+                elif near == "subsumed":
+                    assert start <= first and last <= end
+                else:
+                    assert first <= end and last >= start
+
+
+def test_any_place_is_each_of_the_kinds():
+    kinds = set()
+    for document in drawn(Spans(1, 2, 3, 8), 40):
+        for (start, end), own in document:
+            for first, last in own:
+                if last == start or first == end:
+                    kinds.add("before" if last == start else "after")
+                else:
+                    kinds.add("subsumed" if start <= first and last <= end else "overlap")
+    assert kinds == {"before", "after", "subsumed", "overlap"}
+
+
+def test_adjacent_positives_take_both_sides_and_the_first_word():
+    found = drawn(Spans(1, 2, 3, 8, "adjacent"), 16, 4000)
+    sides = {last == start for document in found for (start, _), own in document for _, last in own}
+    assert sides == {True, False}
+    assert any(first == 0 for document in found for _, own in document for first, _ in own)
+
+
+def test_lengths_are_those_of_the_beta_distributions():
+    """So many words that whole numbers are as good as real ones."""
+    shortest, longest = 1_000, 101_000
+    anchors, positives = lengths(Spans(2, 2, shortest, longest), 10**6)
+    for found, (a, b) in ((anchors, (4, 2)), (positives, (2, 4))):
+        scaled = (found - shortest) / (longest - shortest)
+        assert stats.kstest(scaled, stats.beta(a, b).cdf).pvalue > 0.01
+        assert stats.kstest(scaled, stats.beta(b, a).cdf).pvalue < 1e-9
+
+
+def test_lengths_of_subsumed_positives_end_at_their_anchor():
+    scaled = []
+    for document in drawn(Spans(1, 1, 1_000, 101_000, "subsumed"), 10**6, 1500):
+        for (start, end), ((first, last),) in document:
+            scaled.append((last - first - 1_000) / (end - start - 1_000))
+    assert stats.kstest(scaled, stats.beta(2, 4).cdf).pvalue > 0.01
+
+
+def test_an_anchor_lies_anywhere_within_a_block():
+    """Of 5 words, in which an anchor of 2 begins at one of 4."""
+    seen = {anchor for document in drawn(SMALL, 42, 4000) for anchor, _ in document}
+    assert {start for start, _ in seen} == {5 * block + k for block in range(8) for k in range(4)}
+    assert all(start // 5 == (end - 1) // 5 for start, end in seen)
+    assert {end - start for start, end in seen} == {2, 3, 4}
+
+
+# The documents
+
+
+def letters(*counts):
+    """One document per count, of so many words, each word a letter; no letter is an x."""
+    return [" ".join(chr(97 + (d * 5 + k) % 20) for k in range(n)) for d, n in enumerate(counts)]
+
+
+def opened(text, tmp_path, name="text.txt"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return open_examples(str(path))
+
+
+def test_a_document_is_a_line_or_what_stands_between_blank_lines(tmp_path):
+    texts = letters(20, 25, 19, 40)
+    by_line = opened("\n".join(texts) + "\n", tmp_path, "lines.txt")
+    parted = [text.replace(" ", "\n", 3) for text in texts]
+    by_blank = opened("\n\n\n".join(parted) + "\n", tmp_path, "blank.txt")
+    for examples in (by_line, by_blank):
+        found = long_enough(examples, keep_texts(examples), SMALL)
+        assert (len(found), found.left_out) == (3, 1)
+        assert [found.words(k) for k in range(3)] == [texts[k].split() for k in (0, 1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "\n".join(letters(19, 20, 7)),
+            r"^1 of the 3 documents of .*t\.txt \(every line is one\) has the 20 words that 2 "
+            r"anchors of up to 5 words need \(2 x 2 x 5\); the longest has 20\. Give longer "
+            "documents, .* or lower objective.max_words or objective.anchors$",
+        ),
+        (
+            "\n\n".join(letters(19, 3)),
+            r"^none of the 2 documents of .*t\.txt \(with a blank line between\) has the 20 words",
+        ),
+    ],
+)
+def test_documents_that_are_too_short_are_refused(text, said, tmp_path):
+    examples = opened(text, tmp_path, "t.txt")
+    with pytest.raises(DataError, match=said):
+        open_spans(SMALL, examples, Letters(), 32)
+
+
+def test_pairs_are_no_documents(tmp_path):
+    examples = opened("sent0,sent1\na,b\nc,d\n", tmp_path, "t.csv")
+    with pytest.raises(DataError, match=r"but .*t\.csv has 2 \(anchor, positive\) per example"):
+        open_spans(SMALL, examples, Letters(), 32)
+
+
+# The batches
+
+
+@pytest.fixture
+def views(tmp_path):
+    text = "\n".join(letters(20, 31, 5, 26, 44))
+    return open_spans(SMALL, opened(text, tmp_path), Letters(), 32)
+
+
+def test_what_is_left_out_is_told(views):
+    assert views.left_out == "1 of 5 documents left out, which have fewer than 20 words"
+    assert views.described == "2 spans of a document, and 3 near each, of 2 to 5 words"
+    assert views.origin == {"documents": 5}
+
+
+def rows(packed):
+    token_ids, offsets = packed
+    return [token_ids[a:b].tolist() for a, b in pairwise(offsets.tolist())]
+
+
+def test_a_batch_is_anchors_then_positives_of_each_document(views):
+    """Every span is the words that the draw says, view by view."""
+    source, draws = views.source, Draws(3, 1)
+    assert isinstance(source, SpansOfDocuments) and source.views == 8
+    examples = np.array([2, 0])
+    found = rows(source.gather(examples, draws))
+    assert len(found) == 16
+    texts = [text.split() for text in letters(20, 31, 5, 26, 44) if len(text.split()) >= 20]
+    for place, example in enumerate(examples):
+        words = texts[example]
+        spans = SMALL.draw(len(words), draws.of(int(example), 0))
+        for view, (start, end) in enumerate(spans):
+            # Letters makes an id of each letter, and of each space.
+            expected = [ord(letter) for letter in " ".join(words[start:end])]
+            assert found[view * 2 + place] == expected
+
+
+def test_spans_differ_by_epoch_and_not_by_order(views):
+    first = rows(views.source.gather(np.array([0, 3]), Draws(3, 0)))
+    again = rows(views.source.gather(np.array([3, 0]), Draws(3, 0)))
+    assert first[::2] == again[1::2] and first[1::2] == again[::2]
+    assert first != rows(views.source.gather(np.array([0, 3]), Draws(3, 1)))
+    assert first != rows(views.source.gather(np.array([0, 3]), Draws(4, 0)))
+
+
+def test_any_batch_can_be_had_at_once(views):
+    made = [Loader(views.source, batch_size=2, seed=5) for _ in range(2)]
+    steps = [made[0].batch(step) for step in range(6)]
+    for step in (5, 2):
+        assert made[1].batch(step).token_ids.equal(steps[step].token_ids)
+    assert steps[0].views == 8 and steps[0].examples == 2
+
+
+def test_spans_are_cut_at_the_limit(tmp_path):
+    examples = opened("\n".join(letters(20, 31)), tmp_path)
+    source = open_spans(SMALL, examples, Letters(), 4).source
+    assert {len(row) for row in rows(source.gather(np.array([0, 1]), Draws(0, 0)))} <= {3, 4}
+
+
+def test_a_span_without_a_token_is_drawn_again_and_a_document_of_them_refused(tmp_path):
+    class Bare(Letters):
+        """No id for a space either."""
+
+        def ids(self, texts, max_tokens):
+            return super().ids([text.replace(" ", "") for text in texts], max_tokens)
+
+    words = letters(40)[0].split()
+    words[10:14] = ["x"] * 4
+    text = "\n".join([" ".join(words), " ".join(["x"] * 40)])
+    source = open_spans(SMALL, opened(text, tmp_path), Bare(), 32).source
+    for epoch in range(60):
+        assert all(rows(source.gather(np.array([0]), Draws(0, epoch))))
+    with pytest.raises(DataError, match=r"begins with 'x x x x x x x x' had no token each time"):
+        source.gather(np.array([1]), Draws(0, 0))

@@ -1,0 +1,80 @@
+"""DeCLUTR as runs: bits after a resume, counts of documents, and what is refused."""
+
+import pytest
+from test_resume import CutError, bits, cut_after, metrics
+from tiny_models import WORDS
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.train.run import train
+
+SETTINGS = {
+    "data__max_tokens": 32,
+    "objective__min_words": 2,
+    "objective__max_words": 6,
+    "train__batch_size": 4,
+    "train__max_steps": 8,
+}
+
+
+@pytest.fixture
+def documents(tmp_path, tiny_masked_lm):
+    """Fourteen documents of 6 to 48 words, of which those with 24 are long enough."""
+    path = tmp_path / "documents.txt"
+    plain = [word for word in WORDS if word.isalpha()]
+    lines = [" ".join((plain * 2)[n * 5 % len(plain) :][:6]) for n in range(22)]
+    texts = ["\n".join(lines[n : n + 1 + n % 8]) for n in range(14)]
+    path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    return {"data__file": str(path), "encoder__name": str(tiny_masked_lm)}
+
+
+def test_a_resumed_run_is_bit_equal(documents, tmp_path, recipe, monkeypatch):
+    made = recipe("declutr", **{**SETTINGS, **documents}, evaluation__every=2)
+    train(made, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        cut_after(patched, "save_state", 2)
+        with pytest.raises(CutError):
+            train(made, tmp_path / "cut")
+    train(made, tmp_path / "cut", resume=True)
+    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
+def test_documents_that_are_left_out_are_counted(documents, tmp_path, trained, caplog):
+    with caplog.at_level("INFO", logger="contrasent"):
+        trained("declutr", **{**SETTINGS, **documents})
+    said = "8 examples; 6 of 14 documents left out, which have fewer than 24 words"
+    assert said in caplog.messages
+    steps = [line for line in metrics(tmp_path / "run") if "loss" in line]
+    assert {"term_contrast", "term_mlm", "mlm_accuracy"} <= steps[0].keys()
+    assert "alignment" not in steps[0]
+    assert steps[0]["loss"] == pytest.approx(steps[0]["term_contrast"] + steps[0]["term_mlm"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"objective__max_words": 100}, DataError, "none of the 14 documents of .* 400 words"),
+        ({"objective__max_words": 1}, ConfigError, "min_words is 2, which is more than"),
+        ({"view__name": "crop"}, ConfigError, "declutr draws spans of documents as its views, so"),
+        ({"view__fixed_dropout": True}, ConfigError, "so the settings of view have nothing to do"),
+        ({"encoder__encoders": "twin"}, ConfigError, "which embeds the first one alone"),
+        ({"train__gradcache_chunk": 4}, ConfigError, "reads the states or the tokens"),
+        ({"train__batch_size": 9}, ConfigError, "batch_size 9 is more than the 8 examples"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused(changes, error, said, documents, recipe, tmp_path):
+    with pytest.raises(error, match=said):
+        train(recipe("declutr", **{**SETTINGS, **documents, **changes}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_cached_gradients_serve_the_contrast_alone(documents, tmp_path, recipe):
+    plain = {**SETTINGS, **documents, "objective__mlm_weight": 0.0, "encoder__dropout": 0.0}
+    train(recipe("declutr", **plain), tmp_path / "whole")
+    train(recipe("declutr", **plain, train__gradcache_chunk=5), tmp_path / "parts")
+    whole, parts = (
+        [line["loss"] for line in metrics(tmp_path / name) if "loss" in line]
+        for name in ("whole", "parts")
+    )
+    assert len(whole) == 8 and parts == pytest.approx(whole, rel=1e-3)
