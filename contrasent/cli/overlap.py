@@ -25,8 +25,10 @@ class Overlaps:
         """Warn of what is found, and put it into the records."""
         from contrasent.cli.data import progress
         from contrasent.errors import warn
-        from contrasent.evaluate.trained_on import overlap_of
+        from contrasent.evaluate.trained_on import overlap_of, trainings
 
+        if not trainings(model):
+            return scores
         with progress("training examples (--no-leak-check leaves that out)") as advance:
             found = list(self._check.overlaps(model, advance))
         for overlap in found:

@@ -55,13 +55,14 @@ def print_differences(
     for heading, one in rows.items():
         adjusted = f"{one.p_holm:.4f}" if one.tests > 1 else ""
         table.add_row(Text(heading), *_cells(one), adjusted)
-    if not console.is_terminal:
+    whole = not console.is_terminal
+    if whole:
         console = Console(file=console.file, width=_WIDEST, color_system=None)
     console.print()
     console.print(Text(title), soft_wrap=True)
     console.print(table)
     console.print()
-    console.print(Text(f"{what}. {_said(list(rows.values()), drawn)}"), soft_wrap=True)
+    console.print(Text(f"{what}. {_said(list(rows.values()), drawn)}"), soft_wrap=whole)
 
 
 def _cells(one: Compared) -> list[str]:

@@ -23,6 +23,7 @@ from contrasent.evaluate.tasks import TaskName
 from contrasent.evaluate.transfer import score_transfer
 from contrasent.evaluate.transfer_procedure import Reached
 from contrasent.evaluate.transfer_read import Part, TransferTask
+from contrasent.records import Compared
 from contrasent.report.comparison import print_differences
 
 BOOTSTRAP = Bootstrap(0.9, 80, 4)
@@ -334,3 +335,15 @@ def test_nothing_is_printed_of_nothing():
     file = StringIO()
     print_differences(Console(file=file), {}, "b minus a", "Accuracy", "sentences")
     assert file.getvalue() == ""
+
+
+def test_on_a_terminal_what_differences_are_is_wrapped_between_words():
+    one = Compared(baseline="a", difference=0.1, interval=None, p_value=0.5, p_holm=0.5, tests=1)
+    told = []
+    for terminal in (True, False):
+        file = StringIO()
+        console = Console(file=file, force_terminal=terminal, width=40, color_system=None)
+        print_differences(console, {"TREC": one}, "b minus a", "Accuracy x 100", "sentences")
+        told.append(file.getvalue().partition("Accuracy")[2].splitlines())
+    assert len(told[1]) == 1 and max(map(len, told[0])) <= 40
+    assert " ".join(told[0]).split() == told[1][0].split()

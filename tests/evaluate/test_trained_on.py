@@ -240,6 +240,15 @@ def test_tasks_have_another_fingerprint_if_a_sentence_differs(here):
     assert fingerprint(load_suite(["own.tsv"])) != first
 
 
+def test_nothing_is_read_for_an_encoder_that_names_no_text(trained, here, monkeypatch):
+    path = here / (model := trained()) / "contrasent.json"
+    path.write_text(path.read_text().replace('"file": "train.tsv"', '"file": null'))
+    assert trainings(model) == []
+    monkeypatch.setattr("contrasent.cli.data.progress", lambda _: pytest.fail("a progress bar"))
+    said = worked("evaluate", model, "--tasks", "own.tsv")
+    assert "was trained on" not in said.err
+
+
 def test_a_failing_model_is_not_looked_at(trained):
     said = call("evaluate", trained(), "runs/gone", "--tasks", "own.tsv")
     assert said.code == 2 and said.err.count("was trained on") == 1
