@@ -40,6 +40,7 @@ STARTS = {
 }
 OWN_TEXT = {"unsup-simcse", "sup-simcse", "diffcse", "pretrain-mlm"}
 BASELINES = {
+    "cmlm",
     "consert",
     "consert-joint",
     "contrastive-tension",

@@ -39,7 +39,8 @@ def given(objective, examples):
     batch = pack(SENTENCES[: objective.views * examples], objective.views)
     labels = torch.arange(examples) % 3 if objective.labelled else None
     places = torch.arange(examples) if objective.ordered else None
-    return dataclasses.replace(batch, labels=labels, places=places)
+    following = pack([[2, *range(5, 45), 3]] * examples) if objective.following else None
+    return dataclasses.replace(batch, labels=labels, places=places, following=following)
 
 
 def scored(objective, encoder, examples=4):

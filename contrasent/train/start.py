@@ -184,6 +184,13 @@ def _refuse_longer_sentences(
             f"data.max_tokens is {longest}, but {recipe.encoder.name} takes at most "
             f"{encoder.max_tokens} tokens"
         )
+    if objective.max_tokens is not None and "generator" not in recipe.objective:
+        if longest > objective.max_tokens:
+            raise ConfigError(
+                f"data.max_tokens is {longest}, but the objective {recipe.objective['name']} "
+                f"leaves room for {objective.max_tokens} tokens of a sentence; lower it"
+            )
+        return
     generators = {
         (f"objective {recipe.objective['name']}", "objective.generator"): objective.max_tokens,
         ("view mlm", "view.generator"): filled.generator.max_tokens if filled else None,

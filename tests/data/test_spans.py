@@ -68,6 +68,12 @@ def test_spans_stay_within_their_document_and_anchors_apart(near, anchors, more)
                     assert first <= end and last >= start
 
 
+def test_anchors_keep_a_block_between_them_where_there_are_many():
+    for document in drawn(Spans(2, 1, 3, 8), 400):
+        (first, _), (second, _) = sorted(anchor for anchor, _ in document)
+        assert second // 8 - first // 8 > 1
+
+
 def test_any_place_is_each_of_the_kinds():
     kinds = set()
     for document in drawn(Spans(1, 2, 3, 8), 40):

@@ -83,6 +83,7 @@ CURVES = {
     "consert": Curve("consert", {"data.max_tokens": 32}),
     "consert, joint": Curve("consert-joint", {"data.max_tokens": 32}, "labelled.csv"),
     "sg-opt": Curve("sg-opt", {"data.max_tokens": 32, "objective.projection": 32}),
+    "cmlm": Curve("cmlm", {"objective.vectors": 3}, "documents.txt", start="masked-lm"),
     "declutr": Curve(
         "declutr",
         {

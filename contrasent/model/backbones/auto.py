@@ -92,9 +92,10 @@ class AutoBackbone(Backbone):
 def _changed(
     state: Tensor, *, mask: Tensor, factors: Tensor | None, first: Tensor | None
 ) -> Tensor:
-    """State 0 with another first row of each sentence, and multiplied token by token."""
+    """State 0 with other first rows of each sentence, and multiplied token by token."""
     if first is not None:
-        state = torch.cat([first.to(state.dtype).unsqueeze(1), state[:, 1:]], dim=1)
+        given = first.to(state.dtype).reshape(len(state), -1, state.shape[-1])
+        state = torch.cat([given, state[:, given.shape[1] :]], dim=1)
     if factors is not None:
         padded = torch.ones(*mask.shape, factors.shape[1], dtype=state.dtype, device=state.device)
         padded[mask] = factors.to(state.dtype)

@@ -53,6 +53,7 @@ class Backbone(nn.Module, ABC):
                 be returned as ``(S, D)``.
             first_state: ``(S, D)``, taken as state 0 of each sentence's first token, as it is:
                 nothing is added to it, normalised or dropped before layer 1. Gradients reach it.
+                Or ``(S, N, D)``, of the first N tokens, which every sentence then has to have.
 
         Returns:
             For each of ``layers``, under the number it was asked by, ``(T, D)``.

@@ -99,7 +99,9 @@ class PackedBert(Backbone):
         tokens = len(batch.token_ids)
         state = self._embed(batch.token_ids, blocks.positions)
         if first_state is not None:
-            state = state.index_copy(0, blocks.first, first_state.to(state.dtype))
+            given = first_state.reshape(batch.sentences, -1, self.width)
+            places = blocks.first.unsqueeze(1) + torch.arange(given.shape[1], device=state.device)
+            state = state.index_copy(0, places.flatten(), given.flatten(0, 1).to(state.dtype))
         if batch.factors is not None:
             state = state * batch.factors.to(state.dtype)
         found = {0: state}

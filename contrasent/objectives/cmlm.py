@@ -1,0 +1,133 @@
+"""Conditional masked language modelling, CMLM (Yang et al. 2021, arXiv:2012.14388).
+
+The encoder predicts hidden tokens of the next sentence, before which it is given the embedding of
+the sentence.
+
+Shapes: B sentences, N vectors made of each embedding, T tokens of the next sentences, D width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+from typing_extensions import override
+
+from contrasent.config import settings
+from contrasent.data.batch import Batch
+from contrasent.errors import ConfigError
+from contrasent.model.encoder import Encoded
+from contrasent.model.masked_lm import MaskedLm
+from contrasent.model.precision import matrix_precision
+from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.parts.masked_tokens import HiddenTokens
+
+_STD = 0.02
+
+
+@settings
+class Config:
+    """Settings of CMLM."""
+
+    vectors: PositiveInt = 15
+    """N, vectors before the next sentence: the embedding, and N - 1 that three layers make of it,
+    which are dropped after training."""
+
+    mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens of the next sentence to predict; 80 % of them are masked, 10 % random,
+    10 % kept."""
+
+
+class Cmlm(Objective):
+    """Cross-entropy of the hidden tokens of the next sentence, given the embedding."""
+
+    views = 1
+    following = True
+    reads_tokens = True
+    aligned = False
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        encoder = start.require_encoder()
+        backbone = encoder.backbone
+        backbone.require_first_state()
+        if start.width != backbone.width:
+            raise ConfigError(
+                f"cmlm puts embeddings of {start.width} numbers before token states of "
+                f"{backbone.width}; set encoder.head to none"
+            )
+        self.config, self._precision = config, start.precision
+        self.max_tokens = encoder.max_tokens - config.vectors
+        masked_lm = MaskedLm.load(encoder.name, new_head=True)
+        masked_lm.share(backbone)
+        # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
+        self._backbone = (backbone,)
+        self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
+        self.projector = _projector(start.width, config.vectors - 1)
+
+    @override
+    def prepare(self, batch: Batch) -> Batch:
+        """``batch`` with tokens of the next sentences hidden."""
+        return dataclasses.replace(batch, following=self.tokens.hide(_following(batch)))
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        hidden = _following(batch)
+        (backbone,) = self._backbone
+        vectors = self._vectors(encoded.pooled[0])
+        after, places = _moved(hidden, vectors.shape[1])
+        with matrix_precision(self._precision, places.device):
+            states: Tensor = backbone(after, first_state=vectors)[-1]
+        found: Terms = self.tokens(states.float().index_select(0, places), hidden)
+        return found
+
+    def _vectors(self, embeddings: Tensor) -> Tensor:
+        """``(B, N, D)`` of ``(B, D)``."""
+        own = embeddings.unsqueeze(1)
+        if self.projector is None:
+            return own
+        with matrix_precision(self._precision, embeddings.device):
+            others: Tensor = self.projector(embeddings)
+        return torch.cat([own, others.float().view(len(own), -1, own.shape[-1])], 1)
+
+
+def _projector(width: int, vectors: int) -> nn.Sequential | None:
+    if not vectors:
+        return None
+    made = nn.Sequential(
+        nn.Linear(width, width),
+        nn.GELU(),
+        nn.Linear(width, width),
+        nn.GELU(),
+        nn.Linear(width, vectors * width),
+    )
+    for layer in made:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=_STD)
+            nn.init.zeros_(layer.bias)
+    return made
+
+
+def _following(batch: Batch) -> Batch:
+    if batch.following is None:
+        raise TypeError("this batch has no next sentences")
+    return batch.following
+
+
+def _moved(batch: Batch, count: int) -> tuple[Batch, Tensor]:
+    """``batch`` with room for ``count`` states before each sentence, and where its tokens are."""
+    device, tokens = batch.token_ids.device, len(batch.token_ids)
+    offsets = batch.offsets + count * torch.arange(batch.sentences + 1, device=device)
+    numbers = torch.arange(1, batch.sentences + 1, device=device)
+    sentence = torch.repeat_interleave(numbers, batch.lengths, output_size=tokens)
+    places = torch.arange(tokens, device=device) + count * sentence
+    # Which token stands in the room does not matter: its state is replaced.
+    room = batch.token_ids.new_zeros(tokens + count * batch.sentences)
+    token_ids = room.index_copy(0, places, batch.token_ids)
+    return Batch(token_ids, offsets, longest=batch.longest + count), places
+
+
+build = Cmlm

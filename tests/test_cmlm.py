@@ -1,0 +1,126 @@
+"""CMLM: states put before a sentence, and a step, against transformers' own forward."""
+
+import dataclasses
+
+import oracles
+import pytest
+import torch
+import transformers
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
+from contrasent.model.backbones.auto import AutoBackbone
+from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.objectives.cmlm import _moved
+
+ROWS = [[2, 10, 11, 12, 3], [2, 20, 21, 3], [2, 30, 31, 32, 33, 34, 3]]
+NEXT = [[2, 13, 14, 15, 16, 17, 18, 3], [2, 22, 23, 24, 25, 26, 3], [2, 35, 36, 37, 38, 39, 3]]
+
+
+@pytest.fixture
+def encoder(tiny_masked_lm):
+    return SentenceEncoder.load(tiny_masked_lm, pooler="mean", head="none", device="cpu")
+
+
+def built(encoder, width=16, **settings):
+    return objectives.build("cmlm", settings, width=width, data_views=1, encoder=encoder)
+
+
+def batch():
+    return dataclasses.replace(pack(ROWS), following=pack(NEXT))
+
+
+@pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_several_first_states_are_replaced(kind, count, tiny_bert, rng):
+    model = transformers.AutoModel.from_pretrained(tiny_bert).eval()
+    first = rng(3, count, 16).requires_grad_()
+    states = kind(model).eval()(pack(ROWS), [0, -1], first_state=first)
+    ends = [0, 5, 9, 16]
+    expected = []
+    for number, row in enumerate(ROWS):
+        state = model.embeddings(torch.tensor([row]))[0]
+        state = torch.cat([first[number], state[count:]])
+        expected.append(model.encoder(state.unsqueeze(0)).last_hidden_state[0])
+        found = states[-1][ends[number] : ends[number + 1]]
+        torch.testing.assert_close(found, expected[-1], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(states[0][ends[number] : ends[number + 1]], state)
+    weights = rng(16, 16)
+    (ours,) = torch.autograd.grad((states[-1] * weights).sum(), first)
+    (theirs,) = torch.autograd.grad((torch.cat(expected) * weights).sum(), first)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_room_is_made_before_every_sentence():
+    after, places = _moved(pack([[7, 8], [9]]), 3)
+    assert after.token_ids.tolist() == [0, 0, 0, 7, 8, 0, 0, 0, 9]
+    assert after.offsets.tolist() == [0, 5, 9] and after.longest == 5
+    assert places.tolist() == [3, 4, 8]
+
+
+@pytest.mark.parametrize("vectors", [1, 4])
+def test_a_step_and_its_gradients_are_those_of_the_formula(vectors, encoder, tiny_masked_lm):
+    torch.manual_seed(0)
+    objective = built(encoder, vectors=vectors, mask_rate=0.6)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tiny_masked_lm).eval()
+    given = objective.prepare(batch())
+    terms = objective(encoder(given), given)
+
+    logits, targets, start = [], [], 0
+    hidden = given.following
+    for row, following in zip(ROWS, NEXT, strict=True):
+        embedding = model.bert(torch.tensor([row])).last_hidden_state[0].mean(0)
+        before = [embedding]
+        if vectors > 1:
+            before += objective.projector(embedding).view(vectors - 1, 16)
+        end = start + len(following)
+        ids = [0] * vectors + hidden.token_ids[start:end].tolist()
+        state = model.bert.embeddings(torch.tensor([ids]))[0]
+        state = torch.cat([torch.stack(before), state[vectors:]])
+        last = model.bert.encoder(state.unsqueeze(0)).last_hidden_state[0, vectors:]
+        for place in hidden.masked.chosen[start:end].nonzero().flatten().tolist():
+            logits.append(model.cls(last[place]))
+            targets.append(following[place])
+        start = end
+    expected = oracles.masked_cross_entropy(logits, targets)
+    assert len(targets) > 3 and terms.keys() == {"mlm"}
+    torch.testing.assert_close(terms["mlm"], expected, rtol=1e-4, atol=1e-5)
+    names = [
+        "embeddings.word_embeddings.weight",
+        "embeddings.position_embeddings.weight",
+        "encoder.layer.0.attention.self.query.weight",
+        "encoder.layer.1.output.dense.weight",
+    ]
+    mine, theirs = (dict(it.named_parameters()) for it in (encoder.backbone.model, model.bert))
+    ours = torch.autograd.grad(terms["mlm"], [mine[name] for name in names])
+    wanted = torch.autograd.grad(expected, [theirs[name] for name in names])
+    for name, a, b in zip(names, ours, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_tokens_of_the_next_sentence_are_hidden_and_those_of_the_sentence_not(encoder):
+    torch.manual_seed(0)
+    given = built(encoder, mask_rate=0.5).prepare(batch())
+    assert given.token_ids.equal(pack(ROWS).token_ids)
+    assert not given.following.token_ids.equal(pack(NEXT).token_ids)
+    assert given.following.source.token_ids.equal(pack(NEXT).token_ids)
+
+
+def test_the_weights_are_the_encoders(encoder):
+    objective = built(encoder, vectors=3)
+    own = {id(parameter) for parameter in encoder.parameters()}
+    names = {name for name, it in objective.named_parameters() if id(it) not in own}
+    assert {name.split(".")[0] for name in names} == {"tokens", "projector"}
+    assert not any("layer" in name or "embeddings" in name for name in names)
+    linear = objective.projector[0]
+    assert linear.weight.std().item() == pytest.approx(0.02, rel=0.3) and not linear.bias.any()
+    assert objective.projector[-1].out_features == 2 * 16
+    assert built(encoder, vectors=1).projector is None
+    assert objective.max_tokens == encoder.max_tokens - 3
+
+
+def test_an_embedding_of_another_width_is_refused(encoder):
+    with pytest.raises(ConfigError, match="embeddings of 8 numbers before token states of 16"):
+        built(encoder, width=8)
