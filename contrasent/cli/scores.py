@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contrasent.evaluate.sts import Scores
     from contrasent.evaluate.suite import Suite
     from contrasent.records import Record
-    from contrasent.report.html.contents import Contents
+    from contrasent.report.html.contents import Contents, Mean
 
     Part = tuple[Kind[Any], Read[Any]]
 
@@ -42,16 +42,17 @@ class Found:
     bootstrap: Bootstrap | None
 
 
-def write(found: Found, json: str | None) -> list[Record]:
+def write(found: Found, json: str | None) -> tuple[list[Record], list[Mean]]:
     """Print the tables and write the records to ``json``, or print these if that is ``-``.
 
     Returns:
-        The records, with the comparisons.
+        The records, with the comparisons, and those of the averages, which no record tells.
     """
     from rich.console import Console
 
     from contrasent.evaluate.compare import with_comparison
     from contrasent.records import json_lines, write_records
+    from contrasent.report.html.contents import Mean
 
     rows = {label: list(scores.records) if scores else [] for label, scores in found.rows.items()}
     baseline, compared = _compared(found)
@@ -59,24 +60,33 @@ def write(found: Found, json: str | None) -> list[Record]:
         for comparison in comparisons:
             rows[label] = with_comparison(rows[label], comparison)
     records = [record for of_encoder in rows.values() for record in of_encoder]
+    means = [
+        Mean(rows[label][0], comparison.metric, comparison.average)
+        for label, _, comparisons in compared
+        for comparison in comparisons
+        if comparison.average
+    ]
     if json == STDOUT:
         typer.echo(json_lines(records), nl=False)
-        return records
+        return records, means
     if json is not None:
         write_records(json, records)
     console = Console()
     _print_tables(console, found.suite, rows)
     for label, (kind, read), comparisons in compared:
         _report(kind).print_compared(console, comparisons, read, (baseline, label))
-    return records
+    return records, means
 
 
-def contents(suite: Suite, records: Sequence[Record], failures: Sequence[str]) -> Contents:
-    """What a report shows of scores: the records, and what is missing and why."""
+def contents(
+    suite: Suite, written: tuple[Sequence[Record], Sequence[Mean]], failures: Sequence[str]
+) -> Contents:
+    """What a report shows of scores: what :func:`write` wrote, and what is missing and why."""
     from contrasent.report.html.contents import Contents
 
     left_out = [f"{p.task} is left out: {p.message}" for p in suite.problems if p.missing]
-    return Contents(records=tuple(records), warnings=(*suite.notes, *left_out, *failures))
+    records, means = map(tuple, written)
+    return Contents(records, means, warnings=(*suite.notes, *left_out, *failures))
 
 
 def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Record]]) -> None:

@@ -34,17 +34,18 @@ def print_mteb(console: Console, rows: Mapping[str, Sequence[Record]]) -> None:
         label: [it for it in records if it.protocol == PROTOCOL] for label, records in rows.items()
     }
     columns = list(dict.fromkeys((it.task, it.split) for found in main.values() for it in found))
-    grid = [["", *(_heading(task, split) for task, split in columns)]]
+    grid = [["", *(heading(task, split) for task, split in columns)]]
     for label, found in main.items():
         values = {(it.task, it.split): it.value for it in found}
         grid.append(
             [label, *(f"{100 * values[it]:.2f}" if it in values else ABSENT for it in columns)]
         )
     tables = [grid_table(grid, upright=upright) for upright in (False, True)]
-    print_grid(console, tables, _told(main))
+    print_grid(console, tables, told(main))
 
 
-def _told(rows: Mapping[str, Sequence[Record]]) -> list[str]:
+def told(rows: Mapping[str, Sequence[Record]]) -> list[str]:
+    """What main scores are, given those of each encoder by its label."""
     every = [record for found in rows.values() for record in found]
     metrics = dict.fromkeys(f"{it.task} {it.metric}" for it in every)
     several = dict.fromkeys(it.task for it in every if it.aggregation == "mean")
@@ -61,5 +62,6 @@ def _told(rows: Mapping[str, Sequence[Record]]) -> list[str]:
     return lines
 
 
-def _heading(task: str, split: str) -> str:
+def heading(task: str, split: str) -> str:
+    """A task as a table names it."""
     return task if split == "test" else f"{task} {split}"

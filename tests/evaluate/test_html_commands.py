@@ -56,9 +56,20 @@ def test_evaluate_writes_what_its_records_say(command, tmp_path):
             shown = rows(html, "compared-1")[f"{heading} Spearman"]["difference"]
             assert float(shown.attributes["data-value"]) == it.compared.difference
     assert sum(it.compared is not None for it in whole) == 3
+    mean = {name: cell.text for name, cell in rows(html, "compared-1")["Avg. Spearman"].items()}
+    (printed,) = [line.split() for line in result.stdout.splitlines() if mean["p"] in line][-1:]
+    assert printed[0] == "Avg."
+    assert mean["difference"] in printed
     again = command("analyze", "--from", saved, "--html", tmp_path / "again.html")
     assert again.exit_code == 0, again.output
-    assert (tmp_path / "again.html").read_text() == html.read_text()
+    assert "Avg. Spearman" not in rows(tmp_path / "again.html", "compared-1")
+
+
+def test_saved_scores_make_the_same_report(command, tmp_path):
+    html, again, saved = (tmp_path / name for name in ("r.html", "again.html", "r.jsonl"))
+    command("evaluate", "a/one", "b/two", "--tasks", "stsb,sts12", "--html", html, "--json", saved)
+    assert command("analyze", "--from", saved, "--html", again).exit_code == 0
+    assert again.read_text() == html.read_text()
 
 
 def test_analyze_writes_everything_that_was_saved_and_measured(command, tmp_path):

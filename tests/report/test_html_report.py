@@ -410,7 +410,7 @@ def test_geometry_of_different_pairs_has_tables_and_figures_of_its_own():
 
 
 def commands(root):
-    return [it.text for it in root.one("section", id="settings").all("code")]
+    return [it.one("code").text for it in root.one("section", id="settings").all("pre")]
 
 
 def test_settings_say_how_to_measure_everything_again(root):

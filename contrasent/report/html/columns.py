@@ -10,12 +10,15 @@ from contrasent.records import Record
 from contrasent.report.html.contents import Row
 from contrasent.report.html.grid import Cell, Grid, score, with_best
 from contrasent.report.intervals import CORRELATION, averaged_interval
+from contrasent.report.tables import ABSENT
 
 Key = tuple[TaskName, str]
 """Task and metric."""
 
 Chosen = dict[str, dict[Key, Record]]
 """Of each encoder by its label the records that a table shows; no encoder without any."""
+
+_GAPS = f"{ABSENT} was not measured; an average needs all of its tasks."
 
 _SHOWN = {"ndcg": "nDCG", "mrr": "MRR", "f1": "F1", "macro_f1": "macro-F1", **CORRELATION}
 
@@ -80,12 +83,13 @@ def scores_grid(
     named_columns = ("encoder", *(column.heading for column in columns))
     key = means[0] if means else 1
     alone = named.metric and not means
+    gaps = any(cell.absent for row in cells for cell in row)
     return Grid(
         named.name,
         named.heading,
         named_columns,
         with_best(cells),
-        tuple(notes),
+        (*notes, *([_GAPS] if gaps else [])),
         key,
         f"{named_columns[key]} {named.metric}" if alone else named.summed,
     )

@@ -14,20 +14,40 @@ from contrasent.model.pooling import POOLERS
 from contrasent.records import Record
 from contrasent.report.html.compared import baseline_row
 from contrasent.report.html.contents import Contents, Row
+from contrasent.report.html.mteb import is_mteb
 from contrasent.report.labels import Used
 
 _ASKED = 12
 """Queries that a command names one by one."""
+
+_UNTOLD = ("--columns", "--data-dir")
 
 _DRAWN = re.compile(r"(\d+) of the corpus, drawn")
 
 
 def commands(contents: Contents, rows: Sequence[Row]) -> list[str]:
     """What to call to get the numbers again, in the order of the report."""
-    found = [_evaluate(it) for it in _together(rows)]
+    found = [_mteb(it) if it.mteb else _evaluate(it) for it in _together(rows)]
     found += [_analyze(it) for it in contents.geometries]
     found += [_neighbours(it) for it in contents.neighbours]
-    return list(dict.fromkeys(found))
+    return [shlex.join([*it, *_given(contents, it[1])]) for it in dict.fromkeys(map(tuple, found))]
+
+
+def is_called(contents: Contents) -> bool:
+    """The command that writes the report measured all of its numbers."""
+    options = [word.partition("=")[0] for word in contents.command]
+    return bool(options) and "--from" not in options
+
+
+def _given(contents: Contents, name: str) -> list[str]:
+    """What numbers do not tell, as the command that writes the report was given it."""
+    words = contents.command[2:] if contents.command[1:2] == (name,) else ()
+    found = []
+    for k, word in enumerate(words):
+        option, joined, value = word.partition("=")
+        if option in _UNTOLD:
+            found += [option, value if joined else words[k + 1]]
+    return found
 
 
 @dataclass(slots=True)
@@ -35,12 +55,14 @@ class _Call:
     """Encoders that one command scores.
 
     Attributes:
+        mteb: it is MTEB that does so.
         protocol: of the correlations.
         how: of the classifiers.
         used: the encoders, the one that others are compared with first.
         records: their scores.
     """
 
+    mteb: bool
     protocol: str | None
     how: dict[str, str | int]
     used: list[Used]
@@ -56,14 +78,16 @@ def _together(rows: Sequence[Row]) -> list[_Call]:
     first = _baselines(rows)
     found: dict[tuple[object, ...], _Call] = {}
     for row in sorted(rows, key=lambda row: first.get(row.label, "") != row.label):
-        if not row.records:
-            continue
-        named = next((it.protocol for it in row.records if it.protocol), None)
-        how = next((it.classifier for it in row.records if it.classifier), None) or {}
-        key = (named, tuple(how.items()), first.get(row.label, _options(row.like)))
-        call = found.setdefault(key, _Call(named, how, [], []))
-        call.used.append(row.like)
-        call.records += row.records
+        for mteb in (False, True):
+            records = [it for it in row.records if is_mteb(it) == mteb]
+            if not records:
+                continue
+            named = next((it.protocol for it in records if it.protocol), None)
+            how = next((it.classifier for it in records if it.classifier), None) or {}
+            key = (mteb, named, tuple(how.items()), first.get(row.label, _options(row.like)))
+            call = found.setdefault(key, _Call(mteb, named, how, [], []))
+            call.used.append(row.like)
+            call.records += records
     return list(found.values())
 
 
@@ -78,7 +102,7 @@ def _baselines(rows: Sequence[Row]) -> dict[str, str]:
     return found
 
 
-def _evaluate(call: _Call) -> str:
+def _evaluate(call: _Call) -> list[str]:
     tasks = dict.fromkeys(TaskName(it.task, it.split).label for it in call.records)
     words = ["contrasent", "evaluate", *dict.fromkeys(it.encoder for it in call.used)]
     words += ["--tasks", ",".join(_short(tasks)), *_shared(call.used), *_protocol(call.protocol)]
@@ -87,16 +111,21 @@ def _evaluate(call: _Call) -> str:
     words += ["--compare"] if call.compares else []
     for option, name in (("classifier", "name"), ("preset", "preset"), ("classifier-seed", "seed")):
         words += [f"--{option}", str(call.how[name])] if name in call.how else []
-    return shlex.join(words)
+    return words
 
 
-def _analyze(found: Geometry) -> str:
+def _mteb(call: _Call) -> list[str]:
+    encoders = dict.fromkeys(it.encoder for it in call.used)
+    tasks = dict.fromkeys(it.task for it in call.records)
+    return ["contrasent", "mteb", *encoders, "--tasks", ",".join(tasks), *_shared(call.used)]
+
+
+def _analyze(found: Geometry) -> list[str]:
     like = found.records[0]
-    words = ["contrasent", "analyze", like.encoder, "--pairs", found.pairs, *_options(like)]
-    return shlex.join(words)
+    return ["contrasent", "analyze", like.encoder, "--pairs", found.pairs, *_options(like)]
 
 
-def _neighbours(found: Neighbours) -> str:
+def _neighbours(found: Neighbours) -> list[str]:
     words = ["contrasent", "neighbours", found.encoder, "--corpus", found.corpus]
     drawn = _DRAWN.match(found.asked)
     if drawn:
@@ -105,7 +134,7 @@ def _neighbours(found: Neighbours) -> str:
         words += [word for query in found.queries for word in ("--query", query.text)]
     else:
         words += ["--queries", found.asked]
-    return shlex.join([*words, "--top-k", str(found.top_k), *_options(found)])
+    return [*words, "--top-k", str(found.top_k), *_options(found)]
 
 
 def _shared(used: Sequence[Used]) -> list[str]:

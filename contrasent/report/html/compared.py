@@ -2,43 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from contrasent.evaluate.tasks import TaskName
-from contrasent.records import Compared, Record
+from contrasent.records import Compared
 from contrasent.report.html.columns import metric_heading
-from contrasent.report.html.contents import Row
+from contrasent.report.html.contents import Identity, Mean, Row, identity
 from contrasent.report.html.grid import Cell, Grid
-from contrasent.report.tables import ABSENT
+from contrasent.report.tables import ABSENT, AVERAGE
 
 _COLUMNS = ("task", "difference", "low", "high", "p", "p (Holm)")
 
 
-def compared_grids(rows: Sequence[Row]) -> list[Grid]:
+def compared_grids(by_identity: Mapping[Identity, Row], means: Sequence[Mean]) -> list[Grid]:
     """A table for each encoder and what it is compared with, a row for each task and metric."""
-    found: dict[tuple[str, str], list[tuple[Record, Compared]]] = {}
+    rows = list(by_identity.values())
+    found: dict[tuple[str, str], list[_Line]] = {}
     for row in rows:
-        for record in row.records:
-            if record.compared:
-                known = baseline_row(record.compared, row, rows)
-                baseline = known.label if known else record.compared.baseline
-                found.setdefault((row.label, baseline), []).append((record, record.compared))
+        for it in row.records:
+            if it.compared:
+                heading = TaskName(it.task, it.split).heading
+                line = _Line(heading, it.metric, it.compared)
+                found.setdefault(_between(row, it.compared, rows), []).append(line)
+    for mean in means:
+        row = by_identity[identity(mean.like)]
+        lines = found.setdefault(_between(row, mean.compared, rows), [])
+        place = max((k for k, it in enumerate(lines, 1) if it.metric == mean.metric), default=0)
+        lines.insert(place, _Line(AVERAGE, mean.metric, mean.compared))
     return [
         Grid(
             f"compared-{number}",
             f"{label} minus {baseline}",
             _COLUMNS,
-            tuple(_cells(*it) for it in of_tasks),
-            (_said([one for _, one in of_tasks]),),
+            tuple(map(_cells, lines)),
+            (_said([line.compared for line in lines]),),
         )
-        for number, ((label, baseline), of_tasks) in enumerate(found.items(), start=1)
+        for number, ((label, baseline), lines) in enumerate(found.items(), start=1)
     ]
 
 
-def _cells(record: Record, found: Compared) -> tuple[Cell, ...]:
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A task, or the average, and a metric."""
+
+    heading: str
+    metric: str
+    compared: Compared
+
+
+def _between(row: Row, found: Compared, rows: Sequence[Row]) -> tuple[str, str]:
+    """The labels of an encoder and of what it is compared with."""
+    known = baseline_row(found, row, rows)
+    return row.label, known.label if known else found.baseline
+
+
+def _cells(line: _Line) -> tuple[Cell, ...]:
+    found = line.compared
     between = found.interval
     return (
-        Cell(f"{TaskName(record.task, record.split).heading} {metric_heading(record.metric)}"),
+        Cell(f"{line.heading} {metric_heading(line.metric)}"),
         _signed(found.difference),
         _signed(between.low if between else None),
         _signed(between.high if between else None),

@@ -8,8 +8,23 @@ from dataclasses import dataclass
 from contrasent.evaluate.geometry import Geometry
 from contrasent.evaluate.neighbours import Neighbours
 from contrasent.evaluate.trajectory import Trajectory
-from contrasent.records import Record
+from contrasent.records import Compared, Record
 from contrasent.report.labels import Used, labels
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The average over the tasks of a metric beside that of another encoder.
+
+    Attributes:
+        like: some result of the encoder.
+        metric: of the tasks.
+        compared: how the averages differ.
+    """
+
+    like: Used
+    metric: str
+    compared: Compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +33,7 @@ class Contents:
 
     Attributes:
         records: scores, of any number of encoders.
+        means: how their averages differ, which no record tells.
         geometries: how the embeddings of encoders lie in space.
         runs: training runs that measured it.
         neighbours: what encoders find in a corpus.
@@ -28,6 +44,7 @@ class Contents:
     """
 
     records: tuple[Record, ...] = ()
+    means: tuple[Mean, ...] = ()
     geometries: tuple[Geometry, ...] = ()
     runs: tuple[Trajectory, ...] = ()
     neighbours: tuple[Neighbours, ...] = ()

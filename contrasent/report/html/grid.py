@@ -29,6 +29,11 @@ class Cell:
     best: bool = False
 
     @property
+    def absent(self) -> bool:
+        """Nothing was measured."""
+        return self.text == ABSENT
+
+    @property
     def between(self) -> str:
         """The printed interval x 100, or nothing."""
         found = self.interval

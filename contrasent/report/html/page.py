@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from contrasent import __version__
 from contrasent.errors import ConfigError
 from contrasent.files import write_text
-from contrasent.report.html.commands import commands
+from contrasent.report.html.commands import commands, is_called
 from contrasent.report.html.compared import compared_grids
 from contrasent.report.html.contents import Contents, doubts, rows_of
 from contrasent.report.html.geometry import figures, geometry_grids
@@ -47,13 +47,14 @@ def page(contents: Contents) -> str:
             best=best_of(scores),
             summary=key_numbers(labels, scores, geometry),
             scores=scores,
-            compared=compared_grids(rows),
+            compared=compared_grids(by_identity, contents.means),
             geometry=geometry,
             figures=drawn,
             browsers=browse,
             every=every_grid(rows) if contents.records else None,
             settings=settings_grids(contents, rows),
             commands=commands(contents, rows),
+            called=is_called(contents),
             command=shlex.join(contents.command),
             version=__version__,
             # Ours, and not a word of it from what is reported.

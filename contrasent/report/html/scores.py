@@ -21,6 +21,7 @@ from contrasent.report.html.columns import (
 )
 from contrasent.report.html.contents import Row
 from contrasent.report.html.grid import Cell, Grid, score
+from contrasent.report.html.mteb import is_mteb, mteb_grids
 from contrasent.report.intervals import CORRELATION, said_of_intervals
 from contrasent.report.tables import AVERAGE, Layout, described, protocol
 from contrasent.report.transfer import transfer_protocol
@@ -30,7 +31,7 @@ _AGGREGATIONS = {"all": "", "mean": ", mean of subsets", "wmean": ", weighted me
 
 def score_grids(rows: Sequence[Row]) -> list[Grid]:
     """Similarity, transfer, then everything else; of each kind a table per protocol."""
-    return [*sts_grids(rows), *transfer_grids(rows), *other_grids(rows)]
+    return [*sts_grids(rows), *transfer_grids(rows), *other_grids(rows), *mteb_grids(rows)]
 
 
 def sts_grids(rows: Sequence[Row]) -> list[Grid]:
@@ -84,7 +85,7 @@ def other_grids(rows: Sequence[Row]) -> list[Grid]:
     names = dict.fromkeys(
         TaskName(record.task, record.split)
         for record in _all(rows)
-        if not (_is_sts(record) or _is_transfer(record))
+        if not (_is_sts(record) or _is_transfer(record) or is_mteb(record))
     )
     found = []
     for number, name in enumerate(names):
@@ -204,7 +205,7 @@ def _all(rows: Sequence[Row]) -> Iterable[Record]:
 
 
 def _is_sts(record: Record) -> bool:
-    return record.metric in METRICS
+    return record.metric in METRICS and not is_mteb(record)
 
 
 def _is_transfer(record: Record) -> bool:
@@ -216,7 +217,8 @@ def _is_learned(record: Record, way: tuple[object, ...]) -> bool:
 
 
 def _is_of(record: Record, name: TaskName) -> bool:
-    return TaskName(record.task, record.split) == name and not _is_sts(record)
+    known = _is_sts(record) or is_mteb(record)
+    return TaskName(record.task, record.split) == name and not known
 
 
 def _way(record: Record) -> tuple[object, ...]:

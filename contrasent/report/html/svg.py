@@ -13,6 +13,9 @@ _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _LINES = "stroke-linejoin: round; stroke-linecap: butt"
 """What matplotlib puts into a style sheet, which would hold for the whole page."""
 
+_PIXELS = 1.36
+"""Of a point, in every picture, so that their letters are of one size."""
+
 
 def inline_svg(picture: Picture, prefix: str, title: str) -> str:
     """The picture as an ``<svg>`` element.
@@ -29,7 +32,9 @@ def inline_svg(picture: Picture, prefix: str, title: str) -> str:
     root.insert(0, heading)
     for size in ("width", "height"):
         root.attrib.pop(size, None)
-    more = {"role": "img", "aria-labelledby": f"{prefix}title", "style": _LINES}
+    wide = float(root.attrib["viewBox"].split()[2])
+    style = f"{_LINES}; width: {_PIXELS * wide:.0f}px"
+    more = {"role": "img", "aria-labelledby": f"{prefix}title", "style": style}
     root.attrib.update(more)
     return ElementTree.tostring(root, encoding="unicode")
 
