@@ -85,8 +85,9 @@ def contents(
     from contrasent.report.html.contents import Contents
 
     left_out = [f"{p.task} is left out: {p.message}" for p in suite.problems if p.missing]
-    records, means = map(tuple, written)
-    return Contents(records, means, warnings=(*suite.notes, *left_out, *failures))
+    records, means = written
+    told = (*suite.notes, *left_out, *failures)
+    return Contents(tuple(records), tuple(means), warnings=told)
 
 
 def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Record]]) -> None:
