@@ -27,6 +27,13 @@ class EncoderSettings:
     pooler: str | None = None
     """cls, mean, mean_top2, mean_first_last or mean_embed_last; null takes the folder's own."""
 
+    convolutions: list[PositiveInt] | None = None
+    """Widths, odd numbers of tokens, of convolutions over the token states, which the mean pooler
+    then takes the mean of (IS-BERT): new ones, if the folder has none; null takes what it has."""
+
+    channels: PositiveInt = 256
+    """Numbers that each new convolution gives for a token."""
+
     head: Literal["mlp", "none"] | None = None
     """A Linear+Tanh after the pooler that inference keeps (supervised SimCSE): mlp takes the
     stored one of a sentence encoder, else starts a new one; null takes what the folder has."""

@@ -3,6 +3,8 @@
 Numbers are torch scalars, so that autograd gives the gradient of the formula as it is written.
 """
 
+import math
+
 import torch
 
 
@@ -134,6 +136,21 @@ def neighbours(first, second, near, own_score, excluded=None):
         total, counted = total - share, counted + 1
         right += max(scores, key=lambda k: scores[k].item()) in beside
     return total / counted, right / counted
+
+
+def jensen_shannon(tokens, sentences, lengths, excluded=None):
+    """IS-BERT: the mean over tokens with other sentences, minus that over tokens with their own."""
+    owner = [s for s, length in enumerate(lengths) for _ in range(length)]
+    apart, together, others, right = 0.0, 0.0, 0, 0
+    for c, s in zip(tokens, owner, strict=True):
+        scores = [dot(c, e) for e in sentences]
+        together = together + math.log(2) - torch.log(1 + torch.exp(-scores[s]))
+        right += all(score <= scores[s] for score in scores)
+        for other, score in enumerate(scores):
+            if other != s and not (excluded and excluded[s][other]):
+                apart = apart + torch.log(1 + torch.exp(score)) - math.log(2)
+                others += 1
+    return apart / max(others, 1) - together / len(owner), right / len(owner)
 
 
 def pair_classes(u, v, labels, weight, bias, features):

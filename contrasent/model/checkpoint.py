@@ -21,6 +21,7 @@ from contrasent.model.heads import MlpHead
 from contrasent.model.hub import resolve
 from contrasent.model.parts import Parts
 from contrasent.model.pooling import POOLERS
+from contrasent.model.st_cnn import read_cnn
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import read_transform
 from contrasent.model.transforms.whitening import Whitening
@@ -68,13 +69,18 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     saved = _saved_name(info, stated.pooler, backbone.depth)
     _require_own_way(stated, saved, pooler, head)
     wanted = stated.head if head is None else head
-    made = _head(stated, folder, backbone.width) if wanted == "mlp" else None
-    width = backbone.width if made is None else made.linear.out_features
+    width, convolutions = backbone.width, None
+    if stated.convolutions is not None:
+        convolutions = read_cnn(stated.convolutions, width)
+        width = convolutions.width
+    made = _head(stated, folder, width) if wanted == "mlp" else None
+    width = width if made is None else made.linear.out_features
     return Parts(
         backbone=backbone,
         tokenizer=tokenizer,
         pooler=pooler or saved,
         head=made,
+        convolutions=convolutions,
         normalize=stated.normalize,
         max_tokens=stated.max_tokens,
         transform=_transform(stated, info, width),
@@ -151,6 +157,11 @@ def _require_own_way(
     stated: st_modules.Stated, saved: str, pooler: str | None, head: str | None
 ) -> None:
     """A transform maps the embeddings it was fitted on, and no others."""
+    if stated.convolutions is not None and pooler not in (None, "mean"):
+        raise ConfigError(
+            f"{stated.convolutions} convolves token states for their mean, so its folder cannot be "
+            f"used with pooler {pooler!r}; leave the pooler out"
+        )
     path = stated.linear or stated.fitted
     if path is None:
         return

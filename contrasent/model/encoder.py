@@ -20,6 +20,7 @@ from contrasent.data.tokens import Tokenizer
 from contrasent.errors import ConfigError
 from contrasent.model import checkpoint, engines
 from contrasent.model.backbones.base import Backbone
+from contrasent.model.convolutions import Convolutions
 from contrasent.model.encoding import Serving, checked, joined, stream
 from contrasent.model.heads import MlpHead
 from contrasent.model.identity import digest_of
@@ -39,6 +40,7 @@ class SentenceEncoder(nn.Module):
     Attributes:
         backbone: the transformer.
         tokenizer: its tokenizer.
+        convolutions: over the last token states, of which the pooler is the mean then; or None.
         head: the map after the pooler that inference uses (supervised SimCSE), or None.
         transform: the map fitted on embeddings that comes after it (whitening, flow), or None.
         normalize: whether `encode` returns unit vectors unless told otherwise.
@@ -46,13 +48,14 @@ class SentenceEncoder(nn.Module):
         name: the name or folder it was loaded from.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its parts, by name
         self,
         backbone: Backbone,
         tokenizer: Tokenizer,
         pooler: str = "cls",
         head: MlpHead | None = None,
         *,
+        convolutions: Convolutions | None = None,
         transform: Transform | None = None,
         normalize: bool = False,
         max_tokens: int | None = None,
@@ -60,11 +63,11 @@ class SentenceEncoder(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.tokenizer = tokenizer
+        self.convolutions = convolutions
         self.head = head
         self.transform = transform
         self.normalize = normalize
-        limits = (backbone.max_tokens, tokenizer.max_tokens, max_tokens)
-        self.max_tokens = min(limit for limit in limits if limit)
+        self.max_tokens = min(filter(None, (backbone.max_tokens, tokenizer.max_tokens, max_tokens)))
         self.name = ""
         self._pooler = pooler_named(pooler)
         self._serving = Serving(self)
@@ -105,6 +108,7 @@ class SentenceEncoder(nn.Module):
             found.tokenizer,
             found.pooler,
             found.head,
+            convolutions=found.convolutions,
             transform=found.transform,
             normalize=found.normalize,
             max_tokens=found.max_tokens,
@@ -133,6 +137,7 @@ class SentenceEncoder(nn.Module):
                 tokenizer=self.tokenizer,
                 pooler=self.pooler,
                 head=self.head,
+                convolutions=self.convolutions,
                 transform=self.transform,
                 normalize=self.normalize,
                 max_tokens=self.max_tokens,
@@ -145,7 +150,8 @@ class SentenceEncoder(nn.Module):
         """D, numbers in an embedding."""
         if self.transform is not None:
             return self.transform.width
-        return self.backbone.width if self.head is None else self.head.linear.out_features
+        own = self.backbone if self.convolutions is None else self.convolutions
+        return own.width if self.head is None else self.head.linear.out_features
 
     @property
     def pooler(self) -> str:
@@ -196,15 +202,13 @@ class SentenceEncoder(nn.Module):
             batch: S = V * B sentences.
             layers: states that the objective asks for beside the embeddings.
         """
-        first_only = self._pooler.first_only and not layers
-        asked = (*self._pooler.layers, *layers)
+        asked, first_only = (*self._pooler.layers, *layers), self._pooler.first_only and not layers
         states = self.backbone(batch, asked, first_only=first_only)
-        pooled = self._pooler(states, batch)
-        if self.head is not None:
-            pooled = self.head(pooled)
-        if self.transform is not None:
-            pooled = self.transform(pooled)
-        return Encoded(pooled.float().view(batch.views, -1, self.width), states)
+        convolved = None if self.convolutions is None else self.convolutions(states[-1], batch)
+        pooled = self._pooler(states if convolved is None else {-1: convolved}, batch)
+        for after in (self.head, self.transform):
+            pooled = pooled if after is None else after(pooled)
+        return Encoded(pooled.float().view(batch.views, -1, self.width), states, convolved)
 
     def encode(
         self,

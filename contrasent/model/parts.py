@@ -9,6 +9,7 @@ from torch import Tensor
 
 from contrasent.data.tokens import Tokenizer
 from contrasent.model.backbones.base import Backbone
+from contrasent.model.convolutions import Convolutions
 from contrasent.model.heads import MlpHead
 from contrasent.model.transforms.base import Transform
 
@@ -20,10 +21,12 @@ class Encoded:
     Attributes:
         pooled: ``(V, B, D)`` embeddings, view by view.
         states: the token states that were asked for, each ``(T, D)``, by their layer number.
+        convolved: the last ones behind the encoder's convolutions, if it has any.
     """
 
     pooled: Tensor
     states: Mapping[int, Tensor]
+    convolved: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,7 @@ class Parts:
     tokenizer: Tokenizer
     pooler: str
     head: MlpHead | None
+    convolutions: Convolutions | None = None
     transform: Transform | None = None
     normalize: bool
     max_tokens: int | None

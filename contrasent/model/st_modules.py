@@ -15,6 +15,7 @@ from contrasent.errors import CheckpointError
 from contrasent.model.parts import Parts
 from contrasent.model.pooling import POOLERS
 from contrasent.model.pooling import pooler as pooler_named
+from contrasent.model.st_cnn import write_cnn
 from contrasent.model.st_dense import (
     IDENTITY,
     TANH,
@@ -23,14 +24,16 @@ from contrasent.model.st_dense import (
     write_dense,
     write_json,
 )
+from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import FittedTransform, write_transform
 from contrasent.model.transforms.whitening import Whitening
 from contrasent.model.weights import read_tensors
 
 _MODULES = "modules.json"
 _LIBRARY = "sentence_transformers.models"
-_LAYERS, _POOLING, _DENSE, _NORMALIZE = (
+_LAYERS, _CNN, _POOLING, _DENSE, _NORMALIZE = (
     "WeightedLayerPooling",
+    "CNN",
     "Pooling",
     "Dense",
     "Normalize",
@@ -49,6 +52,7 @@ class Stated:
     Attributes:
         transformer: the folder of the transformer and its tokenizer.
         pooler: the pooler's name.
+        convolutions: the folder of convolutions over the token states; None without them.
         head: ``mlp`` or ``none``.
         dense: the folder of the head; None if the head is among the transformer's weights.
         linear: the folder of a linear map after the head; None without one.
@@ -59,6 +63,7 @@ class Stated:
 
     transformer: Path
     pooler: str
+    convolutions: Path | None = None
     head: str = "none"
     dense: Path | None = None
     linear: Path | None = None
@@ -95,7 +100,7 @@ def _read(folder: Path) -> Stated:
     names = [name for name, _ in modules]
     paths = dict(modules)
     maps = [path for name, path in modules if name == _DENSE]
-    kinds = ("Transformer", _LAYERS, _POOLING, *[_DENSE] * len(maps), _FITTED, _NORMALIZE)
+    kinds = ("Transformer", _LAYERS, _CNN, _POOLING, *[_DENSE] * len(maps), _FITTED, _NORMALIZE)
     known = "Transformer" in names and _POOLING in names and len(maps) <= (_FITTED not in names) + 1
     if names != [name for name in kinds if name in names] or not known:
         raise CheckpointError(
@@ -118,6 +123,7 @@ def _read(folder: Path) -> Stated:
     return Stated(
         transformer=transformer,
         pooler=_pooler(paths),
+        convolutions=paths.get(_CNN),
         head="none" if dense is None else "mlp",
         dense=dense,
         linear=linear,
@@ -144,6 +150,9 @@ def write(folder: Path, parts: Parts) -> None:
         # sentence-transformers hands on the states of every layer only if the config asks for it.
         config = read_json(folder / "config.json")
         write_json(folder / "config.json", {**config, "output_hidden_states": True})
+    if parts.convolutions is not None:
+        write_cnn(added(_CNN), parts.convolutions)
+        width = parts.convolutions.width
     modes = {"pooling_mode_cls_token": chosen.first_only}
     modes["pooling_mode_mean_tokens"] = not chosen.first_only
     for mode in ("max_tokens", "mean_sqrt_len_tokens"):
@@ -152,10 +161,9 @@ def write(folder: Path, parts: Parts) -> None:
     write_json(added(_POOLING) / "config.json", pooling)
     if parts.head is not None:
         write_dense(added(_DENSE), parts.head.linear, TANH)
-    if isinstance(parts.transform, Whitening):
-        write_dense(added(_DENSE), parts.transform, IDENTITY)
-    elif parts.transform is not None:
-        write_transform(added(_FITTED), parts.transform)
+    if parts.transform is not None:
+        name = _DENSE if isinstance(parts.transform, Whitening) else _FITTED
+        _write_map(added(name), parts.transform)
     if parts.normalize:
         added(_NORMALIZE).mkdir()
     modules = [
@@ -163,6 +171,13 @@ def write(folder: Path, parts: Parts) -> None:
         for i, name in enumerate(names)
     ]
     write_json(folder / _MODULES, modules)
+
+
+def _write_map(path: Path, transform: Transform) -> None:
+    if isinstance(transform, Whitening):
+        write_dense(path, transform, IDENTITY)
+    else:
+        write_transform(path, transform)
 
 
 def _pooler(paths: dict[str, Path]) -> str:
@@ -175,10 +190,15 @@ def _pooler(paths: dict[str, Path]) -> str:
     ]
     if stated := config.get("pooling_mode"):
         modes = [stated] if isinstance(stated, str) else list(stated)
-    if modes not in (["cls"], ["mean"]) or (modes == ["cls"] and _LAYERS in paths):
+    if modes not in (["cls"], ["mean"]) or (modes == ["cls"] and {_LAYERS, _CNN} & paths.keys()):
         raise CheckpointError(
             f"{paths[_POOLING]} pools by {' + '.join(modes) or 'nothing'}; only cls and mean are "
             "computed"
+        )
+    if {_LAYERS, _CNN} <= paths.keys():
+        raise CheckpointError(
+            f"{paths[_CNN]} convolves the mean of several layers; only convolutions over the last "
+            "layer are computed"
         )
     return _layer_pooler(paths[_LAYERS]) if _LAYERS in paths else modes[0]
 

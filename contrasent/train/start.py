@@ -26,7 +26,6 @@ from contrasent.evaluate.sts import StsTasks
 from contrasent.evaluate.tasks import STS, task_names
 from contrasent.model import checkpoint
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.heads import MlpHead
 from contrasent.model.precision import resolve_precision
 from contrasent.objectives.base import Objective
 from contrasent.train.embedding import refuse_other_labels, refuse_other_ways
@@ -34,6 +33,7 @@ from contrasent.train.filled_view import FilledView
 from contrasent.train.geometry import followed_pairs
 from contrasent.train.gradcache import refuse_uncacheable
 from contrasent.train.log import reading_progress
+from contrasent.train.new_parts import add_new_parts
 from contrasent.train.schedule import refuse_at_odds
 from contrasent.train.selection import check_keep
 
@@ -106,8 +106,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
 
     encoder = start_encoder(recipe.encoder)
     torch.manual_seed(recipe.train.seed)
-    if recipe.encoder.head == "mlp" and encoder.head is None:
-        encoder.head = MlpHead(encoder.backbone.width)
+    add_new_parts(encoder, recipe.encoder)
     encoder.to(device)
     if recipe.encoder.freeze_embeddings:
         encoder.backbone.freeze_embeddings()

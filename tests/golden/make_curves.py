@@ -98,6 +98,7 @@ CURVES = {
     "contrastive tension": Curve(
         "contrastive-tension", {"data.max_tokens": 32, "train.batch_size": 15}
     ),
+    "is-bert": Curve("is-bert", {"data.max_tokens": 32, "encoder.channels": 6}),
     "quick-thoughts": Curve("quick-thoughts", data="documents.txt"),
     "next sentence, two encoders": Curve("next-sentence", data="documents.txt"),
     "nli softmax": Curve("nli-softmax", {"data.max_tokens": 32}, "labelled.csv"),

@@ -1,0 +1,210 @@
+"""IS-BERT: its formula in loops, its convolutions, and the folder with them."""
+
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from tiny_models import SENTENCES
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.model.convolutions import Convolutions
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import MlpHead
+from contrasent.objectives.parts.mutual_information import jensen_shannon
+
+ROWS = [[2, 10, 11, 3], [5], [2, 20, 21, 22, 30, 31, 3], [2, 3]]
+LENGTHS = [len(row) for row in ROWS]
+
+
+@pytest.fixture
+def encoder(tiny_bert):
+    """With convolutions of widths 1, 3 and 5, of 4 channels each."""
+    made = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    torch.manual_seed(0)
+    made.convolutions = Convolutions(16, [1, 3, 5], 4)
+    return made
+
+
+def built(encoder, **settings):
+    return objectives.build("is_bert", settings, width=encoder.width, data_views=1, encoder=encoder)
+
+
+def convolved_by_hand(states, convolutions):
+    """One sentence, token by token, with zeros beyond its ends."""
+    rows = []
+    for t in range(len(states)):
+        row = []
+        for conv, width in zip(convolutions.convs, convolutions.widths, strict=True):
+            for weight, bias in zip(conv.weight, conv.bias, strict=True):
+                total = bias
+                for k in range(width):
+                    place = t + k - width // 2
+                    if 0 <= place < len(states):
+                        total = total + oracles.dot(weight[:, k], states[place])
+                row.append(total)
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_the_loss_and_its_gradients_are_those_of_the_formula(left_out, rng):
+    tokens, sentences = rng(sum(LENGTHS), 5).requires_grad_(), rng(4, 5).requires_grad_()
+    excluded = [[{i, j} in ({0, 3}, {1}) for j in range(4)] for i in range(4)]
+    mask = torch.tensor(excluded) if left_out else None
+    loss, found = jensen_shannon(tokens, sentences, torch.tensor(LENGTHS), excluded=mask)
+    expected, right = oracles.jensen_shannon(
+        tokens, sentences, LENGTHS, excluded if left_out else None
+    )
+    torch.testing.assert_close(loss, expected)
+    assert found.item() == pytest.approx(right)
+    given = [tokens, sentences]
+    for a, b in zip(
+        torch.autograd.grad(loss, given), torch.autograd.grad(expected, given), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_it_is_the_loss_of_the_authors_code(rng):
+    """Scores times a mask of 0 and 1, whose zeros add nothing, by nodes and nodes (B - 1)."""
+    tokens, sentences = rng(sum(LENGTHS), 5), rng(4, 5)
+    owner = torch.repeat_interleave(torch.arange(4), torch.tensor(LENGTHS))
+    own = torch.nn.functional.one_hot(owner, 4).float()
+    scores, sp = tokens @ sentences.T, torch.nn.functional.softplus
+    positive = (math.log(2) - sp(-scores * own)).sum() / len(tokens)
+    masked = scores * (1 - own)
+    negative = (sp(-masked) + masked - math.log(2)).sum() / (len(tokens) * 3)
+    loss, _ = jensen_shannon(tokens, sentences, torch.tensor(LENGTHS))
+    torch.testing.assert_close(loss, negative - positive)
+
+
+def test_nothing_in_common_is_0_and_the_best_is_minus_2_log_2():
+    lengths = torch.tensor([2, 3])
+    assert jensen_shannon(torch.zeros(5, 3), torch.ones(2, 3), lengths)[0] == 0
+    sign = torch.tensor([[1.0], [1], [-1], [-1], [-1]])
+    loss, found = jensen_shannon(100 * sign, torch.tensor([[1.0], [-1]]), lengths)
+    assert loss.item() == pytest.approx(-2 * math.log(2)) and found == 1
+
+
+def test_a_sentence_alone_has_only_its_own_term(rng):
+    tokens, sentence = rng(3, 4).requires_grad_(), rng(1, 4)
+    loss, _ = jensen_shannon(tokens, sentence, torch.tensor([3]))
+    expected, _ = oracles.jensen_shannon(tokens, sentence, [3])
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert tokens.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("widths", [[1], [3], [5, 1], [1, 3, 5]])
+def test_convolutions_are_those_of_each_sentence_by_itself(widths, rng):
+    torch.manual_seed(0)
+    convolutions, states = Convolutions(6, widths, 2), rng(sum(LENGTHS), 6).requires_grad_()
+    found = convolutions(states, pack(ROWS))
+    parts = torch.split(states, LENGTHS)
+    expected = torch.cat([convolved_by_hand(part, convolutions) for part in parts])
+    torch.testing.assert_close(found, expected)
+    assert found.shape == (sum(LENGTHS), convolutions.width) == (14, 2 * len(widths))
+    given, weights = [states, *convolutions.parameters()], rng(*found.shape)
+    ours = torch.autograd.grad((found * weights).sum(), given)
+    loops = torch.autograd.grad((expected * weights).sum(), given)
+    for a, b in zip(ours, loops, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_is_computed_as_the_paper_says(encoder):
+    objective, batch = built(encoder), pack(ROWS)
+    states = [encoder.backbone.model(torch.tensor([row])).last_hidden_state[0] for row in ROWS]
+    local = [convolved_by_hand(one, encoder.convolutions) for one in states]
+    means = torch.stack([one.mean(0) for one in local])
+    encoded = encoder(batch, objective.layers)
+    torch.testing.assert_close(encoded.pooled[0], means, rtol=1e-4, atol=1e-5)
+    expected, right = oracles.jensen_shannon(torch.cat(local), means, LENGTHS)
+    terms = objective(encoded, batch)
+    torch.testing.assert_close(terms["information"], expected, rtol=1e-4, atol=1e-5)
+    assert terms.measures["token_accuracy"].item() == pytest.approx(right)
+    terms["information"].backward()
+    assert all(p.grad.abs().max() > 0 for p in encoder.parameters())
+
+
+def test_repeated_sentences_are_no_negatives(encoder):
+    batch = pack([ROWS[0], ROWS[1], ROWS[0]])
+    encoded = encoder(batch, (-1,))
+    same = [[{i, j} == {0, 2} for j in range(3)] for i in range(3)]
+    for keeps, excluded in ((True, None), (False, same)):
+        objective = built(encoder, exclude_duplicates=not keeps)
+        expected, _ = oracles.jensen_shannon(
+            encoded.convolved, encoded.pooled[0], [4, 1, 4], excluded
+        )
+        torch.testing.assert_close(objective(encoded, batch)["information"], expected)
+
+
+def test_a_head_is_refused(encoder):
+    encoder.head = MlpHead(12)
+    with pytest.raises(ConfigError, match="nothing may stand between them; set encoder"):
+        built(encoder)
+
+
+@pytest.mark.parametrize("head", [None, 5])
+def test_the_folder_is_read_by_sentence_transformers_and_by_us(encoder, head, tmp_path):
+    """Theirs convolves the states of padding too, so sentences go one at a time."""
+    st = pytest.importorskip("sentence_transformers")
+    encoder.head = MlpHead(12, head) if head else None
+    encoder.save(tmp_path / "saved")
+    theirs = st.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    expected = theirs.encode(SENTENCES, batch_size=1, show_progress_bar=False)
+    found = encoder.encode(SENTENCES, precision="fp32")
+    assert found.shape == (len(SENTENCES), head or 12)
+    assert np.abs(found - expected).max() <= 1e-6
+    again = SentenceEncoder.load(tmp_path / "saved", device="cpu")
+    assert (again.convolutions.widths, again.convolutions.channels) == ((1, 3, 5), 4)
+    assert (again.encode(SENTENCES, precision="fp32") == found).all()
+    assert again.fingerprint() == encoder.fingerprint()
+    (one,) = encoder.encode(SENTENCES[:1], precision="fp32")
+    assert np.abs(one - found[0]).max() <= 1e-6
+
+
+def test_a_folder_of_sentence_transformers_is_read(tiny_bert, tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    from sentence_transformers import models
+
+    torch.manual_seed(0)
+    parts = [models.Transformer(str(tiny_bert)), models.CNN(16, 3, [1, 7]), models.Pooling(6)]
+    model = st.SentenceTransformer(modules=parts, device="cpu")
+    model.save(str(tmp_path / "theirs"))
+    expected = model.encode(SENTENCES, batch_size=1, show_progress_bar=False)
+    found = SentenceEncoder.load(tmp_path / "theirs", device="cpu").encode(
+        SENTENCES, precision="fp32"
+    )
+    assert np.abs(found - expected).max() <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"kernel_sizes": [', '"kernel_sizes": [2, ', "only odd sizes, and strides of 1"),
+        (
+            '"stride_sizes": [\n    1',
+            '"stride_sizes": [\n    2',
+            "only odd sizes, and strides of 1",
+        ),
+        ('"out_channels": 4', '"out_channels": 7', r"has \[4, 16, 1\] for .* need \[7, 16, 1\]"),
+        ('"out_channels"', '"channels"', "is damaged"),
+    ],
+)
+def test_other_convolutions_are_refused(old, new, said, encoder, tmp_path):
+    encoder.save(tmp_path / "saved")
+    path = tmp_path / "saved" / "1_CNN" / "cnn_config.json"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(CheckpointError, match=said):
+        SentenceEncoder.load(tmp_path / "saved")
+
+
+def test_another_pooler_is_refused(encoder, tmp_path):
+    encoder.save(tmp_path / "saved")
+    with pytest.raises(ConfigError, match="cannot be used with pooler 'cls'"):
+        SentenceEncoder.load(tmp_path / "saved", pooler="cls")

@@ -1,0 +1,63 @@
+"""IS-BERT as a run: convolutions that are trained, saved, taken on, and what is refused."""
+
+import pytest
+import torch
+from test_resume import CutError, bits, cut_after, metrics
+
+from contrasent.errors import ConfigError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.train.run import train
+
+SMALL = {"data__max_tokens": 32, "encoder__channels": 4, "train__max_steps": 8}
+
+
+def test_a_resumed_run_is_bit_equal(tmp_path, recipe, monkeypatch):
+    made = recipe("is-bert", **SMALL, evaluation__every=2)
+    train(made, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        cut_after(patched, "save_state", 2)
+        with pytest.raises(CutError):
+            train(made, tmp_path / "cut")
+    train(made, tmp_path / "cut", resume=True)
+    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
+def test_convolutions_are_trained_saved_and_taken_on(trained, tmp_path):
+    trained("is-bert", "run", **SMALL)
+    losses = [line["loss"] for line in metrics(tmp_path / "run") if "loss" in line]
+    assert losses[-1] < losses[0]
+    once = SentenceEncoder.load(tmp_path / "run" / "last", device="cpu")
+    assert once.convolutions.widths == (1, 3, 5) and once.width == 12
+    again = {**SMALL, "encoder__name": str(tmp_path / "run"), "train__learning_rate": 1e-12}
+    trained("is-bert", "again", **again)
+    twice = SentenceEncoder.load(tmp_path / "again" / "last", device="cpu")
+    for a, b in zip(once.parameters(), twice.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"encoder__convolutions": [1, 2]}, r"convolutions is \[1, 2\], .* each width must be odd"),
+        ({"encoder__convolutions": []}, r"convolutions is \[\], .* each width must be odd"),
+        ({"encoder__pooler": "cls"}, "for the mean over tokens, but encoder.pooler is cls"),
+        ({"encoder__head": "mlp"}, "IS-BERT compares embeddings of 12 numbers with token states"),
+        ({"encoder__encoders": "twin"}, "the objective takes one view of each example"),
+        ({"view__fixed_dropout": True}, "the objective also reads the token states"),
+        ({"train__gradcache_chunk": 4}, "objective also reads the states or the tokens"),
+        ({"train__batch_size": 1}, "train.batch_size"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused(changes, said, recipe, tmp_path):
+    with pytest.raises(ConfigError, match=said):
+        train(recipe("is-bert", **{**SMALL, **changes}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_convolutions_than_those_of_the_start_are_refused(trained, recipe, tmp_path):
+    trained("is-bert", "run", **SMALL)
+    start = {"encoder__name": str(tmp_path / "run"), "encoder__convolutions": [3]}
+    with pytest.raises(ConfigError, match=r"convolutions of widths \[1, 3, 5\] with 4 channels"):
+        train(recipe("is-bert", **{**SMALL, **start}), tmp_path / "other")
