@@ -366,6 +366,16 @@ def test_what_fails_is_told_and_the_rest_kept(tiny_bert, tmp_path):
     assert f"{tmp_path / 'none'}: " in said.err
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_it_embeds_in_the_precision_it_was_given(tiny_encoder, monkeypatch, precision):
+    used, encode = [], tiny_encoder.encode
+    monkeypatch.setattr(
+        tiny_encoder, "encode", lambda *a, **k: used.append(k["precision"]) or encode(*a, **k)
+    )
+    (record, *_) = run_mteb(MtebEncoder(tiny_encoder, precision), [sts_task()]).records
+    assert set(used) == {precision} == {record.precision}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
