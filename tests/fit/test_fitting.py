@@ -1,5 +1,7 @@
 """Fitting on an encoder's embeddings."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,9 @@ import torch
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluate.fitting_text import open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.transforms.flow import Flow
 from contrasent.train.fitting import Embedding, fit_glow, fit_whitening
-from contrasent.train.flow import FlowSettings, Likelihood, PlainAdamW, _batches, fit_flow
+from contrasent.train.flow import FlowSettings, Likelihood, PlainAdamW, _batches, _fit, fit_flow
 from contrasent.train.frozen import DrawnRows, finite_rows
 
 
@@ -141,6 +144,45 @@ def test_every_sentence_is_in_every_epoch_once():
     assert not np.array_equal(batches[0], batches[4])
     assert [len(batch) for batch in _batches(33, FlowSettings(batch_size=16))] == [16, 17]
     assert [len(batch) for batch in _batches(3, FlowSettings(batch_size=16))] == [3]
+
+
+class Kept:
+    """Embeddings that are there already; those from ``far`` on are a thousand times longer."""
+
+    def __init__(self, rows, far):
+        self.rows = rows.clone()
+        self.rows[far:] *= 1000
+
+    def batch(self, numbers, *, dropout):
+        del dropout
+        return self.rows[numbers]
+
+
+def test_gradients_are_clipped_to_length_1(monkeypatch, rng):
+    lengths = []
+
+    class Watched(PlainAdamW):
+        def step(self):
+            lengths.append(torch.cat([p.grad.flatten() for p in self._parameters]).norm().item())
+            super().step()
+
+    monkeypatch.setattr("contrasent.train.flow.PlainAdamW", Watched)
+    order = np.concatenate(_batches(64, FlowSettings(batch_size=32)))
+    rows = torch.empty(64, 8)
+    rows[order] = Kept(rng(64, 8), 32).rows
+    _fit(Flow(8, 1, 1, 4), Kept(rows, 64), 64, FlowSettings(batch_size=32), shown=False)
+    assert lengths[0] < 1
+    assert lengths[1] == pytest.approx(1, abs=1e-3)
+
+
+def test_before_is_with_scales_set_from_the_first_batch(rng):
+    rows, settings = 5 * rng(40, 8) + 3, FlowSettings(batch_size=16)
+    torch.manual_seed(0)
+    expected = Flow(8, 2, 1, 4)
+    made = copy.deepcopy(expected)
+    expected.start(rows[_batches(40, settings)[0]])
+    bits = expected.bits_per_dimension(rows).item()
+    assert _fit(made, Kept(rows, 40), 40, settings, shown=False).before == pytest.approx(bits)
 
 
 def test_adamw_without_correction_by_hand():

@@ -82,6 +82,13 @@ def test_the_first_line_of_a_word_counts_and_a_header_does_not(tmp_path):
     )
 
 
+def test_the_first_of_many_lines_of_a_word_counts(tmp_path):
+    path = tmp_path / "v.txt"
+    path.write_text("".join(f"w{n % 100} {n} 1\n" for n in range(3000)))
+    rows = load_encoder(path).encode([f"w{n}" for n in range(100)])
+    assert rows[:, 0].tolist() == list(range(100))
+
+
 def test_gzipped_vectors_and_words_with_spaces(tmp_path):
     path = tmp_path / "v.txt.gz"
     path.write_bytes(gzip.compress(b"cat 1 2\n. . . 3 4\nat a@b.c 5 6\ndog 7 8\n"))
