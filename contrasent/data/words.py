@@ -54,15 +54,12 @@ def vector_of(cells: Sequence[str], path: Path, number: int) -> Vectors:
     """``(D,)`` of the cells of a line.
 
     Raises:
-        CheckpointError: a cell is no number, or not a finite one.
+        CheckpointError: a cell is no number.
     """
     try:
-        found = np.array(cells, dtype=np.float32)
+        return np.array(cells, dtype=np.float32)
     except ValueError as error:
         raise CheckpointError(f"{path}:{number}: no vector: {error}") from error
-    if not np.isfinite(found).all():
-        raise CheckpointError(f"{path}:{number}: no vector: a number is not finite")
-    return found
 
 
 class WordStore:
@@ -149,6 +146,8 @@ def _write(path: Path, digest: str, folder: Path) -> None:
     with (folder / _VECTORS).open("wb") as file:
         for number, word, cells in word_lines(path):
             row = vector_of(cells, path, number)
+            if not np.isfinite(row).all():
+                raise CheckpointError(f"{path}:{number}: no vector: a number is not finite")
             row.tofile(file)
             hashes.append(_hash(word))
             width = len(row)

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 from command_line import call, refused
-from conftest import WORDS, WordEncoder
 from tiny_transfer import BAD, GOOD, OTHER, write_transfer
+from tiny_words import WORDS, WordEncoder
 
 from contrasent.records import read_records
 

@@ -148,6 +148,7 @@ def test_ratings_that_are_labels_but_for_one_are_ratings(tmp_path):
         read_judged(str(path))
 
 
+@pytest.mark.usefixtures("pairs")
 def test_columns_are_chosen_as_for_scores(encoder, tmp_path, monkeypatch):
     rows = [line.split("\t") for line in (tmp_path / "pairs.tsv").read_text().splitlines()]
     swapped = [("same", "no", "one", "other"), *((row[2], "9", row[1], row[0]) for row in rows)]

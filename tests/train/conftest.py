@@ -1,16 +1,10 @@
 """A recipe over tiny text that trains in a second."""
 
 import pytest
-from tiny_models import WORDS
+from tiny_sentences import sentence
 
 from contrasent.config import load_recipe
 from contrasent.train.run import train
-
-PLAIN = [word for word in WORDS if word.isalpha()]
-
-
-def sentence(number, words=7):
-    return " ".join(PLAIN[(number * 7 + k * (3 + number % 5)) % len(PLAIN)] for k in range(words))
 
 
 @pytest.fixture
