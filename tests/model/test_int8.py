@@ -56,6 +56,17 @@ def test_products_are_sums_of_integers_and_the_state_is_added(rng):
     torch.testing.assert_close(linear.add_to(state.clone(), x), expected + state)
 
 
+def test_inputs_with_and_without_a_sign_have_the_same_product(rng, monkeypatch):
+    linear = QuantizedLinear(rng(5, 8), rng(5), Scales(torch.ones(8), 0.03))
+    state = rng(256, 5)
+    x = torch.arange(-128, 128).to(torch.int8).unsqueeze(1).repeat(1, 8)
+    found = []
+    for fast in (True, False):
+        monkeypatch.setattr(quantized, "signed_is_fast", lambda fast=fast: fast)
+        found.append((linear(x), linear.add_to(state.clone(), x)))
+    assert all(map(torch.equal, *found))
+
+
 def test_gelu_follows_the_product_and_its_steps_have_a_zero_of_their_own(rng):
     weight, bias = rng(6, 8), rng(6)
     x = torch.randint(-128, 128, (4, 8), generator=torch.Generator().manual_seed(0)).to(torch.int8)

@@ -9,6 +9,7 @@ weights and inputs. Shapes: R rows, I inputs, O outputs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Self
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from contrasent.errors import ConfigError
 
 _MOST = 127
+_SIGN = 128
 _TINY = 1e-5
 _GELU_LEAST = -0.17
 """GELU is nowhere less."""
@@ -47,6 +49,14 @@ def _has_vnni() -> bool:
         return bool(torch.cpu._is_vnni_supported())
     described = torch.cpu.get_capabilities()
     return bool(described.get("avx512_vnni") or described.get("avx_vnni"))
+
+
+@cache
+def signed_is_fast() -> bool:
+    """Whether oneDNN has a kernel for int8 inputs here; without AMX it takes a plain loop."""
+    return hasattr(torch.cpu, "get_capabilities") and bool(
+        torch.cpu.get_capabilities().get("amx_int8")
+    )
 
 
 def rounded(x: Tensor) -> Tensor:
@@ -123,4 +133,8 @@ class QuantizedLinear:
         )
 
     def _inputs(self, x: Tensor) -> tuple[Tensor, float, int, Tensor, Tensor, Tensor]:
-        return x, self.scale, self.zero, self._packed, self.weight_scale, self._zeros
+        zero = self.zero
+        if x.dtype == torch.int8 and not signed_is_fast():
+            # The same integers as uint8, each 128 more, which the zero takes off again, exactly.
+            x, zero = x.view(torch.uint8) ^ _SIGN, zero + _SIGN
+        return x, self.scale, zero, self._packed, self.weight_scale, self._zeros
