@@ -26,7 +26,7 @@ from benchmarks.results import Result, read, write
 from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
 from contrasent.evaluate.kinds.base import Use
-from contrasent.evaluate.transfer import _labelled
+from contrasent.evaluate.transfer import labelled
 from contrasent.evaluate.transfer_presets import PRESETS, SEED, Protocol
 from contrasent.evaluate.transfer_procedure import Labelled, reach
 from contrasent.evaluate.transfer_read import TransferTask, load_transfer
@@ -155,7 +155,7 @@ def embedded(task: TransferTask, encoder: str, pooler: str, kept: Path) -> Parts
     path = kept / f"{task.name}-{mark}.npz"
     if not path.is_file():
         use = Use(SentenceEncoder.load(encoder, pooler=pooler))
-        made = {name: _labelled(task, part, use).features for name, part in task.parts.items()}
+        made = {name: labelled(task, part, use).features for name, part in task.parts.items()}
         with writing(path) as beside, beside.open("wb") as stream:
             np.savez(stream, **made)
     with np.load(path) as found:

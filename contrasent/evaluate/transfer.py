@@ -38,7 +38,7 @@ def score_transfer(task: TransferTask, splits: Sequence[str], use: Use, options:
         DataError: the task is too small for the folds.
         MissingExtraError: scikit-learn is asked for and not installed.
     """
-    parts = {name: _labelled(task, part, use) for name, part in task.parts.items()}
+    parts = {name: labelled(task, part, use) for name, part in task.parts.items()}
     device = getattr(use.encoder, "device", "cpu")
     reached = reach(parts, task.classes, options.learning, device)
     dev, test = _judging(task)
@@ -66,7 +66,12 @@ def score_transfer(task: TransferTask, splits: Sequence[str], use: Use, options:
     return Scores(tuple(records), (), ratios={(name, of): ratio for of, ratio in ratios.items()})
 
 
-def _labelled(task: TransferTask, part: Part, use: Use) -> Labelled:
+def labelled(task: TransferTask, part: Part, use: Use) -> Labelled:
+    """What a classifier sees of a part: embeddings, of pairs |u - v| and u * v as in SentEval.
+
+    Raises:
+        CheckpointError: the embeddings cannot be classified.
+    """
     embeddings = _embed(part, use)
     if task.of_pairs:
         first, second = np.split(embeddings, 2)
