@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, MissingExtraError
+from contrasent.errors import ConfigError, MissingExtraError
+from contrasent.evaluate.embedded import encoded, require_usable
 from contrasent.model.encoder import SentenceEncoder
 
 if TYPE_CHECKING:
@@ -82,20 +83,11 @@ class MtebEncoder:
         texts = [text for batch in inputs for text in batch["text"]]
         digest = self._texts.setdefault(task_metadata.name, hashlib.sha256())
         for text in texts:
-            encoded = text.encode("utf-8", "surrogatepass")
-            digest.update(b"%d:" % len(encoded) + encoded)
-        found = self.encoder.encode(
-            texts,
-            precision=self.precision,
-            show_progress=bool(kwargs.get("show_progress_bar", False)),
-        )
-        finite = np.isfinite(found).all(axis=1)
-        if not finite.all():
-            raise CheckpointError(
-                f"{self.encoder.name} gives {int((~finite).sum())} of {len(texts)} texts an "
-                "embedding with NaN or infinite numbers; the first is "
-                f"{texts[int(np.argmin(finite))]!r}"
-            )
+            raw = text.encode("utf-8", "surrogatepass")
+            digest.update(b"%d:" % len(raw) + raw)
+        show_progress = bool(kwargs.get("show_progress_bar", False))
+        found = encoded(self.encoder, texts, precision=self.precision, show_progress=show_progress)
+        require_usable(self.encoder.name, texts, found, of=task_metadata.name, zeros=True)
         return found
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 from contrasent.errors import CheckpointError, ConfigError, pick
 from contrasent.evaluate.corpus import Corpus, Queries
 from contrasent.evaluate.described import PRECISIONS, Embeddings, Encoder, of_encoder
+from contrasent.evaluate.embedded import encoded, require_usable
 from contrasent.search.nearest import nearest
 
 _BLOCK = 65_536
@@ -131,19 +132,17 @@ def find_neighbours(
     if top_k < 1:
         raise ConfigError(f"top_k must be 1 or more, not {top_k}")
     wanted = list(queries.texts)
-    asked = _unit(encoder, wanted, encoder.encode(wanted, precision=precision, show_progress=False))
-    if not asked.any(axis=1).all():
-        raise CheckpointError(
-            f"{encoder.name} gives the query {wanted[int(np.argmin(asked.any(axis=1)))]!r} an "
-            "embedding of zeros, which is near nothing; leave it out"
-        )
+    found = encoded(encoder, wanted, precision=precision, show_progress=False)
+    require_usable(encoder.name, wanted, found, of="queries")
+    asked = _unit(found)
     itself = _itself(wanted, corpus.texts)
     best: list[list[Hit]] = [[] for _ in wanted]
     empty = 0
     for start in range(0, len(corpus.texts), _BLOCK):
         texts = list(corpus.texts[start : start + _BLOCK])
-        found = encoder.encode(texts, precision=precision, show_progress=show_progress)
-        rows = _unit(encoder, texts, found)
+        found = encoded(encoder, texts, precision=precision, show_progress=show_progress)
+        require_usable(encoder.name, texts, found, of=corpus.source, zeros=True)
+        rows = _unit(found)
         usable = np.flatnonzero(rows.any(axis=1))
         empty += len(texts) - len(usable)
         if len(usable):
@@ -178,20 +177,8 @@ def find_neighbours(
     )
 
 
-def _unit(encoder: Encoder, texts: Sequence[str], found: np.ndarray) -> Embeddings:
-    """Embeddings divided by their lengths, ``(N, D)``; those of zeros stay as they are.
-
-    Raises:
-        CheckpointError: one is not finite, or there are not N of them.
-    """
-    if found.ndim != 2 or len(found) != len(texts):
-        raise CheckpointError(f"{encoder.name} gave a matrix {found.shape} for {len(texts)} texts")
-    finite = np.isfinite(found).all(axis=1)
-    if not finite.all():
-        raise CheckpointError(
-            f"{encoder.name} gives {int((~finite).sum())} of {len(texts)} texts an embedding with "
-            f"NaN or infinite numbers; the first is {texts[int(np.argmin(finite))]!r}"
-        )
+def _unit(found: Embeddings) -> Embeddings:
+    """Embeddings divided by their lengths, ``(N, D)``; those of zeros stay as they are."""
     rows: Embeddings = np.ascontiguousarray(found, dtype=np.float32)
     lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
     lengths[lengths == 0] = 1.0

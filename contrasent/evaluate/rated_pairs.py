@@ -13,16 +13,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate.described import Embeddings, Encoder
+from contrasent.evaluate.embedded import Places, distinct, encoded, require_usable
 from contrasent.evaluate.read import Task, load
 from contrasent.evaluate.tasks import STS, TaskName, task_names
 from contrasent.metrics import Vector
 
 _ASKED = re.compile(r"\s*(.+?)\s*(>=?)\s*(.*?)\s*")
 _EXAMPLE = "such as stsb>4, stsb-dev>4, or FILE.tsv>0.8"
-
-Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +101,14 @@ class RatedPairs:
                 f"{task.name.heading}: no pair is rated {condition}; its {len(gold)} ratings go "
                 f"from {gold.min():g} to {gold.max():g}, so ask for a lower one"
             )
-        places: dict[str, int] = {}
-        first, second = (
-            np.array([places.setdefault(s, len(places)) for s in side], dtype=np.int64)
-            for side in (
-                [s for subset in task.subsets for s in subset.first],
-                [s for subset in task.subsets for s in subset.second],
-            )
+        sentences, places = distinct(
+            [
+                *(s for subset in task.subsets for s in subset.first),
+                *(s for subset in task.subsets for s in subset.second),
+            ]
         )
-        return cls(
-            f"{name}{condition}", task, condition, list(places), first, second, gold, positive
-        )
+        first, second = np.split(places, 2)
+        return cls(f"{name}{condition}", task, condition, sentences, first, second, gold, positive)
 
     def embed(self, encoder: Encoder, precision: str, show_progress: bool = False) -> Embeddings:
         """Embeddings ``(N, D)`` of the distinct sentences.
@@ -120,18 +116,8 @@ class RatedPairs:
         Raises:
             CheckpointError: one is zero or not finite, or their number is another.
         """
-        found = encoder.encode(self.sentences, precision=precision, show_progress=show_progress)
-        if found.ndim != 2 or len(found) != len(self.sentences):
-            raise CheckpointError(
-                f"{encoder.name} gave a matrix {found.shape} for {len(self.sentences)} sentences"
-            )
-        usable = np.isfinite(found).all(axis=1) & found.any(axis=1)
-        if not usable.all():
-            raise CheckpointError(
-                f"{encoder.name} gives {int((~usable).sum())} of {len(usable)} sentences an "
-                "embedding of zeros or with NaN or infinite numbers, so its geometry cannot be "
-                f"measured; the first is {self.sentences[int(np.argmin(usable))]!r}"
-            )
+        found = encoded(encoder, self.sentences, precision=precision, show_progress=show_progress)
+        require_usable(encoder.name, self.sentences, found, of=self.label)
         return found
 
     def position(self, embeddings: Embeddings) -> Position:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from contrasent.errors import CheckpointError
 from contrasent.evaluate.described import Embeddings, of_encoder
+from contrasent.evaluate.embedded import distinct, encoded, require_usable
 from contrasent.evaluate.kinds.base import Options, Use
 from contrasent.evaluate.retrieval_read import RetrievalTask
 from contrasent.evaluate.statistics import Ratio, intervals
@@ -75,22 +75,12 @@ def embed(task: RetrievalTask, use: Use) -> tuple[Embeddings, Embeddings]:
     encoder = use.encoder
     if isinstance(encoder, Rows) and encoder.apart:
         sides = encoder.encode_side(1, task.corpus), encoder.encode_side(0, task.queries)
-        texts, found = (*task.corpus, *task.queries), np.concatenate(sides)
+        texts, found = [*task.corpus, *task.queries], np.concatenate(sides)
         places = np.arange(len(found))
     else:
-        rows: dict[str, int] = {}
-        places = np.array([rows.setdefault(t, len(rows)) for t in (*task.corpus, *task.queries)])
-        texts = tuple(rows)
-        found = encoder.encode([*texts], precision=use.precision, show_progress=use.show_progress)
-    if found.ndim != 2 or len(found) != len(texts):
-        raise CheckpointError(f"{encoder.name} gave a matrix {found.shape} for {len(texts)} texts")
-    usable = np.isfinite(found).all(axis=1) & (found.any(axis=1) | isinstance(encoder, _OF_WORDS))
-    if not usable.all():
-        raise CheckpointError(
-            f"{encoder.name} gives {int((~usable).sum())} of {len(texts)} texts an embedding of "
-            "zeros or with NaN or infinite numbers, so there is no ranking; the first is "
-            f"{texts[int(np.argmin(usable))]!r}"
-        )
+        texts, places = distinct((*task.corpus, *task.queries))
+        found = encoded(encoder, texts, precision=use.precision, show_progress=use.show_progress)
+    require_usable(encoder.name, texts, found, zeros=isinstance(encoder, _OF_WORDS))
     norms = np.linalg.norm(found.astype(np.float64), axis=1, keepdims=True)
     norms[norms == 0] = 1
     unit = (found / norms)[places]

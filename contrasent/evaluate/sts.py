@@ -5,14 +5,13 @@ Shapes: N distinct sentences of all tasks, D embedding width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluate.described import PRECISIONS, Described, Embeddings, Encoder
+from contrasent.evaluate.embedded import distinct, encoded, require_usable
 from contrasent.evaluate.figures import Similarities, figures
 from contrasent.evaluate.protocols import AGGREGATIONS, Protocol
 from contrasent.evaluate.read import Subset, Task, load
@@ -88,13 +87,9 @@ class StsTasks:
         """
         self.tasks = tuple(tasks)
         self._fitted = dict(fitted or {})
-        places: dict[str, int] = {}
-        for task in (*tasks, *(task for pair in self._fitted.values() for task in pair)):
-            for subset in task.subsets:
-                for sentence in (*subset.first, *subset.second):
-                    places.setdefault(sentence, len(places))
-        self.sentences = list(places)
-        self._places = places
+        read = (*tasks, *(task for pair in self._fitted.values() for task in pair))
+        self.sentences, _ = distinct(sentence for task in read for sentence in _sentences(task))
+        self._places = {sentence: place for place, sentence in enumerate(self.sentences)}
 
     def score(
         self,
@@ -115,7 +110,7 @@ class StsTasks:
         pick("metric", metric, METRICS)
         pick("aggregation", aggregation, AGGREGATIONS)
         embeddings = self._embed(encoder, precision, show_progress)
-        self._require_directions(encoder, self.tasks, embeddings)
+        self._require_usable(encoder, self.tasks, embeddings)
         scores = {}
         for task in self.tasks:
             for figure in figures(task, self._cosines(task, embeddings), metric):
@@ -156,12 +151,12 @@ class StsTasks:
         records: list[Record] = []
         problems: list[Problem] = []
         similarities: dict[str, Similarities] = {}
-        damaged = 0
+        damaged: list[CheckpointError] = []
         for task in self.tasks:
             name = task.name.name
             by_regressor = protocol is not None and protocol.regressor and name in self._fitted
             try:
-                self._require_directions(encoder, [task, *self._fitted.get(name, ())], embeddings)
+                self._require_usable(encoder, [task, *self._fitted.get(name, ())], embeddings)
                 if by_regressor:
                     if name not in regressors:
                         regressors[name] = self._regressor(name, embeddings)
@@ -170,45 +165,29 @@ class StsTasks:
                     found = self._cosines(task, embeddings)
                 records += described.records(task, found, "senteval" if by_regressor else None)
             except CheckpointError as error:
-                problems.append(Problem(task.name.label, f"{task.name.heading}: {error}"))
-                damaged += 1
+                problems.append(Problem(task.name.label, str(error)))
+                damaged.append(error)
             except DataError as error:
                 problems.append(Problem(task.name.label, str(error)))
             else:
                 similarities[task.name.label] = found
-        if damaged == len(self.tasks):
-            self._require_directions(encoder, self.tasks, embeddings)
+        if len(damaged) == len(self.tasks):
+            raise CheckpointError("\n".join(map(str, damaged)))
         return Scores(tuple(records), tuple(problems), similarities)
 
     def _embed(self, encoder: Encoder, precision: str, show_progress: bool) -> Embeddings:
         pick("precision", precision, PRECISIONS)
         if not self.sentences:
             raise ConfigError("no task to score")
-        embeddings = encoder.encode(
-            self.sentences, precision=precision, show_progress=show_progress
-        )
-        if embeddings.ndim != 2 or len(embeddings) != len(self.sentences):
-            raise CheckpointError(
-                f"{encoder.name} gave a matrix {embeddings.shape} for {len(self.sentences)} "
-                "sentences"
-            )
-        return embeddings
+        return encoded(encoder, self.sentences, precision=precision, show_progress=show_progress)
 
-    def _require_directions(
+    def _require_usable(
         self, encoder: Encoder, tasks: Sequence[Task], embeddings: Embeddings
     ) -> None:
-        """Make sure that no sentence of the tasks has an embedding of zeros, NaN or infinity."""
-        sides = [side for t in tasks for s in t.subsets for side in (s.first, s.second)]
-        rows = sorted({self._places[sentence] for side in sides for sentence in side})
-        found = embeddings[rows]
-        usable = np.logical_and(np.isfinite(found).all(axis=1), found.any(axis=1))
-        if not usable.all():
-            row = rows[int(np.argmin(usable))]
-            raise CheckpointError(
-                f"{encoder.name} gives {int((~usable).sum())} of {len(usable)} sentences an "
-                "embedding of zeros or with NaN or infinite numbers, so there are no scores; "
-                f"the first is {self.sentences[row]!r}"
-            )
+        for task in tasks:
+            sentences, _ = distinct(_sentences(task))
+            rows = embeddings[[self._places[sentence] for sentence in sentences]]
+            require_usable(encoder.name, sentences, rows, of=task.name.heading)
 
     def _cosines(self, task: Task, embeddings: Embeddings) -> Similarities:
         return tuple(
@@ -247,6 +226,10 @@ class StsTasks:
             for side in (subset.first, subset.second)
         )
         return first, second
+
+
+def _sentences(task: Task) -> Iterator[str]:
+    return (text for subset in task.subsets for text in (*subset.first, *subset.second))
 
 
 def prepare(tasks: Sequence[str], data_dir: str | Path | None = None) -> StsTasks:

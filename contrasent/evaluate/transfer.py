@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluate.described import Embeddings, of_encoder
+from contrasent.evaluate.embedded import distinct, encoded, require_usable
 from contrasent.evaluate.kinds.base import Options, Use
 from contrasent.evaluate.statistics import Ratio, intervals
 from contrasent.evaluate.sts import Scores
@@ -85,30 +86,15 @@ def _embed(part: Part, use: Use) -> Embeddings:
     Unlike a cosine, a classifier has a use for a zero vector: it is that of a sentence without
     known words.
     """
-    places: dict[str, int] = {}
-    for text in part.texts:
-        places.setdefault(text, len(places))
-    encoder = use.encoder
-    found = encoder.encode(list(places), precision=use.precision, show_progress=use.show_progress)
-    if found.ndim != 2 or len(found) != len(places):
-        raise CheckpointError(
-            f"{encoder.name} gave a matrix {found.shape} for {len(places)} sentences"
-        )
-    finite = np.isfinite(found).all(axis=1)
-    if not finite.all():
-        text = list(places)[int(np.argmin(finite))]
-        raise CheckpointError(
-            f"{encoder.name} gives {int((~finite).sum())} of {len(finite)} sentences an "
-            "embedding with NaN or infinite numbers, so there is no accuracy; the first is "
-            f"{text!r}"
-        )
+    name, (texts, places) = use.encoder.name, distinct(part.texts)
+    found = encoded(use.encoder, texts, precision=use.precision, show_progress=use.show_progress)
+    require_usable(name, texts, found, zeros=True)
     if len(found) > 1 and (found == found[0]).all():
         raise CheckpointError(
-            f"{encoder.name} gives all {len(found)} sentences the same embedding, so "
-            "there is nothing to classify them by"
+            f"{name} gives all {len(found)} sentences the same embedding, so there is nothing to "
+            "classify them by"
         )
-    embeddings: Embeddings = found[[places[text] for text in part.texts]].astype(np.float32)
-    return embeddings
+    return found[places].astype(np.float32)
 
 
 def _judging(task: TransferTask) -> tuple[Part, Part]:

@@ -88,7 +88,8 @@ def test_the_others_are_kept_when_one_model_fails(command, tmp_path):
     path = tmp_path / "g.jsonl"
     result = command("gone", "m", "zero", "--pairs", "stsb-dev>2", "--json", path)
     assert isinstance(result.exception, ContrasentError)
-    assert "gone: 'gone' is no folder here\nzero: zero gives 14 of 14" in str(result.exception)
+    message = str(result.exception)
+    assert "gone: 'gone' is no folder here\nzero: stsb-dev>2: zero gives 14 of 14" in message
     assert [found.encoder for found in read_geometry(path)] == ["m"]
     assert isinstance(command("gone").exception, CheckpointError)
 

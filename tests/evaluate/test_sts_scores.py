@@ -192,7 +192,7 @@ def test_an_embedding_without_direction_costs_its_tasks_only(encoder, senteval):
 def test_a_matrix_of_the_wrong_length_is_an_error(encoder, senteval):
     encode = encoder.encode
     encoder.encode = lambda *args, **kwargs: encode(*args, **kwargs)[1:]
-    with pytest.raises(CheckpointError, match=r"gave a matrix .* for 16 sentences"):
+    with pytest.raises(CheckpointError, match=r"gave a matrix .* for 16 texts"):
         prepare(["stsb"], senteval).score(encoder)
 
 

@@ -271,7 +271,7 @@ def test_no_data_at_all_is_an_error_before_a_model_is_loaded(command, tmp_path):
     ("bad", "said"),
     [
         ("constant", "the same embedding, so there is nothing to classify them by"),
-        ("broken", "an embedding with NaN or infinite numbers, so there is no accuracy"),
+        ("broken", "an embedding with NaN or infinite numbers, so there is no score"),
     ],
 )
 def test_a_bad_model_costs_its_row_only(command, bad, said):
@@ -285,7 +285,7 @@ def test_a_bad_model_costs_its_row_only(command, bad, said):
 
 def test_a_matrix_of_another_number_of_rows_is_refused(encoder):
     encoder.encode = lambda *_, **__: np.ones((3, 6), np.float32)
-    with pytest.raises(CheckpointError, match=r"some/words gave a matrix \(3, 6\) for \d+ sent"):
+    with pytest.raises(CheckpointError, match=r"some/words gave a matrix \(3, 6\) for \d+ texts"):
         evaluate_transfer(encoder, ["mr"])
 
 

@@ -110,9 +110,7 @@ def test_files_that_cannot_be_read(tmp_path, task, rows):
 def test_nan_in_a_matrix_is_an_error(tmp_path, task, rows):
     rows[3, 1] = np.nan
     vectors = open_vectors(saved(tmp_path / "v.npy", rows), [given(task)])
-    with pytest.raises(
-        CheckpointError, match=r"1 of .* sentences an embedding of zeros or with NaN"
-    ):
+    with pytest.raises(CheckpointError, match=r"1 of .* texts an embedding with NaN"):
         StsTasks([task]).records(vectors)
 
 
