@@ -75,7 +75,7 @@ COMMANDS = {
     "index info": ["INDEX", "--json"],
     "search": ["INDEX", "QUERY", "--top-k", "--encoder", "--json"],
     "data": [],
-    "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--json"],
+    "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--labels", "--json"],
     "data fetch": ["--data-dir", "--url", "--check"],
     "data leaks": ["TRAIN", "--tasks", "--splits", "--columns", "--data-dir", "--json"],
     "data build": [],

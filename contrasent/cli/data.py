@@ -45,6 +45,13 @@ def check(
         int,
         typer.Option(help="With --encoder: count the sentences that this training limit cuts."),
     ] = 32,
+    labels: Annotated[
+        str,
+        typer.Option(
+            help="nli: premise, hypothesis and label, as the recipes nli-softmax and consert-joint "
+            "read them; counts each class."
+        ),
+    ] = "none",
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Check training text: what is understood, how long it is, what would do harm.
@@ -56,7 +63,7 @@ def check(
     chosen = None if columns is None else [column.strip() for column in columns.split(",")]
     tokenizer = None if encoder is None else _tokenizer(encoder)
     with progress("examples") as advance:
-        report = checked(file, chosen, tokenizer, max_tokens, advance)
+        report = checked(file, chosen, tokenizer, max_tokens, advance, labels=labels)
     if json:
         _print_json(report)
     else:
@@ -106,7 +113,7 @@ def _print_tables(report: Report) -> None:
         Console().print("", _length_table(report), sep="\n", end="")
     for number, sentences in enumerate(report.shown, start=1):
         typer.echo(f"example {number}")
-        for view, sentence in zip(views(report.views), sentences, strict=True):
+        for view, sentence in zip(_views(report), sentences, strict=True):
             typer.echo(f"  {view}: {shown(sentence)}")
 
 
@@ -115,11 +122,13 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "file", report.source
     yield "columns", report.columns
     yield "examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"
-    yield (
-        "left out",
-        f"{plural(report.skipped, 'row')} with an empty sentence, "
-        f"{plural(report.blank, 'blank line')}",
-    )
+    if report.classes is not None:
+        of_class = ((name, n, n / max(report.examples, 1)) for name, n in report.classes.items())
+        yield "classes", ", ".join(f"{name} {n:,} ({share:.1%})" for name, n, share in of_class)
+        unused = f"{plural(report.unlabelled, 'row')} without a label"
+    else:
+        unused = plural(report.blank, "blank line")
+    yield "left out", f"{plural(report.skipped, 'row')} with an empty sentence, {unused}"
     if report.documents is not None and (length := report.document_sentences):
         sizes = f"{length.minimum:,} to {length.maximum:,} sentences, {length.mean:.1f} in the mean"
         yield "documents", f"{report.documents:,} of {sizes}"
@@ -127,10 +136,10 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     for message in report.unreadable.first:
         yield "", message
     share = f" ({report.repeated / report.examples:.1%})" if report.repeated else ""
-    first = "sentence" if report.views == 1 else "anchor"
+    first, *others = _views(report)
     yield "repeated", f"{plural(report.repeated, 'example')}{share} with an earlier one's {first}"
     if report.identical is not None:
-        yield "identical", f"anchor and positive in {_found(report.identical, report)}"
+        yield "identical", f"{first} and {others[0]} in {_found(report.identical, report)}"
     yield "encoding", f"U+FFFD in {_found(report.replaced, report)}"
     yield "", f"control characters in {_found(report.control, report)}"
     yield "", f"looks wrongly decoded, as Ã© for é, in {_found(report.mojibake, report)}"
@@ -150,10 +159,14 @@ def _length_table(report: Report) -> Table:
     for name in ("min", "median", "mean", "p95", "max"):
         table.add_column(name, justify="right")
     for unit, found in (("words", report.words), ("tokens", report.tokens or ())):
-        for view, it in zip(views(report.views), found, strict=False):
+        for view, it in zip(_views(report), found, strict=False):
             row = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
             table.add_row(f"{view}, {unit}", *map(str, row))
     return table
+
+
+def _views(report: Report) -> list[str]:
+    return views(report.views) if report.classes is None else ["premise", "hypothesis"]
 
 
 def views(count: int) -> list[str]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from contrasent.data.documents import document_lengths, has_lines
 from contrasent.data.examples import Examples, portions
+from contrasent.data.labelled import LabelledExamples, open_labelled, require_classes
 from contrasent.data.store import TokenSource
 from contrasent.data.text import open_examples
-from contrasent.errors import DataError
+from contrasent.errors import DataError, pick
 
 _SHOWN = 3
 _TOLD_EVERY = 1000
@@ -58,6 +59,9 @@ class Report:
         sha256: hash of the content and of the columns.
         views: V, sentences per example.
         examples: rows that training would use.
+        classes: how many of them are of each class, by its name, or by its number where the source
+            does not name it; None if labels were not asked for.
+        unlabelled: rows without a label, which training leaves out.
         skipped: rows with an empty sentence, which training leaves out.
         blank: blank lines, which training leaves out.
         documents: parts of a ``.txt`` with blank lines between them; None if there are not two.
@@ -80,6 +84,8 @@ class Report:
     sha256: str
     views: int
     examples: int
+    classes: Mapping[str, int] | None
+    unlabelled: int
     skipped: int
     blank: int
     documents: int | None
@@ -100,7 +106,7 @@ class Report:
         """Make sure that training can use the source.
 
         Raises:
-            DataError: a row cannot be read, or there are fewer than 2 examples.
+            DataError: a row cannot be read, there are fewer than 2 examples, or none of a class.
         """
         if count := self.unreadable.count:
             rows = "1 row" if count == 1 else f"{count} rows"
@@ -113,6 +119,9 @@ class Report:
                 f"{self.source} holds {self.examples} example{'s' if self.examples != 1 else ''} "
                 "without an empty sentence; training needs at least 2"
             )
+        if self.classes is not None:
+            counts = enumerate(self.classes.values())
+            require_classes(self.source, [number for number, count in counts if count])
 
 
 def check(
@@ -121,6 +130,8 @@ def check(
     tokenizer: TokenSource | None = None,
     max_tokens: int = 32,
     progress: Callable[[int], None] | None = None,
+    *,
+    labels: str = "none",
 ) -> Report:
     """Read a whole source as training would, but go on after rows that cannot be read.
 
@@ -130,12 +141,15 @@ def check(
         tokenizer: counts tokens.
         max_tokens: the training's limit, special tokens included.
         progress: is told now and then how many further examples were read.
+        labels: ``nli`` reads premise, hypothesis and label, as training does with ``data.labels``,
+            and ``columns`` then names these three.
 
     Raises:
         DataError: the source as a whole cannot be read.
-        ConfigError: ``columns`` does not fit the source.
+        ConfigError: ``columns`` does not fit the source, or no such kind of labels.
     """
-    examples = open_examples(source, columns)
+    of_nli = pick("kind of labels", labels, ("nli", "none")) == "nli"
+    examples = open_labelled(source, columns) if of_nli else open_examples(source, columns)
     survey = _Survey(examples.views)
     tokens = _Histograms(examples.views)
     rows = survey.watched(examples, progress)
@@ -150,6 +164,8 @@ def check(
         sha256=examples.sha256,
         views=examples.views,
         examples=survey.examples,
+        classes=_classes(examples),
+        unlabelled=examples.unlabelled,
         skipped=examples.skipped,
         blank=examples.blank,
         documents=None if documents is None else documents.total(),
@@ -166,6 +182,14 @@ def check(
         cut=None if tokenizer is None else tokens.above(max_tokens),
         shown=tuple(survey.shown),
     )
+
+
+def _classes(examples: Examples) -> dict[str, int] | None:
+    """How many examples are of each class, those of none included."""
+    if not isinstance(examples, LabelledExamples) or examples.labels is None:
+        return None
+    counts = Counter(examples.labels)
+    return {name: counts[number] for number, name in enumerate(examples.class_names)}
 
 
 def _documents(examples: Examples) -> Counter[int] | None:

@@ -136,7 +136,7 @@ def choose(names: Sequence[str], where: str) -> tuple[tuple[str, ...], str]:
     if labels and not _SURE & set(found[0]):
         raise DataError(
             f"{where}: column {labels[0]!r} says that not every {'+'.join(found[0])} is a positive "
-            f"pair; keep the rows that are, or {remedy}"
+            f"pair; keep the rows that are, classify them with data.labels nli, or {remedy}"
         )
     return _chosen(names, [*(spelt[name] for name in found[0]), *_negatives(spelt)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from typing_extensions import override
@@ -86,12 +86,12 @@ class LabelledExamples(Examples):
             found |= set() if label is None else {label}
             if len(found) == len(CLASSES):
                 return
-        told = ", ".join(f"{number} ({CLASSES[number]})" for number in sorted(found))
-        raise DataError(
-            f"{self.source} has pairs of the classes {told} only, but three are needed: "
-            f"{', '.join(CLASSES)}; give natural language inference with three labels, such as "
-            "SNLI or MultiNLI"
-        )
+        require_classes(self.source, found)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What each number stands for, known once a row was read; it itself if none says so."""
+        return tuple(map(str, range(len(CLASSES)))) if self._numbers else CLASSES
 
     def _class(self, mark: object, where: str) -> int | None:
         word = "" if mark is None else str(mark).strip()
@@ -114,6 +114,22 @@ class LabelledExamples(Examples):
                 f"{len(CLASSES)} classes, 0 to {len(CLASSES) - 1}"
             )
         return int(word)
+
+
+def require_classes(source: str, found: Collection[int]) -> None:
+    """Make sure that there are pairs of all classes.
+
+    Raises:
+        DataError: there are not.
+    """
+    if len(found) == len(CLASSES):
+        return
+    told = ", ".join(f"{number} ({CLASSES[number]})" for number in sorted(found))
+    raise DataError(
+        f"{source} has pairs of the classes {told} only, but three are needed: "
+        f"{', '.join(CLASSES)}; give natural language inference with three labels, such as "
+        "SNLI or MultiNLI"
+    )
 
 
 def open_labelled(source: str, columns: Sequence[str] | None = None) -> LabelledExamples:

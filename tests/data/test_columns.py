@@ -93,8 +93,8 @@ def test_ignored_columns_are_told():
         (
             "sentence1,sentence2,gold_label",
             "f.csv:1: column 'gold_label' says that not every sentence1+sentence2 is a positive "
-            "pair; keep the rows that are, or choose with columns=, one or more of "
-            "sentence1, sentence2, gold_label",
+            "pair; keep the rows that are, classify them with data.labels nli, or choose with "
+            "columns=, one or more of sentence1, sentence2, gold_label",
         ),
         ("premise,hypothesis,label1", "column 'label1' says"),
         ("question1,question2,is_duplicate", "column 'is_duplicate' says"),

@@ -4,7 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from contrasent.cli.app import app
+from contrasent.data.check import check
 from contrasent.data.labelled import CLASSES, open_labelled
 from contrasent.data.loader import Loader
 from contrasent.data.store import tokenize
@@ -155,9 +158,64 @@ def test_a_store_that_lost_labels_is_made_again(tmp_path):
     ids=str,
 )
 def test_labels_that_do_not_do_are_told(rows, said, tmp_path):
-    examples = open_labelled(write(tmp_path / "nli.csv", rows))
+    path = write(tmp_path / "nli.csv", rows)
     with pytest.raises(DataError, match=said):
-        examples.require(2)
+        open_labelled(path).require(2)
+    with pytest.raises(DataError, match=said):
+        check(path, labels="nli").require_usable()
+
+
+def test_a_check_counts_the_classes(tmp_path):
+    path = write(tmp_path / "nli.csv", ROWS)
+    report = check(path, labels="nli")
+    report.require_usable()
+    assert report.classes == {"contradiction": 2, "entailment": 1, "neutral": 1}
+    assert (report.examples, report.skipped, report.unlabelled) == (4, 1, 1)
+    assert report.shown[0] == ROWS[0][:2] and report.sha256 == open_labelled(path).sha256
+    with pytest.raises(DataError, match=r"'gold_label' says .* classify them with data.labels nli"):
+        check(path)
+    renamed = write(tmp_path / "renamed.csv", ROWS, ("sent0", "sent1", "label"))
+    assert check(renamed).classes is None
+    turned = write(tmp_path / "odd.csv", [row[::-1] for row in ROWS], ("what", "b", "a"))
+    assert check(turned, ["a", "b", "what"], labels="nli").classes == report.classes
+    with pytest.raises(ConfigError, match=r"unknown kind of labels 'nlu'.*Did you mean 'nli'"):
+        check(path, labels="nlu")
+
+
+def test_classes_that_are_numbers_are_counted_by_them(tmp_path):
+    rows = [("a", "b", 2), ("a", "c", 0), ("a", "d", -1), ("a", "e", 1), ("f", "g", 2)]
+    report = check(write(tmp_path / "nli.jsonl", rows), labels="nli")
+    report.require_usable()
+    assert report.classes == {"0": 1, "1": 1, "2": 2} and report.unlabelled == 1
+
+
+def test_the_command_says_what_a_file_of_labels_holds(tmp_path):
+    def run(path, *words):
+        return CliRunner().invoke(app, ["data", "check", path, "--labels", "nli", *words])
+
+    found = run(write(tmp_path / "nli.csv", [*ROWS, ("a dog", "a dog", "neutral")]))
+    assert found.exit_code == 0, found.output
+    told = [" ".join(line.split()) for line in found.stdout.splitlines()]
+    for line in (
+        "examples 5 of 2 sentences each",
+        "classes contradiction 2 (40.0%), entailment 1 (20.0%), neutral 2 (40.0%)",
+        "left out 1 row with an empty sentence, 1 row without a label",
+        "repeated 2 examples (40.0%) with an earlier one's premise",
+        "identical premise and hypothesis in 1 example, first at :8",
+        "premise: a dog",
+        "hypothesis: an animal",
+    ):
+        assert line in told
+    assert any(line.startswith("hypothesis, words 1 2 ") for line in told)
+
+    two = run(write(tmp_path / "two.csv", [("a", "b", "n"), ("c", "d", "c")]))
+    assert two.exit_code == 2 and "entailment 0 (0.0%)" in two.stdout
+    assert "classes 0 (contradiction), 2 (neutral) only, but three are needed" in two.stderr
+    binary = run(write(tmp_path / "rte.csv", [*ROWS, ("a", "b", "not_entailment")]), "--json")
+    assert binary.exit_code == 2 and "rte.csv:8: unknown label 'not_entailment'" in binary.stderr
+    assert json.loads(binary.stdout)["classes"]["contradiction"] == 2
+    empty = run(write(tmp_path / "none.csv", [("a", "b", "-")]))
+    assert empty.exit_code == 2 and "holds 0 examples" in empty.stderr
 
 
 def test_missing_columns_are_asked_for_as_the_recipe_names_them(tmp_path):
