@@ -22,10 +22,16 @@ class EncoderSettings:
     """What is trained, and how a sentence becomes an embedding."""
 
     name: str = ""
-    """A folder, a training run, or a Hugging Face id to start from."""
+    """A folder, a training run, or a Hugging Face id to start from; or a .txt or .vec file of word
+    vectors, for a new LSTM over them."""
 
     pooler: str | None = None
-    """cls, mean, mean_top2, mean_first_last or mean_embed_last; null takes the folder's own."""
+    """cls, mean, max, mean_top2, mean_first_last or mean_embed_last; null takes the folder's own,
+    or max for word vectors."""
+
+    lstm: PositiveInt | None = None
+    """Numbers for each direction of a new bidirectional LSTM over the word vectors of a file
+    (InferSent: 2048); null for a start that is an encoder already."""
 
     convolutions: list[PositiveInt] | None = None
     """Widths, odd numbers of tokens, of convolutions over the token states, which the mean pooler
@@ -129,12 +135,22 @@ class TrainSettings:
     learning_rate: PositiveFloat = 3e-5
     """Of the first step after the warm-up."""
 
-    schedule: Literal["linear", "constant", "steps", "slanted_triangular"] = "linear"
+    schedule: Literal["linear", "constant", "steps", "slanted_triangular", "plateau"] = "linear"
     """After the warm-up the rate falls to 0 (linear), stays (constant), or changes at rate_steps
-    (steps). slanted_triangular begins and ends at 1/32 of it (Howard and Ruder 2018)."""
+    (steps). slanted_triangular begins and ends at 1/32 of it (Howard and Ruder 2018). plateau
+    lowers it at each evaluation by rate_decay and rate_shrink (Conneau et al. 2017, InferSent)."""
 
     rate_steps: dict[NonNegativeInt, PositiveFloat] = Field(default_factory=dict)
     """For steps: the rate from an update on, by its number, such as {500: 8e-6, 1000: 6e-6}."""
+
+    rate_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """For plateau: what the rate is multiplied with every evaluation.every steps."""
+
+    rate_shrink: Annotated[float, Field(ge=1)] = 1.0
+    """For plateau: what the rate is divided by when the dev score is no new best."""
+
+    min_rate: PositiveFloat | None = None
+    """For plateau: stop once the rate is below this."""
 
     warmup_steps: NonNegativeInt = 0
     """Steps over which the rate rises from 0."""
@@ -142,14 +158,14 @@ class TrainSettings:
     warmup_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The same as a share of all steps, rounded up."""
 
-    optimizer: Literal["adamw", "rmsprop"] = "adamw"
+    optimizer: Literal["adamw", "rmsprop", "sgd"] = "adamw"
     """What makes a step of a gradient."""
 
     betas: Annotated[
         list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)
     ] = Field(default_factory=lambda: [0.9, 0.999])
     """What AdamW keeps at each step of the means of the gradient and of its square; rmsprop has
-    the second only."""
+    the second only, sgd neither."""
 
     eps: PositiveFloat = 1e-8
     """Added to the root of the mean square, by which a step is divided."""
@@ -158,7 +174,7 @@ class TrainSettings:
     """Whether AdamW makes up for means that start at 0; BERT's own optimiser did not."""
 
     weight_decay: NonNegativeFloat = 0.0
-    """On every parameter: of the weights in AdamW, added to the gradient in rmsprop."""
+    """On every parameter: of the weights in AdamW, added to the gradient in the others."""
 
     clip: PositiveFloat | None = 1.0
     """Largest norm of the gradient of all parameters together; null does not clip."""

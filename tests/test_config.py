@@ -46,6 +46,7 @@ BASELINES = {
     "contrastive-tension",
     "declutr",
     "declutr-small",
+    "infersent",
     "is-bert",
     "next-sentence",
     "nli-softmax",

@@ -22,6 +22,7 @@ from contrasent.cli.leaks import leaks
 from contrasent.cli.mteb import mteb
 from contrasent.cli.neighbours import neighbours
 from contrasent.cli.pretrain import pretrain
+from contrasent.cli.published import infersent
 from contrasent.cli.quickstart import quickstart
 from contrasent.cli.search import search
 from contrasent.cli.similarity import similarity
@@ -45,6 +46,7 @@ data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 build_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 index_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 fit_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+import_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
 def _tell_version(asked: bool) -> None:
@@ -83,6 +85,8 @@ _add(fit_app, whitening)
 _add(fit_app, flow)
 _add(fit_app, sif)
 app.add_typer(fit_app, name="fit", help="Fit a map to an encoder's embeddings, to go with it.")
+_add(import_app, infersent)
+app.add_typer(import_app, name="import", help="Make encoders of published weights of other forms.")
 _add(app, evaluate)
 _add(app, analyze)
 _add(app, neighbours)

@@ -16,7 +16,7 @@ Model = Annotated[
 Pooler = Annotated[
     str | None,
     typer.Option(
-        help="cls, mean, mean_top2, mean_first_last, mean_embed_last; else the encoder's own.",
+        help="cls, mean, max, mean_top2, mean_first_last, mean_embed_last; else its own.",
         show_default=False,
     ),
 ]

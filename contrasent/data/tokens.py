@@ -154,6 +154,11 @@ class Tokenizer:
             cut = sum(1 for e in encodings if len(e) == max_tokens and e.overflowing)
         return [np.array(e.ids, dtype=np.int32) for e in encodings], cut
 
+    def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
+        """How many of the sentences with these ``ids`` have words, none of which it knows: none."""
+        del ids
+        return 0
+
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer as it was read, for transformers and sentence-transformers."""
         self._pretrained.save_pretrained(str(folder))

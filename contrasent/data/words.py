@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,6 @@ from contrasent.files import sha256_of
 MANIFEST = "words.json"
 FORMAT = "contrasent-words-1"
 _VECTORS, _HASHES, _ROWS = "vectors.bin", "hashes.bin", "rows.bin"
-FILES = (_VECTORS, _HASHES, _ROWS)
 
 Vectors = NDArray[np.float32]
 
@@ -108,6 +109,34 @@ class WordStore:
         known = self._known(list(dict.fromkeys(lower.values())))
         return {**found, **{word: known[low] for word, low in lower.items() if low in known}}
 
+    @property
+    def blank(self) -> int:
+        """The number of no row, which stands for a vector of zeros."""
+        return self.words
+
+    def taken(self, rows: NDArray[np.int64]) -> Vectors:
+        """``(N, D)``, the vectors of N ``rows``, of which some may be :attr:`blank`."""
+        found = self.vectors[np.minimum(rows, self.words - 1)]
+        found[rows == self.blank] = 0
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Write all of it into ``folder``, which has to be there.
+
+        Files that nobody changes can be linked, which takes no room; elsewhere they are copied.
+        """
+        arrays = (self.vectors, self._hashes, self._rows)
+        for name, array in zip((_VECTORS, _HASHES, _ROWS), arrays, strict=True):
+            try:
+                os.link(self.folder / name, folder / name)
+            except OSError:
+                np.asarray(array).tofile(folder / name)
+        _write_manifest(folder, self.words, self.width, self.source, self.sha256)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Itself: it is only read, and may be larger than memory."""
+        return self
+
     def _known(self, words: list[str]) -> dict[str, int]:
         hashes = np.array([_hash(word) for word in words], np.uint64)
         places = np.minimum(np.searchsorted(self._hashes, hashes), self.words - 1)
@@ -157,12 +186,16 @@ def _write(path: Path, digest: str, folder: Path) -> None:
     order = np.argsort(every, kind="stable").astype(np.int64)
     every[order].tofile(folder / _HASHES)
     order.tofile(folder / _ROWS)
+    _write_manifest(folder, len(every), width, path.name, digest)
+
+
+def _write_manifest(folder: Path, words: int, width: int, source: str, sha256: str) -> None:
     said = {
         "format": FORMAT,
-        "words": len(every),
+        "words": words,
         "width": width,
-        "source": path.name,
-        "sha256": digest,
+        "source": source,
+        "sha256": sha256,
     }
     (folder / MANIFEST).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 

@@ -12,6 +12,7 @@ from contrasent.evaluate.protocols import Protocol
 from contrasent.evaluate.read import Task
 from contrasent.evaluate.statistics import Bootstrap
 from contrasent.metrics import METRICS
+from contrasent.model.backbones.base import UNBOUNDED
 from contrasent.records import Record, installed_versions
 
 PRECISIONS = ("bf16", "fp32", "int8")
@@ -105,12 +106,13 @@ def of_encoder(encoder: Encoder, precision: str, seed: int | None) -> dict[str, 
     """What every record of an encoder says of it, by the record's fields."""
     name = getattr(encoder, "engine", None)
     engine = None if name == "torch" else name
+    limit = getattr(encoder, "max_tokens", None) or UNBOUNDED
     return {
         "encoder": encoder.name,
         "pooler": encoder.pooler,
         "head": getattr(encoder, "head_name", None),
         "transform": getattr(encoder, "transform_described", None),
-        "max_tokens": getattr(encoder, "max_tokens", None) or None,
+        "max_tokens": limit if limit < UNBOUNDED else None,
         "engine": engine,
         "precision": precision,
         "seed": seed,

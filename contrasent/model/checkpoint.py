@@ -17,11 +17,14 @@ from contrasent.data.tokens import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import writing_folder
 from contrasent.model import st_modules
+from contrasent.model.backbones.base import Backbone
+from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.heads import MlpHead
 from contrasent.model.hub import resolve
 from contrasent.model.parts import Parts
 from contrasent.model.pooling import POOLERS
 from contrasent.model.st_cnn import read_cnn
+from contrasent.model.st_words import read_lstm, read_words
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import read_transform
 from contrasent.model.transforms.whitening import Whitening
@@ -56,17 +59,13 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     stated = st_modules.read(folder) if st_modules.is_in(folder) else None
     if stated is None:
         stated = _plain(str(name), folder, pooler, head)
-    backbone = load_backbone(stated.transformer)
-    tokenizer = Tokenizer.load(stated.transformer)
-    embeddings: Any = backbone.model.get_input_embeddings()
-    rows = embeddings.weight.shape[0]
-    if tokenizer.vocabulary > rows:
-        raise CheckpointError(
-            f"the tokenizer in {folder} has {tokenizer.vocabulary} token ids, its weights only "
-            f"{rows}: they belong to different models"
-        )
+    backbone, tokenizer, limit = (
+        _transformer(stated) if stated.lstm is None else _with_words(stated, stated.lstm)
+    )
     info = _info(folder)
     saved = _saved_name(info, stated.pooler, backbone.depth)
+    if stated.lstm is not None:
+        require_pooler(pooler or saved)
     _require_own_way(stated, saved, pooler, head)
     wanted = stated.head if head is None else head
     width, convolutions = backbone.width, None
@@ -82,7 +81,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
         head=made,
         convolutions=convolutions,
         normalize=stated.normalize,
-        max_tokens=stated.max_tokens,
+        max_tokens=limit,
         transform=_transform(stated, info, width),
     )
 
@@ -99,9 +98,10 @@ def says_how_it_embeds(name: str | Path) -> bool:
 def write(folder: str | Path, parts: Parts, info: Mapping[str, Any]) -> None:
     """Write ``parts`` as a sentence-transformers folder, replacing ``folder`` as a whole."""
     with writing_folder(folder) as partial:
-        with quiet():
-            parts.backbone.model.save_pretrained(partial)
-        parts.tokenizer.save(partial)
+        if not isinstance(parts.backbone, WordLstm):
+            with quiet():
+                parts.backbone.model.save_pretrained(partial)
+            parts.tokenizer.save(partial)
         st_modules.write(partial, parts)
         made = {
             "pooler": parts.pooler,
@@ -117,6 +117,26 @@ def write_info(folder: Path, info: Mapping[str, Any]) -> None:
     made = {"format": 1, **info, "versions": installed_versions()}
     text = json.dumps(made, indent=2, ensure_ascii=False) + "\n"
     (folder / INFO_FILE).write_text(text, encoding="utf-8")
+
+
+def _transformer(stated: st_modules.Stated) -> tuple[Backbone, Tokenizer, int | None]:
+    """The transformer, its tokenizer, and where the folder cuts sentences."""
+    backbone = load_backbone(stated.transformer)
+    tokenizer = Tokenizer.load(stated.transformer)
+    embeddings: Any = backbone.model.get_input_embeddings()
+    rows = embeddings.weight.shape[0]
+    if tokenizer.vocabulary > rows:
+        raise CheckpointError(
+            f"the tokenizer in {stated.transformer} has {tokenizer.vocabulary} token ids, its "
+            f"weights only {rows}: they belong to different models"
+        )
+    return backbone, tokenizer, stated.max_tokens
+
+
+def _with_words(stated: st_modules.Stated, lstm: Path) -> tuple[Backbone, Tokenizer, int | None]:
+    """The same of an LSTM over word vectors."""
+    tokenizer, limit = read_words(stated.transformer)
+    return read_lstm(lstm, tokenizer.store), tokenizer, limit
 
 
 def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_modules.Stated:
@@ -148,7 +168,7 @@ def _info(folder: Path) -> dict[str, Any]:
 def _saved_name(info: Mapping[str, Any], name: str, depth: int) -> str:
     """Of several poolers that are one in a shallow model, the one the encoder was saved with."""
     saved, stated = POOLERS.get(info.get("pooler", "")), POOLERS[name]
-    if saved is None or saved.first_only != stated.first_only:
+    if saved is None or (saved.first_only, saved.largest) != (stated.first_only, stated.largest):
         return name
     return saved.name if saved.shares(depth) == stated.shares(depth) else name
 

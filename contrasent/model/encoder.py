@@ -21,12 +21,13 @@ from contrasent.errors import ConfigError
 from contrasent.model import checkpoint, engines
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.convolutions import Convolutions
-from contrasent.model.encoding import Serving, checked, joined, stream
+from contrasent.model.encoding import checked, joined, stream
 from contrasent.model.heads import MlpHead
 from contrasent.model.identity import digest_of
 from contrasent.model.parts import Encoded, Parts
 from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.precision import default_device
+from contrasent.model.serving import Serving
 from contrasent.model.transforms.base import Transform
 
 __all__ = ["Encoded", "SentenceEncoder"]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
-from typing_extensions import override
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError, DataError, pick, warn
@@ -20,6 +17,7 @@ from contrasent.memory import give_back_freed_memory, keep_freed_memory
 from contrasent.model.ahead import ahead
 from contrasent.model.precision import matrix_precision
 from contrasent.model.progress import sentence_progress
+from contrasent.model.serving import evaluating
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
@@ -29,7 +27,6 @@ _BATCHES_ON_A_CPU = 1
 _BATCHES_ON_A_DEVICE = 16
 """After how many batches their rows are copied: a device stands still while it is asked."""
 _BATCHES_BETWEEN_TRIMS = 25
-_COUNTING = Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +82,20 @@ class _Chunk:
 def stream(encoder: SentenceEncoder, sentences: Iterable[str], how: How) -> Iterator[np.ndarray]:
     """Embed ``how.chunk`` sentences at a time; see `SentenceEncoder.encode_stream`."""
     total = len(sentences) if isinstance(sentences, Sequence) else None
-    truncated = done = 0
+    truncated = wordless = done = 0
     with sentence_progress(total, how.show_progress) as advance:
         for chunk in _tokenized(encoder, sentences, how):
             truncated, done = truncated + chunk.cut, done + len(chunk.ids)
+            wordless += encoder.tokenizer.wordless(chunk.ids)
             rows = embed(encoder, chunk.ids, how.batch_tokens, how.precision, advance)
             yield unit_rows(rows) if how.normalize else rows
     if truncated and how.on_overflow == "warn":
         warn(f"{truncated} of {done} sentences were cut at {encoder.max_tokens} tokens")
+    if wordless:
+        warn(
+            f"{wordless} of {done} sentences have no word that {encoder.tokenizer.source} knows, "
+            "and all get the same vector"
+        )
 
 
 def _tokenized(encoder: SentenceEncoder, sentences: Iterable[str], how: How) -> Iterator[_Chunk]:
@@ -235,49 +238,6 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     rows /= np.maximum(length, np.finfo(np.float32).tiny)
     return rows
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Dropout off inside; afterwards every part is in the mode it was in."""
-    # Only what changes is written: a module takes microseconds to set an attribute.
-    changed = [part for part in module.modules() if part.training]
-    for part in changed:
-        part.training = False
-    try:
-        yield
-    finally:
-        for part in changed:
-            part.training = True
-
-
-class Serving(AbstractContextManager[None]):
-    """Evaluation mode from the first thread that enters until the last that leaves.
-
-    Attributes:
-        users: how many are inside.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.users = 0
-        self._module = module
-        self._mode: AbstractContextManager[None] = nullcontext()
-
-    @override
-    def __enter__(self) -> None:
-        with _COUNTING:
-            if not self.users:
-                self._mode = evaluating(self._module)
-                self._mode.__enter__()
-            self.users += 1
-
-    @override
-    def __exit__(self, *_: object) -> None:
-        with _COUNTING:
-            self.users -= 1
-            if not self.users:
-                self._mode.__exit__(None, None, None)
-                self._mode = nullcontext()
 
 
 def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:

@@ -24,11 +24,18 @@ class Pooler:
         name: the word used in recipes, tables and on the command line.
         layers: the states that are averaged with equal weight, as numbers from either end.
         first_only: take the first token of each sentence instead of the mean over its tokens.
+        largest: take each number's largest value over the tokens instead of the mean.
     """
 
     name: str
     layers: tuple[int, ...]
     first_only: bool = False
+    largest: bool = False
+
+    @property
+    def averages(self) -> bool:
+        """Whether it is a mean over tokens."""
+        return not (self.first_only or self.largest)
 
     def shares(self, depth: int) -> dict[int, float]:
         """How much each state of a model of ``depth`` layers counts, by its number from 0."""
@@ -45,6 +52,8 @@ class Pooler:
         """
         chosen = [states[layer] for layer in self.layers]
         mixed = chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(0)
+        if self.largest:
+            return torch.segment_reduce(mixed.float(), "max", lengths=batch.lengths, axis=0)
         if not self.first_only:
             return mean_over_tokens(mixed, batch)
         return mixed if len(mixed) == batch.sentences else mixed[batch.offsets[:-1]]
@@ -62,6 +71,7 @@ POOLERS = {
     for pooler in (
         Pooler("cls", (-1,), first_only=True),
         Pooler("mean", (-1,)),
+        Pooler("max", (-1,), largest=True),
         Pooler("mean_top2", (-2, -1)),
         Pooler("mean_first_last", (1, -1)),
         Pooler("mean_embed_last", (0, -1)),

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from contrasent.errors import CheckpointError
+from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.parts import Parts
 from contrasent.model.pooling import POOLERS
 from contrasent.model.pooling import pooler as pooler_named
@@ -24,6 +25,7 @@ from contrasent.model.st_dense import (
     write_dense,
     write_json,
 )
+from contrasent.model.st_words import WordVectors, write_lstm, write_words
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import FittedTransform, write_transform
 from contrasent.model.transforms.whitening import Whitening
@@ -39,7 +41,10 @@ _LAYERS, _CNN, _POOLING, _DENSE, _NORMALIZE = (
     "Normalize",
 )
 _FITTED = FittedTransform.__name__
-_FITTED_TYPE = f"{FittedTransform.__module__}.{_FITTED}"
+_WORDS, _LSTM = WordVectors.__name__, "LSTM"
+_OWN_TYPES = {
+    kind.__name__: f"{kind.__module__}.{kind.__name__}" for kind in (FittedTransform, WordVectors)
+}
 _KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _TRANSFORMER_CONFIGS = [f"sentence_{kind}_config.json" for kind in _KINDS]
 _OWN_CONFIG = "config_sentence_transformers.json"
@@ -50,7 +55,8 @@ class Stated:
     """What a folder says about how it makes an embedding.
 
     Attributes:
-        transformer: the folder of the transformer and its tokenizer.
+        transformer: the folder of the transformer and its tokenizer, or of word vectors.
+        lstm: the folder of an LSTM over word vectors; None for a transformer.
         pooler: the pooler's name.
         convolutions: the folder of convolutions over the token states; None without them.
         head: ``mlp`` or ``none``.
@@ -63,6 +69,7 @@ class Stated:
 
     transformer: Path
     pooler: str
+    lstm: Path | None = None
     convolutions: Path | None = None
     head: str = "none"
     dense: Path | None = None
@@ -100,15 +107,17 @@ def _read(folder: Path) -> Stated:
     names = [name for name, _ in modules]
     paths = dict(modules)
     maps = [path for name, path in modules if name == _DENSE]
-    kinds = ("Transformer", _LAYERS, _CNN, _POOLING, *[_DENSE] * len(maps), _FITTED, _NORMALIZE)
-    known = "Transformer" in names and _POOLING in names and len(maps) <= (_FITTED not in names) + 1
+    start = (_WORDS, _LSTM) if _WORDS in names else ("Transformer", _LAYERS, _CNN)
+    kinds = (*start, _POOLING, *[_DENSE] * len(maps), _FITTED, _NORMALIZE)
+    known = {start[0], _POOLING} <= paths.keys() and len(maps) <= (_FITTED not in names) + 1
+    known = known and (_WORDS not in names or _LSTM in names)
     if names != [name for name in kinds if name in names] or not known:
         raise CheckpointError(
             f"{folder} is made of {', '.join(names)}; only Transformer, Pooling, and after them "
             "Dense (with Tanh), a linear Dense or a fitted transform, and Normalize are computed"
         )
     dense, linear = head_and_map(maps)
-    transformer = paths["Transformer"]
+    transformer = paths[start[0]]
     found = [name for name in _TRANSFORMER_CONFIGS if (transformer / name).is_file()]
     settings = read_json(transformer / found[0]) if found else {}
     if settings.get("do_lower_case"):
@@ -123,6 +132,7 @@ def _read(folder: Path) -> Stated:
     return Stated(
         transformer=transformer,
         pooler=_pooler(paths),
+        lstm=paths.get(_LSTM),
         convolutions=paths.get(_CNN),
         head="none" if dense is None else "mlp",
         dense=dense,
@@ -137,13 +147,19 @@ def write(folder: Path, parts: Parts) -> None:
     """Write the modules around the transformer that is already saved in ``folder``."""
     chosen = pooler_named(parts.pooler)
     width, depth = parts.backbone.width, parts.backbone.depth
-    limit = {"max_seq_length": parts.max_tokens, "do_lower_case": False}
-    write_json(folder / "sentence_bert_config.json", limit)
-    names = ["Transformer"]
+    names: list[str] = []
 
     def added(name: str) -> Path:
         names.append(name)
         return folder / f"{len(names) - 1}_{name}"
+
+    if isinstance(parts.backbone, WordLstm):
+        write_words(added(_WORDS), parts.tokenizer, parts.max_tokens)
+        write_lstm(added(_LSTM), parts.backbone)
+    else:
+        limit = {"max_seq_length": parts.max_tokens, "do_lower_case": False}
+        write_json(folder / "sentence_bert_config.json", limit)
+        names.append("Transformer")
 
     if chosen.layers != (-1,):
         _write_layers(added(_LAYERS), chosen.shares(depth), width, depth)
@@ -154,9 +170,9 @@ def write(folder: Path, parts: Parts) -> None:
         write_cnn(added(_CNN), parts.convolutions)
         width = parts.convolutions.width
     modes = {"pooling_mode_cls_token": chosen.first_only}
-    modes["pooling_mode_mean_tokens"] = not chosen.first_only
-    for mode in ("max_tokens", "mean_sqrt_len_tokens"):
-        modes[f"pooling_mode_{mode}"] = False
+    modes["pooling_mode_mean_tokens"] = chosen.averages
+    modes["pooling_mode_max_tokens"] = chosen.largest
+    modes["pooling_mode_mean_sqrt_len_tokens"] = False
     pooling = {"word_embedding_dimension": width, **modes}
     write_json(added(_POOLING) / "config.json", pooling)
     if parts.head is not None:
@@ -167,7 +183,12 @@ def write(folder: Path, parts: Parts) -> None:
     if parts.normalize:
         added(_NORMALIZE).mkdir()
     modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": _type(name)}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": "" if name == "Transformer" else f"{i}_{name}",
+            "type": _type(name),
+        }
         for i, name in enumerate(names)
     ]
     write_json(folder / _MODULES, modules)
@@ -190,10 +211,12 @@ def _pooler(paths: dict[str, Path]) -> str:
     ]
     if stated := config.get("pooling_mode"):
         modes = [stated] if isinstance(stated, str) else list(stated)
-    if modes not in (["cls"], ["mean"]) or (modes == ["cls"] and {_LAYERS, _CNN} & paths.keys()):
+    if modes not in (["cls"], ["mean"], ["max"]) or (
+        modes != ["mean"] and {_LAYERS, _CNN} & paths.keys()
+    ):
         raise CheckpointError(
-            f"{paths[_POOLING]} pools by {' + '.join(modes) or 'nothing'}; only cls and mean are "
-            "computed"
+            f"{paths[_POOLING]} pools by {' + '.join(modes) or 'nothing'}; only cls, mean and max "
+            "are computed, and over layers or convolutions only mean"
         )
     if {_LAYERS, _CNN} <= paths.keys():
         raise CheckpointError(
@@ -211,7 +234,7 @@ def _layer_pooler(path: Path) -> str:
         shares = (weights / weights.sum()).tolist()
         used = {start + n: round(share, 6) for n, share in enumerate(shares) if share}
         for name, known in POOLERS.items():
-            if not known.first_only and used == known.shares(depth):
+            if known.averages and used == known.shares(depth):
                 return name
     raise CheckpointError(f"{path} weighs layers in a way that is none of our poolers")
 
@@ -245,4 +268,4 @@ def _require_no_prompt(folder: Path) -> None:
 
 
 def _type(module: str) -> str:
-    return _FITTED_TYPE if module == _FITTED else f"{_LIBRARY}.{module}"
+    return _OWN_TYPES.get(module) or f"{_LIBRARY}.{module}"

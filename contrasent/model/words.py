@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.words import FILES, MANIFEST, Vectors, WordStore, open_words
+from contrasent.data.words import MANIFEST, Vectors, WordStore, open_words
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick, warn
 from contrasent.files import writing_folder
 from contrasent.model.checkpoint import INFO_FILE, write_info
@@ -98,8 +97,7 @@ class WordEncoder:
         if weights is None:
             weights = np.ones(self.store.words, np.float32)
         with writing_folder(folder) as partial:
-            for file in (MANIFEST, *FILES):
-                shutil.copyfile(self.store.folder / file, partial / file)
+            self.store.save(partial)
             np.save(partial / _WEIGHTS, weights)
             np.save(partial / _COMPONENTS, self.components)
             write_info(partial, {"pooler": self.pooler, "head": self.head_name, **info})

@@ -2,12 +2,12 @@
 
 A premise and a hypothesis are embedded by one encoder, and a softmax classifier on their
 embeddings tells entailment, neutral and contradiction apart. The classifier is dropped after
-training.
+training. Conneau et al. 2017 (InferSent, arXiv:1705.02364) had trained encoders so before.
 """
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from contrasent.config import settings
@@ -25,6 +25,10 @@ class Config:
     """What the classifier knows of the embeddings u and v (Table 6): u, v, difference |u - v|,
     product u v, max_square max(u, v)^2."""
 
+    hidden: list[PositiveInt] = Field(default_factory=list)
+    """Widths of linear layers before the last one, with nothing between them (InferSent: 512,
+    512); empty for SBERT's single layer."""
+
 
 class NliSoftmax(Objective):
     """Cross-entropy of the label of each pair."""
@@ -35,7 +39,7 @@ class NliSoftmax(Objective):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
-        self.classifier = PairClassifier(start.width, config.features)
+        self.classifier = PairClassifier(start.width, config.features, config.hidden)
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:

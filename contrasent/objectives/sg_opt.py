@@ -54,6 +54,7 @@ class SgOpt(Objective):
         super().__init__()
         self.config, self._precision = config, start.precision
         encoder = start.require_encoder()
+        encoder.backbone.require_transformer()
         if start.width != encoder.backbone.width:
             raise ConfigError(
                 f"sg_opt compares embeddings of {start.width} numbers with token states of "

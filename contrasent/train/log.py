@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from contrasent.config import Recipe
 from contrasent.errors import ConfigError, MissingExtraError, pick
 from contrasent.files import write_text
 from contrasent.train.readings import Step
@@ -166,6 +168,19 @@ def _terminal() -> Console | None:
 
     console = Console(stderr=True)
     return console if console.is_terminal else None
+
+
+@contextmanager
+def trackers(accelerator: Accelerator, recipe: Recipe) -> Iterator[None]:
+    """The trackers that ``recipe`` names, open inside."""
+    if not recipe.train.trackers:
+        yield
+        return
+    accelerator.init_trackers("contrasent", config=flat_settings(asdict(recipe)))
+    try:
+        yield
+    finally:
+        accelerator.end_training()
 
 
 def check_trackers(names: list[str]) -> None:

@@ -102,7 +102,7 @@ def run(
             backward_through_encoder()
         norm = gradient_norm(parameters)
 
-        rate = learning_rate(settings, training.steps, progress.step)
+        rate = learning_rate(settings, training.steps, progress.step) * progress.rate_factor
         measures = {**_geometry(encoded.pooled.detach(), objective.aligned), **terms.measures}
         measured = Measured(loss, norm, terms, measures)
         readings.send(progress.step, rate, batch, measured)

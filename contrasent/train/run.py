@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from contrasent.evaluate.sts import StsTasks
 from contrasent.files import write_text
 from contrasent.memory import give_back_freed_memory
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.precision import FULL_FP32, resolve_precision
+from contrasent.model.precision import FULL_FP32
 from contrasent.records import Record, write_records
 from contrasent.train import log
 from contrasent.train.folder import RunFolder
@@ -28,8 +27,9 @@ from contrasent.train.geometry import GeometryLog
 from contrasent.train.loop import Training, run
 from contrasent.train.readings import Step
 from contrasent.train.saving import add_scores, save_encoders
+from contrasent.train.schedule import is_spent, lowered
 from contrasent.train.selection import scored
-from contrasent.train.start import Parts, complete, prepare, start_encoder
+from contrasent.train.start import Parts, complete, prepare, scored_start
 from contrasent.train.state import Progress, load_state, save_state
 from contrasent.train.update import optimizer_of, trained
 
@@ -126,7 +126,7 @@ class _Session:
             optimizer=optimizer,
             accelerator=accelerator,
             settings=settings,
-            precision=resolve_precision(settings.precision, accelerator.device),
+            precision=parts.encoder.resolve_precision(settings.precision),
             steps=parts.steps,
             twin=parts.twin,
             fixed_dropout=recipe.view.fixed_dropout,
@@ -150,7 +150,8 @@ class _Session:
             self.training.accelerator.device,
         )
         shown_progress = log.training_progress(first, steps, show_progress)
-        with closing(self.metrics), self._trackers(), shown_progress as shown:
+        trackers = log.trackers(self.training.accelerator, self.recipe)
+        with closing(self.metrics), trackers, shown_progress as shown:
 
             def after_steps(steps: list[Step]) -> bool:
                 for step in steps:
@@ -213,8 +214,8 @@ class _Session:
     def _is_due(self, step: int) -> bool:
         """Whether something is done with the weights after ``step`` updates."""
         every = self.recipe.train.checkpoint_every or self.recipe.evaluation.every
-        measured = self._evaluates(step) or self.geometry.is_due(step)
-        return step == self.parts.steps or step % every == 0 or measured
+        regular = step % every == 0 or step % self.recipe.evaluation.every == 0
+        return step == self.parts.steps or regular or self.geometry.is_due(step)
 
     def _after_update(self, progress: Progress) -> None:
         """Evaluate, stop and save the state when it is time."""
@@ -226,10 +227,20 @@ class _Session:
             if settings.patience is not None and progress.without_best >= settings.patience:
                 logger.info("no new best in %d evaluations: stopping", progress.without_best)
                 progress.ended = True
+        if progress.step % settings.every == 0:
+            self._lower_rate()
         every = self.recipe.train.checkpoint_every or settings.every
         if progress.ended or progress.step % every == 0:
             training, device = self.training, self.training.accelerator.device
             save_state(self.folder.state, progress, training.modules, training.optimizer, device)
+
+    def _lower_rate(self) -> None:
+        progress, settings = self.progress, self.recipe.train
+        is_best = progress.without_best == 0
+        progress.rate_factor = lowered(settings, progress.rate_factor, is_best=is_best)
+        if is_spent(settings, progress.rate_factor):
+            logger.info("the learning rate is below %g: stopping", settings.min_rate)
+            progress.ended = True
 
     def _evaluate(self, dev: StsTasks) -> None:
         progress, parts = self.progress, self.parts
@@ -270,10 +281,12 @@ class _Session:
         if final is None:
             return [], []
         found: list[list[Record]] = []
-        for encoder in (start_encoder(self.recipe.encoder), SentenceEncoder.load(target)):
+        for encoder in (scored_start(self.recipe.encoder), SentenceEncoder.load(target)):
             logger.info("scoring %s", encoder.name)
+            if isinstance(encoder, SentenceEncoder):
+                encoder.to(self.training.accelerator.device).eval()
             scored = final.records(
-                encoder.to(self.training.accelerator.device).eval(),
+                encoder,
                 precision=self.recipe.evaluation.precision,
                 seed=self.recipe.train.seed if found else None,
                 show_progress=show_progress,
@@ -285,15 +298,3 @@ class _Session:
         write_records(self.folder.scores, before + after)
         add_scores(target, after)
         return before, after
-
-    @contextmanager
-    def _trackers(self) -> Iterator[None]:
-        if not self.recipe.train.trackers:
-            yield
-            return
-        accelerator = self.training.accelerator
-        accelerator.init_trackers("contrasent", config=log.flat_settings(asdict(self.recipe)))
-        try:
-            yield
-        finally:
-            accelerator.end_training()

@@ -28,16 +28,45 @@ def refuse_at_odds(settings: TrainSettings) -> None:
             f"train.schedule is {settings.schedule} and train.rate_steps is {said}; they belong "
             "together, as in schedule steps with rate_steps '{500: 1e-5, 1000: 5e-6}'"
         )
-    if settings.optimizer == "rmsprop" and not settings.bias_correction:
+    if settings.optimizer != "adamw" and not settings.bias_correction:
         raise ConfigError(
-            "train.bias_correction is false, but train.optimizer rmsprop has none to leave out; "
-            "leave it at true"
+            f"train.bias_correction is false, but train.optimizer {settings.optimizer} has none to "
+            "leave out; leave it at true"
+        )
+    lowered = {
+        "rate_decay": settings.rate_decay != 1,
+        "rate_shrink": settings.rate_shrink != 1,
+        "min_rate": settings.min_rate is not None,
+    }
+    given = [name for name, is_given in lowered.items() if is_given]
+    if given and settings.schedule != "plateau":
+        raise ConfigError(
+            f"train.schedule is {settings.schedule}, which has no use for train.{given[0]}; leave "
+            "that out, or choose train.schedule plateau"
         )
 
 
 def warmup_steps(settings: TrainSettings, steps: int) -> int:
     """Updates over which the rate rises, of a run of ``steps``: a share of them is rounded up."""
     return settings.warmup_steps or math.ceil(settings.warmup_share * steps)
+
+
+def lowered(settings: TrainSettings, factor: float, *, is_best: bool) -> float:
+    """What ``plateau`` multiplies the rate with from an evaluation on; 1 in other schedules.
+
+    Args:
+        settings: of the recipe.
+        factor: the same before that evaluation.
+        is_best: whether the dev score was a new best, or there is none.
+    """
+    if settings.schedule != "plateau":
+        return factor
+    return factor * settings.rate_decay / (1 if is_best else settings.rate_shrink)
+
+
+def is_spent(settings: TrainSettings, factor: float) -> bool:
+    """Whether the rate is below the smallest that is worth a step."""
+    return settings.min_rate is not None and settings.learning_rate * factor < settings.min_rate
 
 
 def learning_rate(settings: TrainSettings, steps: int, step: int) -> float:

@@ -26,14 +26,14 @@ from contrasent.evaluate.sts import StsTasks
 from contrasent.evaluate.tasks import STS, task_names
 from contrasent.model import checkpoint
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.precision import resolve_precision
+from contrasent.model.words import WordEncoder, are_words
 from contrasent.objectives.base import Objective
 from contrasent.train.embedding import refuse_other_labels, refuse_other_ways
 from contrasent.train.filled_view import FilledView
 from contrasent.train.geometry import followed_pairs
 from contrasent.train.gradcache import refuse_uncacheable
 from contrasent.train.log import reading_progress
-from contrasent.train.new_parts import add_new_parts
+from contrasent.train.new_parts import add_new_parts, over_words
 from contrasent.train.schedule import refuse_at_odds
 from contrasent.train.selection import check_keep
 
@@ -112,7 +112,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         encoder.backbone.freeze_embeddings()
     encoder.backbone.checkpoint_layers = recipe.train.gradient_checkpointing
     settings = dict(recipe.objective)
-    precision = resolve_precision(recipe.train.precision, device)
+    precision = encoder.resolve_precision(recipe.train.precision)
     filled = FilledView.of(recipe.view, encoder, device, precision)
     objective = objectives.build(
         str(settings.pop("name")),
@@ -208,6 +208,8 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
     A sentence encoder's stored head is taken on. The layer over [CLS] of a plain masked language
     model is not: it was trained for something else, and SimCSE starts anew.
     """
+    if are_words(settings.name):
+        return over_words(settings)
     finished = checkpoint.says_how_it_embeds(settings.name)
     encoder = SentenceEncoder.load(
         settings.name,
@@ -224,6 +226,12 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
     if settings.dropout is not None:
         encoder.backbone.set_dropout(settings.dropout)
     return encoder
+
+
+def scored_start(settings: EncoderSettings) -> SentenceEncoder | WordEncoder:
+    """The encoder that a run is compared with: its start, which for word vectors is their mean."""
+    words = are_words(settings.name)
+    return WordEncoder.load(settings.name) if words else start_encoder(settings)
 
 
 def dev_task(settings: EvaluationSettings) -> StsTasks | None:

@@ -31,6 +31,7 @@ class Progress:
         without_best: evaluations since then.
         ended: no further update is to be made.
         twin_is_better: of two encoders, the second had the higher dev score at the last evaluation.
+        rate_factor: what the schedule ``plateau`` multiplies the learning rate with.
     """
 
     step: int = 0
@@ -39,6 +40,7 @@ class Progress:
     without_best: int = 0
     ended: bool = False
     twin_is_better: bool = False
+    rate_factor: float = 1.0
 
 
 def save_state(

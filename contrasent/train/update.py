@@ -32,6 +32,9 @@ def optimizer_of(settings: TrainSettings, parameters: Sequence[nn.Parameter]) ->
             eps=settings.eps,
             weight_decay=settings.weight_decay,
         )
+    if settings.optimizer == "sgd":
+        rate, decay = settings.learning_rate, settings.weight_decay
+        return torch.optim.SGD(parameters, lr=rate, weight_decay=decay)
     return torch.optim.AdamW(
         parameters,
         lr=settings.learning_rate,

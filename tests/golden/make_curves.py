@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from tiny_glove import save_glove
 from tiny_models import WORDS, save_tiny, save_tiny_masked_lm
 
 from contrasent.config import load_recipe
@@ -101,6 +102,12 @@ CURVES = {
     "is-bert": Curve("is-bert", {"data.max_tokens": 32, "encoder.channels": 6}),
     "quick-thoughts": Curve("quick-thoughts", data="documents.txt"),
     "next sentence, two encoders": Curve("next-sentence", data="documents.txt"),
+    "infersent": Curve(
+        "infersent",
+        {"encoder.lstm": 8, "objective.hidden": [12, 12], "train.learning_rate": 0.1},
+        "labelled.csv",
+        start="glove",
+    ),
     "nli softmax": Curve("nli-softmax", {"data.max_tokens": 32}, "labelled.csv"),
 }
 
@@ -134,7 +141,7 @@ def curve(name, folder, starts, **changes):
     Args:
         name: one of ``CURVES``.
         folder: an empty folder to work in.
-        starts: the folders of a tiny BERT and of a tiny masked language model, by name.
+        starts: a tiny BERT, a tiny masked language model and word vectors, by name.
         changes: settings that differ from the curve's, ``__`` for the dot.
     """
     trained = CURVES[name]
@@ -178,6 +185,7 @@ def main():
         starts = {
             "bert": save_tiny(folder / "bert", "bert"),
             "masked-lm": save_tiny_masked_lm(folder / "masked-lm"),
+            "glove": save_glove(folder / "glove.txt"),
         }
         for number, name in enumerate(CURVES):
             (folder / str(number)).mkdir()

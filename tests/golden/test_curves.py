@@ -11,6 +11,7 @@ import json
 
 import pytest
 from make_curves import CURVES, FILE, STEPS, curve
+from tiny_glove import save_glove
 
 TOLERANCE = 2e-4
 
@@ -26,8 +27,9 @@ def kept():
 
 
 @pytest.fixture
-def starts(tiny_bert, tiny_masked_lm):
-    return {"bert": tiny_bert, "masked-lm": tiny_masked_lm}
+def starts(tiny_bert, tiny_masked_lm, tmp_path):
+    glove = save_glove(tmp_path / "glove.txt")
+    return {"bert": tiny_bert, "masked-lm": tiny_masked_lm, "glove": glove}
 
 
 def test_every_curve_is_kept(kept):

@@ -10,6 +10,7 @@ DEPTH = 4
 FROM_THE_FRONT = {
     "cls": [4],
     "mean": [4],
+    "max": [4],
     "mean_top2": [3, 4],
     "mean_first_last": [1, 4],
     "mean_embed_last": [0, 4],
@@ -27,7 +28,7 @@ def asked(name, states):
     return {layer: states[layer] for layer in pooler(name).layers}
 
 
-def test_the_five_poolers():
+def test_the_poolers():
     assert set(POOLERS) == set(FROM_THE_FRONT)
 
 
@@ -42,6 +43,8 @@ def test_a_pooler_is_its_loop(name, states):
         for layer in FROM_THE_FRONT[name]:
             for token in tokens:
                 row += states[layer][token] / len(tokens) / len(FROM_THE_FRONT[name])
+        if name == "max":
+            row = torch.stack([max(states[4][t][d] for t in tokens) for d in range(6)])
         rows.append(row)
         start += len(sentence)
     torch.testing.assert_close(pooler(name)(asked(name, states), batch), torch.stack(rows))
@@ -89,6 +92,14 @@ def test_a_mean_of_bf16_states_is_taken_in_fp32():
     states = torch.full((1000, 1), 1.0, dtype=torch.bfloat16)
     assert pooler("mean")({-1: states}, pack([[1] * 1000])) == 1.0
     assert pooler("mean")({-1: states}, pack([[1] * 1000])).dtype == torch.float32
+
+
+def test_the_largest_value_takes_the_gradient_alone():
+    states = torch.tensor([[1.0, -2.0], [3.0, -5.0], [-1.0, 0.0]], requires_grad=True)
+    pooled = pooler("max")({-1: states}, pack([[5, 6], [7]]))
+    assert pooled.tolist() == [[3.0, -2.0], [-1.0, 0.0]]
+    pooled.sum().backward()
+    assert states.grad.tolist() == [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
 
 
 def test_an_unknown_pooler_is_refused():

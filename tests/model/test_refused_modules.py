@@ -96,10 +96,10 @@ def test_another_dense(settings, said, folder):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"pooling_mode": "max"}, "pools by max; only cls and mean"),
+        ({"pooling_mode": "lasttoken"}, "pools by lasttoken; only cls, mean and max"),
         ({"pooling_mode": ["cls", "mean"]}, r"pools by cls \+ mean; only"),
         ({"pooling_mode": "weightedmean"}, "pools by weightedmean; only"),
-        ({"pooling_mode_max_tokens": True}, "pools by max; only"),
+        ({"pooling_mode_lasttoken": True}, "pools by lasttoken; only"),
         (
             {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
             r"pools by cls \+ mean; only",

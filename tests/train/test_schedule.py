@@ -6,7 +6,13 @@ from transformers import get_linear_schedule_with_warmup
 
 from contrasent.config import TrainSettings
 from contrasent.errors import ConfigError
-from contrasent.train.schedule import learning_rate, refuse_at_odds, warmup_steps
+from contrasent.train.schedule import (
+    is_spent,
+    learning_rate,
+    lowered,
+    refuse_at_odds,
+    warmup_steps,
+)
 
 STEPS = 20
 
@@ -53,9 +59,26 @@ def test_the_slanted_triangle_is_its_formula():
     assert max(expected) == 1.0 and expected[0] == 1 / 32
 
 
+def test_a_plateau_lowers_the_rate_at_each_evaluation():
+    made = TrainSettings(learning_rate=0.1, schedule="plateau", rate_decay=0.9, rate_shrink=5)
+    assert rates(schedule="plateau", rate_decay=0.9) == [1.0] * STEPS
+    assert lowered(made, 1.0, is_best=True) == pytest.approx(0.9)
+    assert lowered(made, 0.5, is_best=False) == pytest.approx(0.5 * 0.9 / 5)
+    assert lowered(TrainSettings(), 0.5, is_best=False) == 0.5
+
+
+def test_a_rate_is_spent_below_the_smallest():
+    made = TrainSettings(learning_rate=0.1, schedule="plateau", min_rate=0.01)
+    assert [is_spent(made, factor) for factor in (0.2, 0.1, 0.05)] == [False, False, True]
+    assert not is_spent(TrainSettings(), 0.0)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({"rate_decay": 0.9}, r"is linear, which has no use for train\.rate_decay; leave that out"),
+        ({"rate_shrink": 5}, r"no use for train\.rate_shrink"),
+        ({"min_rate": 1e-5, "schedule": "constant"}, r"constant, .* no use for train\.min_rate"),
         (
             {"warmup_steps": 3, "warmup_share": 0.1},
             r"train.warmup_steps is 3 and train.warmup_share 0.1, .*; give one of them",

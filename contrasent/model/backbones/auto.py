@@ -13,10 +13,8 @@ from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
-from contrasent.model.backbones.base import Backbone
+from contrasent.model.backbones.base import UNBOUNDED, Backbone
 from contrasent.model.backbones.embedding_layer import EmbeddingLayer
-
-_UNBOUNDED = 1_000_000
 
 
 class AutoBackbone(Backbone):
@@ -28,7 +26,7 @@ class AutoBackbone(Backbone):
         self.model = model
         self.width = config.hidden_size
         self.depth = config.num_hidden_layers
-        self.max_tokens = getattr(config, "max_position_embeddings", None) or _UNBOUNDED
+        self.max_tokens = getattr(config, "max_position_embeddings", None) or UNBOUNDED
         self.max_tokens -= _first_position(model)
         self._checkpoints = False
         self._found: EmbeddingLayer | None = None

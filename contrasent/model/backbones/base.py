@@ -14,6 +14,9 @@ from transformers import PreTrainedModel
 from contrasent.data.batch import Batch
 from contrasent.model.precision import resolve_precision
 
+UNBOUNDED = 1_000_000
+"""The longest sentence of a backbone that sets no limit."""
+
 
 class Backbone(nn.Module, ABC):
     """A pretrained transformer, held as the ``transformers`` model it was loaded as.
@@ -67,6 +70,14 @@ class Backbone(nn.Module, ABC):
 
         Raises:
             ConfigError: it cannot, because of what computes it or because of the architecture.
+        """
+        return
+
+    def require_transformer(self) -> None:
+        """Make sure that there are transformer layers, with states of one width.
+
+        Raises:
+            ConfigError: there are none.
         """
         return
 

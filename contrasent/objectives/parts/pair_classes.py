@@ -6,6 +6,7 @@ Shapes: B pairs, D embedding width, F features.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -42,13 +43,14 @@ class PairClassifier(nn.Module):
     their code. Weights start as torch's linear layers do.
     """
 
-    def __init__(self, width: int, features: Sequence[str]) -> None:
+    def __init__(self, width: int, features: Sequence[str], hidden: Sequence[int] = ()) -> None:
         """Make the map.
 
         Args:
             width: D.
             features: names, each ``(B, D)``: u, v, difference |u - v|, product u v, max_square
                 max(u, v)^2.
+            hidden: widths of linear layers before the last one, without activation.
 
         Raises:
             ConfigError: there is no feature, or one twice.
@@ -60,14 +62,16 @@ class PairClassifier(nn.Module):
                 f"{', '.join(_FEATURES)}, and each once"
             )
         self._features = [_FEATURES[name] for name in features]
-        self.linear = nn.Linear(len(features) * width, CLASSES)
+        widths = [len(features) * width, *hidden]
+        self.hidden = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
+        self.linear = nn.Linear(widths[-1], CLASSES)
 
     @override
     def forward(self, u: Tensor, v: Tensor, batch: Batch) -> Terms:
         """Mean cross-entropy, in nats, of the labels of ``batch`` given ``(B, D)`` embeddings."""
         with torch.autocast(u.device.type, enabled=False):
             pairs = [feature(u.float(), v.float()) for feature in self._features]
-            logits = self.linear(torch.cat(pairs, dim=-1))
+            logits = self.linear(self.hidden(torch.cat(pairs, dim=-1)))
         wanted = labels_of(batch)
         right = (logits.detach().argmax(-1) == wanted).float().mean()
         return Terms({"nli": F.cross_entropy(logits, wanted)}, {"nli_accuracy": right})

@@ -1,0 +1,161 @@
+"""A bidirectional LSTM over fixed word vectors (Conneau et al. 2017, InferSent, section 3.2).
+
+Shapes: S sentences, T words end to end, W vectors, D numbers in a vector, H of a direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Never
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from typing_extensions import override
+
+from contrasent.data.batch import Batch
+from contrasent.data.words import WordStore
+from contrasent.errors import ConfigError, pick
+from contrasent.model.backbones.base import UNBOUNDED, Backbone
+from contrasent.model.pooling import pooler
+from contrasent.model.precision import PRECISIONS
+
+
+class WordLstm(Backbone):
+    """State 0 of a word is its vector, state 1 the LSTM's output in both directions.
+
+    The vectors stay in their file, which is mapped: they are not trained, and no parameters. What
+    a sentence gets does not depend on the others of its batch, since none is padded.
+
+    Attributes:
+        store: the vectors; a token id is the number of a row.
+        lstm: one layer, from D numbers to H in either direction.
+    """
+
+    depth = 1
+    max_tokens = UNBOUNDED
+
+    def __init__(self, store: WordStore, size: int) -> None:
+        """Make a new LSTM, with torch's start: uniform in 1 / sqrt(H).
+
+        Args:
+            store: the vectors.
+            size: H, numbers for each direction.
+        """
+        super().__init__()
+        self.store = store
+        self.lstm = nn.LSTM(store.width, size, bidirectional=True)
+        self.width = 2 * size
+
+    @property
+    def model(self) -> Never:  # type: ignore[override]
+        """There is none: what asks for it :meth:`require_transformer`."""
+        self.require_transformer()
+
+    @override
+    def require_transformer(self) -> Never:
+        raise ConfigError(
+            f"this needs a transformer, but the encoder is an LSTM over the words of "
+            f"{self.store.source}; take another encoder"
+        )
+
+    @property
+    def checkpoint_layers(self) -> bool:
+        """Never: there is one layer."""
+        return False
+
+    @checkpoint_layers.setter
+    def checkpoint_layers(self, wanted: bool) -> None:
+        if wanted:
+            raise ConfigError(
+                "an LSTM over word vectors has no layers to compute again; set "
+                "train.gradient_checkpointing to false"
+            )
+
+    @override
+    def forward(
+        self,
+        batch: Batch,
+        layers: Sequence[int] = (-1,),
+        *,
+        first_only: bool = False,
+        first_state: Tensor | None = None,
+    ) -> dict[int, Tensor]:
+        if first_state is not None or batch.factors is not None:
+            self.require_first_state()
+        rows = batch.token_ids.cpu().numpy()
+        words = torch.from_numpy(self.store.taken(rows)).to(self.device)
+        states = {0: words}
+        if any(layer % 2 == 1 for layer in layers):
+            with torch.autocast(self.device.type, enabled=False):
+                states[1] = self._outputs(words, batch)
+        chosen = {layer: states[layer % 2] for layer in layers}
+        if not first_only:
+            return chosen
+        return {layer: state[batch.offsets[:-1]] for layer, state in chosen.items()}
+
+    def _outputs(self, words: Tensor, batch: Batch) -> Tensor:
+        """``(T, 2H)``: the LSTM takes the first words of all sentences, then the second, ..."""
+        sizes, order = _by_place(batch.lengths.cpu())
+        order = order.to(words.device)
+        found: Tensor = self.lstm(PackedSequence(words[order], sizes))[0].data
+        return torch.empty_like(found).index_copy(0, order, found)
+
+    @override
+    def require_first_state(self) -> None:
+        raise ConfigError(
+            f"the encoder is an LSTM over the vectors of {self.store.source}, and has no embedding "
+            "layer to put another state into; start from a transformer"
+        )
+
+    @override
+    def resolve_precision(self, name: str) -> str:
+        if pick("precision", name, PRECISIONS) not in ("auto", "fp32"):
+            raise ConfigError(f"an LSTM over word vectors is computed in fp32, not in {name}")
+        return "fp32"
+
+    @override
+    def freeze_embeddings(self) -> None:
+        """Nothing to do: word vectors are never trained."""
+
+    @override
+    def set_dropout(self, rate: float) -> None:
+        """Take a rate of 0 only.
+
+        Raises:
+            ConfigError: it is another.
+        """
+        if rate:
+            raise ConfigError(
+                f"encoder.dropout is {rate:g}, but an LSTM of one layer has none; leave it out"
+            )
+
+
+def require_pooler(name: str) -> None:
+    """Make sure that an embedding is made of the LSTM's outputs only.
+
+    Raises:
+        ConfigError: the pooler also takes the vectors, which are narrower.
+    """
+    if any(layer % 2 == 0 for layer in pooler(name).layers):
+        raise ConfigError(
+            f"the pooler {name} takes the words of an LSTM beside its outputs; choose max, mean or "
+            "cls"
+        )
+
+
+def _by_place(lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """In which order the words of packed sentences come if all first words come first.
+
+    Args:
+        lengths: ``(S,)``.
+
+    Returns:
+        ``(L,)`` how many sentences have a first, second, ... word; and ``(T,)`` where each word
+        stands in the batch, longer sentences first at each place.
+    """
+    ranks = torch.argsort(torch.argsort(lengths, descending=True, stable=True))
+    starts = lengths.cumsum(0) - lengths
+    place = torch.arange(int(lengths.sum())) - torch.repeat_interleave(starts, lengths)
+    order = torch.argsort(place * len(lengths) + torch.repeat_interleave(ranks, lengths))
+    return torch.bincount(place), order

@@ -1,0 +1,116 @@
+"""Words to the rows of their vectors: what is known, cut, left out and put around."""
+
+import numpy as np
+import pytest
+from tiny_glove import vectors_of, write_vectors
+
+from contrasent.data.word_tokens import MARKS, WordTokenizer, found_marks
+from contrasent.data.words import open_words
+from contrasent.errors import CheckpointError, ConfigError, DataError
+
+WORDS = ["dog", "Dog", "runs", ".", "do", "n't", "it", "'s", "(", ")", "U.S.", "two", "cat"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path_factory.getbasetemp() / "words"))
+
+
+def store_of(tmp_path, words=WORDS):
+    return open_words(write_vectors(tmp_path / "glove.txt", vectors_of(words)))
+
+
+def read(tokenizer, text, max_tokens=None):
+    """The words of a text, by their rows; # for the word of zeros."""
+    words = [*(WORDS if not tokenizer.marks else [*WORDS, *tokenizer.marks]), "#"]
+    (ids,), cut = tokenizer.ids([text], max_tokens)
+    assert ids.dtype == np.int32
+    return " ".join(words[number] for number in ids), cut
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dog runs .", "dog runs ."),
+        ("A dog  runs.", "dog runs ."),
+        ("Dog DOG dog", "Dog dog dog"),
+        ("don't", "do n't"),
+        ("Don't (DOG'S)", "do n't ( dog 's )"),
+        ("it's U.S.", "it 's U.S."),
+        ("two-cat...", "two cat . . ."),
+        ("bird", "#"),
+        ("", "#"),
+        ("bird dog", "dog"),
+    ],
+)
+def test_words_are_found_or_cut_at_punctuation_or_left_out(text, words, tmp_path):
+    assert read(WordTokenizer(store_of(tmp_path)), text) == (words, 0)
+
+
+def test_marks_stand_around_every_sentence(tmp_path):
+    store = store_of(tmp_path, [*WORDS, "<s>", "</s>"])
+    assert found_marks(store) == MARKS[0]
+    tokenizer = WordTokenizer(store, found_marks(store))
+    assert read(tokenizer, "the dog runs") == ("<s> dog runs </s>", 0)
+    assert read(tokenizer, "bird") == ("<s> </s>", 0)
+    assert tokenizer.specials == 2
+    assert tokenizer.special_ids.every == (len(WORDS), len(WORDS) + 1)
+
+
+def test_marks_are_those_that_the_vectors_have(tmp_path):
+    assert found_marks(store_of(tmp_path)) == ()
+    assert found_marks(store_of(tmp_path, [*WORDS, "<s>", "<p>", "</p>"])) == MARKS[1]
+    with pytest.raises(CheckpointError, match=r"glove\.txt lack a word of the marks <s>, </s>"):
+        WordTokenizer(store_of(tmp_path, [*WORDS, "<s>"]), MARKS[0])
+
+
+def test_long_sentences_are_cut_and_counted_with_their_marks(tmp_path):
+    tokenizer = WordTokenizer(store_of(tmp_path, [*WORDS, "<s>", "</s>"]), MARKS[0])
+    assert read(tokenizer, "dog runs . it", 5) == ("<s> dog runs . </s>", 1)
+    assert read(tokenizer, "dog runs .", 5) == ("<s> dog runs . </s>", 0)
+    with pytest.raises(ConfigError, match="max_tokens must be above 2, the marks around"):
+        tokenizer.ids(["dog"], 2)
+
+
+@pytest.mark.parametrize("marks", [(), MARKS[0]])
+def test_sentences_without_a_known_word_are_counted(marks, tmp_path):
+    tokenizer = WordTokenizer(store_of(tmp_path, [*WORDS, "<s>", "</s>"]), marks)
+    ids, _ = tokenizer.ids(["dog", "bird", "", "runs bird"], None)
+    assert tokenizer.wordless(ids) == 2
+
+
+def test_vectors_marks_and_limits_name_the_ids(tmp_path):
+    one = store_of(tmp_path, [*WORDS, "<s>", "</s>"])
+    assert WordTokenizer(one).fingerprint == WordTokenizer(one).fingerprint
+    other = open_words(write_vectors(tmp_path / "b.txt", vectors_of([*WORDS, "<s>", "</s>"], 5)))
+    found = [WordTokenizer(one), WordTokenizer(one, MARKS[0]), WordTokenizer(other)]
+    assert len({tokenizer.fingerprint for tokenizer in found}) == 3
+
+
+def test_the_blank_row_is_zeros_and_the_others_are_their_own(tmp_path):
+    store = store_of(tmp_path)
+    taken = store.taken(np.array([2, store.blank, 0]))
+    np.testing.assert_array_equal(taken, [store.vectors[2], np.zeros(6), store.vectors[0]])
+    assert WordTokenizer(store).vocabulary == store.blank + 1
+
+
+def test_what_is_no_text_is_refused(tmp_path):
+    with pytest.raises(DataError, match="text 1 is 3, but a text must be a string"):
+        WordTokenizer(store_of(tmp_path)).ids(["dog", 3], None)
+
+
+def test_a_saved_store_is_the_same_store_linked_or_copied(tmp_path, monkeypatch):
+    store = store_of(tmp_path)
+    for name in ("linked", "copied"):
+        (tmp_path / name).mkdir()
+        store.save(tmp_path / name)
+        monkeypatch.setattr("os.link", refuse)
+    for name in ("linked", "copied"):
+        again = type(store)(tmp_path / name)
+        np.testing.assert_array_equal(again.vectors, store.vectors)
+        assert again.rows(WORDS) == store.rows(WORDS)
+        assert (again.sha256, again.source) == (store.sha256, store.source)
+
+
+def refuse(*_):
+    raise OSError("no links here")

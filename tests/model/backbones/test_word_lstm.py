@@ -1,0 +1,140 @@
+"""The LSTM over words: against its equations, torch's padded form, and other company."""
+
+import copy
+
+import pytest
+import torch
+from tiny_glove import save_glove
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
+
+from contrasent.data.batch import pack
+from contrasent.data.words import open_words
+from contrasent.errors import ConfigError
+from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
+from contrasent.model.pooling import pooler
+
+SENTENCES = [[3, 1, 4], [1], [5, 9, 2, 6, 5], [3, 5], [8, 9, 7, 9, 3], [2]]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path_factory.getbasetemp() / "words"))
+
+
+@pytest.fixture
+def backbone(tmp_path):
+    torch.manual_seed(0)
+    return WordLstm(open_words(save_glove(tmp_path / "glove.txt")), 4)
+
+
+def words_of(backbone, sentence):
+    return torch.from_numpy(backbone.store.vectors[sentence])
+
+
+def one_direction(lstm, words, suffix):
+    """Hochreiter and Schmidhuber's cell with forget gates, word by word; gates i, f, g, o."""
+    take = {n: getattr(lstm, f"{n}_l0{suffix}") for n in ("weight_ih", "weight_hh", "bias_ih")}
+    bias = take["bias_ih"] + getattr(lstm, f"bias_hh_l0{suffix}")
+    h, c, found = torch.zeros(4), torch.zeros(4), []
+    for word in words:
+        gates = take["weight_ih"] @ word + take["weight_hh"] @ h + bias
+        i, f, g, o = gates[:4], gates[4:8], gates[8:12], gates[12:]
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        found.append(h)
+    return torch.stack(found)
+
+
+def by_hand(backbone, sentence):
+    words = words_of(backbone, sentence)
+    forwards = one_direction(backbone.lstm, words, "")
+    backwards = one_direction(backbone.lstm, words.flip(0), "_reverse").flip(0)
+    return torch.cat([forwards, backwards], dim=1)
+
+
+def test_the_states_are_those_of_the_equations(backbone):
+    states = backbone(pack(SENTENCES), (0, 1, -1))
+    expected = torch.cat([by_hand(backbone, sentence) for sentence in SENTENCES])
+    torch.testing.assert_close(states[1], expected)
+    assert states[-1] is states[1]
+    words = torch.cat([words_of(backbone, sentence) for sentence in SENTENCES])
+    torch.testing.assert_close(states[0], words, rtol=0, atol=0)
+
+
+def test_the_largest_output_of_each_number_is_the_embedding(backbone):
+    batch = pack(SENTENCES)
+    rows = pooler("max")(backbone(batch), batch)
+    for row, sentence in zip(rows, SENTENCES, strict=True):
+        states = by_hand(backbone, sentence)
+        expected = [max(float(s) for s in column) for column in states.detach().T]
+        assert row.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_step_is_that_of_a_padded_lstm(backbone):
+    theirs = nn.LSTM(6, 4, bidirectional=True, batch_first=True)
+    theirs.load_state_dict(backbone.lstm.state_dict())
+    lengths = [len(sentence) for sentence in SENTENCES]
+    padded = pad_sequence([words_of(backbone, s) for s in SENTENCES], batch_first=True)
+    packed = pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
+    outputs, _ = pad_packed_sequence(theirs(packed)[0], batch_first=True)
+    mask = torch.arange(5) < torch.tensor(lengths).unsqueeze(1)
+    expected = outputs.masked_fill(~mask.unsqueeze(2), -1e9).amax(1)
+    batch = pack(SENTENCES)
+    found = pooler("max")(backbone(batch), batch)
+    torch.testing.assert_close(found, expected)
+    for rows, lstm in ((found, backbone.lstm), (expected, theirs)):
+        rows.square().sum().backward()
+        torch.optim.SGD(lstm.parameters(), lr=0.1).step()
+    for ours, other in zip(backbone.lstm.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours, other)
+
+
+@pytest.mark.parametrize("name", ["max", "mean", "cls"])
+def test_a_sentence_is_the_same_alone_and_in_company(name, backbone):
+    chosen = pooler(name)
+
+    def rows(sentences):
+        batch = pack(sentences)
+        return chosen(backbone(batch, chosen.layers, first_only=chosen.first_only), batch)
+
+    together = rows(SENTENCES)
+    torch.testing.assert_close(together, torch.cat([rows([s]) for s in SENTENCES]))
+    torch.testing.assert_close(together.flip(0), rows(SENTENCES[::-1]))
+
+
+def test_word_vectors_are_no_weights_and_a_copy_shares_them(backbone):
+    assert all("lstm" in name for name in backbone.state_dict())
+    twin = copy.deepcopy(backbone)
+    assert twin.store is backbone.store
+    assert twin.lstm.weight_ih_l0 is not backbone.lstm.weight_ih_l0
+
+
+def test_the_blank_word_is_a_vector_of_zeros(backbone):
+    batch = pack([[backbone.store.blank]])
+    states = backbone(batch, (0, 1))
+    assert not states[0].any()
+    expected = one_direction(backbone.lstm, torch.zeros(1, 6), "")
+    torch.testing.assert_close(states[1][:, :4], expected)
+
+
+@pytest.mark.parametrize("name", ["mean_embed_last", "mean_top2"])
+def test_poolers_that_mix_words_with_outputs_are_refused(name):
+    with pytest.raises(ConfigError, match=f"the pooler {name} takes the words of an LSTM beside"):
+        require_pooler(name)
+
+
+def test_what_needs_a_transformer_is_refused(backbone):
+    with pytest.raises(ConfigError, match="this needs a transformer, but the encoder is an LSTM"):
+        _ = backbone.model
+    with pytest.raises(ConfigError, match="has no embedding layer to put another state into"):
+        backbone(pack(SENTENCES), first_state=torch.zeros(6, 6))
+    with pytest.raises(ConfigError, match="no layers to compute again"):
+        backbone.checkpoint_layers = True
+    with pytest.raises(ConfigError, match=r"encoder\.dropout is 0\.1, but an LSTM"):
+        backbone.set_dropout(0.1)
+    with pytest.raises(ConfigError, match="is computed in fp32, not in bf16"):
+        backbone.resolve_precision("bf16")
+    backbone.set_dropout(0.0)
+    backbone.checkpoint_layers = False
+    assert backbone.resolve_precision("auto") == "fp32"

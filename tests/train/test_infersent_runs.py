@@ -1,0 +1,240 @@
+"""InferSent as a run: trained, resumed, saved, loaded everywhere, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from command_line import refused, worked
+from sentence_transformers import SentenceTransformer
+from shared_data import SHARED
+from test_resume import CutError, cut_after, metrics
+from tiny_glove import save_glove
+from tiny_sentences import sentence
+
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.loading import load_encoder
+from contrasent.train.run import train
+
+SMALL = {"encoder__lstm": 5, "objective__hidden": [7, 7]}
+WEIGHTS = "1_LSTM/model.safetensors"
+LABELS = ("entailment", "neutral", "contradiction")
+TEXTS = ["a dog runs in the street .", "the old man isn't sad", "zzz", "two birds"]
+
+
+@pytest.fixture
+def glove(tmp_path):
+    return save_glove(tmp_path / "glove.txt")
+
+
+@pytest.fixture
+def nli_file(tmp_path):
+    path = tmp_path / "nli.tsv"
+    rows = [f"{sentence(n)}\t{sentence(n + 17, 4)}\t{LABELS[n % 3]}" for n in range(40)]
+    path.write_text("premise\thypothesis\tlabel\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def infersent(recipe, glove, nli_file):
+    def make(**changes):
+        start = {"encoder__name": str(glove), "data__file": str(nli_file), "train__epochs": 2}
+        return recipe("infersent", **{**start, **SMALL, **changes})
+
+    return make
+
+
+def test_a_resumed_run_is_bit_equal(tmp_path, infersent, monkeypatch):
+    made = infersent(train__learning_rate=0.5)
+    train(made, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        cut_after(patched, "save_state", 4)
+        with pytest.raises(CutError):
+            train(made, tmp_path / "cut")
+    train(made, tmp_path / "cut", resume=True)
+    first, second = (tmp_path / run / "last" / WEIGHTS for run in ("cut", "whole"))
+    assert first.read_bytes() == second.read_bytes()
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
+def test_the_rate_falls_as_the_dev_scores_say(tmp_path, infersent):
+    train(infersent(train__min_rate=1e-9), tmp_path / "run")
+    rate, best, expected, found = 1e-3, -2.0, [], []
+    for line in metrics(tmp_path / "run"):
+        if "evaluation" in line:
+            (score,) = line["evaluation"].values()
+            rate *= 0.99 / (1 if score > best else 5)
+            best = max(best, score)
+        else:
+            expected.append(rate)
+            found.append(line["learning_rate"])
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert len(set(found)) == 5
+
+
+def test_a_rate_that_is_too_small_ends_the_run(tmp_path, infersent):
+    result = train(infersent(train__min_rate=0.985e-3), tmp_path / "run")
+    assert result.steps == 4
+    without = infersent(train__min_rate=0.985e-3, evaluation__task="none")
+    assert train(without, tmp_path / "without").steps == 4
+
+
+def test_labels_that_the_text_decides_are_learnt(tmp_path, infersent):
+    path = tmp_path / "clear.tsv"
+    words = ("dog", "cat", "bird")
+    rows = [f"the {words[n % 3]} runs\t{sentence(n)}\t{LABELS[n % 3]}" for n in range(48)]
+    path.write_text("premise\thypothesis\tlabel\n" + "\n".join(rows) + "\n")
+    changed = {"data__file": str(path), "train__epochs": 40, "train__learning_rate": 0.5}
+    train(infersent(**changed, evaluation__task="none", evaluation__every=6), tmp_path / "run")
+    losses = [line["loss"] for line in metrics(tmp_path / "run") if "loss" in line]
+    assert losses[0] > 1 and losses[-1] < 0.3
+
+
+def test_a_saved_encoder_is_the_same_here_and_in_sentence_transformers(tmp_path, infersent):
+    train(infersent(), tmp_path / "run")
+    folder = tmp_path / "run" / "best"
+    loaded = load_encoder(folder)
+    assert (loaded.pooler, loaded.width, loaded.head_name) == ("max", 10, "none")
+    assert loaded.tokenizer.marks == ("<s>", "</s>")
+    with pytest.warns(UserWarning, match=r"^1 of 4 sentences have no word that glove\.txt knows"):
+        rows = loaded.encode(TEXTS)
+    assert np.isfinite(rows).all() and rows[2].any()
+    theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(theirs.encode(TEXTS), rows, atol=1e-6)
+    theirs.save(str(tmp_path / "theirs"))
+    again = SentenceEncoder.load(tmp_path / "theirs", device="cpu")
+    assert again.fingerprint() == loaded.fingerprint()
+
+
+def test_a_run_is_a_start_for_another(tmp_path, infersent):
+    train(infersent(), tmp_path / "run")
+    start = {"encoder__name": str(tmp_path / "run"), "encoder__lstm": None}
+    train(infersent(**start, train__learning_rate=1e-12, train__min_rate=None), tmp_path / "more")
+    one, two = (SentenceEncoder.load(tmp_path / run / "best") for run in ("run", "more"))
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"encoder__lstm": None}, r"holds word vectors, over which an LSTM is trained; say its"),
+        ({"encoder__pooler": "mean_embed_last"}, "takes the words of an LSTM beside its outputs"),
+        ({"encoder__dropout": 0.1}, r"encoder\.dropout is 0\.1, but an LSTM of one layer has none"),
+        ({"train__precision": "bf16"}, "computed in fp32, not in bf16"),
+        ({"train__gradient_checkpointing": True}, "no layers to compute again"),
+        ({"train__schedule": "linear"}, r"linear, which has no use for train\.rate_decay"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused(changes, said, infersent, tmp_path):
+    with pytest.raises(ConfigError, match=said):
+        train(infersent(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_lstm_for_another_start_is_refused(tmp_path, infersent, tiny_bert):
+    for start in (tiny_bert, tmp_path / "run" / "best"):
+        if not start.exists():
+            train(infersent(), tmp_path / "run")
+        changed = {"encoder__name": str(start), "encoder__lstm": 6, "encoder__pooler": "mean"}
+        with pytest.raises(ConfigError, match=r"encoder\.lstm is 6, for a new LSTM over a \.txt"):
+            train(infersent(**changed), tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sg-opt", "this needs a transformer"),
+        ("consert", "has no embedding layer"),
+        ("diffcse", "no mask token"),
+    ],
+)
+def test_objectives_of_transformers_are_refused(name, said, recipe, glove, tmp_path):
+    changes = {"encoder__name": str(glove), "encoder__lstm": 4, "encoder__pooler": "max"}
+    with pytest.raises((ConfigError, CheckpointError), match=said):
+        train(recipe(name, **changes, data__max_tokens=32), tmp_path / "run")
+
+
+def test_two_classes_are_refused(infersent, tmp_path):
+    path = tmp_path / "two.tsv"
+    rows = [f"a dog {n}\ta man\t{LABELS[n % 2]}" for n in range(9)]
+    path.write_text("premise\thypothesis\tlabel\n" + "\n".join(rows) + "\n")
+    with pytest.raises(ValueError, match=r"two\.tsv has pairs of the classes .* only"):
+        train(infersent(data__file=str(path)), tmp_path / "run")
+
+
+def test_from_the_command_line_to_every_command(tmp_path, glove, nli_file, pairs_file, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ("--encoder.lstm", "4", "--train.batch_size", "8", "--evaluation.every", "5")
+    tasks = ("--evaluation.task", pairs_file, "--evaluation.final", pairs_file)
+    words = ("infersent", "--encoder", glove, "--data", nli_file, "--output", "run")
+    said = worked("train", *words, *small, *tasks, "--train.epochs", "1")
+    assert "40 examples" in said.err
+    assert "before: pooler vectors" in said.out and "after: pooler max" in said.out
+    assert "cut at" not in said.out
+    info = json.loads((tmp_path / "run" / "best" / "contrasent.json").read_text())
+    assert info["recipe"]["encoder"]["lstm"] == 4
+    (tmp_path / "s.txt").write_text("".join(f"{sentence(n)}\n" for n in range(30)))
+    worked("encode", "run", "s.txt", "rows.npy")
+    assert np.load("rows.npy").shape == (30, 8)
+    worked("evaluate", "run", "--tasks", pairs_file)
+    worked("analyze", "run", "--pairs", f"{pairs_file}>4")
+    worked("similarity", "run", "a dog", "the cat")
+    worked("index", "build", "run", "s.txt", "index")
+    assert sentence(3) in worked("search", "index", sentence(3)).out
+    worked("fit", "whitening", "run", "--data", "s.txt", "--output", "white", "--dimensions", "3")
+    white = load_encoder("white")
+    assert white.width == 3 and white.transform is not None
+    worked("evaluate", "white", "--tasks", pairs_file)
+    message = refused("evaluate", "run", "--tasks", pairs_file, "--engine", "int8")
+    assert message.startswith("this needs a transformer, but the encoder is an LSTM over the words")
+    assert refused("evaluate", "run", "--tasks", pairs_file, "--precision", "bf16") == (
+        "an LSTM over word vectors is computed in fp32, not in bf16"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("0_WordVectors/config.json", '{"marks": ["<s>", "</s>"]}', "config.json is damaged"),
+        ("0_WordVectors/config.json", '{"marks": ["x", "y"], "max_seq_length": 9}', "marks x, y"),
+        ("0_WordVectors/hashes.bin", "", "holds no whole word vectors"),
+        ("1_LSTM/lstm_config.json", "{}", "lstm_config.json is damaged"),
+        ("1_LSTM/lstm_config.json", {"num_layers": 2}, "an LSTM of 2 layers over 6 numbers"),
+        ("1_LSTM/lstm_config.json", {"hidden_dim": 6}, "for weight_ih_l0, where an LSTM of 6"),
+        ("1_LSTM/model.safetensors", "x", "cannot read the weights"),
+        ("modules.json", 2, "is made of WordVectors, LSTM; only"),
+        ("modules.json", 1, "is made of WordVectors, Pooling; only"),
+    ],
+    ids=str,
+)
+def test_damaged_folders_are_refused(file, content, said, infersent, tmp_path):
+    train(infersent(train__max_steps=2), tmp_path / "run")
+    path = tmp_path / "run" / "last" / file
+    if isinstance(content, dict):
+        content = json.dumps({**json.loads(path.read_text()), **content})
+    elif isinstance(content, int):
+        modules = json.loads(path.read_text())
+        del modules[content]
+        content = json.dumps(modules)
+    path.unlink()
+    path.write_text(content)
+    with pytest.raises(CheckpointError, match=said):
+        SentenceEncoder.load(tmp_path / "run" / "last")
+
+
+@pytest.mark.acceptance
+def test_real_vectors_and_real_pairs(tmp_path, infersent):
+    words = SHARED / "data" / "glove" / "glove.6B.50d.top2445.txt"
+    pairs = SHARED / "data" / "nli" / "mnli" / "mnli_dev_sample.tsv"
+    if not words.is_file() or not pairs.is_file():
+        pytest.skip("needs the shared GloVe and MultiNLI files")
+    changed = {"encoder__name": str(words), "data__file": str(pairs), "encoder__lstm": 64}
+    how = {"train__max_steps": 150, "train__batch_size": 32, "train__learning_rate": 0.3}
+    train(
+        infersent(**changed, **how, evaluation__every=50, evaluation__task="none"), tmp_path / "r"
+    )
+    losses = [line["loss"] for line in metrics(tmp_path / "r") if "loss" in line]
+    assert np.mean(losses[-20:]) < np.mean(losses[:20]) - 0.002
