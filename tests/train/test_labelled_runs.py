@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 from careless import prepare
-from command_line import refused, worked
+from command_line import call, refused, worked
 from test_resume import CutError, bits, cut_after, metrics
 
+from contrasent.train import run as run_module
 from contrasent.train.run import train
 
 COMMON = (
@@ -62,6 +64,51 @@ def test_a_resumed_run_is_bit_equal(tmp_path, recipe, nli_file, monkeypatch):
     train(settings, tmp_path / "cut", resume=True)
     assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
     assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["nli-softmax", "consert-joint"])
+def test_an_interrupted_command_goes_on_to_the_same_bits(name, desk, monkeypatch):
+    save_state, saved = run_module.save_state, []
+
+    def command(folder, *more):
+        words = ("--output", folder, "--max-steps", 6, "--train.batch_size", 8)
+        selected = ("--evaluation.task", "pairs.tsv", "--evaluation.every", 2)
+        return ("train", name, *COMMON, *selected, *words, "--train.learning_rate", "1e-3", *more)
+
+    def pressed(*args, **kwargs):
+        save_state(*args, **kwargs)
+        saved.append(args)
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+
+    worked(*command("whole"))
+    with monkeypatch.context() as patched:
+        patched.setattr(run_module, "save_state", pressed)
+        said = call(*command("cut"))
+    assert said.code == 130 and "go on with the same command and --resume" in said.err
+    assert len(metrics(desk / "cut")) < len(metrics(desk / "whole"))
+    assert "resuming after 4 of 6 steps" in worked(*command("cut", "--resume")).err
+    assert bits(desk / "cut") == bits(desk / "whole")
+    assert metrics(desk / "cut") == metrics(desk / "whole")
+
+
+def test_a_joint_run_is_evaluated_and_encodes(desk):
+    """Both losses of ConSERT's sup-joint are there, and what is kept is a plain encoder."""
+    worked("train", "consert-joint", *COMMON, "--evaluation.task", "pairs.tsv")
+    steps = [line for line in metrics(desk / "out") if "loss" in line]
+    for line in steps:
+        parts = sum(value for key, value in line.items() if key.startswith("term_"))
+        assert parts == pytest.approx(line["loss"], rel=1e-6)
+    assert {"term_contrast", "term_nli"} <= steps[0].keys()
+    said = worked("evaluate", "out", "--tasks", "pairs.tsv", "--json", "-")
+    records = [json.loads(line) for line in said.out.splitlines()]
+    assert {(r["pooler"], r["head"]) for r in records} == {("mean_top2", "none")}
+    best = json.loads((desk / "out" / "result.json").read_text())["best_score"]
+    assert best == pytest.approx(
+        next(r["value"] for r in records if (r["metric"], r["aggregation"]) == ("spearman", "all"))
+    )
+    worked("encode", "out", "text.txt", "rows.npy")
+    assert np.load("rows.npy").shape == (20, 16)
 
 
 def test_labels_are_learnt(tmp_path, recipe):
