@@ -11,7 +11,9 @@ from tiny_models import SENTENCES, save_tiny
 
 from contrasent.data.batch import pack
 from contrasent.errors import CheckpointError, ConfigError, MissingExtraError
+from contrasent.metrics import pair_cosines
 from contrasent.model import engines
+from contrasent.model.convolutions import Convolutions
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.engines import export
 from contrasent.records import read_records
@@ -94,6 +96,33 @@ def test_a_precision_that_an_engine_does_not_have_is_refused(load):
     np.testing.assert_array_equal(
         encoder.encode(SENTENCES, precision="fp32"), encoder.encode(SENTENCES)
     )
+
+
+@pytest.fixture(scope="module")
+def convolved(tmp_path_factory):
+    """The folder of an encoder with convolutions, as IS-BERT trains them."""
+    folder = tmp_path_factory.mktemp("is-bert")
+    bert = save_tiny(folder / "bert", hidden_size=32, num_attention_heads=2)
+    encoder = SentenceEncoder.load(bert, pooler="mean", head="none", device="cpu")
+    torch.manual_seed(0)
+    encoder.convolutions = Convolutions(32, [1, 3, 5], 8)
+    encoder.save(folder / "encoder")
+    return folder / "encoder"
+
+
+@pytest.mark.parametrize(
+    ("engine", "least"), [("onnx", 1 - 1e-6), ("openvino", 1 - 1e-6), ("int8", 0.99)]
+)
+def test_convolutions_are_computed_behind_every_engine(convolved, engine, least, tmp_path):
+    """Of other sentences the cosine is far below ``least``, so it is they that are embedded."""
+    expected = SentenceEncoder.load(convolved, device="cpu").encode(SENTENCES, precision="fp32")
+    encoder = SentenceEncoder.load(convolved, engine=engine)
+    assert (encoder.engine, encoder.width) == (engine, 24)
+    rows = encoder.encode(SENTENCES)
+    assert pair_cosines(rows, expected).min() > least
+    text = "".join(f"{sentence}\n" for sentence in SENTENCES)
+    worked("encode", convolved, "-", tmp_path / "rows.npy", "--engine", engine, stdin=text)
+    np.testing.assert_array_equal(np.load(tmp_path / "rows.npy"), rows)
 
 
 @pytest.fixture
