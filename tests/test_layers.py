@@ -25,7 +25,7 @@ LAYERS = [
     {"evaluate"},
     {"train"},
     {"report"},
-    {"quickstart"},
+    {"quickstart", "reproduce"},
     {"cli"},
     {"__main__"},
 ]

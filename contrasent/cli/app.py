@@ -24,6 +24,7 @@ from contrasent.cli.neighbours import neighbours
 from contrasent.cli.pretrain import pretrain
 from contrasent.cli.published import infersent
 from contrasent.cli.quickstart import quickstart
+from contrasent.cli.reproduce import reproduce
 from contrasent.cli.search import search
 from contrasent.cli.similarity import similarity
 from contrasent.cli.train import train
@@ -91,6 +92,7 @@ _add(app, evaluate)
 _add(app, analyze)
 _add(app, neighbours)
 _add(app, mteb)
+_add(app, reproduce)
 _add(app, encode)
 _add(app, similarity)
 _add(app, calibrate)

@@ -70,9 +70,19 @@ class Colours:
 
 
 def plane(
-    rows: Mapping[str, Geometry], colours: Colours, published: Sequence[Published] = ()
+    rows: Mapping[str, Geometry],
+    colours: Colours,
+    published: Sequence[Published] = (),
+    size: tuple[float, float] | None = None,
 ) -> Picture:
-    """A point for each encoder by its label, with its score; published points as diamonds."""
+    """A point for each encoder by its label, with its score; published points as diamonds.
+
+    Args:
+        rows: where the encoders stand, by their labels.
+        colours: their scores.
+        published: points beside them.
+        size: width and height in inches; by default that of a column of a page.
+    """
 
     def draw(figure: Figure) -> None:
         from matplotlib.cm import ScalarMappable
@@ -102,7 +112,7 @@ def plane(
         figure.draw_without_rendering()
         _name(axes, names, len(rows))
 
-    return picture(PLANE, (5.6, 4.1 if published else 3.7), draw)
+    return picture(PLANE, size or (5.6, 4.1 if published else 3.7), draw)
 
 
 def _shade(shades: ScalarMappable, score: float) -> tuple[float, ...]:

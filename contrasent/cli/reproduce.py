@@ -1,0 +1,123 @@
+"""``contrasent reproduce``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from contrasent.cli.options import DataDir
+
+
+def _material(about: str) -> object:
+    return typer.Option(help=about, show_default=False)
+
+
+def reproduce(  # noqa: PLR0913 - the arguments are the command's options
+    table: Annotated[str, typer.Argument(help="The table: baselines.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Option(
+            help="The folder; what is done in it already is kept, so that the same command goes "
+            "on with a run that was cut off.",
+            show_default=False,
+        ),
+    ],
+    encoder: Annotated[
+        str | None,
+        _material("Start of every trained transformer: a masked language model, folder or id."),
+    ] = None,
+    words: Annotated[
+        str | None, _material("Word vectors, a .txt or .vec file such as GloVe's.")
+    ] = None,
+    sentences: Annotated[
+        str | None, _material("Training text, one sentence per line, also .gz.")
+    ] = None,
+    documents: Annotated[
+        str | None,
+        _material("Text in its order: a sentence per line, a blank line between documents."),
+    ] = None,
+    labelled: Annotated[
+        str | None,
+        _material("Premise, hypothesis, label: 'contrasent data build nli --make labelled'."),
+    ] = None,
+    triplets: Annotated[
+        str | None,
+        _material("Premise, entailment, contradiction: 'contrasent data build nli'."),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="small: short runs, under an hour on two cores with a small encoder; smoke: two "
+            "steps each; paper: the recipes as they are.",
+            show_default="small",
+        ),
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated rows, by name; else all.", show_default=False),
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="What is scored, in place of the scale's tasks: such as sts,transfer.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(min=1, help="Rows that are worked on at once, sharing the cores."),
+    ] = 1,
+    data_dir: DataDir = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Make rows again that were made with other settings."),
+    ] = False,
+) -> None:
+    """Make a table of the papers again: train, fit and score its rows, with the published numbers.
+
+    A row whose material is not given is left out, and the table says so.
+    """
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from contrasent.cli.evaluate import listed
+    from contrasent.errors import ContrasentError
+    from contrasent.reproduce.document import page
+    from contrasent.reproduce.results import read_lines
+    from contrasent.reproduce.run import Order
+    from contrasent.reproduce.run import reproduce as run
+    from contrasent.reproduce.writing import write_table
+
+    brought = {
+        "encoder": encoder,
+        "words": words,
+        "sentences": sentences,
+        "documents": documents,
+        "labelled": labelled,
+        "triplets": triplets,
+    }
+    order = Order(
+        table=table,
+        scale=scale,
+        given={name: value for name, value in brought.items() if value is not None},
+        rows=tuple(listed(rows or "")),
+        tasks=tuple(listed(tasks or "")),
+        data_dir=None if data_dir is None else str(data_dir),
+        jobs=jobs,
+        overwrite=overwrite,
+    )
+    try:
+        outcome = run(order, output, lambda text: typer.echo(text, err=True))
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("the same command goes on with it") from error
+    lines = read_lines(outcome, output)
+    written = write_table(outcome, lines, table, output)
+    text = page(outcome, lines, figure=False)
+    console = Console()
+    console.print(Markdown(text)) if console.is_terminal else typer.echo(text, nl=False)
+    typer.echo(f"written: {', '.join(path.name for path in written)} in {output}", err=True)
+    if outcome.failed:
+        failures = "\n".join(f"  {name}: {why}" for name, why in outcome.failed.items())
+        raise ContrasentError(f"rows that could not be made:\n{failures}")

@@ -1,0 +1,1 @@
+"""The papers' tables again: published number, ours, and the difference, from one command."""

@@ -1,0 +1,211 @@
+"""A table as a page of Markdown: ours, the published numbers, and what is needed to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from contrasent.evaluate.tasks import STS, TRANSFER, TaskName
+from contrasent.records import Record
+from contrasent.report.reproduced import difference, markdown_table, number
+from contrasent.report.tables import Layout, protocol
+from contrasent.report.transfer import transfer_protocol
+from contrasent.reproduce.results import Line
+from contrasent.reproduce.run import Outcome
+
+FIGURE = "alignment-uniformity"
+_GROUPS = {False: "Unsupervised", True: "Supervised"}
+
+
+def page(outcome: Outcome, lines: Sequence[Line], *, figure: bool) -> str:
+    """The whole page.
+
+    Args:
+        outcome: what was asked for and done.
+        lines: the rows.
+        figure: whether the plane of alignment and uniformity lies beside the page.
+    """
+    sts, transfer = tasks_of(lines)
+    parts = [f"# {outcome.plan.title}\n", _about(outcome, lines)]
+    if sts:
+        parts += ["## STS\n", sts_table(lines, sts), _said(_sts_protocol(lines, sts))]
+    if transfer:
+        parts += ["## Transfer\n", transfer_table(lines, transfer)]
+        names = [TaskName(task) for task in transfer]
+        parts.append(_said(_without_encoders(transfer_protocol(_records(lines), names))))
+    if figure:
+        parts += ["## Alignment and uniformity\n", f"![alignment and uniformity]({FIGURE}.png)\n"]
+    parts += ["## How the rows were made\n", _making(lines), "## Sources\n", _sources(lines)]
+    return "\n".join(parts)
+
+
+def tasks_of(lines: Sequence[Line]) -> tuple[list[str], list[str]]:
+    """The STS and the transfer tasks of which a row has a number."""
+
+    def scored(tasks: Sequence[str]) -> list[str]:
+        return [t for t in tasks if any(line.value(t) is not None for line in lines)]
+
+    return scored(STS), scored(TRANSFER)
+
+
+def sts_table(lines: Sequence[Line], tasks: Sequence[str]) -> str:
+    """Correlations x 100 and geometry, with the published averages and the differences."""
+    headings = [TaskName(task).heading for task in tasks]
+
+    def cells(line: Line) -> list[str]:
+        ours, theirs = line.average(tasks), line.published_average(tasks, "sts")
+        place = line.geometry
+        return [
+            *(number(line.value(task)) for task in tasks),
+            number(ours),
+            number(theirs),
+            number(line.published_average(tasks, "study")),
+            difference(ours, theirs),
+            number(place.value("alignment") if place else None, 3),
+            number(place.value("uniformity") if place else None, 3),
+        ]
+
+    more = ["Avg.", "published", "study", "difference", "alignment", "uniformity"]
+    return _grouped(lines, [*headings, *more], cells)
+
+
+def transfer_table(lines: Sequence[Line], tasks: Sequence[str]) -> str:
+    """Accuracies x 100, each beside the published one."""
+    headings = [h for t in tasks for h in (TaskName(t).heading, "published")]
+
+    def cells(line: Line) -> list[str]:
+        ours, theirs = line.average(tasks), line.published_average(tasks, "transfer")
+        pairs = [(line.value(task), line.published_value(task)) for task in tasks]
+        each = [number(value) for pair in pairs for value in pair]
+        return [*each, number(ours), number(theirs), difference(ours, theirs)]
+
+    return _grouped(lines, [*headings, "Avg.", "published", "difference"], cells)
+
+
+def _grouped(
+    lines: Sequence[Line], headings: Sequence[str], cells: Callable[[Line], list[str]]
+) -> str:
+    rows: list[list[str]] = []
+    for supervised, title in _GROUPS.items():
+        members = [line for line in lines if line.row.supervised == supervised]
+        if members:
+            rows.append([f"**{title}**", *("" for _ in headings)])
+        rows += [[_label(line), *cells(line)] for line in members]
+    return markdown_table(["", *headings], rows)
+
+
+def _label(line: Line) -> str:
+    return f"{line.row.label} (published)" if line.row.make == "cited" else line.row.label
+
+
+def _about(outcome: Outcome, lines: Sequence[Line]) -> str:
+    scale = outcome.scale
+    made = [line.run for line in lines if line.run]
+    total = sum(sum(run["seconds"].values()) for run in made)
+    busy = sum(sum(run["cpu_seconds"].values()) for run in made)
+    said = [
+        f"Scale `{outcome.scale_name}`: {scale.about}. {len(made)} rows were made and scored in "
+        f"{total / 60:.0f} minutes, added up over the rows, and {busy / 60:.0f} minutes of "
+        f"processor time{_machine(made)}.\n"
+    ]
+    if scale.short:
+        said.append(
+            "These are short runs of a small encoder: they show that every system is there, and "
+            "how they compare on equal terms; they are no reproduction of the published numbers, "
+            "which are of BERT-base unless a note says otherwise.\n"
+        )
+    brought = [
+        f"* `{name}`: {it.source.rpartition('/')[2]}"
+        + (f", the first {it.lines:,} lines" if it.lines else "")
+        + f" (sha256 {it.sha256[:16]})\n"
+        for name, it in outcome.materials.items()
+    ]
+    return "\n".join(said) + "\nMaterials:\n\n" + "".join(brought)
+
+
+def _machine(runs: Sequence[Mapping[str, Any]]) -> str:
+    if not runs:
+        return ""
+    found = runs[0]["environment"]
+    threads = sorted({run["environment"]["threads"] for run in runs})
+    versions = found["versions"]
+    return (
+        f" (threads of a row: {', '.join(map(str, threads))}; {found['cpu']}; torch "
+        f"{versions['torch']}; contrasent {versions['contrasent']})"
+    )
+
+
+def _records(lines: Sequence[Line]) -> dict[str, list[Record]]:
+    return {line.row.label: list(line.records) for line in lines if line.records}
+
+
+def _sts_protocol(lines: Sequence[Line], tasks: Sequence[str]) -> list[str]:
+    said = protocol(_records(lines), Layout(tasks=[TaskName(task) for task in tasks]))
+    places = [line.geometry for line in lines if line.geometry]
+    if places:
+        close = places[0].records[0]
+        said.append(
+            f"Alignment over the {close.pairs:,} pairs of {places[0].heading} rated "
+            f"{close.subset}, uniformity over its {places[0].sentences:,} distinct sentences."
+        )
+    return [*_without_encoders(said), "Difference: our average less the published one."]
+
+
+def _without_encoders(said: Sequence[str]) -> list[str]:
+    """Without what is told of every encoder, which stands under how the rows were made."""
+    return [line for line in said if ": pooler " not in line]
+
+
+def _said(lines: Sequence[str]) -> str:
+    return " ".join(lines) + "\n"
+
+
+def _making(lines: Sequence[Line]) -> str:
+    rows = [
+        [line.row.label, _made(line), _how(line), _seconds(line), _noted(line)] for line in lines
+    ]
+    return markdown_table(["", "made", "settings", "seconds", "note"], rows, left=5)
+
+
+def _made(line: Line) -> str:
+    row = line.row
+    of = f" of {row.of}" if row.of else ""
+    on = f" on {row.data}" if row.data else ""
+    what = f"`train {row.recipe}`" if row.make == "train" else row.make
+    return f"{what}{of}{on}"
+
+
+def _how(line: Line) -> str:
+    if not line.run:
+        return ""
+    first = next(iter(line.records), None)
+    used = [f"pooler {first.pooler}", first.precision] if first else []
+    recipe = line.run["recipe"]
+    if not recipe:
+        return ", ".join(used)
+    train = recipe["train"]
+    steps = f"{train['max_steps']} steps" if train["max_steps"] else f"{train['epochs']} epochs"
+    made = [steps, f"batch {train['batch_size']}", f"rate {train['learning_rate']:g}"]
+    return ", ".join([*made, f"seed {train['seed']}", *used])
+
+
+def _seconds(line: Line) -> str:
+    if not line.run:
+        return ""
+    spent = line.run["seconds"]
+    return f"{spent['make']:.0f} + {spent['score']:.0f}"
+
+
+def _noted(line: Line) -> str:
+    problems = line.run["problems"] if line.run else []
+    return "; ".join(said for said in (line.row.note, line.missing, *problems) if said)
+
+
+def _sources(lines: Sequence[Line]) -> str:
+    return "".join(f"* {line.row.label}: {said}\n" for line in lines for said in _cited(line))
+
+
+def _cited(line: Line) -> Iterator[str]:
+    for what, found in line.published.items():
+        name = {"sts": "STS", "transfer": "transfer", "study": "study"}[what]
+        yield f"{name} from {found.source}, row {found.row!r} ({found.note})."

@@ -1,0 +1,215 @@
+"""What a table holds: its rows, how each encoder is made, and at which scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from contrasent.config import checked, load_recipe, settings
+from contrasent.errors import ConfigError, pick
+from contrasent.reproduce.published import Cited, cited
+from contrasent.yaml_text import read_mapping
+
+Citation = Annotated[list[str], Field(min_length=3, max_length=3)]
+"""Paper, table and row of a published number."""
+
+STS_TEXT = "sts"
+"""In place of a material: the text of the STS tasks, all splits, without scores."""
+
+
+@settings
+class Material:
+    """A file that the user brings."""
+
+    about: str
+    """What it has to hold."""
+
+    kind: Literal["encoder", "words", "text"] = "text"
+    """An encoder to start from, word vectors, or training text."""
+
+    blocks: bool = False
+    """A text of documents with a blank line between: cut between two of them."""
+
+
+@settings
+class Scale:
+    """How much is done."""
+
+    about: str
+    """When to take it."""
+
+    tasks: list[str]
+    """What is scored, as ``contrasent evaluate --tasks`` takes it."""
+
+    preset: str = "test"
+    """SentEval's settings of the transfer tasks' classifiers."""
+
+    geometry: str = "stsb>4"
+    """The pairs of alignment, and with them the sentences of uniformity."""
+
+    lines: dict[str, PositiveInt] = Field(default_factory=dict)
+    """So many lines are taken of a text, by its material; of others all."""
+
+    short: bool = False
+    """Rows are trained with their ``short`` settings."""
+
+    train: dict[str, Any] = Field(default_factory=dict)
+    """Settings of every training run, over those of the rows."""
+
+
+@settings
+class Row:
+    """A system, and how its encoder is made here."""
+
+    label: str
+    """As the table names it."""
+
+    supervised: bool = False
+    """It is trained on labels or pairs that people made."""
+
+    make: Literal["cited", "words", "start", "train", "whitening", "flow", "sif"]
+    """Published numbers only; word vectors or the start as they are; trained; or fitted."""
+
+    of: str = ""
+    """The row whose encoder it is made from; empty for the material."""
+
+    recipe: str = ""
+    """For train."""
+
+    data: str = ""
+    """The material that it is trained or fitted on, or sts."""
+
+    pooler: str | None = None
+    """For the start, and for what is made from it; null takes the recipe's or the encoder's."""
+
+    short: dict[str, Any] = Field(default_factory=dict)
+    """Settings of a short run, in place of the recipe's."""
+
+    sts: Citation | None = None
+    """Where its STS scores are published."""
+
+    transfer: Citation | None = None
+    """Where its accuracies are published."""
+
+    study: Citation | None = None
+    """Where the reproducibility study's STS scores are published."""
+
+    note: str = ""
+    """What has to be known to read it."""
+
+    @property
+    def citations(self) -> dict[str, Cited]:
+        """The published rows, by ``sts``, ``transfer`` and ``study``."""
+        named = {"sts": self.sts, "transfer": self.transfer, "study": self.study}
+        return {what: cited(*where) for what, where in named.items() if where}
+
+
+@settings
+class Plan:
+    """A table of systems that are made and scored alike."""
+
+    title: str
+    """Above the table."""
+
+    materials: dict[str, Material]
+    """What the user brings, by the name of its option."""
+
+    scales: dict[str, Scale]
+    """By name; the first is the usual one."""
+
+    rows: dict[str, Row]
+    """By name, in the order of the table."""
+
+    def needs(self, name: str) -> set[str]:
+        """The materials that a row needs, also through the rows that it is made from."""
+        row = self.rows[name]
+        found = {row.data} if row.data in self.materials else set()
+        if row.of:
+            return found | self.needs(row.of)
+        kinds = {"words": "words", "sif": "words", "start": "encoder", "train": "encoder"}
+        kind = kinds.get(row.make)
+        if row.make == "train" and row.recipe == "infersent":
+            kind = "words"
+        return found | {key for key, it in self.materials.items() if it.kind == kind}
+
+    def start(self, name: str) -> str:
+        """The material that a row without ``of`` is made from."""
+        return next(key for key in self.needs(name) if self.materials[key].kind != "text")
+
+    def families(self, chosen: Sequence[str]) -> Iterator[list[str]]:
+        """Rows that are made from one another, each after what it is made from."""
+        heads = [name for name in chosen if not self.rows[name].of]
+        for head in heads:
+            yield [name for name in chosen if self._first(name) == head]
+
+    def with_ancestors(self, chosen: Sequence[str]) -> list[str]:
+        """The rows, and all they are made from, in the order of the table."""
+        wanted = set(chosen)
+        for name in chosen:
+            while name := self.rows[name].of:
+                wanted.add(name)
+        return [name for name in self.rows if name in wanted]
+
+    def _first(self, name: str) -> str:
+        return self._first(above) if (above := self.rows[name].of) else name
+
+
+def tables() -> dict[str, Path]:
+    """The tables by name."""
+    folder = Path(str(files("contrasent") / "reproduce" / "tables"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def load_plan(name: str) -> Plan:
+    """Read a table's plan and check that it is whole.
+
+    Raises:
+        ConfigError: no such table; or a row names a recipe, row, material or citation that is not
+            there.
+    """
+    content, _ = read_mapping(tables()[pick("table", name, tables())])
+    plan = checked(Plan, content, name)
+    for scale in plan.scales.values():
+        for material in scale.lines:
+            pick("material", material, plan.materials)
+    for key, row in plan.rows.items():
+        if row.of:
+            pick(f"row that {key} is made of", row.of, plan.rows)
+        if row.data and row.data != STS_TEXT:
+            pick(f"material of {key}", row.data, plan.materials)
+        if row.recipe:
+            load_recipe(row.recipe, row.short)
+        _ = row.citations
+    return plan
+
+
+def chosen_rows(plan: Plan, asked: Sequence[str]) -> list[str]:
+    """The rows that were asked for, all by default, with those that they are made from.
+
+    Raises:
+        ConfigError: there is no such row.
+    """
+    for name in asked:
+        pick("row", name, plan.rows)
+    return plan.with_ancestors(asked or list(plan.rows))
+
+
+def missing_materials(
+    plan: Plan, chosen: Sequence[str], given: Mapping[str, str | Path]
+) -> dict[str, set[str]]:
+    """The rows that cannot be made, each with the materials that were not given.
+
+    Raises:
+        ConfigError: no row can be made.
+    """
+    found = {name: plan.needs(name) - set(given) for name in chosen}
+    lacking = {name: materials for name, materials in found.items() if materials}
+    made = [name for name in chosen if plan.rows[name].make != "cited" and name not in lacking]
+    if not made:
+        options = ", ".join(f"--{key}" for key in plan.materials)
+        raise ConfigError(f"nothing to make a row of: give some of {options}")
+    return lacking
