@@ -198,7 +198,7 @@ def _seconds(line: Line) -> str:
 
 def _noted(line: Line) -> str:
     problems = line.run["problems"] if line.run else []
-    return "; ".join(said for said in (line.row.note, line.missing, *problems) if said)
+    return "; ".join(dict.fromkeys(it for it in (line.row.note, line.missing, *problems) if it))
 
 
 def _sources(lines: Sequence[Line]) -> str:

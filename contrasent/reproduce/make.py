@@ -72,7 +72,7 @@ class Workshop:
         """What a row is made from: a material, or what another row made."""
         above = self.plan.rows[name].of
         if not above:
-            return self.materials[self.plan.start(name)]
+            return self.materials[self.plan.rows[name].start]
         made = self.folder / above / _RUN
         return made if self.plan.rows[above].make == "train" else self._source(above)
 

@@ -75,7 +75,10 @@ class Row:
     """Published numbers only; word vectors or the start as they are; trained; or fitted."""
 
     of: str = ""
-    """The row whose encoder it is made from; empty for the material."""
+    """The row whose encoder it is made from; empty for a material."""
+
+    start: str = "encoder"
+    """The material that it is made from, unless it is made from a row."""
 
     recipe: str = ""
     """For train."""
@@ -127,18 +130,10 @@ class Plan:
     def needs(self, name: str) -> set[str]:
         """The materials that a row needs, also through the rows that it is made from."""
         row = self.rows[name]
-        found = {row.data} if row.data in self.materials else set()
-        if row.of:
-            return found | self.needs(row.of)
-        kinds = {"words": "words", "sif": "words", "start": "encoder", "train": "encoder"}
-        kind = kinds.get(row.make)
-        if row.make == "train" and row.recipe == "infersent":
-            kind = "words"
-        return found | {key for key, it in self.materials.items() if it.kind == kind}
-
-    def start(self, name: str) -> str:
-        """The material that a row without ``of`` is made from."""
-        return next(key for key in self.needs(name) if self.materials[key].kind != "text")
+        if row.make == "cited":
+            return set()
+        found = {row.data} & set(self.materials)
+        return found | (self.needs(row.of) if row.of else {row.start})
 
     def families(self, chosen: Sequence[str]) -> Iterator[list[str]]:
         """Rows that are made from one another, each after what it is made from."""
@@ -179,8 +174,8 @@ def load_plan(name: str) -> Plan:
     for key, row in plan.rows.items():
         if row.of:
             pick(f"row that {key} is made of", row.of, plan.rows)
-        if row.data and row.data != STS_TEXT:
-            pick(f"material of {key}", row.data, plan.materials)
+        for material in {row.start, row.data} - {"", STS_TEXT}:
+            pick(f"material of {key}", material, plan.materials)
         if row.recipe:
             load_recipe(row.recipe, row.short)
         _ = row.citations

@@ -230,7 +230,7 @@ def _make_row(work: _Work, name: str, folder: Path) -> str:
     between = time.perf_counter(), time.process_time()
     trained = work.workshop.plan.rows[name].make == "train"
     recipe = work.workshop.recipe(name) if trained else None
-    found = examine(encoder, work.tasks, recipe.train.seed if recipe else None)
+    found = examine(encoder, name, work.tasks, recipe.train.seed if recipe else None)
     ended = time.perf_counter(), time.process_time()
     write_records(folder / RECORDS, found.records)
     write_geometry(folder / GEOMETRY, [found.geometry] if found.geometry else [])

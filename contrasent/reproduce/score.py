@@ -35,8 +35,9 @@ class Examined:
 class Remembering:
     """An encoder that computes each sentence once, in fp32, however many tasks have it."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        """Wrap ``encoder``, whose other attributes stay visible."""
+    def __init__(self, encoder: Encoder, name: str) -> None:
+        """Wrap ``encoder``, whose other attributes stay visible, under the ``name`` of its row."""
+        self.name = name
         self._encoder = encoder
         self._rows: dict[str, int] = {}
         self._embeddings: list[Embeddings] = []
@@ -44,11 +45,6 @@ class Remembering:
     def __getattr__(self, name: str) -> Any:
         """What tables tell of the encoder."""
         return getattr(self._encoder, name)
-
-    @property
-    def name(self) -> str:
-        """The name or folder it was loaded from."""
-        return self._encoder.name
 
     @property
     def pooler(self) -> str:
@@ -68,11 +64,12 @@ class Remembering:
         return np.ascontiguousarray(whole[[self._rows[it] for it in sentences]])
 
 
-def examine(encoder: Encoder, tasks: Tasks, seed: int | None) -> Examined:
+def examine(encoder: Encoder, name: str, tasks: Tasks, seed: int | None) -> Examined:
     """Score an encoder on the tasks and measure its geometry.
 
     Args:
         encoder: what is measured.
+        name: of its row, which the records have in place of a folder.
         tasks: on what.
         seed: of the training run that made it, for the records.
 
@@ -82,7 +79,7 @@ def examine(encoder: Encoder, tasks: Tasks, seed: int | None) -> Examined:
     from contrasent.errors import ContrasentError
 
     suite, pairs = tasks.read()
-    once = Remembering(encoder)
+    once = Remembering(encoder, name)
     found = suite.records(once, "fp32")
     problems = [*suite.problems, *found.problems]
     said = [f"{problem.task}: {problem.message}" for problem in problems]
