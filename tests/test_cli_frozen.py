@@ -59,6 +59,10 @@ COMMANDS = {
         *(*LOADING, "--precision", "--data-dir", "--json"),
     ],
     "mteb": ["MODELS...", "--tasks", *LOADING, "--precision", "--output", "--json"],
+    "reproduce": [
+        *("TABLE", "--output", "--encoder", "--words", "--sentences", "--documents", "--labelled"),
+        *("--triplets", "--scale", "--rows", "--tasks", "--jobs", "--data-dir", "--overwrite"),
+    ],
     "encode": [
         *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),
         *("--normalize/--no-normalize", "--columns", "--shard-size", "--overwrite", "--profile"),

@@ -202,10 +202,11 @@ def _noted(line: Line) -> str:
 
 
 def _sources(lines: Sequence[Line]) -> str:
-    return "".join(f"* {line.row.label}: {said}\n" for line in lines for said in _cited(line))
+    cited = [(line.row.label, "; ".join(_cited(line))) for line in lines if line.published]
+    return "".join(f"* {label}: {said}.\n" for label, said in cited)
 
 
 def _cited(line: Line) -> Iterator[str]:
     for what, found in line.published.items():
         name = {"sts": "STS", "transfer": "transfer", "study": "study"}[what]
-        yield f"{name} from {found.source}, row {found.row!r} ({found.note})."
+        yield f"{name} from {found.source}, row {found.row!r} ({found.note})"
