@@ -21,7 +21,8 @@ from contrasent.errors import ConfigError
 from contrasent.model import checkpoint, engines
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.convolutions import Convolutions
-from contrasent.model.encoding import checked, joined, stream
+from contrasent.model.encodes import Encodes
+from contrasent.model.encoding import checked, stream
 from contrasent.model.heads import MlpHead
 from contrasent.model.identity import digest_of
 from contrasent.model.parts import Encoded, Parts
@@ -35,7 +36,7 @@ __all__ = ["Encoded", "SentenceEncoder"]
 _CHUNK = 65_536
 
 
-class SentenceEncoder(nn.Module):
+class SentenceEncoder(nn.Module, Encodes):
     """Sentences in, embeddings out.
 
     Attributes:
@@ -211,50 +212,7 @@ class SentenceEncoder(nn.Module):
             pooled = pooled if after is None else after(pooled)
         return Encoded(pooled.float().view(batch.views, -1, self.width), states, convolved)
 
-    def encode(
-        self,
-        sentences: Iterable[str],
-        *,
-        batch_tokens: int | None = None,
-        normalize: bool | None = None,
-        precision: str = "auto",
-        show_progress: bool = False,
-        on_overflow: str = "warn",
-    ) -> np.ndarray:
-        """Embed sentences, in their order.
-
-        Args:
-            sentences: N sentences; any iterable.
-            batch_tokens: tokens computed at once, padding counted; by default 4,096 on a CPU and
-                65,536 on an accelerator. Memory grows with it; the vectors do not depend on it
-                beyond float tolerance.
-            normalize: scale each embedding to length 1; by default what the encoder was saved
-                with.
-            precision: `fp32`, `bf16`, or `auto`: bf16 where the hardware multiplies it natively;
-                with an engine other than `torch`, what that engine computes in.
-            show_progress: a progress bar on standard error.
-            on_overflow: what to do about sentences longer than `max_tokens`: cut them and `warn`
-                once with their number, stop with an `error`, or `truncate` silently.
-
-        Returns:
-            ``(N, D)`` float32.
-
-        Raises:
-            ConfigError: a setting is not one of its choices, or one string was given.
-            DataError: an item is not a string, or is too long under `on_overflow="error"`.
-        """
-        parts = self.encode_stream(
-            sentences,
-            chunk=_CHUNK,
-            batch_tokens=batch_tokens,
-            normalize=normalize,
-            precision=precision,
-            show_progress=show_progress,
-            on_overflow=on_overflow,
-        )
-        total = len(sentences) if isinstance(sentences, Sequence) else None
-        return joined(parts, total, self.width)
-
+    @override
     def encode_stream(
         self,
         sentences: Iterable[str],

@@ -216,23 +216,6 @@ def _collect(rows: np.ndarray, waiting: list[np.ndarray], found: list[torch.Tens
     found.clear()
 
 
-def joined(parts: Iterable[np.ndarray], total: int | None, width: int) -> np.ndarray:
-    """One matrix of all parts; with their ``total`` rows known, each is let go once it is in."""
-    if total is None:
-        return np.concatenate([np.empty((0, width), np.float32), *parts])
-    rows = np.empty((0, width), np.float32)
-    done = 0
-    for part in parts:
-        if len(part) == total:
-            rows = part  # without leaving: a warning may follow the last part
-            continue
-        if not done:
-            rows = np.empty((total, width), np.float32)
-        rows[done : done + len(part)] = part
-        done += len(part)
-    return rows
-
-
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Scale each row of ``(N, D)`` to length 1, in place; a row of zeros stays."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)

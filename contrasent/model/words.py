@@ -14,12 +14,14 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from contrasent.data.words import MANIFEST, Vectors, WordStore, open_words
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick, warn
 from contrasent.files import writing_folder
 from contrasent.model.checkpoint import INFO_FILE, write_info
-from contrasent.model.encoding import ON_OVERFLOW, joined, unit_rows
+from contrasent.model.encodes import Encodes
+from contrasent.model.encoding import ON_OVERFLOW, unit_rows
 from contrasent.model.precision import PRECISIONS
 from contrasent.model.progress import sentence_progress
 
@@ -34,7 +36,7 @@ def are_words(name: str | Path) -> bool:
     return path.name.lower().endswith(_ENDINGS) or (path / MANIFEST).is_file()
 
 
-class WordEncoder:
+class WordEncoder(Encodes):
     """Sentences in, means of word vectors out; on the CPU, in fp32, without a transformer.
 
     Words are what stands between spaces. One that the vectors do not have is looked for in lower
@@ -135,33 +137,7 @@ class WordEncoder:
         digest.update(np.ascontiguousarray(self.components).tobytes())
         return digest.hexdigest()
 
-    def encode(
-        self,
-        sentences: Iterable[str],
-        *,
-        batch_tokens: int | None = None,
-        normalize: bool | None = None,
-        precision: str = "auto",
-        show_progress: bool = False,
-        on_overflow: str = "warn",
-    ) -> np.ndarray:
-        """Embed sentences, ``(N, D)`` float32; arguments as `SentenceEncoder.encode` has them.
-
-        Raises:
-            ConfigError: a setting is not one of its choices, or one string was given.
-            DataError: an item is not a string.
-        """
-        blocks = self.encode_stream(
-            sentences,
-            batch_tokens=batch_tokens,
-            normalize=normalize,
-            precision=precision,
-            show_progress=show_progress,
-            on_overflow=on_overflow,
-        )
-        total = len(sentences) if isinstance(sentences, Sequence) else None
-        return joined(blocks, total, self.width)
-
+    @override
     def encode_stream(
         self,
         sentences: Iterable[str],
