@@ -46,6 +46,16 @@ DataDir = Annotated[
         show_default=False,
     ),
 ]
+MaxSteps = Annotated[
+    int | None, typer.Option(help="Stop after this many steps.", show_default=False)
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")]
+OverwriteRun = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
+]
+PrintSettings = Annotated[
+    bool, typer.Option("--settings", help="Print the recipe with every setting, and exit.")
+]
 
 
 def own_precision(asked: str | None, engine: str) -> str:

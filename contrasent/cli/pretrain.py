@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contrasent.cli.options import MaxSteps, OverwriteRun, PrintSettings, Resume
 from contrasent.cli.train import overrides_in, report_speed, run_in
 
 if TYPE_CHECKING:
@@ -47,20 +48,10 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
             show_default=False,
         ),
     ] = None,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(help="Stop after this many steps.", show_default=False),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in the output folder.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
-    ] = False,
-    settings: Annotated[
-        bool,
-        typer.Option("--settings", help="Print the recipe with every setting, and exit."),
-    ] = False,
+    max_steps: MaxSteps = None,
+    resume: Resume = False,
+    overwrite: OverwriteRun = False,
+    settings: PrintSettings = False,
 ) -> None:
     """Train a masked language model on your text.
 

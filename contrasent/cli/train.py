@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from contrasent.cli.options import MaxSteps, OverwriteRun, PrintSettings, Resume
+
 if TYPE_CHECKING:
     from contrasent.config import Recipe
     from contrasent.profiling import StepProfile
@@ -48,16 +50,9 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
         Path | None,
         typer.Option(help="Folder of the run; else runs/RECIPE.", show_default=False),
     ] = None,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(help="Stop after this many steps.", show_default=False),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in the output folder.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
-    ] = False,
+    max_steps: MaxSteps = None,
+    resume: Resume = False,
+    overwrite: OverwriteRun = False,
     profile: Annotated[
         bool,
         typer.Option(
@@ -66,10 +61,7 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
             "time went.",
         ),
     ] = False,
-    settings: Annotated[
-        bool,
-        typer.Option("--settings", help="Print the recipe with every setting, and exit."),
-    ] = False,
+    settings: PrintSettings = False,
 ) -> None:
     """Train a sentence encoder on your text.
 
