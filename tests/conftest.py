@@ -1,7 +1,10 @@
 import os
 
+from workers import cores, threads
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.update(threads())
 
 import ipaddress
 import socket
@@ -9,6 +12,17 @@ import socket
 import pytest
 import torch
 from shared_data import SHARED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """``-n auto``: a worker for each core, up to eight, as each imports and collects for itself."""
+    return min(cores(), 8)
+
+
+def pytest_collection_modifyitems(items):
+    """Put what takes minutes first: it then runs beside other tests rather than after them."""
+    items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
 
 
 @pytest.fixture

@@ -259,7 +259,7 @@ def test_processes_that_build_one_entry_at_once_agree(opened, tmp_path):
         )
         for _ in range(3)
     ]
-    said = {command.communicate(timeout=60)[0] for command in commands}
+    said = {command.communicate(timeout=300)[0] for command in commands}
     expected = content(tokenize(examples, Letters(), None, tmp_path / "alone"))
     assert said == {f"{expected}\n".encode()}
     assert all(command.returncode == 0 for command in commands)

@@ -13,7 +13,7 @@ from contrasent.model.encoder import SentenceEncoder
 FILES = ("last/model.safetensors", "best/model.safetensors")
 
 
-def wait_until(true, process, seconds=120):
+def wait_until(true, process, seconds=300):
     """Wait for a sign of life of ``process``, which must not end before it."""
     end = time.monotonic() + seconds
     while not true():
@@ -24,7 +24,7 @@ def wait_until(true, process, seconds=120):
 
 def interrupted(process):
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert "Traceback" not in err and out == ""
     return err.splitlines()[-1]

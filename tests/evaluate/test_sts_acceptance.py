@@ -25,6 +25,8 @@ ROUNDINGS = 60
 
 pytestmark = [
     pytest.mark.acceptance,
+    pytest.mark.minutes,
+    pytest.mark.xdist_group("sts"),  # one worker embeds the sentences for all of them
     pytest.mark.skipif(not (DATA / "STS").is_dir(), reason=f"no SentEval data in {DATA}"),
     pytest.mark.skipif(find_spec(WHEEL) is None, reason="the offline encoder is not installed"),
 ]

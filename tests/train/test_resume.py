@@ -185,7 +185,7 @@ def test_a_damaged_state_is_refused(tmp_path, recipe, monkeypatch):
 
 
 @pytest.mark.acceptance
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_ten_kills_at_random_moments_change_no_bit(tmp_path, recipe):
     settings = recipe(train__epochs=40, evaluation__every=5)
     (tmp_path / "recipe.yaml").write_text(to_yaml(settings), encoding="utf-8")

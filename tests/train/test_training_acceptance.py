@@ -23,7 +23,7 @@ def mean_of_tasks(records):
 
 
 @pytest.mark.acceptance
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize("recipe", CASES)
 def test_one_epoch_reaches_what_the_reference_reaches(recipe, shared, tmp_path):
     text, settings, least = CASES[recipe]
