@@ -9,6 +9,7 @@ from command_line import call, refused, worked
 
 from contrasent.records import read_records
 from contrasent.report.saved import read_saved
+from contrasent.reproduce import run
 
 FEW = "cls,whitening,sbert,ct-sbert,skip-thought"
 
@@ -95,6 +96,31 @@ def test_a_second_call_makes_only_what_is_missing(made, shelf, tmp_path):
     for path, content in before.items():
         if path.name != "row.json" or path.parent.name != "whitening":
             assert path.read_bytes() == content
+
+
+def test_a_run_that_was_cut_off_goes_on_where_it_was(shelf, tmp_path):
+    output = tmp_path / "out"
+    words = command(output, shelf, "--rows", "cls,sbert")
+    examine = run.examine
+
+    def interrupted(encoder, name, *more):
+        if name == "sbert":
+            raise KeyboardInterrupt
+        return examine(encoder, name, *more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run, "examine", interrupted)
+        said = call(*words)
+    assert said.code == 130
+    assert "the same command goes on with it" in said.err
+    assert not (output / "baselines.md").exists()
+    weights = (output / "rows" / "sbert" / "run" / "last" / "model.safetensors").read_bytes()
+    said = worked(*words)
+    assert "sbert/run is complete: nothing to resume" in said.err
+    assert (
+        output / "rows" / "sbert" / "run" / "last" / "model.safetensors"
+    ).read_bytes() == weights
+    assert {row for row, _ in numbers(output)} == {"cls", "sbert"}
 
 
 def test_rows_made_otherwise_are_not_mixed(made, shelf, tmp_path):
