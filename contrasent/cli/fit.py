@@ -224,9 +224,17 @@ def _opened(data: list[str], columns: str | None, data_dir: Path | None) -> Fitt
 
 
 def _loaded(model: str, pooler: str | None, head: str | None) -> SentenceEncoder:
+    from contrasent.errors import ConfigError
     from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.words import are_words
     from contrasent.train.fitting import refuse_second
 
+    if are_words(model):
+        raise ConfigError(
+            f"{model} holds word vectors, and the folder of their means has no place for a "
+            "whitening or a flow; 'contrasent fit sif' weighs them and takes out what all "
+            "sentences share, or fit on an encoder trained over them ('contrasent train infersent')"
+        )
     encoder = SentenceEncoder.load(model, pooler=pooler, head=head)
     refuse_second(encoder)
     return encoder

@@ -65,8 +65,8 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.evaluate.described import PRECISIONS
     from contrasent.evaluate.mteb_encoder import MtebEncoder
     from contrasent.evaluate.mteb_tasks import mteb_tasks, run_mteb
-    from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.engines import require
+    from contrasent.model.loading import load_encoder
 
     asked = own_precision(precision, engine)
     pick("precision", asked, ("auto", *PRECISIONS))
@@ -77,7 +77,7 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
     failures: list[str] = []
     for model in dict.fromkeys(models):
         try:
-            encoder = SentenceEncoder.load(model, pooler=pooler, head=head, engine=engine)
+            encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
             scores = run_mteb(
                 MtebEncoder(encoder, asked), wanted, output=output, show_progress=True
             )

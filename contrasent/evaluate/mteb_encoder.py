@@ -15,10 +15,12 @@ import numpy as np
 from contrasent.errors import ConfigError, MissingExtraError
 from contrasent.evaluate.embedded import encoded, require_usable
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.words import WordEncoder
 
 if TYPE_CHECKING:
     from mteb.models.model_meta import ModelMeta
     from torch import Tensor
+    from torch.nn import Parameter
 
 
 class MtebEncoder:
@@ -34,7 +36,7 @@ class MtebEncoder:
             told apart by them.
     """
 
-    def __init__(self, encoder: SentenceEncoder, precision: str = "fp32") -> None:
+    def __init__(self, encoder: SentenceEncoder | WordEncoder, precision: str = "fp32") -> None:
         """Describe the encoder to MTEB.
 
         Args:
@@ -122,16 +124,18 @@ def import_mteb() -> Any:
     return mteb
 
 
-def _described(encoder: SentenceEncoder, precision: str) -> ModelMeta:
+def _described(encoder: SentenceEncoder | WordEncoder, precision: str) -> ModelMeta:
     import_mteb()
     from mteb.models.model_meta import ModelMeta
 
-    parameters = [*encoder.parameters()] if encoder.engine == "torch" else []
+    parameters: list[Parameter] = []
+    if isinstance(encoder, SentenceEncoder) and encoder.engine == "torch":
+        parameters = [*encoder.parameters()]
     known: dict[str, Any] = {
         "name": _name(encoder.name),
         "revision": encoder.fingerprint()[:16],
         "n_parameters": sum(it.numel() for it in parameters) or None,
-        "max_tokens": encoder.max_tokens,
+        "max_tokens": encoder.max_tokens or None,
         "embed_dim": encoder.width,
         "framework": ["PyTorch"],
         "similarity_fn_name": "cosine",

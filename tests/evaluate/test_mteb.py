@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from command_line import call, refused, worked
+from scipy.stats import spearmanr
+from tiny_glove import save_glove
 from tiny_models import SENTENCES
 
 from contrasent.errors import CheckpointError, ConfigError
@@ -16,6 +18,7 @@ from contrasent.evaluate.mteb_tasks import mteb_tasks, run_mteb
 from contrasent.evaluate.run import evaluate
 from contrasent.metrics import ndcg_at_k, pair_cosines, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.loading import load_encoder
 from contrasent.records import read_records
 from contrasent.report.mteb import print_mteb
 
@@ -355,6 +358,19 @@ def test_the_command_prints_and_saves(tiny_bert, tmp_path):
     assert "pooler_mean" in str(own)
     printed = worked("mteb", tiny_bert, "--tasks", "Local", "--pooler", "mean", "--json", "-")
     assert printed.out == saved.read_text()
+
+
+@pytest.mark.usefixtures("local")
+def test_word_vectors_are_an_encoder_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    glove, saved = save_glove(tmp_path / "glove.txt"), tmp_path / "records.jsonl"
+    worked("mteb", glove, "--tasks", "Local", "--json", saved, "--output", tmp_path / "results")
+    main = next(it for it in read_records(saved) if it.protocol == "mteb")
+    rows = [load_encoder(glove).encode([pair[k] for pair in PAIRS]) for k in (0, 1)]
+    lengths = [np.linalg.norm(side, axis=1) for side in rows]
+    cosines = (rows[0] * rows[1]).sum(1) / (lengths[0] * lengths[1])
+    assert main.value == pytest.approx(spearmanr(cosines, GOLD).statistic, abs=1e-3)
+    assert (main.pooler, main.precision, main.max_tokens) == ("vectors", "fp32", None)
 
 
 @pytest.mark.usefixtures("local")

@@ -41,6 +41,16 @@ def test_a_folder_knows_where_it_comes_from(kind, tiny_folder, text_file, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["whitening", "flow"])
+def test_means_of_word_vectors_are_refused(kind, text_file, tmp_path):
+    (tmp_path / "glove.txt").write_text("a 1 2\ndog 3 4\n")
+    words = ("fit", kind, tmp_path / "glove.txt", "--data", text_file)
+    message = refused(*words, "--output", tmp_path / "out")
+    assert message.startswith(f"{tmp_path / 'glove.txt'} holds word vectors, and the folder of")
+    assert "'contrasent fit sif' weighs them" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["whitening", "flow"])
 def test_other_commands_apply_it(kind, tiny_folder, text_file, tmp_path):
     fit(kind, tiny_folder, text_file, tmp_path / "fitted")
     encoder = SentenceEncoder.load(tmp_path / "fitted", device="cpu")
