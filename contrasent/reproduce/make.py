@@ -42,7 +42,7 @@ class Workshop:
         """All settings of a row that is trained."""
         row = self.plan.rows[name]
         overrides: dict[str, Any] = {
-            "encoder.name": str(self._source(name)),
+            "encoder.name": str(self.source(name)),
             "data.file": self.materials[row.data],
             **({"encoder.pooler": row.pooler} if row.pooler else {}),
             **({"evaluation.data_dir": self.data_dir} if self.data_dir else {}),
@@ -59,7 +59,7 @@ class Workshop:
         """
         row = self.plan.rows[name]
         makers: dict[str, Callable[[str, Row], Encoder]] = {
-            "words": lambda name, _: WordEncoder.load(self._source(name)),
+            "words": lambda name, _: WordEncoder.load(self.source(name)),
             "start": self._loaded,
             "train": self._trained,
             "sif": self._sif,
@@ -68,16 +68,20 @@ class Workshop:
         }
         return makers[row.make](name, row)
 
-    def _source(self, name: str) -> Path | str:
+    def source(self, name: str) -> Path | str:
         """What a row is made from: a material, or what another row made."""
         above = self.plan.rows[name].of
         if not above:
             return self.materials[self.plan.rows[name].start]
         made = self.folder / above / _RUN
-        return made if self.plan.rows[above].make == "train" else self._source(above)
+        return made if self.plan.rows[above].make == "train" else self.source(above)
+
+    def plain(self, name: str) -> SentenceEncoder:
+        """What the map of a row was fitted for, without the map."""
+        return self._loaded(name, self.plan.rows[name])
 
     def _loaded(self, name: str, row: Row) -> SentenceEncoder:
-        return SentenceEncoder.load(self._source(name), pooler=row.pooler, head="none")
+        return SentenceEncoder.load(self.source(name), pooler=row.pooler, head="none")
 
     def _trained(self, name: str, row: Row) -> Encoder:
         from contrasent.train.run import train
@@ -108,7 +112,7 @@ class Workshop:
     def _sif(self, name: str, row: Row) -> WordEncoder:
         from contrasent.train.sif import fit_sif
 
-        made, info = fit_sif(WordEncoder.load(self._source(name)), self._text(row))
+        made, info = fit_sif(WordEncoder.load(self.source(name)), self._text(row))
         made.save(self._place(name), info)
         return WordEncoder.load(self._place(name))
 

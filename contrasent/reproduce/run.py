@@ -21,6 +21,7 @@ from contrasent.records import write_records
 from contrasent.reproduce.make import Workshop, clear
 from contrasent.reproduce.materials import Brought, bring
 from contrasent.reproduce.plan import Plan, Scale, chosen_rows, load_plan, missing_materials
+from contrasent.reproduce.remembering import Family
 from contrasent.reproduce.score import Tasks, examine
 from contrasent.search.lock import exclusive
 
@@ -206,6 +207,7 @@ def _say(text: str) -> None:
 def _make_family(work: _Work, family: Sequence[str], tell: Told) -> dict[str, str]:
     """Make the rows that are not done; one that fails takes those with it that are made from it."""
     failed: dict[str, str] = {}
+    encoders = Family(work.workshop)
     for name in family:
         folder = work.workshop.folder / name
         above = work.workshop.plan.rows[name].of
@@ -215,22 +217,23 @@ def _make_family(work: _Work, family: Sequence[str], tell: Told) -> dict[str, st
             failed[name] = f"{above}, which it is made from, failed"
             continue
         try:
-            tell(f"{name}: {_make_row(work, name, folder)}")
+            tell(f"{name}: {_make_row(work, encoders, name)}")
         except ContrasentError as error:
             failed[name] = str(error)
             tell(f"{name} failed: {error}")
     return failed
 
 
-def _make_row(work: _Work, name: str, folder: Path) -> str:
+def _make_row(work: _Work, encoders: Family, name: str) -> str:
     from contrasent.train.environment import environment
 
+    folder = work.workshop.folder / name
     started = time.perf_counter(), time.process_time()
-    encoder = work.workshop.make(name)
+    encoder = encoders.remembering(name)
     between = time.perf_counter(), time.process_time()
     trained = work.workshop.plan.rows[name].make == "train"
     recipe = work.workshop.recipe(name) if trained else None
-    found = examine(encoder, name, work.tasks, recipe.train.seed if recipe else None)
+    found = examine(encoder, work.tasks, recipe.train.seed if recipe else None)
     ended = time.perf_counter(), time.process_time()
     write_records(folder / RECORDS, found.records)
     write_geometry(folder / GEOMETRY, [found.geometry] if found.geometry else [])

@@ -77,6 +77,16 @@ def test_analyze_draws_what_was_saved(made):
     ]
 
 
+def test_maps_of_known_embeddings_score_as_the_encoder_with_the_map(made):
+    output, _ = made
+    told = worked("evaluate", output / "rows/whitening/fitted", "--tasks", "stsb", "--json", "-")
+    direct = [json.loads(each) for each in told.out.splitlines()]
+    records = read_records(output / "rows" / "whitening" / "records.jsonl")
+    assert [it.value for it in records] == pytest.approx([it["value"] for it in direct], abs=1e-5)
+    assert {it.transform for it in records} == {it["transform"] for it in direct}
+    assert records[0].transform.startswith("whitening to ")
+
+
 def test_ct_sbert_starts_from_sbert(made):
     output, _ = made
     run = json.loads((output / "rows" / "ct-sbert" / "row.json").read_text())
@@ -103,10 +113,10 @@ def test_a_run_that_was_cut_off_goes_on_where_it_was(shelf, tmp_path):
     words = command(output, shelf, "--rows", "cls,sbert")
     examine = run.examine
 
-    def interrupted(encoder, name, *more):
-        if name == "sbert":
+    def interrupted(encoder, *more):
+        if encoder.name == "sbert":
             raise KeyboardInterrupt
-        return examine(encoder, name, *more)
+        return examine(encoder, *more)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(run, "examine", interrupted)

@@ -7,8 +7,8 @@ from contrasent.records import Record
 from contrasent.report.reproduced import difference, markdown_table, number
 from contrasent.reproduce.document import sts_table, tasks_of, transfer_table
 from contrasent.reproduce.plan import Row
+from contrasent.reproduce.remembering import Remembering
 from contrasent.reproduce.results import Line, mean
-from contrasent.reproduce.score import Remembering
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 
