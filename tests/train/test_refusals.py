@@ -220,8 +220,9 @@ def test_an_unreachable_hub_is_told_quickly():
     """The hub is at a port where nobody listens, as it is without a network."""
     unreachable = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "hf"}
     code = (
-        "import sys, time; from contrasent.model.encoder import SentenceEncoder\n"
+        "import sys, time, huggingface_hub, transformers\n"
         "from contrasent.errors import CheckpointError\n"
+        "from contrasent.model.encoder import SentenceEncoder\n"
         "start = time.perf_counter()\n"
         "try: SentenceEncoder.load('bert-base-uncased')\n"
         "except CheckpointError as error: print(time.perf_counter() - start, error)"
