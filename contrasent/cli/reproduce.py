@@ -49,7 +49,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     scale: Annotated[
         str | None,
         typer.Option(
-            help="small: short runs, under an hour on two cores with a small encoder; smoke: two "
+            help="small: short runs, about an hour on two cores with a small encoder; smoke: two "
             "steps each; paper: the recipes as they are.",
             show_default="small",
         ),

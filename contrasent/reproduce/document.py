@@ -35,7 +35,7 @@ def page(outcome: Outcome, lines: Sequence[Line], *, figure: bool) -> str:
         parts.append(_said(_without_encoders(transfer_protocol(_records(lines), names))))
     if figure:
         parts += ["## Alignment and uniformity\n", f"![alignment and uniformity]({FIGURE}.png)\n"]
-    parts += ["## How the rows were made\n", _making(lines), "## Sources\n", _sources(lines)]
+    parts += ["## How the rows were made\n", making(lines), "## Sources\n", _sources(lines)]
     return "\n".join(parts)
 
 
@@ -160,7 +160,8 @@ def _said(lines: Sequence[str]) -> str:
     return " ".join(lines) + "\n"
 
 
-def _making(lines: Sequence[Line]) -> str:
+def making(lines: Sequence[Line]) -> str:
+    """How every row was made, with which settings, in how many seconds, and what is to be noted."""
     rows = [
         [line.row.label, _made(line), _how(line), _seconds(line), _noted(line)] for line in lines
     ]
@@ -197,8 +198,14 @@ def _seconds(line: Line) -> str:
 
 
 def _noted(line: Line) -> str:
-    problems = line.run["problems"] if line.run else []
+    problems = [_without_text(said) for said in line.run["problems"]] if line.run else []
     return "; ".join(dict.fromkeys(it for it in (line.row.note, line.missing, *problems) if it))
+
+
+def _without_text(problem: str) -> str:
+    """What is wrong with which task, without a sentence of it, whose licence may forbid that."""
+    told = problem.partition("; the first is ")[0]
+    return told.partition(": ")[2] or told
 
 
 def _sources(lines: Sequence[Line]) -> str:

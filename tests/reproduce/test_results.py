@@ -5,7 +5,7 @@ import pytest
 
 from contrasent.records import Record
 from contrasent.report.reproduced import difference, markdown_table, number
-from contrasent.reproduce.document import sts_table, tasks_of, transfer_table
+from contrasent.reproduce.document import making, sts_table, tasks_of, transfer_table
 from contrasent.reproduce.plan import Row
 from contrasent.reproduce.remembering import Remembering
 from contrasent.reproduce.results import Line, mean
@@ -87,6 +87,16 @@ def test_accuracies_stand_beside_the_published_ones():
     theirs = found.published_value("cr")
     row = transfer_table([found], ["cr"]).splitlines()[3]
     assert row == f"| mine | 90.00 | {theirs:.2f} | 90.00 | {theirs:.2f} | {90 - theirs:+.2f} |"
+
+
+def test_a_page_quotes_no_sentence_of_a_task():
+    problems = ["stsb: STS-B: mine gives 1 of 9 texts zeros; the first is 'secret'", "no geometry"]
+    run = {"problems": problems, "recipe": None, "seconds": {"make": 1.0, "score": 2.0}}
+    row = Row(label="mine", make="start", note="a note")
+    page = making([Line("mine", row, (), None, {}, run, "")])
+    assert page.splitlines()[2] == (
+        "| mine | start |  | 1 + 2 | a note; STS-B: mine gives 1 of 9 texts zeros; no geometry |"
+    )
 
 
 def test_numbers_and_cells():
