@@ -14,24 +14,30 @@ from contrasent.reproduce.make import Workshop
 _ROWS_AT_ONCE = 4096
 
 
-class Remembering:
-    """An encoder that computes each sentence once."""
+class _OfRow:
+    """An encoder under the name of its row; all else that tables tell of it stays visible."""
 
     def __init__(self, encoder: Encoder, name: str) -> None:
-        """Wrap ``encoder``, whose other attributes stay visible, under the ``name`` of its row."""
         self.name = name
         self._encoder = encoder
-        self._rows: dict[str, int] = {}
-        self._embeddings: list[Embeddings] = []
 
     def __getattr__(self, name: str) -> Any:
-        """What tables tell of the encoder."""
         return getattr(self._encoder, name)
 
     @property
     def pooler(self) -> str:
         """How token states became the embedding."""
         return self._encoder.pooler
+
+
+class Remembering(_OfRow):
+    """An encoder that computes each sentence once."""
+
+    def __init__(self, encoder: Encoder, name: str) -> None:
+        """Wrap ``encoder`` under the ``name`` of its row."""
+        super().__init__(encoder, name)
+        self._rows: dict[str, int] = {}
+        self._embeddings: list[Embeddings] = []
 
     def encode(
         self, sentences: list[str], *, precision: str = "fp32", show_progress: bool = False
@@ -46,23 +52,15 @@ class Remembering:
         return np.ascontiguousarray(whole[[self._rows[it] for it in sentences]])
 
 
-class Mapped:
+class Mapped(_OfRow):
     """An encoder with a transform, which maps the embeddings that are known without it."""
 
     def __init__(self, encoder: SentenceEncoder, plain: Remembering, name: str) -> None:
         """Wrap ``encoder`` under the ``name`` of its row; ``plain`` is it without the transform."""
-        self.name = name
-        self._encoder = encoder
+        super().__init__(encoder, name)
+        self._transform = encoder.transform
+        self._device = encoder.device
         self._plain = plain
-
-    def __getattr__(self, name: str) -> Any:
-        """What tables tell of the encoder."""
-        return getattr(self._encoder, name)
-
-    @property
-    def pooler(self) -> str:
-        """How token states became the embedding."""
-        return self._encoder.pooler
 
     def encode(
         self, sentences: list[str], *, precision: str = "fp32", show_progress: bool = False
@@ -75,13 +73,11 @@ class Mapped:
     def _mapped(self, rows: Embeddings) -> Embeddings:
         import torch
 
-        transform = self._encoder.transform
-        if transform is None:
+        if self._transform is None:
             return rows
         with torch.no_grad():
-            mapped: Embeddings = (
-                transform(torch.from_numpy(rows).to(self._encoder.device)).cpu().numpy()
-            )
+            found = self._transform(torch.from_numpy(rows).to(self._device))
+        mapped: Embeddings = found.cpu().numpy()
         return mapped
 
 

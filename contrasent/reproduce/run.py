@@ -29,6 +29,7 @@ logger = logging.getLogger("contrasent")
 
 ROWS, TEXT = "rows", "text"
 DONE, RECORDS, GEOMETRY = "row.json", "records.jsonl", "geometry.jsonl"
+_BEGUN = "identity.json"
 
 Told = Callable[[str], None]
 
@@ -154,10 +155,7 @@ def _refuse_others(
 ) -> None:
     """Make sure that no row is mixed up with one made otherwise."""
     for name, own in identities.items():
-        done = folder / name / DONE
-        if not done.is_file():
-            continue
-        if json.loads(done.read_text(encoding="utf-8"))["identity"] == own:
+        if _known_identity(folder / name) in (None, own):
             continue
         if not overwrite:
             raise ConfigError(
@@ -165,6 +163,17 @@ def _refuse_others(
                 "--output, or make such rows again with --overwrite"
             )
         clear(folder / name)
+
+
+def _known_identity(folder: Path) -> dict[str, Any] | None:
+    """That of the row that lies in a folder, finished or begun; None if there is none."""
+    if (folder / DONE).is_file():
+        found: dict[str, Any] = json.loads((folder / DONE).read_text(encoding="utf-8"))["identity"]
+        return found
+    if (folder / _BEGUN).is_file():
+        begun: dict[str, Any] = json.loads((folder / _BEGUN).read_text(encoding="utf-8"))
+        return begun
+    return None
 
 
 def _run(work: _Work, families: Sequence[Sequence[str]], jobs: int, tell: Told) -> dict[str, str]:
@@ -228,6 +237,7 @@ def _make_row(work: _Work, encoders: Family, name: str) -> str:
     from contrasent.train.environment import environment
 
     folder = work.workshop.folder / name
+    write_text(folder / _BEGUN, json.dumps(work.identities[name], indent=2) + "\n")
     started = time.perf_counter(), time.process_time()
     encoder = encoders.remembering(name)
     between = time.perf_counter(), time.process_time()
@@ -246,4 +256,5 @@ def _make_row(work: _Work, encoders: Family, name: str) -> str:
         "environment": environment(),
     }
     write_text(folder / DONE, json.dumps(described, indent=2) + "\n")
+    (folder / _BEGUN).unlink()
     return f"done in {ended[0] - started[0]:.0f} s"

@@ -124,6 +124,9 @@ def test_a_run_that_was_cut_off_goes_on_where_it_was(shelf, tmp_path):
     assert said.code == 130
     assert "the same command goes on with it" in said.err
     assert not (output / "baselines.md").exists()
+    assert "sbert was made with other settings" in refused(
+        *words, "--rows", "sbert", "--tasks", "stsb-dev"
+    )
     weights = (output / "rows" / "sbert" / "run" / "last" / "model.safetensors").read_bytes()
     said = worked(*words)
     assert "sbert/run is complete: nothing to resume" in said.err
@@ -131,6 +134,9 @@ def test_a_run_that_was_cut_off_goes_on_where_it_was(shelf, tmp_path):
         output / "rows" / "sbert" / "run" / "last" / "model.safetensors"
     ).read_bytes() == weights
     assert {row for row, _ in numbers(output)} == {"cls", "sbert"}
+    assert {path.name for path in (output / "rows" / "sbert").iterdir()} == {
+        *("run", "row.json", "records.jsonl", "geometry.jsonl")
+    }
 
 
 def test_rows_made_otherwise_are_not_mixed(made, shelf, tmp_path):
