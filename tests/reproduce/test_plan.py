@@ -4,7 +4,9 @@ import pytest
 
 from contrasent.config import load_recipe
 from contrasent.errors import ConfigError
+from contrasent.reproduce.make import Workshop
 from contrasent.reproduce.plan import (
+    Plan,
     chosen_rows,
     load_plan,
     missing_materials,
@@ -32,6 +34,24 @@ def test_every_recipe_takes_its_settings_at_every_scale(plan):
         assert row.data in plan.materials
         for scale in plan.scales.values():
             load_recipe(row.recipe, {**(row.short if scale.short else {}), **scale.train})
+
+
+def test_a_row_is_trained_by_its_recipe_but_for_what_is_short(baselines, tmp_path):
+    materials = {"encoder": "start", "labelled": "nli.csv", "sentences": "text.txt"}
+
+    def recipe(scale, name):
+        shop = Workshop(baselines, baselines.scales[scale], materials, tmp_path, "senteval")
+        return shop.recipe(name)
+
+    short, whole = recipe("small", "sbert"), recipe("paper", "sbert")
+    assert (short.data.max_tokens, whole.data.max_tokens) == (64, 128)
+    assert (short.train.max_steps, whole.train.max_steps) == (200, None)
+    assert short.train.learning_rate == whole.train.learning_rate == 2e-5
+    assert recipe("smoke", "sbert").train.max_steps == 2
+    assert (whole.encoder.name, whole.data.file) == ("start", "nli.csv")
+    assert whole.evaluation.data_dir == "senteval"
+    assert recipe("small", "ct-sbert").encoder.name == str(tmp_path / "sbert" / "run")
+    assert recipe("small", "diffcse").encoder.pooler == "cls"
 
 
 def test_every_trainable_baseline_is_a_row(baselines):
@@ -76,6 +96,14 @@ def test_a_row_brings_what_it_is_made_from(baselines):
     assert chosen_rows(baselines, ["ct-sbert"]) == ["sbert", "ct-sbert"]
     assert chosen_rows(baselines, ["sbert-whitening", "cls"]) == ["cls", "sbert", "sbert-whitening"]
     assert chosen_rows(baselines, []) == list(baselines.rows)
+
+
+def test_a_row_brings_what_its_ancestors_are_made_from():
+    start = {"label": "", "make": "start"}
+    rows = {"a": start, "b": {**start, "of": "a"}, "c": {**start, "of": "b"}, "d": start}
+    plan = Plan(title="", materials={}, scales={}, rows=rows)
+    assert chosen_rows(plan, ["c"]) == ["a", "b", "c"]
+    assert list(plan.families(["a", "b", "c", "d"])) == [["a", "b", "c"], ["d"]]
 
 
 def test_families_have_every_row_once_after_what_it_is_made_from(baselines):
