@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,8 +121,3 @@ class Workshop:
     def _text(self, row: Row) -> FittingText:
         source = STS_TEXT if row.data == STS_TEXT else self.materials[row.data]
         return open_fitting_text([source], None, self.data_dir)
-
-
-def clear(folder: Path) -> None:
-    """Remove what was made for a row."""
-    shutil.rmtree(folder, ignore_errors=True)

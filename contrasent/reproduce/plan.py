@@ -28,8 +28,8 @@ class Material:
     about: str
     """What it has to hold."""
 
-    kind: Literal["encoder", "words", "text"] = "text"
-    """An encoder to start from, word vectors, or training text."""
+    kind: Literal["encoder", "file"] = "file"
+    """An encoder to start from, or a file: text or word vectors."""
 
     blocks: bool = False
     """A text of documents with a blank line between: cut between two of them."""

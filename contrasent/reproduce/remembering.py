@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from contrasent.evaluate.described import Embeddings, Encoder
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.transforms.base import Transform
 from contrasent.reproduce.make import Workshop
 
 _ROWS_AT_ONCE = 4096
@@ -55,10 +55,12 @@ class Remembering(_OfRow):
 class Mapped(_OfRow):
     """An encoder with a transform, which maps the embeddings that are known without it."""
 
-    def __init__(self, encoder: SentenceEncoder, plain: Remembering, name: str) -> None:
-        """Wrap ``encoder`` under the ``name`` of its row; ``plain`` is it without the transform."""
+    def __init__(
+        self, encoder: SentenceEncoder, transform: Transform, plain: Remembering, name: str
+    ) -> None:
+        """Wrap ``encoder``, which ends in ``transform``; ``plain`` is it without that."""
         super().__init__(encoder, name)
-        self._transform = encoder.transform
+        self._transform = transform
         self._device = encoder.device
         self._plain = plain
 
@@ -73,8 +75,6 @@ class Mapped(_OfRow):
     def _mapped(self, rows: Embeddings) -> Embeddings:
         import torch
 
-        if self._transform is None:
-            return rows
         with torch.no_grad():
             found = self._transform(torch.from_numpy(rows).to(self._device))
         mapped: Embeddings = found.cpu().numpy()
@@ -87,7 +87,7 @@ class Family:
     def __init__(self, workshop: Workshop) -> None:
         """Know nothing yet."""
         self._workshop = workshop
-        self._plain: dict[Sequence[str], Remembering] = {}
+        self._plain: dict[tuple[str, str], Remembering] = {}
 
     def remembering(self, name: str) -> Remembering | Mapped:
         """The encoder of a row, made now if it is not there.
@@ -102,7 +102,7 @@ class Family:
         if encoder.transform is not None:
             if key not in self._plain:
                 self._plain[key] = Remembering(self._workshop.plain(name), name)
-            return Mapped(encoder, self._plain[key], name)
+            return Mapped(encoder, encoder.transform, self._plain[key], name)
         once = Remembering(encoder, name)
         if row.make == "start":
             self._plain[key] = once

@@ -16,9 +16,9 @@ from typing import Any
 
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.evaluate.saved_geometry import write_geometry
-from contrasent.files import write_text
+from contrasent.files import remove_folder, write_text
 from contrasent.records import write_records
-from contrasent.reproduce.make import Workshop, clear
+from contrasent.reproduce.make import Workshop
 from contrasent.reproduce.materials import Brought, bring
 from contrasent.reproduce.plan import Plan, Scale, chosen_rows, load_plan, missing_materials
 from contrasent.reproduce.remembering import Family
@@ -162,7 +162,7 @@ def _refuse_others(
                 f"{folder / name} was made with other settings, text or tasks; name another "
                 "--output, or make such rows again with --overwrite"
             )
-        clear(folder / name)
+        remove_folder(folder / name)
 
 
 def _known_identity(folder: Path) -> dict[str, Any] | None:

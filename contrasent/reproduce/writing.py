@@ -67,9 +67,8 @@ def _numbers(lines: Sequence[Line]) -> str:
         for metric in ("alignment", "uniformity"):
             cells[metric] = place.value(metric) if place else None, None
         for column, (ours, theirs) in cells.items():
-            both = ours is not None and theirs is not None
-            less = ours - theirs if ours is not None and theirs is not None else None
-            if both or ours is not None or theirs is not None:
+            less = None if ours is None or theirs is None else ours - theirs
+            if ours is not None or theirs is not None:
                 shown = ["" if it is None else repr(it) for it in (ours, theirs, less)]
                 writer.writerow([line.name, line.row.label, column, *shown])
     return buffer.getvalue()
