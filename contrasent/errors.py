@@ -7,6 +7,9 @@ import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_FEW = 8
+"""Choices that a message lists as they are."""
+
 
 class ContrasentError(Exception):
     """Parent of every error raised on purpose; the command line prints it without a traceback."""
@@ -32,14 +35,19 @@ def pick(kind: str, name: str, known: Iterable[str]) -> str:
     """Return ``name`` if it is known, and otherwise say what is.
 
     Raises:
-        ConfigError: ``name`` is not known; the message lists the choices and the nearest one.
+        ConfigError: ``name`` is not known; the message lists the choices, or, of more than eight,
+            the three nearest.
     """
     choices = sorted(known)
     if name in choices:
         return name
+    unknown = f"unknown {kind} {name!r}"
+    if len(choices) > _FEW:
+        first, second, third = map(repr, get_close_matches(name, choices, n=3, cutoff=0))
+        raise ConfigError(f"{unknown}. Did you mean {first}, {second} or {third}?")
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"unknown {kind} {name!r}; choose one of {', '.join(choices)}.{hint}")
+    raise ConfigError(f"{unknown}; choose one of {', '.join(choices)}.{hint}")
 
 
 def warn(message: str) -> None:

@@ -13,6 +13,7 @@ BUILDING = (
     *("SOURCES...", "--output", "--columns", "--sample", "--seed"),
     *("--skip-unreadable", "--overwrite", "--json"),
 )
+TRAINING = ("--batch-size", "--epochs", "--learning-rate/--lr", "--precision", "--seed")
 FITTING = (
     *("MODEL", "--data", "--output", "--columns", "--pooler", "--head"),
     *("--max-tokens", "--precision", "--data-dir"),
@@ -22,12 +23,12 @@ COMMANDS = {
     "quickstart": ["--output", "--overwrite"],
     "train": [
         "RECIPE",
-        *("--encoder", "--data", "--output", "--max-steps"),
+        *("--encoder", "--data", "--output", "--max-steps", *TRAINING),
         *("--resume", "--overwrite", "--profile", "--settings"),
     ],
     "pretrain": [
         "MODEL",
-        *("--data", "--output", "--held-out", "--max-steps"),
+        *("--data", "--output", "--held-out", "--max-steps", *TRAINING),
         *("--resume", "--overwrite", "--settings"),
     ],
     "fit": [],

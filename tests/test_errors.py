@@ -26,6 +26,12 @@ def test_pick_says_what_is_known_and_what_is_near(name, said):
     assert str(caught.value) == said
 
 
+def test_of_many_choices_pick_says_the_three_nearest():
+    with pytest.raises(ConfigError) as caught:
+        pick("word", "ohne", ["one", "two", "three", "four", "five", "six", "seven", "eight", "on"])
+    assert str(caught.value) == "unknown word 'ohne'. Did you mean 'one', 'on' or 'three'?"
+
+
 def test_every_error_has_one_parent_and_is_also_what_python_would_raise():
     for name in ("ConfigError", "DataError", "CheckpointError"):
         assert issubclass(getattr(errors, name), ContrasentError)

@@ -104,15 +104,13 @@ def test_every_setting_is_explained(name):
 
 def test_a_misspelt_setting_is_explained(name):
     setting = next(iter(fields_of(objectives.config_of(name, {}))))
-    said = rf"unknown setting of 'objective': '{setting[:-1]}'; .* Did you mean '{setting}'\?"
+    said = rf"unknown setting of 'objective': '{setting[:-1]}'.* Did you mean '{setting}'"
     with pytest.raises(ConfigError, match=said):
         objectives.config_of(name, {setting[:-1]: 1})
 
 
 def test_an_unknown_objective_is_explained():
-    with pytest.raises(
-        ConfigError, match=r"unknown objective 'simsce'; .* Did you mean 'simcse'\?"
-    ):
+    with pytest.raises(ConfigError, match=r"unknown objective 'simsce'. Did you mean 'simcse', '"):
         objectives.config_of("simsce", {})
     with pytest.raises(ConfigError, match="unknown objective 'base'"):
         objectives.config_of("base", {})

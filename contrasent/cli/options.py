@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from contrasent.config import Recipe
 
 STDOUT = "-"
 """What names standard output in place of a file."""
@@ -49,6 +53,29 @@ DataDir = Annotated[
 MaxSteps = Annotated[
     int | None, typer.Option(help="Stop after this many steps.", show_default=False)
 ]
+BatchSize = Annotated[
+    int | None, typer.Option(help="Examples per step; else the recipe's.", show_default=False)
+]
+Epochs = Annotated[
+    int | None, typer.Option(help="Passes over the data; else the recipe's.", show_default=False)
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option("--learning-rate", "--lr", help="Else the recipe's.", show_default=False),
+]
+TrainPrecision = Annotated[
+    str | None,
+    typer.Option(
+        help="fp32, bf16, or auto: bf16 where the hardware has it; else the recipe's.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        help="Decides new weights, order and dropout; else the recipe's.", show_default=False
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")]
 OverwriteRun = Annotated[
     bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
@@ -73,3 +100,77 @@ def refuse_json_folder(json: str | None) -> None:
 
     if json is not None and json != STDOUT and Path(json).is_dir():
         raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
+
+
+_SHORT = {
+    "encoder": "encoder.name",
+    "model": "encoder.name",
+    "data": "data.file",
+    **{
+        name: f"train.{name}"
+        for name in ("max_steps", "batch_size", "epochs", "learning_rate", "precision", "seed")
+    },
+}
+"""The settings that have an option of their own, by the name of its parameter."""
+
+
+def load_settings(context: typer.Context, recipe: str) -> Recipe:
+    """The recipe with the settings of the command line.
+
+    Raises:
+        ConfigError: a setting is given twice, by its option and by its name; or as `load_recipe`.
+    """
+    from contrasent.config import load_recipe
+    from contrasent.errors import ConfigError
+
+    options = {it.name or "": it.opts[0] for it in context.command.params}
+    short = {
+        key: (options[name], context.params[name])
+        for name, key in _SHORT.items()
+        if context.params.get(name) is not None
+    }
+    overrides = overrides_in(context.args, [word.removeprefix("--") for word in options.values()])
+    for key, (option, value) in short.items():
+        if key in overrides:
+            shown = f"{option} {value}" if option.startswith("--") else f"{option.upper()} {value}"
+            raise ConfigError(
+                f"{shown} and --{key} {overrides[key]} are the same setting; give one of them"
+            )
+    return load_recipe(recipe, {**{key: value for key, (_, value) in short.items()}, **overrides})
+
+
+def overrides_in(words: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+    """``--section.key value`` and ``--section.key=value`` as a mapping; ``-`` in a key is ``_``.
+
+    Raises:
+        ConfigError: another word is among them; ``options`` are what it may have been meant for.
+    """
+    from contrasent.errors import ConfigError, pick
+
+    settings: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or "." not in name:
+            if word.startswith("--"):
+                pick("option", name, options)
+            raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise ConfigError(f"--{name} needs a value: --{name} VALUE")
+            value = rest.pop(0)
+        name = name.replace("-", "_")
+        settings[name] = _listed(name, value)
+    return settings
+
+
+def _listed(name: str, value: str) -> str | list[str]:
+    """``a,b`` as a list where the setting is one; ``[a, b]`` and null are left to YAML."""
+    from contrasent.config import Recipe, fields_of
+
+    section, _, key = name.partition(".")
+    setting = fields_of(type(getattr(Recipe(), section, None))).get(key)
+    if setting is None or "list[" not in str(setting.type) or value == "null" or value[:1] == "[":
+        return value
+    return [part.strip() for part in value.split(",")]

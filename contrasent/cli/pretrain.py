@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import MaxSteps, OverwriteRun, PrintSettings, Resume
-from contrasent.cli.train import overrides_in, report_speed, run_in
+from contrasent.cli.options import (
+    BatchSize,
+    Epochs,
+    LearningRate,
+    MaxSteps,
+    OverwriteRun,
+    PrintSettings,
+    Resume,
+    Seed,
+    TrainPrecision,
+    load_settings,
+)
+from contrasent.cli.train import check_run, report_speed, run_in
 
 if TYPE_CHECKING:
     from contrasent.config import Recipe
@@ -17,7 +28,6 @@ if TYPE_CHECKING:
     from contrasent.train.held_out import HeldOut, HeldOutText
 
 _RECIPE = "pretrain-mlm"
-_OPTIONS = ("data", "output", "held-out", "max-steps", "resume", "overwrite", "settings")
 
 
 def pretrain(  # noqa: PLR0913 - the arguments are the command's options
@@ -48,7 +58,12 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
             show_default=False,
         ),
     ] = None,
+    batch_size: BatchSize = None,
+    epochs: Epochs = None,
     max_steps: MaxSteps = None,
+    learning_rate: LearningRate = None,
+    precision: TrainPrecision = None,
+    seed: Seed = None,
     resume: Resume = False,
     overwrite: OverwriteRun = False,
     settings: PrintSettings = False,
@@ -57,21 +72,18 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
 
     It serves as a start adapted to your domain or language, and as a generator. Any setting of
     the recipe pretrain-mlm can follow as --section.key VALUE, for example --data.max_tokens 256
-    --train.learning_rate 1e-4; --settings shows them all.
+    --objective.mask_rate 0.2; --settings shows them all.
     """
-    from contrasent.config import load_recipe
-
-    named = {"encoder.name": model, "data.file": data, "train.max_steps": max_steps}
-    overrides = {key: value for key, value in named.items() if value is not None}
-    recipe = load_recipe(_RECIPE, {**overrides, **overrides_in(context.args, _OPTIONS)})
+    del model, data, batch_size, epochs, max_steps, learning_rate, precision, seed  # in context
+    recipe = load_settings(context, _RECIPE)
     if settings:
         from contrasent.report.settings import describe
 
         typer.echo(describe(recipe), nl=False)
         return
 
+    folder = check_run(output or Path("runs") / _RECIPE, recipe, resume=resume, overwrite=overwrite)
     from contrasent.errors import ConfigError
-    from contrasent.train.folder import RunFolder
     from contrasent.train.start import complete
 
     recipe = complete(recipe)
@@ -80,8 +92,6 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
             f"objective.name is {recipe.objective['name']}, but pretrain trains with mlm alone; "
             "for other objectives take contrasent train"
         )
-    folder = RunFolder(output or Path("runs") / _RECIPE)
-    folder.check_place(resume=resume, overwrite=overwrite)
     text, before = _measured(recipe, held_out) if held_out else (None, None)
     result = run_in(folder.root, recipe, resume=resume, overwrite=overwrite)
     if result is not None:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import MaxSteps, OverwriteRun, PrintSettings, Resume
+from contrasent.cli.options import (
+    BatchSize,
+    Epochs,
+    LearningRate,
+    MaxSteps,
+    OverwriteRun,
+    PrintSettings,
+    Resume,
+    Seed,
+    TrainPrecision,
+    load_settings,
+)
 
 if TYPE_CHECKING:
     from contrasent.config import Recipe
     from contrasent.profiling import StepProfile
+    from contrasent.train.folder import RunFolder
     from contrasent.train.run import Result
-
-_OPTIONS = (
-    *("encoder", "data", "output", "max-steps"),
-    *("resume", "overwrite", "profile", "settings"),
-)
 
 
 def train(  # noqa: PLR0913 - the arguments are the command's options
@@ -50,7 +56,12 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
         Path | None,
         typer.Option(help="Folder of the run; else runs/RECIPE.", show_default=False),
     ] = None,
+    batch_size: BatchSize = None,
+    epochs: Epochs = None,
     max_steps: MaxSteps = None,
+    learning_rate: LearningRate = None,
+    precision: TrainPrecision = None,
+    seed: Seed = None,
     resume: Resume = False,
     overwrite: OverwriteRun = False,
     profile: Annotated[
@@ -65,25 +76,19 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
 ) -> None:
     """Train a sentence encoder on your text.
 
-    Any setting of the recipe can follow as --section.key VALUE, for example --train.batch_size
-    128 --objective.temperature 0.1; --settings shows them all.
+    Any setting of the recipe can follow as --section.key VALUE, for example --data.max_tokens 64
+    --objective.temperature 0.1; --settings shows them all.
     """
-    from contrasent.config import load_recipe
-
-    named = {"encoder.name": encoder, "data.file": data, "train.max_steps": max_steps}
-    overrides = {key: value for key, value in named.items() if value is not None}
-    loaded = load_recipe(recipe, {**overrides, **overrides_in(context.args)})
+    del encoder, data, batch_size, epochs, max_steps, learning_rate, precision, seed  # in context
+    loaded = load_settings(context, recipe)
     if settings:
         from contrasent.report.settings import describe
 
         typer.echo(describe(loaded), nl=False)
         return
 
-    from contrasent.train.folder import RunFolder
-
     folder = output or Path("runs") / Path(recipe).stem
-    RunFolder(folder).check_place(resume=resume, overwrite=overwrite)
-
+    check_run(folder, loaded, resume=resume, overwrite=overwrite)
     recorded = _profile(loaded, folder, overwrite) if profile else None
 
     with recorded.of_updates() if recorded else nullcontext():
@@ -96,6 +101,23 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
         from contrasent.report.profile import print_profile
 
         print_profile(Console(stderr=True), recorded)
+
+
+def check_run(root: Path, recipe: Recipe, *, resume: bool, overwrite: bool) -> RunFolder:
+    """The folder of a run, and the file of its text, looked at before anything is loaded.
+
+    Raises:
+        ConfigError: a run cannot be there.
+        DataError: the training text is no file that can be read.
+    """
+    from contrasent.data.text import source_kind
+    from contrasent.train.folder import RunFolder
+
+    folder = RunFolder(root)
+    folder.check_place(resume=resume, overwrite=overwrite)
+    if recipe.data.file and not (resume and folder.is_complete):
+        source_kind(recipe.data.file)
+    return folder
 
 
 def run_in(folder: Path, recipe: Recipe, *, resume: bool, overwrite: bool) -> Result | None:
@@ -122,42 +144,6 @@ def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
             "make more steps, or leave it out"
         )
     return StepProfile(folder / "profile" / "trace.json.gz", overwrite=overwrite)
-
-
-def overrides_in(words: Sequence[str], options: Collection[str] = _OPTIONS) -> dict[str, Any]:
-    """``--section.key value`` and ``--section.key=value`` as a mapping.
-
-    Raises:
-        ConfigError: another word is among them; ``options`` are what it may have been meant for.
-    """
-    from contrasent.errors import ConfigError, pick
-
-    found: dict[str, Any] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or "." not in name:
-            if word.startswith("--"):
-                pick("option", name, options)
-            raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
-        if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise ConfigError(f"--{name} needs a value: --{name} VALUE")
-            value = rest.pop(0)
-        found[name] = _listed(name, value)
-    return found
-
-
-def _listed(name: str, value: str) -> str | list[str]:
-    """``a,b`` as a list where the setting is one; ``[a, b]`` and null are left to YAML."""
-    from contrasent.config import Recipe, fields_of
-
-    section, _, key = name.partition(".")
-    setting = fields_of(type(getattr(Recipe(), section, None))).get(key)
-    if setting is None or "list[" not in str(setting.type) or value == "null" or value[:1] == "[":
-        return value
-    return [part.strip() for part in value.split(",")]
 
 
 def _report(result: Result) -> None:

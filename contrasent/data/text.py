@@ -46,14 +46,9 @@ def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples
         ConfigError: ``columns`` does not fit the source.
         MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
     """
-    path = Path(source)
-    if not path.exists() and (parts := dataset_parts(source)):
+    kind, path = source_kind(source), Path(source)
+    if not kind and (parts := dataset_parts(source)):
         return HubExamples(source, parts, columns)
-    kind = _kind(path)
-    if path.is_dir():
-        raise DataError(f"{source} is a folder; give one file: {_KNOWN}")
-    if not path.exists():
-        raise DataError(f"there is no file {source}; look for a misspelling, or give a full path")
     if kind == ".parquet":
         return ParquetExamples(path, columns)
     if kind == ".jsonl":
@@ -61,11 +56,21 @@ def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples
     return TableExamples(path, kind, columns)
 
 
-def _kind(path: Path) -> str:
+def source_kind(source: str) -> str:
+    """The ending that tells how a file is read, ``.gz`` left out; empty for a data set of the hub.
+
+    Raises:
+        DataError: there is no such file, it is a folder, or its ending is unknown.
+    """
+    path = Path(source)
+    if not path.exists() and dataset_parts(source):
+        return ""
+    if path.is_dir():
+        raise DataError(f"{source} is a folder; give one file: {_KNOWN}")
+    if not path.exists():
+        raise DataError(f"there is no file {source}; look for a misspelling, or give a full path")
     name = path.name.lower()
     kind = Path(name.removesuffix(".gz")).suffix
     if kind in _TEXT_KINDS or (kind == ".parquet" and not name.endswith(".gz")):
         return kind
-    if path.is_dir() or not path.exists():
-        return ""
     raise DataError(f"{path}: unknown kind of file; known are {_KNOWN}; rename it to one of them")

@@ -94,13 +94,13 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         raise ConfigError("no encoder to start from: name a folder or model with --encoder")
     if not recipe.data.file:
         raise ConfigError("no training text: name a file or data set with --data")
+    opened = open_labelled if recipe.data.labels == "nli" else open_examples
+    examples = opened(recipe.data.file, recipe.data.columns)
+    logger.info("data: %s", examples.columns)
     dev, final = dev_task(recipe.evaluation), final_tasks(recipe.evaluation)
     refuse_at_odds(recipe.train)
     check_keep(recipe.encoder, dev)
     followed = followed_pairs(recipe.evaluation)
-    opened = open_labelled if recipe.data.labels == "nli" else open_examples
-    examples = opened(recipe.data.file, recipe.data.columns)
-    logger.info("data: %s", examples.columns)
     check_view(recipe.view, examples.views)
     examples.require(2)
 

@@ -13,7 +13,7 @@ import yaml
 from command_line import worked
 from small_text import SENTENCES, sentence, write
 
-from contrasent.cli.train import overrides_in
+from contrasent.cli.options import overrides_in
 from contrasent.config import load_recipe
 from contrasent.train.embedding import embedding
 from contrasent.train.start import complete, prepare
@@ -67,7 +67,7 @@ def cells():
 
 def recipe_of(cell, **changes):
     name, *words = cell.words
-    named = overrides_in(words)
+    named = overrides_in(words, ())
     return load_recipe(name, {**named, **changes}), named
 
 

@@ -180,7 +180,7 @@ def test_a_bad_model_alone_prints_no_table(command, bad, tmp_path):
         (["--precision", "fp23"], "Did you mean 'fp32'?"),
         (["--aggregation", "wmeen"], "Did you mean 'wmean'?"),
         (["--metric", "spearmen"], "Did you mean 'spearman'?"),
-        (["--tasks", "sts122"], "Did you mean 'sts12'?"),
+        (["--tasks", "sts122"], "Did you mean 'sts12', '"),
         (["--tasks", ","], "no task to score: an empty list"),
         (["--splits", "tests"], "Did you mean 'test'?"),
         (["--json", "."], "--json . is a folder"),
@@ -300,7 +300,7 @@ def test_columns_of_ones_own_file_can_be_named(command, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--protocol", "simsce"], "Did you mean 'simcse'?"),
+        (["--protocol", "simsce"], "Did you mean 'simcse', '"),
         (["--confidence", "95"], "confidence must be between 0 and 1, such as 0.95, not 95"),
         (["--compare"], "--compare needs two models or more"),
         (["--tasks", "stsb,mr", "--columns", "a,b,c"], "none is named: stsb, mr; leave it out"),

@@ -109,7 +109,7 @@ def test_a_collapsed_encoder_has_no_correlation_and_no_spread(encoder, pairs_fil
         ("stsb-dev>", "'' is not a number"),
         ("stsb-dev>nan", "'nan' is not a number"),
         ("sts>4", "pairs 'sts' are those of several tasks; name one"),
-        ("stsbb>4", "Did you mean 'stsb'?"),
+        ("stsbb>4", "Did you mean 'stsb', '"),
     ],
 )
 def test_pairs_that_cannot_be_read_are_explained(asked, said, senteval):

@@ -63,7 +63,7 @@ def test_parts_can_be_changed_and_the_name_says_so():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"name": "simsce"}, "unknown protocol 'simsce'; choose one of bgt, declutr, "),
+        ({"name": "simsce"}, "unknown protocol 'simsce'. Did you mean 'simcse', '"),
         ({"metric": "spearmen"}, "unknown metric 'spearmen'"),
         ({"aggregation": "wmeen"}, "Did you mean 'wmean'?"),
     ],

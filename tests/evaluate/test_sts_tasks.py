@@ -70,8 +70,8 @@ def test_headings_name_other_splits_and_files():
 @pytest.mark.parametrize(
     ("asked", "splits", "said"),
     [
-        (["stsbe"], ["test"], "Did you mean 'stsb'?"),
-        (["sickrelated"], ["test"], "Did you mean 'sickr'?"),
+        (["stsbe"], ["test"], "Did you mean 'stsb', '"),
+        (["sickrelated"], ["test"], "Did you mean 'sickr', '"),
         (
             ["pairs.xlsx"],
             ["test"],

@@ -294,7 +294,7 @@ def test_a_matrix_of_another_number_of_rows_is_refused(encoder):
     [
         (["--classifier", "sklaern"], "Did you mean 'sklearn'?"),
         (["--preset", "fastest"], "Did you mean 'fasttest'?"),
-        (["--tasks", "mr,mrcp"], "Did you mean 'mrpc'?"),
+        (["--tasks", "mr,mrcp"], "Did you mean 'mrpc'"),
         (["--tasks", "mr-train"], "no score on its train split"),
         (["--splits", "dve"], "Did you mean 'dev'?"),
     ],

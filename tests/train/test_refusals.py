@@ -25,13 +25,12 @@ def test_the_command_that_the_others_spoil_works(desk):
 SETTINGS = [
     (
         ("--train.batch_sise", "8"),
-        r"unknown setting of 'train': 'batch_sise'; choose one of .*epochs, .*"
-        r"Did you mean 'batch_size'\?",
+        r"unknown setting of 'train': 'batch_sise'\. Did you mean 'batch_size', '\w+' or '\w+'\?",
     ),
     (("--trian.epochs", "8"), r"unknown recipe section 'trian'; .* Did you mean 'train'\?"),
     (("--objective.temprature", "1"), r".*'temprature'; .* Did you mean 'temperature'\?"),
-    (("--objective.name", "simsce"), r"unknown objective 'simsce'; .* Did you mean 'simcse'\?"),
-    (("--outptu", "o"), r"unknown option 'outptu'; choose one of .* Did you mean 'output'\?"),
+    (("--objective.name", "simsce"), r"unknown objective 'simsce'. Did you mean 'simcse', .*"),
+    (("--outptu", "o"), r"unknown option 'outptu'\. Did you mean 'output', .*"),
     (("-x", "o"), r"unexpected '-x': settings are given as --section\.key VALUE"),
     (("stray",), r"unexpected 'stray': settings are given as --section\.key VALUE"),
     (("--train.seed",), r"--train\.seed needs a value: --train\.seed VALUE"),
@@ -51,7 +50,7 @@ SETTINGS = [
     (("--data.max_tokens", "2"), r"data\.max_tokens cannot be 2: .*greater than or equal to 3"),
     (("--data.columns", "1"), r"text\.txt holds one sentence per line, so columns=1 .*leave it.*"),
     (("--objective.hard_negatives", "1"), r"objective\.hard_negatives is 1, .*this data has 1"),
-    (("--evaluation.task", "stsx"), r"unknown task .*'stsx'; choose one of .*"),
+    (("--evaluation.task", "stsx"), r"unknown task .*'stsx'.*"),
     (
         ("--evaluation.task", "stsb-dev,sickr-dev"),
         r"evaluation\.task must be one task, because it selects the best step; "
@@ -67,8 +66,8 @@ SETTINGS = [
         r"no task has data.*sts-dev\.csv is missing.*contrasent data fetch.*"
         r"Or train without: --evaluation\.task none",
     ),
-    (("--evaluation.final", "stsx"), r"unknown task .*'stsx'; choose one of .*"),
-    (("--train.trackers", "tensorbord"), r"unknown tracker 'tensorbord'; .*'tensorboard'\?"),
+    (("--evaluation.final", "stsx"), r"unknown task .*'stsx'.*"),
+    (("--train.trackers", "tensorbord"), r"unknown tracker 'tensorbord'.*'tensorboard', .*"),
     (("--resume", "--overwrite"), r"--resume keeps the run that --overwrite replaces; give one.*"),
 ]
 
@@ -140,12 +139,12 @@ def test_scores_that_are_all_equal_are_told_before_training(desk, setting):
 
 
 RECIPES = [
-    ("train:\n  batch_sise: 3\n", r"my\.yaml:2: unknown setting .*Did you mean 'batch_size'\?"),
+    ("train:\n  batch_sise: 3\n", r"my\.yaml:2: unknown setting .*Did you mean 'batch_size', .*"),
     ("data: {}\ntrian:\n  epochs: 3\n", r"my\.yaml:2: unknown setting .*Did you mean 'train'\?"),
     ("- a\n- b\n", r"my\.yaml.* must hold sections such as 'encoder:', not \['a', 'b'\]"),
     ("train: {batch_size: [\n", r"my\.yaml:\d: not YAML: .*"),
     ("train:\n  epochs: many\n", r"my\.yaml:2: train\.epochs cannot be 'many': .*"),
-    ("objective:\n  name: simsce\n", r"unknown objective 'simsce'; .*"),
+    ("objective:\n  name: simsce\n", r"unknown objective 'simsce'\. Did you mean 'simcse', .*"),
 ]
 
 
@@ -157,11 +156,10 @@ def test_a_wrong_recipe_file_is_told(desk, text, said):
     assert not (desk / "out").exists()
 
 
-def test_an_unknown_recipe_and_an_absent_file_are_told_with_the_packaged_ones():
+def test_an_unknown_recipe_and_an_absent_recipe_file_are_explained():
     message = refused("train", "unsup-simsce", *PLAIN)
-    assert message.startswith("unknown recipe 'unsup-simsce'; choose one of ")
-    assert ", diffcse, " in message
-    assert message.endswith("Did you mean 'unsup-simcse'?")
+    assert message.startswith("unknown recipe 'unsup-simsce'. Did you mean 'unsup-simcse', ")
+    assert message.count("'") == 8
     message = refused("train", "mine.yaml", *PLAIN)
     assert message.startswith("no recipe file mine.yaml; the packaged ones are ")
 

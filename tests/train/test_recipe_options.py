@@ -1,0 +1,125 @@
+"""Settings of a recipe given on the command line, by their own options and by their names."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+from careless import PLAIN, prepare, train
+from command_line import call, refused, tree, worked
+
+SHORT = {
+    "--batch-size": ("batch_size", 8),
+    "--epochs": ("epochs", 3),
+    "--learning-rate": ("learning_rate", 0.001),
+    "--lr": ("learning_rate", 0.001),
+    "--precision": ("precision", "fp32"),
+    "--seed": ("seed", 7),
+    "--max-steps": ("max_steps", 5),
+}
+COMMANDS = {"train": ("train", "unsup-simcse"), "pretrain": ("pretrain", "tiny")}
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path, monkeypatch, tiny_bert):
+    """The folder one works in."""
+    return prepare(tmp_path, monkeypatch, tiny_bert)
+
+
+def settings(*words):
+    return yaml.safe_load(worked(*words, "--settings").out)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("option", SHORT)
+def test_an_option_is_the_setting_of_its_name(command, option):
+    key, value = SHORT[option]
+    usual = settings(*COMMANDS[command])
+    assert usual["train"].pop(key) != value
+    changed = settings(*COMMANDS[command], option, value)
+    assert changed["train"].pop(key) == value
+    assert changed == usual
+
+
+def test_a_run_keeps_what_its_options_set(desk):
+    options = ("--batch-size", 4, "--lr", "1e-4", "--precision", "fp32", "--seed", 3)
+    worked(*train(*options, "--epochs", 2))
+    kept = yaml.safe_load((desk / "out" / "recipe.yaml").read_text())["train"]
+    values = [kept[key] for key in ("batch_size", "learning_rate", "precision", "seed", "epochs")]
+    assert values == [4, 1e-4, "fp32", 3, 2]
+
+
+@pytest.mark.parametrize("words", [("--train.batch-size", "8"), ("--train.batch-size=8",)], ids=str)
+def test_a_hyphen_in_the_name_of_a_setting_is_an_underscore(words):
+    assert settings("train", "unsup-simcse", *words)["train"]["batch_size"] == 8
+    assert (
+        settings("train", "diffcse", "--objective.mask-rate", "0.2")["objective"]["mask_rate"]
+        == 0.2
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--batch-size", "8", "--train.batch_size", "16"),
+            "--batch-size 8 and --train.batch_size 16 are the same setting; give one of them",
+        ),
+        (
+            ("--train.learning-rate=1", "--lr", "2"),
+            "--learning-rate 2.0 and --train.learning_rate 1 are the same setting; give one of "
+            "them",
+        ),
+        (
+            ("--encoder.name", "other"),
+            "--encoder tiny and --encoder.name other are the same setting; give one of them",
+        ),
+    ],
+)
+def test_a_setting_is_given_once(desk, words, said):
+    before = tree(desk)
+    assert refused(*train(*words)) == said
+    assert tree(desk) == before
+
+
+def test_the_start_of_pretraining_is_given_once():
+    message = refused("pretrain", "tiny", "--encoder.name", "other")
+    assert message.startswith("MODEL tiny and --encoder.name other are the same setting")
+
+
+@pytest.mark.parametrize("option", ["--batch-size", "--epochs", "--lr", "--seed"])
+def test_a_value_that_is_no_number_is_refused(option):
+    said = call(*train(option, "many"))
+    assert (said.code, said.out) == (2, "")
+    assert "Invalid value for '--" in said.err and option in said.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_wrong_path_is_told_before_torch_is_imported(name):
+    encoder = PLAIN[:2] if name == "train" else ()
+    words = [*COMMANDS[name], *encoder, "--data", "none.txt"]
+    code = (
+        "import sys\n"
+        "from contrasent.cli import main\n"
+        "sys.argv[0] = 'contrasent'\n"
+        "try: main()\n"
+        "finally: print(sorted({'torch', 'transformers', 'accelerate'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    message = "error: there is no file none.txt; look for a misspelling, or give a full path\n"
+    assert (done.stdout, done.stderr) == ("[]\n", message)
+
+
+def test_wrong_data_is_told_before_warnings_about_evaluation_data_and_before_the_encoder(desk):
+    (desk / "ragged.csv").write_text("")
+    words = ("--encoder", "nowhere", "--data", "ragged.csv")
+    message = refused("train", "unsup-simcse", *words)
+    assert message.startswith("ragged.csv is empty")
+
+
+def test_a_complete_run_needs_no_data_to_be_resumed(desk):
+    worked(*train())
+    (desk / "text.txt").unlink()
+    assert "nothing to resume" in worked(*train("--resume")).err
