@@ -2,6 +2,7 @@
 
 With ``--update FILE.md``, the tables in that page are made anew: each stands between a line
 ``<!-- table: results/NAME.json -->``, the path relative to the page, and ``<!-- end of table -->``.
+Where there is no result yet, nothing stands between them.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def updated(text: str, folder: Path) -> str:
 
     def made(found: re.Match[str]) -> str:
         path = folder / found["path"]
-        body = f"Not measured yet: `python -m benchmarks.all {path.stem}`.\n"
+        body = ""
         if path.is_file():
             result = read(path)
             body = f"{table(result)}\n{setting_line(result)}.\n"
