@@ -1,6 +1,6 @@
 import os
 
-from workers import cores, threads
+from helpers.workers import cores, threads
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -11,7 +11,7 @@ import socket
 
 import pytest
 import torch
-from shared_data import SHARED
+from helpers.shared_data import SHARED
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -65,7 +65,7 @@ def shared():
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory):
     """The folder of a tiny BERT with a WordPiece tokenizer; copy it before changing it."""
-    from tiny_models import save_tiny
+    from helpers.tiny_models import save_tiny
 
     return save_tiny(tmp_path_factory.mktemp("tiny") / "bert", "bert")
 
@@ -73,7 +73,7 @@ def tiny_bert(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_roberta(tmp_path_factory):
     """The folder of a tiny RoBERTa with a byte-level tokenizer; copy it before changing it."""
-    from tiny_models import save_tiny
+    from helpers.tiny_models import save_tiny
 
     return save_tiny(tmp_path_factory.mktemp("tiny") / "roberta", "roberta")
 
@@ -96,6 +96,6 @@ def tiny_encoder(loaded_tiny_bert):
 @pytest.fixture(scope="session")
 def tiny_masked_lm(tmp_path_factory):
     """The folder of a tiny BERT with its masked-LM head; copy it before changing it."""
-    from tiny_models import save_tiny_masked_lm
+    from helpers.tiny_models import save_tiny_masked_lm
 
     return save_tiny_masked_lm(tmp_path_factory.mktemp("tiny") / "masked-lm")

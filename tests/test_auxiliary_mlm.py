@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from tiny_models import SENTENCES, save_tiny_masked_lm
+from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
 from torch.nn import functional as F
 
 from contrasent import objectives

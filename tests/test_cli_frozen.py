@@ -3,7 +3,7 @@ and none may go or change its name."""
 
 import pytest
 import typer
-from command_line import call, worked
+from helpers.command_line import call, worked
 
 import contrasent
 from contrasent.cli import app

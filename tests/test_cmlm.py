@@ -2,10 +2,10 @@
 
 import dataclasses
 
-import oracles
 import pytest
 import torch
 import transformers
+from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import pack

@@ -4,11 +4,11 @@ import copy
 import dataclasses
 from itertools import pairwise
 
-import oracles
 import pytest
 import torch
 import transformers
-from tiny_models import transformer
+from helpers import oracles
+from helpers.tiny_models import transformer
 
 from contrasent import objectives
 from contrasent.data.batch import pack

@@ -2,9 +2,9 @@
 
 import copy
 
-import oracles
 import pytest
 import torch
+from helpers import oracles
 from transformers import AutoModelForMaskedLM
 
 from contrasent import objectives

@@ -1,9 +1,9 @@
 """DiffCSE: its contrastive term, what edits are for, the weight, and what is refused."""
 
-import oracles
 import pytest
 import torch
-from tiny_diffcse import Noted, batch_of, build, scored, sentences, still_encoder
+from helpers import oracles
+from helpers.tiny_diffcse import Noted, batch_of, build, scored, sentences, still_encoder
 
 from contrasent import objectives
 from contrasent.data.batch import pack

@@ -1,8 +1,8 @@
 """DiffCSE: settings, encoders and generators that cannot be, each explained before any work."""
 
 import pytest
-from tiny_diffcse import build, still_encoder
-from tiny_models import save_tiny_masked_lm
+from helpers.tiny_diffcse import build, still_encoder
+from helpers.tiny_models import save_tiny_masked_lm
 
 from contrasent import objectives
 from contrasent.errors import CheckpointError, ConfigError

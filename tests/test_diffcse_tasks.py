@@ -2,10 +2,10 @@
 
 from itertools import pairwise
 
-import oracles
 import pytest
 import torch
-from tiny_diffcse import Noted, batch_of, build, scored, sentences, still_encoder
+from helpers import oracles
+from helpers.tiny_diffcse import Noted, batch_of, build, scored, sentences, still_encoder
 from torch.testing import assert_close
 
 from contrasent.data.batch import Batch, joined, pack

@@ -1,22 +1,11 @@
 from math import log
 
-import oracles
 import pytest
 import torch
+from helpers import oracles
+from helpers.oracles import compare
 
 from contrasent.functional import alignment, cosine_matrix, dot_matrix, info_nce, uniformity
-
-
-def compare(formula, loop, *tensors):
-    """The formula's value and gradients in float32 against the loop's in float64."""
-    single = [t.clone().requires_grad_() for t in tensors]
-    double = [t.double().requires_grad_() for t in tensors]
-    value, expected = formula(*single), loop(*double)
-    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
-    gradients = torch.autograd.grad(value, single)
-    for got, wanted in zip(gradients, torch.autograd.grad(expected, double), strict=True):
-        assert wanted.abs().max() > 1e-6
-        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_cosine_matrix_is_the_cosine_of_every_pair(rng):

@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-import oracles
 import pytest
 import torch
-from tiny_models import SENTENCES
+from helpers import oracles
+from helpers.tiny_models import SENTENCES
 
 from contrasent import objectives
 from contrasent.data.batch import pack

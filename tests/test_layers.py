@@ -193,3 +193,12 @@ def test_the_encoder_is_an_attribute_of_the_package():
     assert contrasent.SentenceEncoder is SentenceEncoder
     with pytest.raises(AttributeError, match="has no attribute 'Encoder'"):
         _ = contrasent.Encoder
+
+
+def test_what_test_modules_share_is_a_helper():
+    tests = sorted(Path(__file__).parent.rglob("*.py"))
+    modules = {path.stem for path in tests if path.parent.name != "helpers"} - {"make_curves"}
+    for path in tests:
+        for module in imported(ast.walk(tree(path))):
+            first = module.split(".")[0]
+            assert first not in modules | {"tests"}, f"{path} imports {module}"

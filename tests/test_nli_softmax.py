@@ -2,9 +2,9 @@
 
 import dataclasses
 
-import oracles
 import pytest
 import torch
+from helpers import oracles
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import SoftmaxLoss
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from command_line import refused, worked
+from helpers.command_line import refused, worked
 from torch import nn
 
 from contrasent.errors import ConfigError

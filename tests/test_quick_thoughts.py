@@ -2,9 +2,9 @@
 
 import dataclasses
 
-import oracles
 import pytest
 import torch
+from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import pack

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from shared_data import SHARED
+from helpers.shared_data import SHARED
 
 from contrasent import quickstart
 from contrasent.data.text import open_examples

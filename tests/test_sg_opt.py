@@ -1,8 +1,8 @@
 """SG-OPT: its formula, the frozen clone, the distance from the start, and its runs."""
 
-import oracles
 import pytest
 import torch
+from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import pack

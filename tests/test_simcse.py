@@ -1,8 +1,8 @@
 """SimCSE: the loss with its head against loops, duplicates, and how many sentences it needs."""
 
-import oracles
 import pytest
 import torch
+from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import pack

@@ -2,10 +2,10 @@
 
 from math import log
 
-import oracles
 import pytest
 import torch
-from test_functional import compare
+from helpers import oracles
+from helpers.oracles import compare
 
 from contrasent.functional import corrective_lm, masked_cross_entropy, replaced_token_loss
 

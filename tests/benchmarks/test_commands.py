@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny_models import save_tiny_masked_lm
+from helpers.tiny_models import save_tiny_masked_lm
 
 from benchmarks import all as all_of_them
 from benchmarks import encode, evaluate, latency, memory, objectives, options, train, transfer

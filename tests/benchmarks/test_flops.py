@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import config_of, transformer
+from helpers.tiny_models import config_of, transformer
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.flops import Model, forward_flops, step_flops

@@ -1,5 +1,5 @@
 import pytest
-from tiny_tokenizers import bert_folder
+from helpers.tiny_tokenizers import bert_folder
 
 from contrasent.data.text import open_examples
 

@@ -4,7 +4,7 @@ import json
 from itertools import combinations
 
 import pytest
-from building import built
+from helpers.building import built
 
 from contrasent.data.build.overlap import f1
 

@@ -1,8 +1,8 @@
 import json
 
 import pytest
-from building import built, premises, write
-from command_line import refused
+from helpers.building import built, premises, write
+from helpers.command_line import refused
 
 from contrasent.data.build.labels import LABELS, NliLabels
 from contrasent.errors import ConfigError

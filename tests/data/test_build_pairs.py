@@ -1,8 +1,8 @@
 from itertools import combinations
 
 import pytest
-from building import built, write
-from command_line import refused
+from helpers.building import built, write
+from helpers.command_line import refused
 
 FLICKR = [
     *[[f"a.jpg#{k}", f"a{k}"] for k in range(5)],

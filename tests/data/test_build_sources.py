@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pyarrow
 import pytest
-from building import built, premises, write
-from command_line import refused
+from helpers.building import built, premises, write
+from helpers.command_line import refused
 from pyarrow import parquet
 
 NLI = premises(("p", "e", "entailment"), ("p", "c", "contradiction"))

@@ -6,8 +6,8 @@ import json
 from collections import Counter
 
 import pytest
-from building import built, write
-from command_line import call, refused, tree, worked
+from helpers.building import built, write
+from helpers.command_line import call, refused, tree, worked
 
 from contrasent.data.build.base import Kind
 from contrasent.data.build.overlap import Overlap, f1

@@ -3,7 +3,7 @@ import statistics
 
 import numpy as np
 import pytest
-from tiny_tokenizers import bert_folder
+from helpers.tiny_tokenizers import bert_folder
 from typer.testing import CliRunner
 
 from contrasent.data import examples as examples_module

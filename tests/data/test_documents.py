@@ -2,6 +2,7 @@ import gzip
 
 import numpy as np
 import pytest
+from helpers.tiny_tokenizers import Letters
 
 from contrasent.data.documents import (
     Documents,
@@ -12,16 +13,6 @@ from contrasent.data.documents import (
 from contrasent.data.store import tokenize
 from contrasent.data.text import open_examples
 from contrasent.errors import DataError
-
-
-class Letters:
-    """A tokenizer without special tokens: one id per letter, and none for an x."""
-
-    vocabulary, fingerprint = 128, "letters"
-
-    def ids(self, texts, max_tokens):
-        ids = [[ord(letter) for letter in text if letter != "x"] for text in texts]
-        return [np.array(row[:max_tokens], dtype=np.int32) for row in ids], 0
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.tiny_tokenizers import Letters
 from scipy import stats
-from test_documents import Letters
 
 from contrasent.data.loader import Loader
 from contrasent.data.spans import Spans, SpansOfDocuments, long_enough

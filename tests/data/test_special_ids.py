@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from tiny_models import FAMILY, TOKENIZERS, save_tokenizer, word_piece
-from tiny_tokenizers import WORDS, bert_folder, roberta_folder
+from helpers.tiny_models import FAMILY, TOKENIZERS, save_tokenizer, word_piece
+from helpers.tiny_tokenizers import WORDS, bert_folder, roberta_folder
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.tiny_tokenizers import Letters, content
 
 from contrasent.data import examples as examples_module
 from contrasent.data import store as store_module
@@ -17,34 +18,11 @@ from contrasent.errors import ConfigError, DataError
 WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
 
 
-class Letters:
-    """A tokenizer without special tokens: one id per letter, and none for an x."""
-
-    fingerprint = "letters"
-
-    def __init__(self, vocabulary=128):
-        self.vocabulary = vocabulary
-        self.calls = []
-
-    def ids(self, texts, max_tokens):
-        self.calls.append(list(texts))
-        whole = [[ord(letter) for letter in text if letter != "x"] for text in texts]
-        ids = [np.array(row[:max_tokens], dtype=np.int32) for row in whole]
-        return ids, sum(len(a) > len(b) for a, b in zip(whole, ids, strict=True))
-
-
 def rows_of(seed, count, views):
     random = np.random.default_rng(seed)
     return [
         tuple(" ".join(random.choice(WORDS, random.integers(1, 9))) for _ in range(views))
         for _ in range(count)
-    ]
-
-
-def content(store):
-    return [
-        [store.tokens(example, view).tolist() for view in range(store.views)]
-        for example in range(len(store))
     ]
 
 
@@ -237,11 +215,10 @@ def test_of_two_that_want_one_entry_one_computes_and_one_waits(opened, tmp_path,
 
 PROGRAM = """
 import sys
-sys.path[:0] = sys.argv[1:3]
 from contrasent.data.store import tokenize
 from contrasent.data.text import open_examples
-from test_store import Letters, content
-print(content(tokenize(open_examples(sys.argv[3]), Letters(), None, sys.argv[4])))
+from helpers.tiny_tokenizers import Letters, content
+print(content(tokenize(open_examples(sys.argv[1]), Letters(), None, sys.argv[2])))
 """
 
 
@@ -249,13 +226,14 @@ print(content(tokenize(open_examples(sys.argv[3]), Letters(), None, sys.argv[4])
 def test_processes_that_build_one_entry_at_once_agree(opened, tmp_path):
     rows = rows_of(6, 3000, 2)
     examples = opened(rows)
-    here = Path(__file__)
-    arguments = [str(here.parents[2]), str(here.parent), examples.source, str(tmp_path / "cache")]
+    arguments = [examples.source, str(tmp_path / "cache")]
+    tests = Path(__file__).parents[1]
+    path = os.pathsep.join(map(str, (tests.parent, tests)))
     commands = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *arguments],
             stdout=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         )
         for _ in range(3)
     ]

@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_wordnet import write_wordnet
+from helpers.tiny_wordnet import write_wordnet
 
 from contrasent.data.synonyms import FUNCTION_WORDS, WordNet
 from contrasent.errors import DataError, MissingExtraError

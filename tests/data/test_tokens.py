@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tiny_tokenizers import WORDS, bert_folder, roberta_folder
+from helpers.tiny_tokenizers import WORDS, bert_folder, roberta_folder
 
 from contrasent.data.tokens import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, DataError

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny_tokenizers import bert_folder, roberta_folder
+from helpers.tiny_tokenizers import bert_folder, roberta_folder
 
 from contrasent.config import ViewSettings
 from contrasent.data import synonyms, views

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tiny_glove import vectors_of, write_vectors
+from helpers.tiny_glove import vectors_of, write_vectors
 
 from contrasent.data.word_tokens import MARKS, WordTokenizer, found_marks
 from contrasent.data.words import open_words

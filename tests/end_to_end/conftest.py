@@ -1,8 +1,8 @@
 """About two hundred sentences for a tiny encoder, and what it was trained into."""
 
 import pytest
-from command_line import worked
-from small_text import SENTENCES, sentence, write
+from helpers.command_line import worked
+from helpers.tiny_sentences import SENTENCES, sentence, write
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from command_line import worked
-from small_text import SENTENCES, sentence, write
+from helpers.command_line import worked
+from helpers.tiny_sentences import SENTENCES, sentence, write
+from helpers.tiny_wordnet import only_wordnet
 
 from contrasent.cli.options import overrides_in
 from contrasent.config import load_recipe
 from contrasent.train.embedding import embedding
 from contrasent.train.start import complete, prepare
-from tests.data.tiny_wordnet import only_wordnet
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 CELLS = {

@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from command_line import worked
+from helpers.command_line import worked
+from helpers.tiny_sentences import SENTENCES
 from pyarrow import parquet
-from small_text import SENTENCES
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records

@@ -5,9 +5,9 @@ import json
 
 import pyarrow
 import pytest
-from command_line import worked
+from helpers.command_line import worked
+from helpers.tiny_sentences import SENTENCES, write
 from pyarrow import parquet
-from small_text import SENTENCES, write
 
 TEXTS = SENTENCES[:40]
 

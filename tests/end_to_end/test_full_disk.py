@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 import pytest
-from command_line import refused, tree, worked
-from small_text import SENTENCES
+from helpers.command_line import refused, tree, worked
+from helpers.tiny_sentences import SENTENCES
 
 from contrasent import files
 from contrasent.model.encoder import SentenceEncoder

@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 import pytest
-from command_line import call, started, worked
-from small_text import SENTENCES
+from helpers.command_line import call, started, worked
+from helpers.tiny_sentences import SENTENCES
 
 from contrasent.model.encoder import SentenceEncoder
 

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from command_line import worked
+from helpers.command_line import worked
+from helpers.tiny_sentences import SENTENCES, sentence, write
 from safetensors.torch import load_file
-from small_text import SENTENCES, sentence, write
 
 from contrasent.model.encoder import SentenceEncoder
 

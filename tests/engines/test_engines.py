@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from command_line import refused, worked
-from tiny_models import SENTENCES, save_tiny
+from helpers.command_line import refused, worked
+from helpers.tiny_models import SENTENCES, save_tiny
 
 from contrasent.data.batch import pack
 from contrasent.errors import CheckpointError, ConfigError, MissingExtraError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import FAMILY, SENTENCES, SIZES, config_of, save_tiny, seeded, transformer
+from helpers.tiny_models import FAMILY, SENTENCES, SIZES, config_of, save_tiny, seeded, transformer
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError

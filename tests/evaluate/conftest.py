@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tiny_words import WORDS, WordEncoder
+from helpers.tiny_words import WORDS, WordEncoder
 
 from contrasent.evaluate.tasks import SUBSETS
 

@@ -5,9 +5,9 @@ import sys
 
 import numpy as np
 import pytest
-from command_line import call, refused
-from tiny_transfer import BAD, GOOD, OTHER, write_transfer
-from tiny_words import WORDS, WordEncoder
+from helpers.command_line import call, refused
+from helpers.tiny_transfer import BAD, GOOD, OTHER, write_transfer
+from helpers.tiny_words import WORDS, WordEncoder
 
 from contrasent.records import read_records
 

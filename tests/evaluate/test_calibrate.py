@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from command_line import refused, worked
+from helpers.command_line import refused, worked
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from contrasent.errors import CheckpointError, ConfigError, DataError

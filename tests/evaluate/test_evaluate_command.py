@@ -8,6 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 import typer
+from helpers.command_line import rows
 from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate
@@ -44,12 +45,6 @@ def command(encoder, senteval, monkeypatch):
 
     run.loaded = loaded
     return run
-
-
-def rows(result):
-    """The table's cells, row by row, and what stands beneath it."""
-    table, _, protocol = result.stdout.partition("\n\n")
-    return [line.split() for line in table.split("\n")], protocol
 
 
 def test_the_table_is_the_papers(command, encoder, senteval):

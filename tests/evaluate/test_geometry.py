@@ -3,9 +3,9 @@
 import json
 
 import numpy as np
-import oracles
 import pytest
 import torch
+from helpers import oracles
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluate.geometry import grouped, measure

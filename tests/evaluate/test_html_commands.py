@@ -2,7 +2,7 @@
 
 import pytest
 import typer
-from html_reader import grid, read
+from helpers.html_reader import grid, read
 from typer.testing import CliRunner
 
 from contrasent.cli.analyze import analyze

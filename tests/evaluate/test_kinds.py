@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from tiny_transfer import write_transfer
+from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate import kinds

@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-from command_line import call, refused, worked
-from tiny_transfer import write_transfer
+from helpers.command_line import call, refused, worked
+from helpers.tiny_transfer import write_transfer
 
 from contrasent.data.text import open_examples
 from contrasent.evaluate.kinds.base import Options

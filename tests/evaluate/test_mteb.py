@@ -6,10 +6,10 @@ import os
 import numpy as np
 import pytest
 import torch
-from command_line import call, refused, worked
+from helpers.command_line import call, refused, worked
+from helpers.tiny_glove import save_glove
+from helpers.tiny_models import SENTENCES
 from scipy.stats import spearmanr
-from tiny_glove import save_glove
-from tiny_models import SENTENCES
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluate import mteb_tasks as module

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from command_line import call, refused, worked
+from helpers.command_line import call, refused, worked
 from rich.console import Console
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
@@ -285,7 +285,7 @@ def test_the_command_prints_and_saves(tmp_path, tiny_bert, tiny_roberta, corpus)
 
 def test_the_commands_neighbours_are_those_of_sentence_transformers(tmp_path, corpus):
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    from tiny_models import SENTENCES, save_tiny
+    from helpers.tiny_models import SENTENCES, save_tiny
 
     from contrasent.model.encoder import SentenceEncoder
 

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from command_line import refused, worked
-from test_own_pairs import write
+from helpers.command_line import refused, worked
+from helpers.tables import write
 
 from contrasent.data.hub_layout import retrieval_sources
 from contrasent.errors import ConfigError, DataError

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from command_line import call, refused, worked
+from helpers.command_line import call, refused, worked
+from helpers.tables import write
+from helpers.tiny_transfer import write_transfer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import StratifiedKFold
-from test_own_pairs import write
-from tiny_transfer import write_transfer
 
 from contrasent.evaluate import transfer_presets
 from contrasent.evaluate.kinds.transfer import evaluate_transfer

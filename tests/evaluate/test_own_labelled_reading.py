@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from test_own_pairs import write
-from tiny_transfer import write_transfer
+from helpers.tables import write
+from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate.labelled_read import holds_labels, read_labelled, require_enough

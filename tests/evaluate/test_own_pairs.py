@@ -1,10 +1,8 @@
 """A user's scored pairs in every format, and what is told of those that cannot be scored."""
 
-import gzip
-import json
-
 import numpy as np
 import pytest
+from helpers import tables
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate import pairs as own
@@ -20,23 +18,7 @@ NAMES = ("id", "sentence1", "sentence2", "score")
 
 
 def write(path, *, names=NAMES, rows=PAIRS):
-    """A file with a column of numbers, both sentences and the score, in the path's format."""
-    table = [dict(zip(names, (number, *row), strict=True)) for number, row in enumerate(rows)]
-    if path.suffix == ".parquet":
-        import pyarrow
-        from pyarrow import parquet
-
-        parquet.write_table(pyarrow.Table.from_pylist(table), path)
-        return str(path)
-    if ".jsonl" in path.name:
-        text = "".join(json.dumps(row) + "\n" for row in table)
-    else:
-        mark = "," if ".csv" in path.name else "\t"
-        text = "".join(
-            mark.join(map(str, row)) + "\n" for row in [names, *(r.values() for r in table)]
-        )
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return str(path)
+    return tables.write(path, names=names, rows=rows)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from math import log2
 import numpy as np
 import pytest
 import typer
-from test_evaluate_command import rows
+from helpers.command_line import rows
 from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate

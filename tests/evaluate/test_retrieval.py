@@ -5,8 +5,8 @@ from math import log2
 import numpy as np
 import pytest
 import typer
+from helpers.command_line import rows
 from sklearn.metrics import ndcg_score
-from test_evaluate_command import rows
 from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate

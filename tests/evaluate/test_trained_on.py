@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from command_line import call, worked
+from helpers.command_line import call, worked
 
 from contrasent.data.text import open_examples
 from contrasent.evaluate.leaks import Counted, find_leaks, fingerprint

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from shared_data import SHARED
+from helpers.shared_data import SHARED
 
 from benchmarks.jobs import senteval
 from contrasent.evaluate import transfer_presets

@@ -7,9 +7,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 import typer
+from helpers.command_line import rows
+from helpers.tiny_transfer import write_transfer
 from sklearn.metrics import accuracy_score, f1_score
-from test_evaluate_command import rows
-from tiny_transfer import write_transfer
 from typer.testing import CliRunner
 
 import contrasent.evaluate.transfer as under_test

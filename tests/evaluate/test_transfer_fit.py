@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_transfer import separable
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.jobs.senteval import Classifier
@@ -16,15 +17,6 @@ from contrasent.evaluate.transfer_presets import PRESETS, Preset
 
 TINY = Preset("tiny", 3, "adam", 16, 2, 3, max_epochs=30)
 DECAYS = [1e-4, 1e-2, 1.0]
-
-
-def made(count=120, width=7, classes=2, seed=0):
-    """Classes that a line separates to some extent."""
-    draw = np.random.default_rng(seed)
-    centres = draw.normal(size=(classes, width))
-    labels = draw.integers(0, classes, count)
-    features = centres[labels] + 1.5 * draw.normal(size=(count, width))
-    return features.astype(np.float32), labels.astype(np.int64)
 
 
 def folds_of(labels, sizes):
@@ -46,7 +38,7 @@ def problems(features, labels, classes):
 )
 def test_every_classifier_is_the_one_trained_alone(classes, optimiser, places, monkeypatch):
     preset = replace(TINY, optimiser=optimiser)
-    features, labels = made(classes=classes)
+    features, labels = separable(classes=classes)
     row = preset.batch * 16 * 4
     monkeypatch.setattr(transfer_fit, "_CPU_BATCH_BYTES", places * row)
     folds = folds_of(labels, [80, 81, 80, 64])
@@ -70,7 +62,7 @@ def test_every_classifier_is_the_one_trained_alone(classes, optimiser, places, m
 
 
 def test_training_ends_after_the_most_epochs():
-    features, labels = made()
+    features, labels = separable()
     preset = replace(TINY, max_epochs=4, tenacity=100)
     (fold,) = folds_of(labels, [90])
     fitted = problems(features, labels, 2).fit([fold], [[1e-3]], preset, seed=1)
@@ -87,7 +79,7 @@ def test_training_ends_after_the_most_epochs():
 
 
 def test_held_out_rows_are_drawn_from_the_stream_of_the_training():
-    features, labels = made()
+    features, labels = separable()
     fold = with_held_out(np.arange(100), seed=3)
     fitted = problems(features, labels, 2).fit([fold], [[1e-3]], TINY, seed=3)
     alone = Classifier(7, 2, 1e-3, TINY, 3)
@@ -101,7 +93,7 @@ def test_held_out_rows_are_drawn_from_the_stream_of_the_training():
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_other_ones():
-    features, labels = made()
+    features, labels = separable()
     folds = folds_of(labels, [80, 80])
     fits = [problems(features, labels, 2).fit(folds, [DECAYS] * 2, TINY, s) for s in (1, 1, 2)]
     assert torch.equal(fits[0].weights, fits[1].weights)
@@ -113,7 +105,7 @@ def numpy_state():
 
 
 def test_training_leaves_the_random_streams_of_torch_and_numpy_alone():
-    features, labels = made()
+    features, labels = separable()
     before = torch.get_rng_state(), numpy_state()
     problems(features, labels, 2).fit(folds_of(labels, [80]), [[1e-3]], TINY, seed=1)
     assert torch.equal(before[0], torch.get_rng_state())
@@ -121,7 +113,7 @@ def test_training_leaves_the_random_streams_of_torch_and_numpy_alone():
 
 
 def test_embeddings_too_large_to_learn_from_are_explained():
-    features, labels = made()
+    features, labels = separable()
     with pytest.raises(CheckpointError, match=r"numbers up to .*e\+30, too large for a classifier"):
         problems(features * np.float32(1e30), labels, 2)
 

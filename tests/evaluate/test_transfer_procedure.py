@@ -4,9 +4,9 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.tiny_transfer import separable
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
-from test_transfer_fit import made
 
 from benchmarks.jobs import senteval
 from contrasent.errors import ConfigError, DataError, MissingExtraError
@@ -28,7 +28,7 @@ def tiny(monkeypatch):
 
 def parts(names, classes=2, sizes=(90, 40, 50)):
     found = {}
-    features, labels = made(sum(sizes), classes=classes)
+    features, labels = separable(sum(sizes), classes=classes)
     for name, end in zip(names, np.cumsum(sizes), strict=False):
         start = sum(len(part.labels) for part in found.values())
         found[name] = Labelled(features[start:end], labels[start:end])
@@ -118,7 +118,7 @@ def test_scikit_learn_is_an_extra(monkeypatch):
 
 
 def test_too_few_sentences_are_explained():
-    data = {"all": Labelled(*made(4))}
+    data = {"all": Labelled(*separable(4))}
     with pytest.raises(DataError, match="fewer than the 3 folds"):
         reach(data, 2, Protocol(), "cpu")
 

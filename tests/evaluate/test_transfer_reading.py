@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from tiny_transfer import write_transfer
+from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate.kinds.base import Options

@@ -1,7 +1,7 @@
 import sys
 
 import pytest
-from command_line import refused
+from helpers.command_line import refused
 
 from contrasent.errors import MissingExtraError
 from contrasent.evaluate.mteb_encoder import MtebEncoder

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from padded import gradients, ids_of, packed_states, padded_states
-from tiny_models import SENTENCES, SIZES, transformer, word_piece
+from helpers.padded import gradients, ids_of, packed_states, padded_states
+from helpers.tiny_models import SENTENCES, SIZES, transformer, word_piece
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones.auto import AutoBackbone

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 import transformers
-from shared_data import SHARED
-from tiny_models import SENTENCES, save_tiny_masked_lm
+from helpers.shared_data import SHARED
+from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
 from torch import nn
 from torch.nn import functional as F
 

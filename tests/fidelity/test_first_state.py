@@ -6,8 +6,8 @@ The reference is transformers' padded forward with a hook of the tests' own on i
 import pytest
 import torch
 import transformers
-from padded import ids_of, padded_states
-from tiny_models import FAMILY, SIZES, config_of, transformer
+from helpers.padded import ids_of, padded_states
+from helpers.tiny_models import FAMILY, SIZES, config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError

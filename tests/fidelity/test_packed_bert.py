@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from padded import gradients, ids_of, packed_states, padded_states
-from tiny_models import FAMILY, config_of, transformer
+from helpers.padded import gradients, ids_of, packed_states, padded_states
+from helpers.tiny_models import FAMILY, config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones.packed_bert import PackedBert

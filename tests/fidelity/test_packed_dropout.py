@@ -7,8 +7,8 @@ has variance (m4 - s^4) / n, where m4 is the fourth central moment.
 
 import pytest
 import torch
-from padded import ids_of, packed_states, padded_states
-from tiny_models import config_of, transformer
+from helpers.padded import ids_of, packed_states, padded_states
+from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones.packed_bert import PackedBert

@@ -6,8 +6,8 @@ along any direction is a difference quotient.
 
 import pytest
 import torch
-from padded import ids_of
-from tiny_models import config_of, transformer
+from helpers.padded import ids_of
+from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones.packed_bert import PackedBert

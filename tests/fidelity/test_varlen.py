@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from padded import gradients, ids_of
-from tiny_models import config_of, transformer
+from helpers.padded import gradients, ids_of
+from helpers.tiny_models import config_of, transformer
 from torch.nn import functional as F
 
 from contrasent.data.batch import pack

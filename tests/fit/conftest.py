@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tiny_models import WORDS
+from helpers.tiny_models import WORDS
 
 from contrasent.model.encoder import SentenceEncoder
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from command_line import refused, tree, worked
+from helpers.command_line import refused, tree, worked
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records

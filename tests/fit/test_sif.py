@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from command_line import refused, tree, worked
+from helpers.command_line import refused, tree, worked
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluate.fitting_text import open_fitting_text

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from tiny_glove import save_glove
-from tiny_models import WORDS, save_tiny, save_tiny_masked_lm
+from helpers.tiny_glove import save_glove
+from helpers.tiny_models import save_tiny, save_tiny_masked_lm
+from helpers.tiny_sentences import sentence
+from helpers.tiny_wordnet import only_wordnet
 
 from contrasent.config import load_recipe
 from contrasent.train.run import train
-from tests.data.tiny_wordnet import only_wordnet
 
 FILE = Path(__file__).parent / "curves.json"
 STEPS = 20
@@ -110,13 +111,6 @@ CURVES = {
     ),
     "nli softmax": Curve("nli-softmax", {"data.max_tokens": 32}, "labelled.csv"),
 }
-
-_PLAIN = [word for word in WORDS if word.isalpha()]
-
-
-def sentence(number, words):
-    """One of many sentences of words that the tiny encoder knows."""
-    return " ".join(_PLAIN[(number * 7 + k * (3 + number % 5)) % len(_PLAIN)] for k in range(words))
 
 
 def write_data(path):

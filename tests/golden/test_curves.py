@@ -10,8 +10,8 @@ changes the computation itself moves a loss by far more (the last test).
 import json
 
 import pytest
+from helpers.tiny_glove import save_glove
 from make_curves import CURVES, FILE, STEPS, curve
-from tiny_glove import save_glove
 
 TOLERANCE = 2e-4
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny_models import SENTENCES, WORDS
+from helpers.tiny_models import SENTENCES, WORDS
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import clip_grad_norm_
 

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 import torch
-from layouts import published
+from helpers.layouts import published
+from helpers.tiny_models import word_piece
 from safetensors.torch import load_file, save_file
-from tiny_models import word_piece
 
 from contrasent.errors import CheckpointError
 from contrasent.model.encoder import SentenceEncoder

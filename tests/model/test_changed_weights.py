@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from tiny_models import SENTENCES
+from helpers.tiny_models import SENTENCES
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones.layers import LayerWeights

@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_models import FAMILY, SENTENCES, save_tiny
 from safetensors import safe_open
-from tiny_models import FAMILY, SENTENCES, save_tiny
 
 from contrasent import __version__
 from contrasent.errors import CheckpointError, ConfigError

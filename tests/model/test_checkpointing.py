@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import config_of, transformer
+from helpers.tiny_models import config_of, transformer
 from torch.autograd.graph import saved_tensors_hooks
 
 from contrasent.data.batch import pack

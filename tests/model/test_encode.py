@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from tiny_models import SENTENCES
+from helpers.tiny_models import SENTENCES
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.model import encoding

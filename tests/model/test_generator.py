@@ -6,8 +6,8 @@ import json
 import pytest
 import torch
 import transformers
-from test_masked_lm import saved
-from tiny_models import (
+from helpers.masked_lms import saved
+from helpers.tiny_models import (
     SENTENCES,
     byte_level,
     config_of,

@@ -1,8 +1,8 @@
 """Heads against the formulas of the papers."""
 
-import oracles
 import pytest
 import torch
+from helpers import oracles
 from torch import nn
 
 from contrasent.errors import ConfigError

@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from command_line import refused, worked
-from tiny_glove import MARKS, save_glove
+from helpers.command_line import refused, worked
+from helpers.tiny_glove import MARKS, save_glove
 from torch import nn
 
 from contrasent.errors import CheckpointError

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import transformers
-from tiny_models import FAMILY, SENTENCES, config_of, transformer
+from helpers.tiny_models import FAMILY, SENTENCES, config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from layouts import cls_by_hand, diffcse_run, published, simcse_run
-from tiny_models import SENTENCES
+from helpers.layouts import cls_by_hand, diffcse_run, published, simcse_run
+from helpers.tiny_models import SENTENCES
 
 from contrasent.errors import CheckpointError
 from contrasent.model.checkpoint import PUBLISHED_HEADS

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from tiny_models import SENTENCES
+from helpers.tiny_models import SENTENCES
 
 from contrasent.errors import CheckpointError, MissingExtraError
 from contrasent.model import hub

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from tiny_models import FAMILY, SENTENCES, save_tiny
+from helpers.tiny_models import FAMILY, SENTENCES, save_tiny
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import FAMILY, SENTENCES, config_of, save_tiny, transformer
+from helpers.tiny_models import FAMILY, SENTENCES, config_of, save_tiny, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones.alone import Alone

@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from command_line import refused, worked
+from helpers.command_line import refused, worked
 
 from contrasent.data.words import WordStore, open_words, vector_of, word_lines
 from contrasent.errors import CheckpointError, ConfigError, DataError

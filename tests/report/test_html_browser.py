@@ -5,8 +5,8 @@ import shutil
 import subprocess
 
 import pytest
-from html_reader import grid, read
-from report_contents import contents
+from helpers.html_reader import grid, read
+from helpers.report_contents import contents
 
 from contrasent.report.html.page import page
 

@@ -10,8 +10,8 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from html_reader import grid, read
-from report_contents import (
+from helpers.html_reader import grid, read
+from helpers.report_contents import (
     LABELS,
     NASTY,
     ROWS,

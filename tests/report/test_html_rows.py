@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from html_reader import grid, read
-from report_contents import compared, contents, geometry, neighbours, record
+from helpers.html_reader import grid, read
+from helpers.report_contents import compared, contents, geometry, neighbours, record
 
 from contrasent.evaluate.transfer_presets import Protocol
 from contrasent.report.html.contents import Contents, Mean

@@ -6,7 +6,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from report_contents import record
+from helpers.report_contents import record
 
 from contrasent.records import write_records
 from contrasent.report.html.contents import Contents

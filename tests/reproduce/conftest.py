@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import WORDS, save_tiny_masked_lm
-
-PLAIN = [word for word in WORDS if word.isalpha()]
+from helpers.tiny_models import save_tiny_masked_lm
+from helpers.tiny_sentences import PLAIN
 
 
 @dataclass(frozen=True)

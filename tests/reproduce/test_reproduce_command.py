@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from command_line import call, refused, worked
+from helpers.command_line import call, refused, worked
 
 from contrasent.records import read_records
 from contrasent.report.saved import read_saved

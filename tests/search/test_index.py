@@ -3,7 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
-from dummy import DummyEncoder
+from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.search.index import Hit, Index

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 import typer
-from dummy import DummyEncoder
+from helpers.dummy_encoder import DummyEncoder
 from typer.testing import CliRunner
 
 from contrasent.cli.encode import encode

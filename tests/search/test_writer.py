@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dummy import DummyEncoder
+from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
@@ -128,7 +128,7 @@ def test_a_run_that_died_while_joining_embeds_nothing_twice(source, output, monk
 SLOW = """
 import sys, time
 sys.path.insert(0, sys.argv[3])
-from dummy import DummyEncoder
+from helpers.dummy_encoder import DummyEncoder
 from contrasent.search.parts import Settings
 from contrasent.search.sentences import open_sentences
 from contrasent.search.writer import write_embeddings
@@ -144,11 +144,11 @@ with open_sentences(sys.argv[1]) as sentences:
 
 
 def test_a_kill_loses_no_whole_shard(source, output):
-    here = str(Path(__file__).parent)
-    process = subprocess.Popen([sys.executable, "-c", SLOW, str(source), str(output), here])
+    tests = str(Path(__file__).parents[1])
+    process = subprocess.Popen([sys.executable, "-c", SLOW, str(source), str(output), tests])
     second = output.with_name(".rows.npy.parts") / "000001.json"
     deadline = time.monotonic() + 300
-    while not second.exists() and time.monotonic() < deadline:
+    while not second.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,7 @@
 """A recipe over tiny text that trains in a second."""
 
 import pytest
-from tiny_sentences import sentence
+from helpers.tiny_sentences import sentence
 
 from contrasent.config import load_recipe
 from contrasent.train.run import train

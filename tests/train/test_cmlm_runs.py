@@ -1,7 +1,7 @@
 """CMLM as runs: bits after a resume, and what is refused."""
 
 import pytest
-from test_resume import CutError, bits, cut_after, metrics
+from helpers.interrupted import CutError, bits, cut_after, metrics
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.train.run import train

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_resume import CutError, bits, cut_after, metrics
+from helpers.interrupted import CutError, bits, cut_after, metrics
 
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder

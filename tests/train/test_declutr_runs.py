@@ -1,8 +1,8 @@
 """DeCLUTR as runs: bits after a resume, counts of documents, and what is refused."""
 
 import pytest
-from test_resume import CutError, bits, cut_after, metrics
-from tiny_models import WORDS
+from helpers.interrupted import CutError, bits, cut_after, metrics
+from helpers.tiny_models import WORDS
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.train.run import train

@@ -7,10 +7,10 @@ import shutil
 import pytest
 import torch
 import transformers
-from command_line import refused, tree, worked
+from helpers.command_line import refused, tree, worked
+from helpers.interrupted import CutError, bits, cut_after, metrics
+from helpers.tiny_models import save_tiny_masked_lm
 from safetensors.torch import load_file
-from test_resume import CutError, bits, cut_after, metrics
-from tiny_models import save_tiny_masked_lm
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.parts.difference import OPERATIONS

@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from careless import prepare, train
-from command_line import refused, tree, worked
-from test_resume import metrics
+from helpers.careless import prepare, train
+from helpers.command_line import refused, tree, worked
+from helpers.interrupted import metrics
 
 from contrasent import objectives
 from contrasent.config import TrainSettings, load_recipe

@@ -5,8 +5,8 @@ import json
 
 import pytest
 import torch
-from command_line import refused
-from tiny_models import SENTENCES, save_tiny_masked_lm
+from helpers.command_line import refused
+from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
 
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder

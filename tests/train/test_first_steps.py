@@ -2,10 +2,10 @@
 
 import json
 
-import oracles
 import pytest
 import torch
 import transformers
+from helpers import oracles
 from safetensors.torch import load_file
 
 from contrasent.data.tokens import Tokenizer

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import seeded
+from helpers.tiny_models import seeded
 from torch import nn
 
 from contrasent import objectives

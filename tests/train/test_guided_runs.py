@@ -1,8 +1,8 @@
 """SG-OPT and ConSERT as runs: frozen embeddings, bits after a resume, and what is refused."""
 
 import pytest
+from helpers.interrupted import CutError, bits, cut_after, metrics
 from safetensors.torch import load_file
-from test_resume import CutError, bits, cut_after, metrics
 
 from contrasent.errors import ConfigError
 from contrasent.train.run import train

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from command_line import refused, worked
+from helpers.command_line import refused, worked
+from helpers.interrupted import CutError, cut_after, metrics
+from helpers.shared_data import SHARED
+from helpers.tiny_glove import save_glove
+from helpers.tiny_sentences import sentence
 from sentence_transformers import SentenceTransformer
-from shared_data import SHARED
-from test_resume import CutError, cut_after, metrics
-from tiny_glove import save_glove
-from tiny_sentences import sentence
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder

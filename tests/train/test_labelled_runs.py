@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from careless import prepare
-from command_line import call, refused, worked
-from test_resume import CutError, bits, cut_after, metrics
+from helpers.careless import prepare
+from helpers.command_line import call, refused, worked
+from helpers.interrupted import CutError, bits, cut_after, metrics
 
 from contrasent.train import run as run_module
 from contrasent.train.run import train

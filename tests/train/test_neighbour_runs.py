@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from test_resume import CutError, bits, cut_after, metrics
-from tiny_sentences import sentence
+from helpers.interrupted import CutError, bits, cut_after, metrics
+from helpers.tiny_sentences import sentence
 
 from contrasent.config import load_recipe
 from contrasent.errors import ConfigError, DataError

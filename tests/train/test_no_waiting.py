@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import config_of, transformer
+from helpers.tiny_models import config_of, transformer
 from torch.nn.utils import clip_grad_norm_
 
 from contrasent import objectives

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from careless import prepare, train
-from command_line import refused, tree, worked
+from helpers.careless import prepare, train
+from helpers.command_line import refused, tree, worked
 
 from contrasent.search.lock import exclusive
 from contrasent.train import folder, log

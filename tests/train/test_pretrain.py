@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 import transformers
-from command_line import refused, worked
+from helpers.command_line import refused, worked
+from helpers.interrupted import CutError, cut_after, metrics
+from helpers.tiny_models import SENTENCES, save_tiny, save_tiny_masked_lm, transformer, word_piece
 from safetensors.torch import load_file
-from test_resume import CutError, cut_after, metrics
-from tiny_models import SENTENCES, save_tiny, save_tiny_masked_lm, transformer, word_piece
 from torch.nn import functional as F
 
 from contrasent import objectives

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from careless import PLAIN, QUIET, prepare, train
-from command_line import call, refused, tree, worked
+from helpers.careless import PLAIN, QUIET, prepare, train
+from helpers.command_line import call, refused, tree, worked
 
 
 @pytest.fixture(autouse=True)

@@ -10,42 +10,12 @@ import sys
 import time
 
 import pytest
+from helpers.interrupted import CutError, bits, cut, cut_after, metrics
 
 from contrasent.config import to_yaml
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.train import run as run_module
 from contrasent.train.run import train
-
-FILES = ["last/model.safetensors", "best/model.safetensors"]
-
-
-def bits(folder):
-    return [(folder / name).read_bytes() for name in FILES]
-
-
-def metrics(folder):
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    values = [json.loads(line) for line in lines]
-    return [{k: v for k, v in line.items() if k != "sentences_per_second"} for line in values]
-
-
-class CutError(BaseException):
-    """Ends a run the way a killed process ends: nothing of ours is run after it."""
-
-
-def cut_after(monkeypatch, function, calls):
-    """Make the run die when ``run_module.function`` has been called ``calls`` times."""
-    left = [calls]
-    original = getattr(run_module, function)
-
-    def counted(*args, **kwargs):
-        found = original(*args, **kwargs)
-        left[0] -= 1
-        if left[0] == 0:
-            raise CutError
-        return found
-
-    monkeypatch.setattr(run_module, function, counted)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +89,6 @@ def test_a_run_that_stopped_early_does_not_go_on(tmp_path, recipe, monkeypatch):
     resumed = train(settings, tmp_path / "cut", resume=True)
     assert resumed.steps == whole.steps
     assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
-
-
-def cut(*_args):
-    raise CutError
 
 
 def test_a_complete_run_is_left_alone(tmp_path, recipe):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from command_line import tree, worked
+from helpers.command_line import tree, worked
 
 from contrasent import __version__
 from contrasent.config import Recipe, fields_of, load_recipe

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import WORDS
+from helpers.tiny_models import WORDS
 
 from contrasent import objectives
 from contrasent.data.batch import pack

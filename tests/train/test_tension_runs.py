@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from test_resume import CutError, bits, cut_after, metrics
+from helpers.interrupted import CutError, bits, cut_after, metrics
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.train.run import train

@@ -5,10 +5,10 @@ import json
 
 import pytest
 import torch
-from careless import prepare, train
-from command_line import tree, worked
+from helpers.careless import prepare, train
+from helpers.command_line import tree, worked
+from helpers.interrupted import CutError, bits, cut, cut_after, metrics
 from safetensors.torch import load_file
-from test_resume import CutError, bits, cut, cut_after, metrics
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder

@@ -5,8 +5,8 @@ import re
 
 import pytest
 import yaml
-from command_line import refused, worked
-from tiny_models import WORDS
+from helpers.command_line import refused, worked
+from helpers.tiny_models import WORDS
 
 from contrasent.train import run as run_module
 from contrasent.train.run import train

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny_models import config_of, transformer
+from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert

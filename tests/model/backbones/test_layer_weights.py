@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import config_of, transformer
+from helpers.tiny_models import config_of, transformer
 
 from contrasent.model.backbones.layers import LayerWeights, layers_of
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny_glove import save_glove
+from helpers.tiny_glove import save_glove
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from tiny_models import SENTENCES, save_tiny
+from helpers.tiny_models import SENTENCES, save_tiny
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder

@@ -1,7 +1,8 @@
 """A small file of word vectors, in GloVe's form."""
 
 import numpy as np
-from tiny_models import WORDS
+
+from helpers.tiny_models import WORDS
 
 MARKS = ("<s>", "</s>")
 

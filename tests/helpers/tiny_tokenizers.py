@@ -1,6 +1,8 @@
-"""Tiny real tokenizers and text files, for the tests of this folder."""
+"""Tiny tokenizers, real ones and one of letters, and the content of a token store."""
 
 import json
+
+import numpy as np
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "##s", "cat"]
 PAIRS = [("a", "b"), ("ab", "c")]
@@ -22,3 +24,27 @@ def roberta_folder(folder):
     merges = "#version: 0.2\n" + "".join(f"{x} {y}\n" for x, y in PAIRS)
     (folder / "merges.txt").write_text(merges, encoding="utf-8")
     return folder
+
+
+class Letters:
+    """A tokenizer without special tokens: one id per letter, and none for an x."""
+
+    fingerprint = "letters"
+
+    def __init__(self, vocabulary=128):
+        self.vocabulary = vocabulary
+        self.calls = []
+
+    def ids(self, texts, max_tokens):
+        self.calls.append(list(texts))
+        whole = [[ord(letter) for letter in text if letter != "x"] for text in texts]
+        ids = [np.array(row[:max_tokens], dtype=np.int32) for row in whole]
+        return ids, sum(len(a) > len(b) for a, b in zip(whole, ids, strict=True))
+
+
+def content(store):
+    """The token ids of a store, for each example and view."""
+    return [
+        [store.tokens(example, view).tolist() for view in range(store.views)]
+        for example in range(len(store))
+    ]

@@ -73,3 +73,9 @@ def tree(folder):
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
     }
+
+
+def rows(result):
+    """The table's cells, row by row, and what stands beneath it."""
+    table, _, protocol = result.stdout.partition("\n\n")
+    return [line.split() for line in table.split("\n")], protocol

@@ -3,4 +3,4 @@
 import os
 from pathlib import Path
 
-SHARED = Path(os.environ.get("CONTRASENT_SHARED", Path(__file__).parents[2] / "shared"))
+SHARED = Path(os.environ.get("CONTRASENT_SHARED", Path(__file__).parents[3] / "shared"))

@@ -1,6 +1,6 @@
-"""Two hundred sentences of words that the tiny encoders know."""
+"""Sentences of the words that the tiny models know."""
 
-from tiny_models import WORDS
+from helpers.tiny_models import WORDS
 
 PLAIN = [word for word in WORDS if word.isalpha()]
 

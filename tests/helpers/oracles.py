@@ -207,3 +207,15 @@ def batch_norm_head(rows, first, scale, shift, second):
 
     hidden = normalised(linear(rows, first)) * scale + shift
     return normalised(linear(hidden * (hidden > 0), second))
+
+
+def compare(formula, loop, *tensors):
+    """The formula's value and gradients in float32 against the loop's in float64."""
+    single = [t.clone().requires_grad_() for t in tensors]
+    double = [t.double().requires_grad_() for t in tensors]
+    value, expected = formula(*single), loop(*double)
+    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
+    gradients = torch.autograd.grad(value, single)
+    for got, wanted in zip(gradients, torch.autograd.grad(expected, double), strict=True):
+        assert wanted.abs().max() > 1e-6
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-6)

@@ -2,9 +2,8 @@
 
 import json
 
-from command_line import worked
-
 from contrasent.data.text import open_examples
+from helpers.command_line import worked
 
 
 def write(path, content):

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field, replace
 
 import torch
-from tiny_models import SENTENCES
 
 from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.parts.difference import OPERATIONS
+from helpers.tiny_models import SENTENCES
 
 FOLLOWING = [
     "the tree",

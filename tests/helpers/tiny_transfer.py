@@ -66,3 +66,12 @@ def write_transfer(root, count=24):
     for split in ("train", "test"):
         writer.put(f"MRPC/msr_paraphrase_{split}.txt", writer.pairs())
     return root
+
+
+def separable(count=120, width=7, classes=2, seed=0):
+    """Classes that a line separates to some extent."""
+    draw = np.random.default_rng(seed)
+    centres = draw.normal(size=(classes, width))
+    labels = draw.integers(0, classes, count)
+    features = centres[labels] + 1.5 * draw.normal(size=(count, width))
+    return features.astype(np.float32), labels.astype(np.int64)

@@ -5,7 +5,8 @@ import json
 import torch
 import transformers
 from safetensors.torch import save_file
-from tiny_models import TOKENIZERS, config_of, seeded, shaken, transformer
+
+from helpers.tiny_models import TOKENIZERS, config_of, seeded, shaken, transformer
 
 CLASSES = {"bert": "Bert", "roberta": "Roberta"}
 
