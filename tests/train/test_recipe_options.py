@@ -5,8 +5,8 @@ import sys
 
 import pytest
 import yaml
-from careless import PLAIN, prepare, train
-from command_line import call, refused, tree, worked
+from helpers.careless import PLAIN, prepare, train
+from helpers.command_line import call, refused, tree, worked
 
 SHORT = {
     "--batch-size": ("batch_size", 8),
