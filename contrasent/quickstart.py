@@ -71,6 +71,7 @@ def quickstart(
     output: str | Path,
     *,
     overwrite: bool = False,
+    device: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
     show_progress: bool = False,
 ) -> Outcome:
@@ -79,6 +80,7 @@ def quickstart(
     Args:
         output: the folder to write: ``run``, ``index`` and ``results.json``.
         overwrite: replace what an earlier quickstart wrote there.
+        device: what computes; by default the accelerator if there is one.
         tell: is told what comes next.
         show_progress: progress bars on standard error.
 
@@ -101,18 +103,18 @@ def quickstart(
     count = sum(PARTS.values())
     tell(f"1/4 scoring {ENCODER} (pooler {POOLER}) on {count} pairs of sentences")
     with _timed(seconds, "score before"):
-        before = _score(pairs, start, None, show_progress)
+        before = _score(pairs, start, None, device, show_progress)
     tell(f"2/4 training it on {len(texts)} Wikipedia sentences, no labels (recipe {RECIPE})")
     with _timed(seconds, "train"):
-        result = train(recipe, output / "run", show_progress=show_progress)
+        result = train(recipe, output / "run", device=device, show_progress=show_progress)
     if result is None:
         raise ConfigError(f"{output / 'run'} holds a complete run; name another --output")
     tell("3/4 scoring the trained encoder")
     with _timed(seconds, "score after"):
-        after = _score(pairs, result.last, recipe.train.seed, show_progress)
+        after = _score(pairs, result.last, recipe.train.seed, device, show_progress)
     tell("4/4 indexing the sentences with it, and searching them")
     with _timed(seconds, "index and search"):
-        encoder = SentenceEncoder.load(result.last)
+        encoder = SentenceEncoder.load(result.last, device=device)
         index = Index.build(encoder, texts, output / "index", show_progress=show_progress)
         found = index.search(encoder, QUERIES, TOP_K)
     hits = dict(zip(QUERIES, found, strict=True))
@@ -152,8 +154,10 @@ def _scored_pairs() -> Task:
     return replace(task, subsets=parts)
 
 
-def _score(pairs: StsTasks, folder: Path, seed: int | None, show_progress: bool) -> list[Record]:
-    encoder = SentenceEncoder.load(folder, pooler=POOLER)
+def _score(
+    pairs: StsTasks, folder: Path, seed: int | None, device: str | None, show_progress: bool
+) -> list[Record]:
+    encoder = SentenceEncoder.load(folder, pooler=POOLER, device=device)
     scores = pairs.records(encoder, seed=seed, show_progress=show_progress)
     return list(scores.records)
 

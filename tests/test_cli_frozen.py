@@ -8,19 +8,21 @@ from helpers.command_line import call, worked
 import contrasent
 from contrasent.cli import app
 
-LOADING = ("--pooler", "--head", "--engine")
+LOADING = ("--pooler", "--head", "--engine", "--device")
 BUILDING = (
     *("SOURCES...", "--output", "--columns", "--sample", "--seed"),
     *("--skip-unreadable", "--overwrite", "--json"),
 )
-TRAINING = ("--batch-size", "--epochs", "--learning-rate/--lr", "--precision", "--seed")
+TRAINING = (
+    *("--batch-size", "--epochs", "--learning-rate/--lr", "--precision", "--seed", "--device"),
+)
 FITTING = (
     *("MODEL", "--data", "--output", "--columns", "--pooler", "--head"),
-    *("--max-tokens", "--precision", "--data-dir"),
+    *("--device", "--max-tokens", "--precision", "--data-dir"),
 )
 COMMANDS = {
     "": ["--version"],
-    "quickstart": ["--output", "--overwrite"],
+    "quickstart": ["--output", "--overwrite", "--device"],
     "train": [
         "RECIPE",
         *("--encoder", "--data", "--output", "--max-steps", *TRAINING),
@@ -62,7 +64,8 @@ COMMANDS = {
     "mteb": ["MODELS...", "--tasks", *LOADING, "--precision", "--output", "--json"],
     "reproduce": [
         *("TABLE", "--output", "--encoder", "--words", "--sentences", "--documents", "--labelled"),
-        *("--triplets", "--scale", "--rows", "--tasks", "--jobs", "--data-dir", "--overwrite"),
+        *("--triplets", "--scale", "--rows", "--tasks", "--jobs", "--data-dir", "--device"),
+        "--overwrite",
     ],
     "encode": [
         *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),
@@ -78,9 +81,9 @@ COMMANDS = {
         *("MODEL", "SOURCE", "INDEX", "--columns", "--ids"),
         *(*LOADING, "--precision", "--overwrite"),
     ],
-    "index add": ["INDEX", "SOURCE", "--columns", "--ids", "--encoder"],
+    "index add": ["INDEX", "SOURCE", "--columns", "--ids", "--encoder", "--device"],
     "index info": ["INDEX", "--json"],
-    "search": ["INDEX", "QUERY", "--top-k", "--encoder", "--json"],
+    "search": ["INDEX", "QUERY", "--top-k", "--encoder", "--device", "--json"],
     "data": [],
     "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--labels", "--json"],
     "data fetch": ["--data-dir", "--url", "--check"],

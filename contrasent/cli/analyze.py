@@ -13,6 +13,7 @@ from contrasent.cli.html import Html, report
 from contrasent.cli.options import (
     STDOUT,
     DataDir,
+    Device,
     Engine,
     Head,
     OwnPrecision,
@@ -65,6 +66,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
     pooler: Pooler = None,
     head: Head = None,
     engine: Engine = "torch",
+    device: Device = None,
     precision: OwnPrecision = None,
     data_dir: DataDir = None,
     json: Annotated[
@@ -121,7 +123,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
     found = list(known.geometries)
     if models:
         what = pairs, data_dir, None if columns is None else listed(columns)
-        found += _measured(models, (pooler, head, engine, asked), what, failures)
+        found += _measured(models, (pooler, head, engine, device, asked), what, failures)
     _write(found, known, json)
     if figures:
         _draw(found, known, figures, {"published": published, "supervised": supervised or ()})
@@ -155,7 +157,7 @@ def _refuse_unknown(supervised: Sequence[str], models: Sequence[str], known: Sav
 
 def _measured(
     models: Sequence[str],
-    how: tuple[str | None, str | None, str, str],
+    how: tuple[str | None, str | None, str, str | None, str],
     what: tuple[str, Path | None, list[str] | None],
     failures: list[str],
 ) -> list[Geometry]:
@@ -163,7 +165,7 @@ def _measured(
 
     Args:
         models: their names.
-        how: pooler, head, engine and precision.
+        how: pooler, head, engine, device and precision.
         what: the pairs, the folder of their data, and the columns of a user's file.
         failures: takes a line for each model that failed, unless it is the only one.
     """
@@ -173,15 +175,15 @@ def _measured(
     from contrasent.model.engines import require
     from contrasent.model.loading import load_encoder
 
-    pooler, head, engine, precision = how
+    pooler, head, engine, device, precision = how
     rated = RatedPairs.read(*what)
     if rated.task.note:
         typer.echo(rated.task.note, err=True)
-    require(engine)
+    require(engine, device)
     found: list[Geometry] = []
     for model in dict.fromkeys(models):
         try:
-            encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
+            encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
             resolved = encoder.resolve_precision(precision)
             found.append(measure(encoder, rated, precision=resolved, show_progress=True))
         except ContrasentError as error:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import DataDir, Engine, Head, Model, OwnPrecision, Pooler, own_precision
+from contrasent.cli.options import (
+    DataDir,
+    Device,
+    Engine,
+    Head,
+    Model,
+    OwnPrecision,
+    Pooler,
+    own_precision,
+)
 
 if TYPE_CHECKING:
     from contrasent.evaluate.calibrate import Calibration
@@ -40,6 +49,7 @@ def calibrate(  # noqa: PLR0913 - the arguments are the command's options
     pooler: Pooler = None,
     head: Head = None,
     engine: Engine = "torch",
+    device: Device = None,
     precision: OwnPrecision = None,
     data_dir: DataDir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON in full precision.")] = False,
@@ -53,7 +63,7 @@ def calibrate(  # noqa: PLR0913 - the arguments are the command's options
     judged = read_judged(pairs, data_dir, None if columns is None else listed(columns))
     if judged.task.note:
         typer.echo(judged.task.note, err=True)
-    encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
+    encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
     found = calibrated(
         encoder,
         judged,

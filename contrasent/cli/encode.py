@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Engine, Head, Model, Pooler, Precision
+from contrasent.cli.options import Device, Engine, Head, Model, Pooler, Precision
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
@@ -36,6 +36,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
     pooler: Pooler = None,
     head: Head = None,
     engine: Engine = "torch",
+    device: Device = None,
     precision: Precision = "auto",
     batch_tokens: Annotated[
         int | None,
@@ -95,7 +96,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
 
         from contrasent.model.loading import load_encoder
 
-        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
+        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
         with _recording(recorded, encoder):
             written = write_embeddings(
                 encoder, sentences, output, settings, overwrite=overwrite, show_progress=True

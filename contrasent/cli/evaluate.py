@@ -11,6 +11,7 @@ import typer
 from contrasent.cli.html import Html, report
 from contrasent.cli.options import (
     DataDir,
+    Device,
     Engine,
     Head,
     OwnPrecision,
@@ -64,6 +65,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     pooler: Pooler = None,
     head: Head = None,
     engine: Engine = "torch",
+    device: Device = None,
     precision: OwnPrecision = None,
     protocol: Annotated[
         str,
@@ -182,7 +184,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.model.engines import require
     from contrasent.model.loading import load_encoder
 
-    require(engine)
+    require(engine, device)
     check = Overlaps(suite) if leak_check else None
     rows: dict[str, Scores | None] = {}
     for label, model in labels(models).items():
@@ -190,7 +192,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             encoder = (
                 open_vectors(model, suite.given())
                 if holds_vectors(model)
-                else load_encoder(model, pooler=pooler, head=head, engine=engine)
+                else load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
             )
             used = encoder.resolve_precision(asked)
             rows[label] = scores = _told(model, suite.records(encoder, used, show_progress=True))

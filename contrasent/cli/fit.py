@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Head, Model, Pooler
+from contrasent.cli.options import Device, Head, Model, Pooler
 
 if TYPE_CHECKING:
     from contrasent.evaluate.fitting_text import FittingText
@@ -69,6 +69,7 @@ def whitening(  # noqa: PLR0913 - the arguments are the command's options
     columns: Columns = None,
     pooler: Pooler = None,
     head: Head = None,
+    device: Device = None,
     max_tokens: MaxTokens = None,
     precision: FitPrecision = "fp32",
     data_dir: DataDir = None,
@@ -81,7 +82,7 @@ def whitening(  # noqa: PLR0913 - the arguments are the command's options
 
     require_output(output)
     text = _opened(data, columns, data_dir)
-    encoder = _loaded(model, pooler, head)
+    encoder = _loaded(model, pooler, head, device)
     fitted = fit_whitening(
         encoder,
         text,
@@ -124,6 +125,7 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     columns: Columns = None,
     pooler: Pooler = None,
     head: Head = None,
+    device: Device = None,
     max_tokens: MaxTokens = None,
     precision: FitPrecision = "fp32",
     data_dir: DataDir = None,
@@ -148,7 +150,7 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     )
     require_output(output)
     text = _opened(data, columns, data_dir)
-    encoder = _loaded(model, pooler, head)
+    encoder = _loaded(model, pooler, head, device)
     how = Embedding(precision=precision, max_tokens=max_tokens)
     fitted, likelihood = fit_glow(encoder, text, settings, how, show_progress=True)
     typer.echo(
@@ -223,7 +225,9 @@ def _opened(data: list[str], columns: str | None, data_dir: Path | None) -> Fitt
     return text
 
 
-def _loaded(model: str, pooler: str | None, head: str | None) -> SentenceEncoder:
+def _loaded(
+    model: str, pooler: str | None, head: str | None, device: str | None
+) -> SentenceEncoder:
     from contrasent.errors import ConfigError
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.words import are_words
@@ -235,7 +239,7 @@ def _loaded(model: str, pooler: str | None, head: str | None) -> SentenceEncoder
             "whitening or a flow; 'contrasent fit sif' weighs them and takes out what all "
             "sentences share, or fit on an encoder trained over them ('contrasent train infersent')"
         )
-    encoder = SentenceEncoder.load(model, pooler=pooler, head=head)
+    encoder = SentenceEncoder.load(model, pooler=pooler, head=head, device=device)
     refuse_second(encoder)
     return encoder
 

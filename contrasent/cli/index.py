@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Engine, Head, Model, Pooler, Precision
+from contrasent.cli.options import Device, Engine, Head, Model, Pooler, Precision
 
 if TYPE_CHECKING:
     from contrasent.search.sentences import Sentences
@@ -46,6 +46,7 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
     pooler: Pooler = None,
     head: Head = None,
     engine: Engine = "torch",
+    device: Device = None,
     precision: Precision = "auto",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an index that is there already.")
@@ -63,7 +64,7 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
 
         from contrasent.model.loading import load_encoder
 
-        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
+        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
         made = Index.build(
             encoder,
             sentences,
@@ -87,6 +88,7 @@ def add(
             help="Where the encoder of the index is, if it has moved.", show_default=False
         ),
     ] = None,
+    device: Device = None,
 ) -> None:
     """Embed more texts and append them to an index."""
     from contrasent.search.index import Index
@@ -96,8 +98,8 @@ def add(
     opened = Index.open(index)
     with open_sentences(source, columns, ids) as sentences:
         _announce(sentences)
-        before = len(opened)
-        opened.add(encoder_of(opened, encoder), sentences, sentences.ids(), show_progress=True)
+        before, loaded = len(opened), encoder_of(opened, encoder, device)
+        opened.add(loaded, sentences, sentences.ids(), show_progress=True)
     typer.echo(f"{index}: {len(opened)} texts, {len(opened) - before} of them new", err=True)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from contrasent.cli.options import (
     STDOUT,
+    Device,
     Engine,
     Head,
     OwnPrecision,
@@ -40,6 +41,7 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
     pooler: Pooler = None,
     head: Head = None,
     engine: Engine = "torch",
+    device: Device = None,
     precision: OwnPrecision = None,
     output: Annotated[
         Path | None,
@@ -71,13 +73,13 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
     asked = own_precision(precision, engine)
     pick("precision", asked, ("auto", *PRECISIONS))
     _refuse(output, json)
-    require(engine)
+    require(engine, device)
     wanted = mteb_tasks(listed(tasks))
     rows: dict[str, list[Record]] = {}
     failures: list[str] = []
     for model in dict.fromkeys(models):
         try:
-            encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
+            encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
             scores = run_mteb(
                 MtebEncoder(encoder, asked), wanted, output=output, show_progress=True
             )

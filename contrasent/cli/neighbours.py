@@ -10,6 +10,7 @@ import typer
 from contrasent.cli.options import (
     STDOUT,
     DataDir,
+    Device,
     Engine,
     Head,
     OwnPrecision,
@@ -68,6 +69,7 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
     pooler: Pooler = None,
     head: Head = None,
     engine: Engine = "torch",
+    device: Device = None,
     precision: OwnPrecision = None,
     data_dir: DataDir = None,
     json: Annotated[
@@ -93,14 +95,14 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
     if top_k < 1:
         raise ConfigError(f"--top-k must be 1 or more, not {top_k}")
     refuse_json_folder(json)
-    require(engine)
+    require(engine, device)
     searched = read_corpus(corpus, None if columns is None else listed(columns), data_dir)
     looked_for = read_queries(queries, query or (), searched, sample)
     found: list[Neighbours] = []
     failures: list[str] = []
     for model in dict.fromkeys(models):
         try:
-            encoder, used = _opened(model, (pooler, head, engine), asked)
+            encoder, used = _opened(model, (pooler, head, engine, device), asked)
             found.append(
                 find_neighbours(
                     encoder, searched, looked_for, top_k, precision=used, show_progress=True
@@ -117,7 +119,7 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
 
 
 def _opened(
-    model: str, how: tuple[str | None, str | None, str], precision: str
+    model: str, how: tuple[str | None, str | None, str, str | None], precision: str
 ) -> tuple[Encoder, str]:
     """The encoder or the vectors of words, and the precision these are used in."""
     from contrasent.errors import ConfigError
@@ -125,8 +127,8 @@ def _opened(
     from contrasent.model.loading import load_encoder
 
     if not holds_vectors(model):
-        pooler, head, engine = how
-        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
+        pooler, head, engine, device = how
+        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
         return encoder, encoder.resolve_precision(precision)
     if model.lower().endswith(".npy"):
         raise ConfigError(

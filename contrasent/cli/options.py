@@ -42,6 +42,13 @@ Engine = Annotated[
     str,
     typer.Option(help="What computes the transformer: torch, or on a CPU int8, onnx, openvino."),
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        help="cpu, cuda, cuda:1 and the like; else the accelerator if there is one.",
+        show_default=False,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

@@ -10,6 +10,7 @@ import typer
 
 from contrasent.cli.options import (
     BatchSize,
+    Device,
     Epochs,
     LearningRate,
     MaxSteps,
@@ -64,6 +65,7 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
     learning_rate: LearningRate = None,
     precision: TrainPrecision = None,
     seed: Seed = None,
+    device: Device = None,
     resume: Resume = False,
     overwrite: OverwriteRun = False,
     settings: PrintSettings = False,
@@ -92,19 +94,19 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
             f"objective.name is {recipe.objective['name']}, but pretrain trains with mlm alone; "
             "for other objectives take contrasent train"
         )
-    text, before = _measured(recipe, held_out) if held_out else (None, None)
-    result = run_in(folder.root, recipe, resume=resume, overwrite=overwrite)
+    text, before = _measured(recipe, held_out, device) if held_out else (None, None)
+    result = run_in(folder.root, recipe, device, resume=resume, overwrite=overwrite)
     if result is not None:
         report_speed(result)
     if text is not None and held_out is not None and folder.is_complete:
-        _compare(folder, held_out, text, before)
+        _compare(folder, held_out, device, text, before)
     if result is not None:
         typer.echo(f"masked language model: {result.last}")
         shown = shlex.quote(str(result.last))
         typer.echo(f"next: contrasent train unsup-simcse --encoder {shown} --data FILE", err=True)
 
 
-def _measured(recipe: Recipe, file: Path) -> tuple[HeldOutText, HeldOut | None]:
+def _measured(recipe: Recipe, file: Path, device: str | None) -> tuple[HeldOutText, HeldOut | None]:
     """The held-out text, and what the start scores on it; None if it has no head yet."""
     from contrasent.data.tokens import Tokenizer
     from contrasent.errors import CheckpointError
@@ -121,12 +123,14 @@ def _measured(recipe: Recipe, file: Path) -> tuple[HeldOutText, HeldOut | None]:
         recipe.train.seed,
     )
     try:
-        return text, text.measure(MaskedLm.load(name))
+        return text, text.measure(MaskedLm.load(name), device=device)
     except CheckpointError:
         return text, None
 
 
-def _compare(folder: RunFolder, file: Path, text: HeldOutText, before: HeldOut | None) -> None:
+def _compare(
+    folder: RunFolder, file: Path, device: str | None, text: HeldOutText, before: HeldOut | None
+) -> None:
     """Print and keep the scores before and after."""
     import json
     from dataclasses import asdict
@@ -134,7 +138,7 @@ def _compare(folder: RunFolder, file: Path, text: HeldOutText, before: HeldOut |
     from contrasent.files import sha256_of, write_text
     from contrasent.model.masked_lm import MaskedLm
 
-    after = text.measure(MaskedLm.load(folder.last))
+    after = text.measure(MaskedLm.load(folder.last), device=device)
     found = {"before": before, "after": after}
     typer.echo(f"{after.tokens} hidden tokens of {file.name}:")
     for when, score in found.items():

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contrasent.cli.options import Device
+
 if TYPE_CHECKING:
     from contrasent.quickstart import Outcome
 
@@ -21,6 +23,7 @@ def quickstart(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what an earlier quickstart wrote there.")
     ] = False,
+    device: Device = None,
 ) -> None:
     """Train, score, index and search on shipped text, in a minute or two, without a network."""
     typer.echo("loading", err=True)
@@ -29,7 +32,7 @@ def quickstart(
     def tell(stage: str) -> None:
         typer.echo(stage, err=True)
 
-    outcome = run(output, overwrite=overwrite, tell=tell, show_progress=True)
+    outcome = run(output, overwrite=overwrite, device=device, tell=tell, show_progress=True)
     _scores(outcome)
     _hits(outcome)
     _next(outcome, output)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from contrasent.cli.options import DataDir
+from contrasent.cli.options import DataDir, Device
 
 
 def _material(about: str) -> object:
@@ -70,6 +70,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         typer.Option(min=1, help="Rows that are worked on at once, sharing the cores."),
     ] = 1,
     data_dir: DataDir = None,
+    device: Device = None,
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Make rows again that were made with other settings."),
@@ -107,6 +108,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         data_dir=None if data_dir is None else str(data_dir),
         jobs=jobs,
         overwrite=overwrite,
+        device=device,
     )
     try:
         outcome = run(order, output, lambda text: typer.echo(text, err=True))

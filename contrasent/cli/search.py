@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from contrasent.cli.options import Device
+
 
 def search(
     index: Annotated[Path, typer.Argument(help="A folder made by: contrasent index build")],
@@ -18,6 +20,7 @@ def search(
             help="Where the encoder of the index is, if it has moved.", show_default=False
         ),
     ] = None,
+    device: Device = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per hit, in full precision.")
     ] = False,
@@ -30,7 +33,7 @@ def search(
 
     require_query(query, top_k)
     opened = Index.open(index)
-    hits = opened.search(encoder_of(opened, encoder), [query], top_k)[0]
+    hits = opened.search(encoder_of(opened, encoder, device), [query], top_k)[0]
     if json:
         for rank, hit in enumerate(hits, start=1):
             found = {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}

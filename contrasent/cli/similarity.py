@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from contrasent.cli.options import Engine, Head, Model, OwnPrecision, Pooler, own_precision
+from contrasent.cli.options import Device, Engine, Head, Model, OwnPrecision, Pooler, own_precision
 
 
 def similarity(  # noqa: PLR0913 - the arguments are the command's options
@@ -16,6 +16,7 @@ def similarity(  # noqa: PLR0913 - the arguments are the command's options
     pooler: Pooler = None,
     head: Head = None,
     engine: Engine = "torch",
+    device: Device = None,
     precision: OwnPrecision = None,
     json: Annotated[
         bool, typer.Option("--json", help="Full precision, with what it was computed with.")
@@ -27,7 +28,7 @@ def similarity(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.model.loading import load_encoder
     from contrasent.search.similarity import similarity as cosine_of
 
-    encoder = load_encoder(model, pooler=pooler, head=head, engine=engine)
+    encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
     used = encoder.resolve_precision(own_precision(precision, engine))
     cosine = cosine_of(encoder, text_a, text_b, precision=used)
     if not json:

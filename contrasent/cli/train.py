@@ -11,6 +11,7 @@ import typer
 
 from contrasent.cli.options import (
     BatchSize,
+    Device,
     Epochs,
     LearningRate,
     MaxSteps,
@@ -62,6 +63,7 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     learning_rate: LearningRate = None,
     precision: TrainPrecision = None,
     seed: Seed = None,
+    device: Device = None,
     resume: Resume = False,
     overwrite: OverwriteRun = False,
     profile: Annotated[
@@ -92,7 +94,7 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     recorded = _profile(loaded, folder, overwrite) if profile else None
 
     with recorded.of_updates() if recorded else nullcontext():
-        result = run_in(folder, loaded, resume=resume, overwrite=overwrite)
+        result = run_in(folder, loaded, device, resume=resume, overwrite=overwrite)
     if result is not None:
         _report(result)
     if recorded is not None:
@@ -120,12 +122,16 @@ def check_run(root: Path, recipe: Recipe, *, resume: bool, overwrite: bool) -> R
     return folder
 
 
-def run_in(folder: Path, recipe: Recipe, *, resume: bool, overwrite: bool) -> Result | None:
+def run_in(
+    folder: Path, recipe: Recipe, device: str | None, *, resume: bool, overwrite: bool
+) -> Result | None:
     """Train in ``folder``; whoever interrupts that is told how to go on."""
     from contrasent.train.run import train as run
 
     try:
-        return run(recipe, folder, resume=resume, overwrite=overwrite, show_progress=True)
+        return run(
+            recipe, folder, resume=resume, overwrite=overwrite, device=device, show_progress=True
+        )
     except KeyboardInterrupt as error:
         if not (folder / "recipe.yaml").is_file():
             raise

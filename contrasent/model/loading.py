@@ -16,6 +16,7 @@ def load_encoder(
     pooler: str | None = None,
     head: str | None = None,
     engine: str = "torch",
+    device: str | None = None,
 ) -> SentenceEncoder | WordEncoder:
     """Load a transformer, or word vectors; arguments and errors as `SentenceEncoder.load`.
 
@@ -25,10 +26,11 @@ def load_encoder(
         pooler: not for word vectors.
         head: not for word vectors.
         engine: not for word vectors.
+        device: word vectors stay on the CPU.
     """
     if not are_words(name):
-        return SentenceEncoder.load(name, pooler=pooler, head=head, engine=engine)
-    engines.require(engine)
+        return SentenceEncoder.load(name, pooler=pooler, head=head, device=device, engine=engine)
+    engines.require(engine, device)
     made = WordEncoder.load(name)
     asked = {"pooler": (pooler, made.pooler), "head": (head, made.head_name)}
     for what, (given, own) in {**asked, "engine": (engine, made.engine)}.items():

@@ -22,6 +22,34 @@ def default_device() -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
+def device_named(name: str | torch.device) -> torch.device:
+    """A device, once it is known that torch can compute on it.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"cannot compute on the device {str(name)!r} here: {reason}; name another one, such as "
+            "cpu, cuda or cuda:1, or leave it out"
+        ) from error
+    return device
+
+
+def training_device(name: str | torch.device | None) -> torch.device:
+    """The device of a training run, by default CUDA or the CPU; CUDA's becomes the current one."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_named(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
 def resolve_precision(name: str, device: torch.device) -> str:
     """Turn ``auto`` into ``bf16`` where the hardware multiplies bf16 natively, else ``fp32``.
 

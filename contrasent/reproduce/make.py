@@ -29,6 +29,7 @@ class Workshop:
         materials: what is read for each, by its name.
         folder: has a folder for every row.
         data_dir: SentEval's folder.
+        device: what computes; None takes the accelerator if there is one.
     """
 
     plan: Plan
@@ -36,6 +37,7 @@ class Workshop:
     materials: Mapping[str, str]
     folder: Path
     data_dir: str | None
+    device: str | None = None
 
     def recipe(self, name: str) -> Recipe:
         """All settings of a row that is trained."""
@@ -80,15 +82,17 @@ class Workshop:
         return self._loaded(name, self.plan.rows[name])
 
     def _loaded(self, name: str, row: Row) -> SentenceEncoder:
-        return SentenceEncoder.load(self.source(name), pooler=row.pooler, head="none")
+        return SentenceEncoder.load(
+            self.source(name), pooler=row.pooler, head="none", device=self.device
+        )
 
     def _trained(self, name: str, row: Row) -> Encoder:
         from contrasent.train.run import train
 
         del row
         run = self.folder / name / _RUN
-        train(self.recipe(name), run, resume=True)
-        return load_encoder(run)
+        train(self.recipe(name), run, resume=True, device=self.device)
+        return load_encoder(run, device=self.device)
 
     def _whitened(self, name: str, row: Row) -> SentenceEncoder:
         from contrasent.train.fitting import Embedding, fit_whitening
@@ -97,7 +101,7 @@ class Workshop:
             self._loaded(name, row), self._text(row), None, Embedding(max_tokens=_PAPERS_TOKENS)
         )
         fitted.encoder.save(self._place(name), fitted.info)
-        return SentenceEncoder.load(self._place(name))
+        return SentenceEncoder.load(self._place(name), device=self.device)
 
     def _flowed(self, name: str, row: Row) -> SentenceEncoder:
         from contrasent.train.fitting import Embedding, fit_glow
@@ -106,7 +110,7 @@ class Workshop:
             self._loaded(name, row), self._text(row), None, Embedding(max_tokens=_PAPERS_TOKENS)
         )
         fitted.encoder.save(self._place(name), fitted.info)
-        return SentenceEncoder.load(self._place(name))
+        return SentenceEncoder.load(self._place(name), device=self.device)
 
     def _sif(self, name: str, row: Row) -> WordEncoder:
         from contrasent.train.sif import fit_sif

@@ -47,6 +47,7 @@ class Order:
         data_dir: SentEval's folder.
         jobs: families of rows that are worked on at once, each with its share of the cores.
         overwrite: make rows again that were made otherwise.
+        device: what computes; None takes the accelerator if there is one.
     """
 
     table: str
@@ -57,6 +58,7 @@ class Order:
     data_dir: str | None = None
     jobs: int = 1
     overwrite: bool = False
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def reproduce(order: Order, output: Path, tell: Told) -> Outcome:
         given = {name: it for name, it in order.given.items() if name in used}
         materials = bring(plan, scale, given, output / TEXT)
         paths = {name: it.path for name, it in materials.items()}
-        workshop = Workshop(plan, scale, paths, output / ROWS, order.data_dir)
+        workshop = Workshop(plan, scale, paths, output / ROWS, order.data_dir, order.device)
         tasks = Tasks(tuple(scale.tasks), scale.preset, scale.geometry, order.data_dir)
         tasks.read()
         identities = {name: identity(plan, scale, name, materials) for name in made}

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from contrasent.model.words import WordEncoder
 
 
-def encoder_of(index: Index, name: str | None = None) -> SentenceEncoder | WordEncoder:
+def encoder_of(
+    index: Index, name: str | None = None, device: str | None = None
+) -> SentenceEncoder | WordEncoder:
     """Load the encoder that the index names, or ``name``, which must be equal to it.
 
     Raises:
@@ -23,7 +25,11 @@ def encoder_of(index: Index, name: str | None = None) -> SentenceEncoder | WordE
     maker = index.manifest.encoder
     try:
         encoder = load_encoder(
-            name or maker.name, pooler=maker.pooler, head=maker.head, engine=maker.engine
+            name or maker.name,
+            pooler=maker.pooler,
+            head=maker.head,
+            engine=maker.engine,
+            device=device,
         )
     except CheckpointError as error:
         if name is not None:

@@ -16,7 +16,7 @@ from contrasent.data.tokens import Tokenizer
 from contrasent.errors import DataError
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.masking import mask_tokens
-from contrasent.model.precision import default_device, matrix_precision
+from contrasent.model.precision import default_device, device_named, matrix_precision
 
 _TOKENS = 4096
 
@@ -65,24 +65,26 @@ class HeldOutText:
         return cls([pack(part) for part in _cut(ids)], tokenizer, mask_rate, seed)
 
     @torch.no_grad()
-    def measure(self, masked_lm: MaskedLm, precision: str = "fp32") -> HeldOut:
+    def measure(
+        self, masked_lm: MaskedLm, precision: str = "fp32", device: str | None = None
+    ) -> HeldOut:
         """Hide tokens, and predict them.
 
         Raises:
             DataError: the texts are so few that no token is hidden.
         """
-        device = default_device()
-        masked_lm.to(device).eval()
+        place = default_device() if device is None else device_named(device)
+        masked_lm.to(place).eval()
         special_ids, vocabulary = self.tokenizer.special_ids, self.tokenizer.vocabulary
         total, right, count = 0.0, 0, 0
-        with torch.random.fork_rng(devices=[]), matrix_precision(precision, device):
+        with torch.random.fork_rng(devices=[]), matrix_precision(precision, place):
             torch.manual_seed(self.seed)
             for batch in self.batches:
                 masked = mask_tokens(batch, self.mask_rate, special_ids, vocabulary)
                 chosen = masked.chosen.nonzero().squeeze(1)
-                hidden = Batch(masked.token_ids, batch.offsets, 1, batch.longest).to(device)
-                states = masked_lm.backbone(hidden)[-1][chosen.to(device)]
-                logits, wanted = masked_lm.head(states).float(), batch.token_ids[chosen].to(device)
+                hidden = Batch(masked.token_ids, batch.offsets, 1, batch.longest).to(place)
+                states = masked_lm.backbone(hidden)[-1][chosen.to(place)]
+                logits, wanted = masked_lm.head(states).float(), batch.token_ids[chosen].to(place)
                 total += F.cross_entropy(logits, wanted, reduction="sum").item()
                 right += int((logits.argmax(-1) == wanted).sum())
                 count += len(wanted)

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +20,7 @@ from contrasent.files import write_text
 from contrasent.train.readings import Step
 
 if TYPE_CHECKING:
+    import torch
     from accelerate import Accelerator
     from rich.console import Console
 
@@ -211,6 +212,28 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
             simple = isinstance(value, bool | int | float | str)
             flat[f"{prefix}{key}"] = value if simple else str(value)
     return flat
+
+
+def accelerator_on(
+    device: str | torch.device | None, names: Sequence[str], folder: Path
+) -> Accelerator:
+    """The accelerator of a run on ``device``, with trackers that write to ``folder``.
+
+    Raises:
+        ConfigError: there is no such device, or as :func:`refuse_launcher_settings`.
+    """
+    from accelerate import Accelerator
+    from accelerate.utils import ProjectConfiguration
+
+    from contrasent.model.precision import training_device
+
+    accelerator = Accelerator(
+        cpu=training_device(device).type == "cpu",
+        log_with=list(names) or None,
+        project_config=ProjectConfiguration(logging_dir=str(folder)),
+    )
+    refuse_launcher_settings(accelerator)
+    return accelerator
 
 
 def refuse_launcher_settings(accelerator: Accelerator) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import ProjectConfiguration
 
 from contrasent.config import Recipe
 from contrasent.evaluate.sts import StsTasks
@@ -71,6 +70,7 @@ def train(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    device: str | torch.device | None = None,
     show_progress: bool = False,
 ) -> Result | None:
     """Train, evaluate and save what ``recipe`` says.
@@ -81,6 +81,7 @@ def train(
         resume: continue the run in ``output``, bit-equal to one that was never cut off; a folder
             without a run starts one.
         overwrite: replace the run in ``output``.
+        device: by default the CUDA device if there is one.
         show_progress: a progress bar on standard error.
 
     Returns:
@@ -97,12 +98,7 @@ def train(
     if resume and folder.is_complete:
         logger.info("%s is complete: nothing to resume", folder.root)
         return None
-    accelerator = Accelerator(
-        cpu=not torch.cuda.is_available(),
-        log_with=recipe.train.trackers or None,
-        project_config=ProjectConfiguration(logging_dir=str(folder.trackers)),
-    )
-    log.refuse_launcher_settings(accelerator)
+    accelerator = log.accelerator_on(device, recipe.train.trackers, folder.trackers)
     parts = prepare(recipe, accelerator.device, show_progress)
     taken = folder.opened(recipe, parts.data, resume=resume, overwrite=overwrite)
     with folder.explaining_a_full_disk(), taken, log.log_file(folder.log):
@@ -281,10 +277,12 @@ class _Session:
         if final is None:
             return [], []
         found: list[list[Record]] = []
-        for encoder in (scored_start(self.recipe.encoder), SentenceEncoder.load(target)):
+        device = self.training.accelerator.device
+        trained = SentenceEncoder.load(target, device=device)
+        for encoder in (scored_start(self.recipe.encoder), trained):
             logger.info("scoring %s", encoder.name)
             if isinstance(encoder, SentenceEncoder):
-                encoder.to(self.training.accelerator.device).eval()
+                encoder.to(device).eval()
             scored = final.records(
                 encoder,
                 precision=self.recipe.evaluation.precision,

@@ -123,3 +123,15 @@ def test_a_complete_run_needs_no_data_to_be_resumed(desk):
     worked(*train())
     (desk / "text.txt").unlink()
     assert "nothing to resume" in worked(*train("--resume")).err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("device", ["warp", "cuda:99", "meta"])
+def test_a_device_that_is_not_here_is_refused(desk, command, device):
+    before = tree(desk)
+    words = ("--data", "text.txt", "--output", "out", "--device", device)
+    encoder = () if command == "pretrain" else PLAIN[:2]
+    message = refused(*COMMANDS[command], *encoder, *words)
+    assert message.startswith(f"cannot compute on the device '{device}' here: ")
+    assert message.endswith("; name another one, such as cpu, cuda or cuda:1, or leave it out")
+    assert tree(desk) == before

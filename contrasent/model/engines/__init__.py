@@ -9,6 +9,7 @@ import torch
 
 from contrasent.errors import ConfigError, MissingExtraError, pick
 from contrasent.model.backbones.base import Backbone
+from contrasent.model.precision import device_named
 
 _CLASSES = {"int8": "Int8Bert", "onnx": "OnnxEngine", "openvino": "OpenVinoEngine"}
 """The :class:`~contrasent.model.engines.base.Engine` in the module of each name."""
@@ -21,13 +22,15 @@ def require(name: str, device: str | torch.device | None = None) -> None:
     """Make sure that an engine can be built, before anything is loaded.
 
     Raises:
-        ConfigError: no such engine, or one that does not compute on ``device``.
+        ConfigError: no such engine, or one that does not compute on ``device``; no such device.
         MissingExtraError: its packages are not installed.
     """
     pick("engine", name, ENGINES)
     if name == "torch":
+        if device is not None:
+            device_named(device)
         return
-    if device is not None and torch.device(device).type != "cpu":
+    if device is not None and not str(device).startswith("cpu"):
         raise ConfigError(
             f"the engine {name!r} computes on the CPU, not on {str(device)!r}; leave the device "
             "out, or load with engine 'torch'"
