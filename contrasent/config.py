@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from importlib.resources import files
+from itertools import takewhile
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -30,6 +31,7 @@ __all__ = [
     "EncoderSettings",
     "EvaluationSettings",
     "Recipe",
+    "RecipeSummary",
     "TrainSettings",
     "ViewSettings",
     "checked",
@@ -38,10 +40,14 @@ __all__ = [
     "load_recipe",
     "recipes",
     "settings",
+    "summarize_recipes",
     "to_yaml",
 ]
 
 T = TypeVar("T")
+
+_DATA = re.compile(r"Data: ([^.]+)\.")
+_SOURCE = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*(?: et al\.| and [A-Z]\w+) \d{4}")
 
 
 @settings
@@ -73,6 +79,41 @@ def recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecipeSummary:
+    """A packaged recipe in a line.
+
+    Attributes:
+        name: of the recipe.
+        objective: the name of what it minimises.
+        data: what it trains on.
+        source: authors and year of its paper.
+    """
+
+    name: str
+    objective: str
+    data: str
+    source: str
+
+
+def summarize_recipes() -> list[RecipeSummary]:
+    """Every packaged recipe, by the comment at its head."""
+    rows = []
+    for name, path in recipes().items():
+        text = path.read_text(encoding="utf-8")
+        head = " ".join(line[2:] for line in takewhile(_is_comment, text.splitlines()))
+        data, source = _DATA.search(head), _SOURCE.search(head)
+        objective = str(load_recipe(name).objective["name"])
+        rows.append(
+            RecipeSummary(name, objective, data[1] if data else "", source[0] if source else "")
+        )
+    return rows
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("#")
+
+
 def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Read a recipe and apply overrides.
 
@@ -88,7 +129,7 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     if path.suffix not in (".yaml", ".yml"):
         path = recipes()[pick("recipe", str(name), recipes())]
     elif not path.is_file():
-        raise ConfigError(f"no recipe file {path}; the packaged ones are {', '.join(recipes())}")
+        raise ConfigError(f"no recipe file {path}; 'contrasent recipes' lists the packaged ones")
     content, lines = read_mapping(path)
     content = {section: values for section, values in content.items() if values is not None}
     try:

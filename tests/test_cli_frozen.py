@@ -21,7 +21,7 @@ FITTING = (
     *("--device", "--max-tokens", "--precision", "--data-dir"),
 )
 COMMANDS = {
-    "": ["--version"],
+    "": ["--version", "--install-completion", "--show-completion"],
     "quickstart": ["--output", "--overwrite", "--device"],
     "train": [
         "RECIPE",
@@ -33,6 +33,7 @@ COMMANDS = {
         *("--data", "--output", "--held-out", "--max-steps", *TRAINING),
         *("--resume", "--overwrite", "--settings"),
     ],
+    "recipes": ["NAME"],
     "fit": [],
     "fit whitening": [*FITTING, "--dimensions"],
     "fit sif": [

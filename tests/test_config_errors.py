@@ -151,7 +151,7 @@ def test_a_file_may_start_with_a_byte_order_mark(tmp_path):
             "unsup-simsce",
             "unknown recipe 'unsup-simsce'. Did you mean 'unsup-simcse', 'sup-simcse' or 'unsup",
         ),
-        ("nowhere.yaml", "no recipe file nowhere.yaml; the packaged ones are .*unsup-simcse"),
+        ("nowhere.yaml", "no recipe file nowhere.yaml; 'contrasent recipes' lists the packaged"),
         ("", "unknown recipe ''"),
     ],
 )

@@ -24,6 +24,7 @@ from contrasent.cli.neighbours import neighbours
 from contrasent.cli.pretrain import pretrain
 from contrasent.cli.published import infersent
 from contrasent.cli.quickstart import quickstart
+from contrasent.cli.recipes import recipes
 from contrasent.cli.reproduce import reproduce
 from contrasent.cli.search import search
 from contrasent.cli.similarity import similarity
@@ -38,7 +39,6 @@ app = typer.Typer(
     name="contrasent",
     help="Train, evaluate and use contrastive sentence embeddings.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=_HELP,
@@ -82,6 +82,7 @@ def _add(
 _add(app, quickstart)
 _add(app, train, _SETTINGS)
 _add(app, pretrain, _SETTINGS)
+_add(app, recipes)
 _add(fit_app, whitening)
 _add(fit_app, flow)
 _add(fit_app, sif)

@@ -121,6 +121,20 @@ _SHORT = {
 """The settings that have an option of their own, by the name of its parameter."""
 
 
+def print_settings(recipe: Recipe) -> None:
+    """Print a recipe as YAML, with every setting explained."""
+    from contrasent.report.settings import describe
+
+    typer.echo(describe(recipe), nl=False)
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """The packaged recipes that a shell may complete a word to."""
+    from contrasent.config import recipes
+
+    return [name for name in recipes() if name.startswith(incomplete)]
+
+
 def load_settings(context: typer.Context, recipe: str) -> Recipe:
     """The recipe with the settings of the command line.
 

@@ -20,6 +20,7 @@ from contrasent.cli.options import (
     Seed,
     TrainPrecision,
     load_settings,
+    print_settings,
 )
 from contrasent.cli.train import check_run, report_speed, run_in
 
@@ -79,9 +80,7 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
     del model, data, batch_size, epochs, max_steps, learning_rate, precision, seed  # in context
     recipe = load_settings(context, _RECIPE)
     if settings:
-        from contrasent.report.settings import describe
-
-        typer.echo(describe(recipe), nl=False)
+        print_settings(recipe)
         return
 
     folder = check_run(output or Path("runs") / _RECIPE, recipe, resume=resume, overwrite=overwrite)

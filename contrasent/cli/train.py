@@ -20,7 +20,9 @@ from contrasent.cli.options import (
     Resume,
     Seed,
     TrainPrecision,
+    complete_recipe,
     load_settings,
+    print_settings,
 )
 
 if TYPE_CHECKING:
@@ -37,8 +39,9 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
         typer.Argument(
             metavar="RECIPE",
             help="A packaged recipe: unsup-simcse, sup-simcse or diffcse, or one of the papers' "
-            "such as unsup-simcse-bert-base; or a YAML file.",
+            "such as unsup-simcse-bert-base ('contrasent recipes' lists them); or a YAML file.",
             show_default=False,
+            autocompletion=complete_recipe,
         ),
     ],
     encoder: Annotated[
@@ -84,9 +87,7 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     del encoder, data, batch_size, epochs, max_steps, learning_rate, precision, seed  # in context
     loaded = load_settings(context, recipe)
     if settings:
-        from contrasent.report.settings import describe
-
-        typer.echo(describe(loaded), nl=False)
+        print_settings(loaded)
         return
 
     folder = output or Path("runs") / Path(recipe).stem

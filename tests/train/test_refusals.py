@@ -161,7 +161,7 @@ def test_an_unknown_recipe_and_an_absent_recipe_file_are_explained():
     assert message.startswith("unknown recipe 'unsup-simsce'. Did you mean 'unsup-simcse', ")
     assert message.count("'") == 8
     message = refused("train", "mine.yaml", *PLAIN)
-    assert message.startswith("no recipe file mine.yaml; the packaged ones are ")
+    assert message.startswith("no recipe file mine.yaml; 'contrasent recipes' lists ")
 
 
 def test_an_unknown_command_is_told_with_the_nearest():
