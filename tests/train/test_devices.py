@@ -4,8 +4,8 @@ from itertools import permutations
 
 import pytest
 import torch
-from careless import prepare
-from command_line import refused, worked
+from helpers.careless import prepare
+from helpers.command_line import refused, worked
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import training_device
