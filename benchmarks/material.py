@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.flops import Model
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import resolve

@@ -18,8 +18,8 @@ from benchmarks.race import Race, run
 from benchmarks.remote import Process, Spec, Start
 from benchmarks.results import Result
 from benchmarks.rounds import WARM_UP
-from contrasent.config import load_recipe
 from contrasent.model.hub import resolve
+from contrasent.recipe import load_recipe
 
 REFERENCE = "simcse"
 CONTESTANTS: dict[str, tuple[str, Mapping[str, Any]]] = {

@@ -25,11 +25,11 @@ from benchmarks.jobs import compiled, senteval
 from benchmarks.results import Result, read, write
 from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
-from contrasent.evaluate.kinds.base import Use
+from contrasent.evaluate.cross_validation import LabelledFeatures, cross_validate
+from contrasent.evaluate.protocols import PRESETS, SEED, TransferProtocol
+from contrasent.evaluate.task_types import EncoderUse
 from contrasent.evaluate.transfer import labelled
-from contrasent.evaluate.transfer_presets import PRESETS, SEED, Protocol
-from contrasent.evaluate.transfer_procedure import Labelled, reach
-from contrasent.evaluate.transfer_read import TransferTask, load_transfer
+from contrasent.evaluate.transfer_data import TransferTask, load_transfer
 from contrasent.files import writing
 from contrasent.model.encoder import SentenceEncoder
 
@@ -37,18 +37,18 @@ TASKS = ("trec", "mrpc", "cr", "mpqa", "mr", "subj", "sst2")
 SEEDS = (SEED, SEED + 1, SEED + 2)
 CLOCKS = ("cpu", "wall")
 
-Parts = dict[str, Labelled]
+Parts = dict[str, LabelledFeatures]
 
 
 def ours(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, float]:
     """Dev and test accuracy, all classifiers together."""
-    reached = reach(parts, classes, Protocol(preset=preset, seed=seed), "cpu")
+    reached = cross_validate(parts, classes, TransferProtocol(preset=preset, seed=seed), "cpu")
     return reached.dev, reached.test
 
 
 def ours_by_sklearn(parts: Parts, classes: int, preset: str, seed: int) -> tuple[float, float]:
     """Dev and test accuracy by the quick classifier, which is another one."""
-    reached = reach(parts, classes, Protocol("sklearn", preset, seed), "cpu")
+    reached = cross_validate(parts, classes, TransferProtocol("sklearn", preset, seed), "cpu")
     return reached.dev, reached.test
 
 
@@ -154,12 +154,14 @@ def embedded(task: TransferTask, encoder: str, pooler: str, kept: Path) -> Parts
     mark = hashlib.sha256(f"{encoder} {pooler} {task.sha256}".encode()).hexdigest()[:16]
     path = kept / f"{task.name}-{mark}.npz"
     if not path.is_file():
-        use = Use(SentenceEncoder.load(encoder, pooler=pooler))
+        use = EncoderUse(SentenceEncoder.load(encoder, pooler=pooler))
         made = {name: labelled(task, part, use).features for name, part in task.parts.items()}
         with writing(path) as beside, beside.open("wb") as stream:
             np.savez(stream, **made)
     with np.load(path) as found:
-        return {name: Labelled(found[name], part.labels) for name, part in task.parts.items()}
+        return {
+            name: LabelledFeatures(found[name], part.labels) for name, part in task.parts.items()
+        }
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """``python -m contrasent``."""
 
-from contrasent.cli import main
+from contrasent.cli.app import main
 
 main()

@@ -47,7 +47,7 @@ _PATTERNS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in _KIND
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OperatorKind:
     """One kind of work in the recorded steps.
 
     Attributes:
@@ -69,7 +69,9 @@ def kind_of(operator: str) -> str:
     return next(found, _OTHER)
 
 
-def kinds(operators: Iterable[tuple[str, float]], seconds: float, steps: int = 1) -> list[Kind]:
+def kinds(
+    operators: Iterable[tuple[str, float]], seconds: float, steps: int = 1
+) -> list[OperatorKind]:
     """Sum up operators by kind, the largest first.
 
     Args:
@@ -84,7 +86,7 @@ def kinds(operators: Iterable[tuple[str, float]], seconds: float, steps: int = 1
     totals = {kind: sum(part.values()) for kind, part in found.items()}
     totals[OUTSIDE] = totals.get(OUTSIDE, 0.0) + max(0.0, seconds - sum(totals.values()))
     return [
-        Kind(
+        OperatorKind(
             name=kind,
             milliseconds=1000 * total / steps,
             share=total / seconds,
@@ -157,7 +159,7 @@ class StepProfile:
                 replaced.
         """
         self.path = Path(path)
-        self.kinds: list[Kind] = []
+        self.kinds: list[OperatorKind] = []
         self._made = 0
         self._since = 0.0
         self._profile: Any = None

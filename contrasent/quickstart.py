@@ -12,14 +12,14 @@ from importlib.resources import files
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from contrasent.config import load_recipe
 from contrasent.errors import ConfigError
-from contrasent.evaluate.read import Subset, Task, load
 from contrasent.evaluate.sts import StsTasks
-from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.sts_data import Subset, Task, load
+from contrasent.evaluate.task_names import TaskName
 from contrasent.files import refuse_existing, write_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import OFFLINE_NAMES, offline_folder
+from contrasent.recipe import load_recipe
 from contrasent.records import Record
 from contrasent.search.index import Hit, Index
 from contrasent.train.run import train
@@ -45,7 +45,7 @@ _WRITTEN = ("run", "index", "results.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QuickstartResult:
     """What came out.
 
     Attributes:
@@ -74,7 +74,7 @@ def quickstart(
     device: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
     show_progress: bool = False,
-) -> Outcome:
+) -> QuickstartResult:
     """Train the offline encoder on the shipped sentences and use the result.
 
     Args:
@@ -118,7 +118,9 @@ def quickstart(
         index = Index.build(encoder, texts, output / "index", show_progress=show_progress)
         found = index.search(encoder, QUERIES, TOP_K)
     hits = dict(zip(QUERIES, found, strict=True))
-    outcome = Outcome(result.last, index.folder, result.steps, before, after, hits, seconds)
+    outcome = QuickstartResult(
+        result.last, index.folder, result.steps, before, after, hits, seconds
+    )
     write_text(output / "results.json", json.dumps(_described(outcome, output), indent=2) + "\n")
     return outcome
 
@@ -169,7 +171,7 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     seconds[stage] = time.perf_counter() - started
 
 
-def _described(outcome: Outcome, output: Path) -> dict[str, object]:
+def _described(outcome: QuickstartResult, output: Path) -> dict[str, object]:
     return {
         "encoder": outcome.encoder.relative_to(output).as_posix(),
         "index": outcome.index.relative_to(output).as_posix(),

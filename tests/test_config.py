@@ -5,21 +5,16 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from contrasent.config import (
+from contrasent.objectives import config_of
+from contrasent.recipe import Recipe, explanations, fields_of, load_recipe, recipes, to_yaml
+from contrasent.report.settings import describe
+from contrasent.settings import (
     DataSettings,
     EncoderSettings,
     EvaluationSettings,
-    Recipe,
     TrainSettings,
     ViewSettings,
-    explanations,
-    fields_of,
-    load_recipe,
-    recipes,
-    to_yaml,
 )
-from contrasent.objectives import config_of
-from contrasent.report.settings import describe
 
 # Gao et al. 2021, Table A.1: batch size and learning rate. Supervised: BERT and RoBERTa alike.
 TABLE_A_1 = {

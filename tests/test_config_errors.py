@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from contrasent.config import Recipe, checked, load_recipe, settings
 from contrasent.errors import ConfigError
+from contrasent.recipe import Recipe, checked, load_recipe
+from contrasent.settings import settings
 
 
 def refused(said, name="unsup-simcse", overrides=None):

@@ -15,8 +15,8 @@ from contrasent.data.batch import pack
 from contrasent.functional import nt_xent
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.encoder import Encoded
-from contrasent.objectives.parts import state_edits
+from contrasent.model.protocol import Encoded
+from contrasent.objectives import consert
 from contrasent.train.embedding import embedding
 from contrasent.train.gradcache import GradientCache
 
@@ -76,7 +76,7 @@ def test_nt_xent_knows_no_order_of_the_views_nor_lengths(rng):
 @pytest.mark.parametrize("keep_first", [False, True])
 def test_shuffling_moves_tokens_within_their_sentences(keep_first):
     torch.manual_seed(0)
-    seen = [rows_of(state_edits.shuffled(pack(ROWS), keep_first=keep_first)) for _ in range(40)]
+    seen = [rows_of(consert.shuffled(pack(ROWS), keep_first=keep_first)) for _ in range(40)]
     for rows in seen:
         assert [sorted(row) for row in rows] == [sorted(row) for row in ROWS]
     firsts = {tuple(row[0] for row in rows) for rows in seen}
@@ -90,7 +90,7 @@ def test_shuffling_is_that_of_the_paper_for_means(mean_encoder):
     """The paper's way: transformers' own forward, with the positions in another order."""
     torch.manual_seed(0)
     batch = pack(ROWS[:1])
-    shuffled = state_edits.shuffled(batch, keep_first=False)
+    shuffled = consert.shuffled(batch, keep_first=False)
     ours = mean_encoder(shuffled).pooled[0]
     # Token ROWS[0][k] has the position that it is moved to.
     positions = torch.tensor([[rows_of(shuffled)[0].index(token) for token in ROWS[0]]])
@@ -103,28 +103,28 @@ def test_shuffling_is_that_of_the_paper_for_means(mean_encoder):
 def test_feature_cut_off_takes_the_same_features_of_all_tokens_of_a_sentence():
     torch.manual_seed(0)
     batch = pack(ROWS)
-    factors = state_edits.without_features(batch, 0.2, 16).factors
+    factors = consert.without_features(batch, 0.2, 16).factors
     assert factors.shape == (len(batch.token_ids), 16)
     parts = torch.split(factors, batch.lengths.tolist())
     assert all((part == part[0]).all() and part[0].sum() == 13 for part in parts)
     assert len({tuple(part[0].tolist()) for part in parts}) == 4
-    many = state_edits.without_features(pack([[1]] * 4000), 0.2, 16).factors
+    many = consert.without_features(pack([[1]] * 4000), 0.2, 16).factors
     torch.testing.assert_close(many.mean(0), torch.full((16,), 13 / 16), rtol=0, atol=0.03)
 
 
 def test_token_cut_off_takes_a_share_of_each_sentence():
     torch.manual_seed(0)
     batch = pack(ROWS)
-    factors = state_edits.without_tokens(batch, 0.35).factors
+    factors = consert.without_tokens(batch, 0.35).factors
     cut = [int((part == 0).sum()) for part in torch.split(factors, batch.lengths.tolist())]
     assert cut == [2, 1, 3, 1] and factors.shape == (len(batch.token_ids), 1)
-    many = state_edits.without_tokens(pack([[1, 2, 3, 4]] * 4000), 0.25).factors
+    many = consert.without_tokens(pack([[1, 2, 3, 4]] * 4000), 0.25).factors
     torch.testing.assert_close(many.view(-1, 4).mean(0), torch.full((4,), 0.75), rtol=0, atol=0.03)
 
 
 def test_dropout_takes_single_numbers_and_does_not_scale():
     torch.manual_seed(0)
-    factors = state_edits.without_numbers(pack(ROWS * 40), 0.2, 16).factors
+    factors = consert.without_numbers(pack(ROWS * 40), 0.2, 16).factors
     assert set(factors.unique().tolist()) == {0.0, 1.0}
     assert factors.mean().item() == pytest.approx(0.8, abs=0.02)
     assert factors.mean(0).min() > 0.7 and 0.6 < factors.mean(1).median() < 0.95
@@ -139,9 +139,9 @@ def test_factors_multiply_what_the_embedding_layer_gives(kind, edit, tiny_bert):
     torch.manual_seed(0)
     batch = pack(ROWS)
     batch = (
-        state_edits.without_features(batch, 0.3, 16)
+        consert.without_features(batch, 0.3, 16)
         if edit == "features"
-        else state_edits.without_tokens(batch, 0.3)
+        else consert.without_tokens(batch, 0.3)
     )
     ours = backbone.eval()(batch, [0, 1, -1])
     start = 0
@@ -162,10 +162,10 @@ def test_factors_travel_with_their_tokens(rng):
     assert taken.factors.equal(torch.cat([batch.factors[20:], batch.factors[:6]]))
     assert batch.to(torch.device("cpu")).factors.equal(batch.factors)
     plain = pack(ROWS, views=2)
-    both = state_edits.beside(batch, plain)
+    both = consert.beside(batch, plain)
     assert both.views == 4 and both.factors[: ends[-1]].equal(batch.factors)
     assert (both.factors[ends[-1] :] == 1).all()
-    assert state_edits.beside(plain, plain).factors is None
+    assert consert.beside(plain, plain).factors is None
 
 
 @pytest.mark.parametrize("other", ["twin", "gradcache"])
@@ -184,7 +184,7 @@ def test_factors_reach_two_encoders_and_chunks(other, mean_encoder, recipe_setti
 
 @pytest.fixture
 def recipe_settings():
-    from contrasent.config import TrainSettings
+    from contrasent.settings import TrainSettings
 
     return TrainSettings()
 

@@ -12,7 +12,8 @@ from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.functional import contrastive_tension
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import Encoded
 
 
 def built(batch_size=None, **settings):

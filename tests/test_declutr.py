@@ -10,7 +10,8 @@ from transformers import AutoModelForMaskedLM
 from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import Encoded
 
 LONG = [2, *range(10, 30), 3]
 

@@ -8,10 +8,10 @@ from helpers import oracles
 from helpers.tiny_diffcse import Noted, batch_of, build, scored, sentences, still_encoder
 from torch.testing import assert_close
 
-from contrasent.data.batch import Batch, joined, pack
+from contrasent.data.batch import Batch, concat, pack
 from contrasent.errors import ConfigError
 from contrasent.model.masked_lm import MaskedLm
-from contrasent.objectives.parts import difference
+from contrasent.objectives import _difference
 
 OPERATIONS = ["replace", "insert", "delete"]
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -70,13 +70,13 @@ def test_which_sentences_are_edited_for_which_embedding(
     objective = build(encoder, data_views, task=task, edit_source=source, rtd_embedding="pooled")
     edited = []
     for name in ("replace", "mask_tokens"):
-        original = getattr(difference, name)
+        original = getattr(_difference, name)
 
         def noting(batch, *given, original=original):
             edited.append(batch)
             return original(batch, *given)
 
-        monkeypatch.setattr(difference, name, noting)
+        monkeypatch.setattr(_difference, name, noting)
     batch = batch_of(encoder, views=objective.views)
     encoded, _ = scored(encoder, noted.transformer(objective), batch)
     edited += [source_batch for _, source_batch, _ in noted.edits]
@@ -93,7 +93,7 @@ def test_which_sentences_are_edited_for_which_embedding(
 @pytest.mark.parametrize("source", ["next", "both"])
 def test_a_batch_without_next_sentences_is_refused(source, encoder):
     objective = build(encoder, edit_source=source)
-    batch = joined([batch_of(encoder)], views=2)
+    batch = concat([batch_of(encoder)], views=2)
     with pytest.raises(ConfigError, match=r"objective\.edit_source needs data with documents"):
         scored(encoder, objective, batch)
 
@@ -168,7 +168,7 @@ def test_all_operations_are_the_mean_of_the_three(encoder, noted):
         there = every.state_dict()
         objective.load_state_dict({key: there[key] for key in objective.state_dict()})
         with pytest.MonkeyPatch.context() as patched:
-            patched.setitem(difference.OPERATIONS, name, lambda *_, done=edits[name]: done)
+            patched.setitem(_difference.OPERATIONS, name, lambda *_, done=edits[name]: done)
             alone.append(scored(encoder, objective, batch)[1]["rtd"])
     assert_close(terms["rtd"], torch.stack(alone).mean(), **CLOSE)
 
@@ -204,14 +204,14 @@ def predicted(objective, states):
 def test_conditional_masked_language_modelling(source, encoder, noted, monkeypatch):
     objective = build(encoder, task="cmlm", edit_source=source, rtd_weight=0.25, mask_rate=0.4)
     assert objective.difference.editing.generator is None
-    masks, mask_tokens = [], difference.mask_tokens
+    masks, mask_tokens = [], _difference.mask_tokens
 
     def noting(batch, rate, *given):
         assert rate == 0.4
         masks.append((batch, mask_tokens(batch, rate, *given)))
         return masks[-1][1]
 
-    monkeypatch.setattr(difference, "mask_tokens", noting)
+    monkeypatch.setattr(_difference, "mask_tokens", noting)
     _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
     ((original, masked),) = masks
     given, embeddings = noted.call
@@ -236,13 +236,13 @@ def test_corrective_language_modelling(copy_weight, positions, encoder, noted, m
         mask_rate=0.4,
         edit_positions=positions,
     )
-    edits, replace = [], difference.replace
+    edits, replace = [], _difference.replace
 
     def noting(batch, editing):
         edits.append((batch, replace(batch, editing)))
         return edits[-1][1]
 
-    monkeypatch.setattr(difference, "replace", noting)
+    monkeypatch.setattr(_difference, "replace", noting)
     _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
     ((original, edit),) = edits
     given, embeddings = noted.call

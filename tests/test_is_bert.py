@@ -11,10 +11,9 @@ from helpers.tiny_models import SENTENCES
 from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.model.convolutions import Convolutions
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.heads import MlpHead
-from contrasent.objectives.parts.mutual_information import jensen_shannon
+from contrasent.model.heads import Convolutions, MlpHead
+from contrasent.objectives.is_bert import jensen_shannon
 
 ROWS = [[2, 10, 11, 3], [5], [2, 20, 21, 22, 30, 31, 3], [2, 3]]
 LENGTHS = [len(row) for row in ROWS]

@@ -11,8 +11,9 @@ from sentence_transformers.sentence_transformer.losses import SoftmaxLoss
 from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
-from contrasent.model.encoder import Encoded, SentenceEncoder
-from contrasent.objectives.parts.pair_classes import labels_of
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import Encoded
+from contrasent.objectives._pair_classes import labels_of
 
 FEATURES = [
     ["u", "v", "difference"],

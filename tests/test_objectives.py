@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from contrasent import objectives
-from contrasent.config import explanations, fields_of
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
+from contrasent.recipe import explanations, fields_of
 
 SENTENCES = [[2, 5 + n % 30, 7 + n % 11, 9, 3][: 4 + n % 2] for n in range(40)]
 

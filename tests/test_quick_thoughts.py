@@ -10,7 +10,7 @@ from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError, DataError
 from contrasent.functional import neighbours
-from contrasent.model.encoder import Encoded
+from contrasent.model.protocol import Encoded
 
 
 def built(batch_size=None, **settings):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from contrasent import quickstart as module
 from contrasent.cli import app
-from contrasent.cli.quickstart import _verdict
+from contrasent.cli.reproduce import _verdict
 from contrasent.errors import ConfigError, MissingExtraError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import Record

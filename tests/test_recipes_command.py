@@ -8,7 +8,7 @@ import pytest
 import yaml
 from helpers.command_line import refused, worked
 
-from contrasent.config import load_recipe, recipes, summarize_recipes
+from contrasent.recipe import load_recipe, recipes, summarize_recipes
 
 
 def test_every_recipe_has_a_row_with_its_data_and_its_paper():

@@ -7,7 +7,7 @@ from helpers import oracles
 from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
-from contrasent.model.encoder import Encoded
+from contrasent.model.protocol import Encoded
 
 WIDTH = 8
 

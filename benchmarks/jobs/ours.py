@@ -16,18 +16,17 @@ import torch
 
 from benchmarks.jobs import Values, read_texts, share, wait_for_device
 from contrasent import objectives
-from contrasent.config import TrainSettings
 from contrasent.data.batch import Batch
 from contrasent.data.loader import Loader
-from contrasent.data.store import tokenize
-from contrasent.data.text import open_examples
+from contrasent.data.sources import open_examples
+from contrasent.data.token_store import tokenize
 from contrasent.data.view_sources import Columns
-from contrasent.evaluate.run import load_available
 from contrasent.evaluate.sts import StsTasks
+from contrasent.evaluate.sts_suite import load_available
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.train.loop import Training, run
+from contrasent.settings import TrainSettings
+from contrasent.train.loop import Training, run, trained
 from contrasent.train.state import Progress
-from contrasent.train.update import trained
 
 
 @dataclass
@@ -173,9 +172,8 @@ class EncodeFile:
 
     def round(self, _number: int) -> Values:
         """Read, embed and write the whole file."""
-        from contrasent.search.parts import Settings
         from contrasent.search.sentences import open_sentences
-        from contrasent.search.writer import write_embeddings
+        from contrasent.search.shards import Settings, write_embeddings
 
         with TemporaryDirectory() as place, open_sentences(self._source) as sentences:
             sentences.count()
@@ -190,7 +188,7 @@ class TrainRun:
     """``contrasent train`` on a file, nothing evaluated: what a whole run holds in memory."""
 
     def __init__(self, folder: str, source: str, overrides: dict[str, Any]) -> None:
-        from contrasent.config import load_recipe
+        from contrasent.recipe import load_recipe
 
         given = {"encoder.name": folder, "data.file": source, "data.drop_last": True}
         quiet = {"evaluation.task": "none", "evaluation.final": "none"}

@@ -1,34 +1,131 @@
-"""The tree of commands."""
+"""The tree of commands, and how they end: a user's mistake is one clear message."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+import errno
+import functools
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
+from typing_extensions import override
 
 from contrasent import __version__
-from contrasent.cli.analyze import analyze
+from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.build import captions, duplicates, nli, paraphrases
-from contrasent.cli.calibrate import calibrate
-from contrasent.cli.data import check
-from contrasent.cli.encode import encode
+from contrasent.cli.data import check, fetch, leaks
+from contrasent.cli.encode import encode, similarity
 from contrasent.cli.evaluate import evaluate
-from contrasent.cli.fetch import fetch
-from contrasent.cli.fit import flow, sif, whitening
-from contrasent.cli.guard import guarded
-from contrasent.cli.index import add, build, info
-from contrasent.cli.leaks import leaks
-from contrasent.cli.mteb import mteb
-from contrasent.cli.neighbours import neighbours
-from contrasent.cli.pretrain import pretrain
-from contrasent.cli.published import infersent
-from contrasent.cli.quickstart import quickstart
+from contrasent.cli.fit import flow, infersent, sif, whitening
+from contrasent.cli.mteb import calibrate, mteb
 from contrasent.cli.recipes import recipes
-from contrasent.cli.reproduce import reproduce
-from contrasent.cli.search import search
-from contrasent.cli.similarity import similarity
-from contrasent.cli.train import train
+from contrasent.cli.reproduce import quickstart, reproduce
+from contrasent.cli.search import add, build, info, search
+from contrasent.cli.train import pretrain, train
+from contrasent.errors import ContrasentError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MISTAKE, _INTERRUPTED = 2, 130
+_USERS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.EFBIG,
+)
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a command: messages to standard error, exit codes 0, 2 (mistake) and 130 (Ctrl-C)."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            with _speaking_on_stderr():
+                result = command(*args, **kwargs)
+            sys.stdout.flush()
+        except ContrasentError as error:
+            _say("error", str(error))
+            raise typer.Exit(_MISTAKE) from error
+        except BrokenPipeError as error:
+            # The reader of a pipe, such as head, has left: say nothing, also at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from error
+        except OSError as error:
+            if error.errno not in _USERS:
+                raise
+            _say("error", _explained(error))
+            raise typer.Exit(_MISTAKE) from error
+        except KeyboardInterrupt as error:
+            how = f"; {error}" if str(error) else ""
+            _say("stopped", f"interrupted; what was written is whole{how}")
+            raise typer.Exit(_INTERRUPTED) from error
+        return result
+
+    return run
+
+
+class _Stderr(logging.Handler):
+    """Sends log lines where messages go."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        quiet = record.levelno < logging.WARNING
+        _say("" if quiet else record.levelname.lower(), self.format(record))
+
+
+@contextmanager
+def _speaking_on_stderr() -> Iterator[None]:
+    """Send log lines and warnings to standard error, one line each."""
+    logger = logging.getLogger("contrasent")
+    level, propagate, handler = logger.level, logger.propagate, _Stderr()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show
+            if not sys.warnoptions:
+                warnings.simplefilter("default", UserWarning)
+                for category in (DeprecationWarning, FutureWarning):
+                    warnings.simplefilter("ignore", category)
+            yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def _show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    kind = "warning" if issubclass(category, UserWarning) else category.__name__
+    _say(kind, str(message))
+
+
+def _explained(error: OSError) -> str:
+    place = f"{error.filename}: " if error.filename else ""
+    remedy = ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "; make room, and run the command again"
+    return f"{place}{error.strerror}{remedy}"
+
+
+def _say(kind: str, message: str) -> None:
+    # Not typer.echo, which finds its way around the progress bar that sys.stderr is behind.
+    sys.stderr.write(f"{kind}: {message}\n" if kind else f"{message}\n")
+    sys.stderr.flush()
+
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 # Every other word of `train` and `pretrain` may be a setting of the recipe: --section.key value.

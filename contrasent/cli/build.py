@@ -14,10 +14,10 @@ from contrasent.cli.data import plural, progress, shown, views
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from contrasent.data.build.base import Kind
-    from contrasent.data.build.columns import Wanted
-    from contrasent.data.build.records import Records
+    from contrasent.data.build.base import DataKind
     from contrasent.data.build.write import Built
+    from contrasent.data.columns import ColumnSpec
+    from contrasent.data.rows import SourceRows
 
 Sources = Annotated[
     list[str],
@@ -108,7 +108,7 @@ def nli(  # noqa: PLR0913 - the arguments are the command's options
     order = None if labels is None else _split(labels)
     writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
 
-    def kind(found: Sequence[Records]) -> Kind:
+    def kind(found: Sequence[SourceRows]) -> DataKind:
         return Nli(found, make, per=per, order=order, seed=seed)
 
     _build(kind, WANTED, sources, columns, writing)
@@ -128,7 +128,7 @@ def captions(  # noqa: PLR0913 - as above
 
     Reads Flickr's lines of image.jpg#k, tab, caption, and tables of image and caption.
     """
-    from contrasent.data.build.pairs import CAPTIONS, Captions
+    from contrasent.data.build.paraphrases import CAPTIONS, Captions
 
     writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
     _build(Captions, CAPTIONS, sources, columns, writing)
@@ -148,7 +148,7 @@ def duplicates(  # noqa: PLR0913 - as above
 
     Reads Quora's question pairs (also GLUE's QQP), MRPC, PAWS and the like.
     """
-    from contrasent.data.build.pairs import DUPLICATES, Duplicates
+    from contrasent.data.build.paraphrases import DUPLICATES, Duplicates
 
     writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
     _build(Duplicates, DUPLICATES, sources, columns, writing)
@@ -174,29 +174,29 @@ def paraphrases(  # noqa: PLR0913 - as above
 
     Reads ParaNMT's lines of reference, tab, paraphrase, tab, score, and tables.
     """
-    from contrasent.data.build.pairs import PARAPHRASES, Paraphrases
+    from contrasent.data.build.paraphrases import PARAPHRASES, Paraphrases
 
     writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
 
-    def kind(found: Sequence[Records]) -> Kind:
+    def kind(found: Sequence[SourceRows]) -> DataKind:
         return Paraphrases(found, min_score, max_score)
 
     _build(kind, PARAPHRASES, sources, columns, writing)
 
 
 def _build(
-    kind: Callable[[Sequence[Records]], Kind],
-    wanted: Wanted,
+    kind: Callable[[Sequence[SourceRows]], DataKind],
+    wanted: ColumnSpec,
     sources: Sequence[str],
     columns: str | None,
     writing: _Writing,
 ) -> None:
-    from contrasent.data.build.records import open_records
     from contrasent.data.build.write import build, require_output
+    from contrasent.data.rows import open_rows_of
 
     require_output(writing.output, sources, writing.overwrite)
     chosen = None if columns is None else _split(columns)
-    made = kind([open_records(source, wanted, chosen) for source in sources])
+    made = kind([open_rows_of(source, wanted, chosen) for source in sources])
     with progress("rows") as advance:
         built = build(
             made,
@@ -223,7 +223,7 @@ def _print_json(built: Built) -> None:
     typer.echo(json.dumps(asdict(built), ensure_ascii=False, indent=2))
 
 
-def _print(built: Built, kind: Kind) -> None:
+def _print(built: Built, kind: DataKind) -> None:
     for name, value in _facts(built, kind):
         typer.echo(f"{name:<12}{value}")
     for number, sentences in enumerate(built.shown, start=1):
@@ -238,7 +238,7 @@ def _names(built: Built) -> list[str]:
     return [*views(len(built.header))]
 
 
-def _facts(built: Built, kind: Kind) -> Iterator[tuple[str, str]]:
+def _facts(built: Built, kind: DataKind) -> Iterator[tuple[str, str]]:
     for source in built.sources:
         yield "source", source.name
         yield "", source.columns
@@ -264,7 +264,7 @@ def _facts(built: Built, kind: Kind) -> Iterator[tuple[str, str]]:
     yield "sha256", built.sha256
 
 
-def _left_out(built: Built, kind: Kind) -> Iterator[tuple[int, str, str]]:
+def _left_out(built: Built, kind: DataKind) -> Iterator[tuple[int, str, str]]:
     counts, said = built.counts, kind.said
     yield counts.unlabelled, "row", said.unlabelled
     yield counts.empty, "row", "with an empty sentence"

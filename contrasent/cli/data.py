@@ -1,18 +1,23 @@
-"""``contrasent data check``."""
+"""``contrasent data``: check, fetch, leaks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from contrasent.cli.options import DataDir
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from contrasent.data.check import Finding, Report
-    from contrasent.data.tokens import Tokenizer
+    from contrasent.data.senteval import FileDifference
+    from contrasent.data.tokenizer import Tokenizer
+
 
 _ENOUGH = 100
 
@@ -72,13 +77,13 @@ def check(
 
 
 def _tokenizer(encoder: str) -> Tokenizer:
-    from contrasent.data.tokens import Tokenizer
-    from contrasent.model import st_modules
+    from contrasent.data.tokenizer import Tokenizer
+    from contrasent.model import st_folder
     from contrasent.model.hub import resolve
 
     folder = resolve(encoder)
-    if st_modules.is_in(folder):
-        folder = st_modules.read(folder).transformer
+    if st_folder.is_in(folder):
+        folder = st_folder.read(folder).transformer
     return Tokenizer.load(folder)
 
 
@@ -192,3 +197,120 @@ def shown(sentence: str) -> str:
 def plural(count: int, what: str) -> str:
     """A number of things."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def fetch(
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to fill or check; else $CONTRASENT_DATA, else the folder where "
+            "'contrasent evaluate' looks by itself.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Archive to take: http://, https:// or a local path; else SimCSE's.",
+            show_default=False,
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only compare the folder with the published files.")
+    ] = False,
+) -> None:
+    """Download SentEval's data and check every file of the STS tasks by its published hash."""
+    from contrasent.data.senteval import differences, manifest, named_folder, senteval_root
+    from contrasent.errors import DataError
+
+    folder = named_folder(data_dir)
+    root = senteval_root(data_dir) if check or folder.is_dir() else folder
+    found = differences(root)
+    if not check and any(difference.needed for difference in found):
+        found = _download(folder, url)
+        root = folder
+    for difference in found:
+        typer.echo(f"{root / difference.path}: {difference.what}", err=True)
+    wrong = sum(difference.needed for difference in found)
+    if wrong:
+        raise DataError(
+            f"{wrong} of {len(manifest())} files under {root} are missing or not the published "
+            "ones; 'contrasent data fetch --data-dir NEW' downloads them into a new folder"
+        )
+    typer.echo(f"{root}: {len(manifest()) - len(found)} files are the published ones")
+
+
+def _download(folder: Path, url: str | None) -> list[FileDifference]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from contrasent.data import senteval as source
+
+    columns = (TextColumn("downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("downloading", total=None)
+
+        def advance(arrived: int, total: int | None) -> None:
+            progress.update(task, completed=arrived, total=total)
+
+        return source.fetch(folder, url or source.SENTEVAL_URL, advance)
+
+
+def leaks(
+    train: Annotated[
+        str,
+        typer.Argument(
+            help="Training text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set "
+            "on the Hugging Face hub as org/name:config@split.",
+            show_default=False,
+        ),
+    ],
+    tasks: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated, as 'contrasent evaluate' takes them: sts, transfer, one task, "
+            "one with its split (stsb-dev), files of pairs or labelled sentences, retrieval data."
+        ),
+    ] = "sts",
+    splits: Annotated[
+        str,
+        typer.Option(help="Splits of tasks named without one: any of train,dev,test,all."),
+    ] = "test",
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated sentence columns of the training text, anchor first: names, or "
+            "numbers from 0.",
+            show_default=False,
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Look for evaluation sentences and pairs in training text."""
+    from contrasent.cli.evaluate import announce, listed
+    from contrasent.data.sources import open_examples
+    from contrasent.errors import ContrasentError
+    from contrasent.evaluate.leaks import find_leaks
+    from contrasent.evaluate.suite import load_suite
+    from contrasent.evaluate.task_types import Options
+
+    training = open_examples(train, None if columns is None else listed(columns))
+    suite = load_suite(listed(tasks), Options(data_dir, listed(splits)))
+    announce(suite)
+    with progress("examples") as advance:
+        found = find_leaks(training, suite, advance)
+    if json:
+        import json as writer
+        from dataclasses import asdict
+
+        typer.echo(writer.dumps(asdict(found), ensure_ascii=False, indent=2))
+    else:
+        from rich.console import Console
+
+        from contrasent.report.leaks import print_leaks
+
+        print_leaks(Console(), found)
+    failures = [f"{p.task}: {p.message}" for p in suite.problems if not p.missing]
+    if failures:
+        raise ContrasentError("\n".join(failures))

@@ -1,4 +1,4 @@
-"""``contrasent encode``."""
+"""``contrasent encode`` and ``contrasent similarity``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Device, Engine, Head, Model, Pooler, Precision
+from contrasent.cli.options import (
+    Device,
+    Engine,
+    Head,
+    Model,
+    OwnPrecision,
+    Pooler,
+    Precision,
+    own_precision,
+)
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.words import WordEncoder
+    from contrasent.model.word_encoder import WordEncoder
     from contrasent.profiling import StepProfile
-    from contrasent.search.writer import Written
+    from contrasent.search.shards import Written
 
 
 def encode(  # noqa: PLR0913 - the arguments are the command's options
@@ -75,9 +84,8 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
     ] = None,
 ) -> None:
     """Write the embedding of every sentence to a file; a rerun after a kill goes on."""
-    from contrasent.search.parts import Settings
     from contrasent.search.sentences import open_sentences
-    from contrasent.search.writer import require_output, write_embeddings
+    from contrasent.search.shards import Settings, require_output, write_embeddings
 
     settings = Settings(
         batch_tokens=batch_tokens, normalize=normalize, precision=precision, shard_size=shard_size
@@ -120,7 +128,7 @@ def _recording(
     recorded: StepProfile | None, encoder: SentenceEncoder | WordEncoder
 ) -> AbstractContextManager[object]:
     from contrasent.errors import ConfigError
-    from contrasent.model.words import WordEncoder
+    from contrasent.model.word_encoder import WordEncoder
 
     if recorded is None:
         return nullcontext()
@@ -140,3 +148,40 @@ def _report(output: Path, written: Written, max_tokens: int) -> None:
     new = written.rows - written.resumed
     rate = f", {new / written.seconds:.0f} sentences/s" if new else ""
     typer.echo(f"{output}: {written.rows} rows of {written.width} numbers{rate}", err=True)
+
+
+def similarity(  # noqa: PLR0913 - the arguments are the command's options
+    model: Model,
+    text_a: Annotated[str, typer.Argument(help="A text.")],
+    text_b: Annotated[str, typer.Argument(help="Another text.")],
+    pooler: Pooler = None,
+    head: Head = None,
+    engine: Engine = "torch",
+    device: Device = None,
+    precision: OwnPrecision = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Full precision, with what it was computed with.")
+    ] = False,
+) -> None:
+    """Print the cosine of the embeddings of two texts."""
+    from json import dumps
+
+    from contrasent.model.loading import load_encoder
+    from contrasent.search.index import similarity as cosine_of
+
+    encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
+    used = encoder.resolve_precision(own_precision(precision, engine))
+    cosine = cosine_of(encoder, text_a, text_b, precision=used)
+    if not json:
+        typer.echo(f"{cosine:.4f}")
+        return
+    described = {
+        "cosine": cosine,
+        "model": model,
+        "pooler": encoder.pooler,
+        "head": encoder.head_name,
+        "engine": encoder.engine,
+        "precision": used,
+        "fingerprint": encoder.fingerprint(),
+    }
+    typer.echo(dumps(described))

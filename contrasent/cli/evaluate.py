@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.html import Html, report
 from contrasent.cli.options import (
     DataDir,
     Device,
     Engine,
     Head,
+    Html,
     OwnPrecision,
     Pooler,
     own_precision,
     refuse_json_folder,
+    report,
 )
 from contrasent.cli.overlap import Overlaps
 from contrasent.cli.scores import Found, contents, write
@@ -153,19 +154,19 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
 ) -> None:
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
     from contrasent.errors import ContrasentError, pick
-    from contrasent.evaluate.described import PRECISIONS
-    from contrasent.evaluate.kinds.base import Options
+    from contrasent.evaluate.bootstrap import Bootstrap
+    from contrasent.evaluate.embed import PRECISIONS
+    from contrasent.evaluate.protocols import TransferProtocol
     from contrasent.evaluate.protocols import protocol as named_protocol
-    from contrasent.evaluate.statistics import Bootstrap
     from contrasent.evaluate.suite import load_suite
-    from contrasent.evaluate.transfer_presets import Protocol
+    from contrasent.evaluate.task_types import Options
     from contrasent.evaluate.vectors import holds_vectors, open_vectors
 
     asked = own_precision(precision, engine)
     pick("precision", asked, ("auto", *PRECISIONS))
     numbers = named_protocol(protocol, metric=metric, aggregation=aggregation, regressor=regressor)
     bootstrap = None if confidence is None else Bootstrap(confidence)
-    learning = Protocol(classifier, preset, classifier_seed)
+    learning = TransferProtocol(classifier, preset, classifier_seed)
     _refuse(models, json, (html, overwrite), compare=compare)
     suite = load_suite(
         listed(tasks),
@@ -238,7 +239,7 @@ def listed(text: str) -> list[str]:
 
 def announce(suite: Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
-    from contrasent.evaluate.read import how_to_get_data
+    from contrasent.evaluate.sts_data import how_to_get_data
 
     for note in suite.notes:
         typer.echo(note, err=True)
@@ -258,7 +259,7 @@ def _told(model: str, scores: Scores) -> Scores:
 
 def labels(models: Sequence[str]) -> dict[str, str]:
     """The models by a short name, or by the whole one where the short one is not theirs alone."""
-    from contrasent.evaluate.own_names import short_name
+    from contrasent.evaluate.task_names import short_name
 
     short = [short_name(model) for model in dict.fromkeys(models)]
     return {

@@ -1,4 +1,4 @@
-"""``contrasent fit``: whitening, flow, sif."""
+"""``contrasent fit`` and ``contrasent import``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,50 @@ import typer
 from contrasent.cli.options import Device, Head, Model, Pooler
 
 if TYPE_CHECKING:
-    from contrasent.evaluate.fitting_text import FittingText
+    from contrasent.fit.text import FittingText
+    from contrasent.fit.transforms_fit import FittedEncoder
     from contrasent.model.encoder import SentenceEncoder
-    from contrasent.train.fitting import Fitted
+
+
+Weights = Annotated[
+    Path, typer.Argument(help="infersent1.pkl or infersent2.pkl.", show_default=False)
+]
+Words = Annotated[
+    Path,
+    typer.Argument(
+        help="The word vectors it was trained over: glove.840B.300d.txt, or crawl-300d-2M.vec.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path, typer.Option(help="The folder to write; it must not exist.", show_default=False)
+]
+Version = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=2,
+        help="1 is over GloVe, with <s> and </s> around a sentence, 2 over fastText, with <p> and "
+        "</p>.",
+    ),
+]
+
+
+def infersent(weights: Weights, words: Words, output: Output, version: Version = 1) -> None:
+    """Make an encoder of InferSent's published weights and its word vectors.
+
+    OUTPUT is an encoder for every command. The weights are read as tensors and nothing else; the
+    word vectors go into OUTPUT too, linked to the cache where the disk allows it.
+    """
+    from contrasent.files import refuse_existing
+    from contrasent.model.infersent import origin_of, read_infersent
+
+    refuse_existing(output, "name another folder with --output, or remove it")
+    encoder = read_infersent(weights, words, version)
+    encoder.save(output, {"imported": origin_of(weights, words, version)})
+    typer.echo(f"{output}: {encoder.width} numbers, over {encoder.tokenizer.source}")
+    typer.echo(f"next: contrasent evaluate {shlex.quote(str(output))}", err=True)
+
 
 Data = Annotated[
     list[str],
@@ -24,7 +65,7 @@ Data = Annotated[
         show_default=False,
     ),
 ]
-Output = Annotated[
+FitOutput = Annotated[
     Path, typer.Option(help="The folder to write; it must not exist.", show_default=False)
 ]
 Columns = Annotated[
@@ -57,7 +98,7 @@ FitPrecision = Annotated[str, typer.Option(help="fp32, bf16 or auto, to embed th
 def whitening(  # noqa: PLR0913 - the arguments are the command's options
     model: Model,
     data: Data,
-    output: Output,
+    output: FitOutput,
     dimensions: Annotated[
         int | None,
         typer.Option(
@@ -78,7 +119,7 @@ def whitening(  # noqa: PLR0913 - the arguments are the command's options
 
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
     """
-    from contrasent.train.fitting import Embedding, fit_whitening, require_output
+    from contrasent.fit.transforms_fit import Embedding, fit_whitening, require_output
 
     require_output(output)
     text = _opened(data, columns, data_dir)
@@ -103,7 +144,7 @@ def whitening(  # noqa: PLR0913 - the arguments are the command's options
 def flow(  # noqa: PLR0913 - the arguments are the command's options
     model: Model,
     data: Data,
-    output: Output,
+    output: FitOutput,
     levels: Annotated[int, typer.Option(help="Levels; each halves what it hands on.")] = 3,
     depth: Annotated[int, typer.Option(help="Steps of a level.")] = 3,
     coupling_width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 32,
@@ -135,8 +176,8 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this
     package is installed beside it and the folder is trusted with trust_remote_code=True.
     """
-    from contrasent.train.fitting import Embedding, fit_glow, require_output
-    from contrasent.train.flow import FlowSettings
+    from contrasent.fit.glow import FlowSettings
+    from contrasent.fit.transforms_fit import Embedding, fit_glow, require_output
 
     settings = FlowSettings(
         levels=levels,
@@ -170,7 +211,7 @@ def sif(  # noqa: PLR0913 - the arguments are the command's options
         ),
     ],
     data: Data,
-    output: Output,
+    output: FitOutput,
     smoothing: Annotated[
         float, typer.Option("--a", help="A word counts a / (a + its frequency).")
     ] = 1e-3,
@@ -192,9 +233,9 @@ def sif(  # noqa: PLR0913 - the arguments are the command's options
     OUTPUT holds the vectors too, and is an encoder for every command but train.
     """
     from contrasent.errors import ConfigError
-    from contrasent.model.words import WordEncoder, are_words
-    from contrasent.train.fitting import require_output
-    from contrasent.train.sif import fit_sif, save_sif
+    from contrasent.fit.sif import fit_sif, save_sif
+    from contrasent.fit.transforms_fit import require_output
+    from contrasent.model.word_encoder import WordEncoder, are_words
 
     require_output(output)
     if not are_words(words):
@@ -213,7 +254,7 @@ def sif(  # noqa: PLR0913 - the arguments are the command's options
 
 def _opened(data: list[str], columns: str | None, data_dir: Path | None) -> FittingText:
     from contrasent.cli.evaluate import listed
-    from contrasent.evaluate.fitting_text import open_fitting_text
+    from contrasent.fit.text import open_fitting_text
 
     text = open_fitting_text(data, None if columns is None else listed(columns), data_dir)
     for origin in text.origins:
@@ -229,9 +270,9 @@ def _loaded(
     model: str, pooler: str | None, head: str | None, device: str | None
 ) -> SentenceEncoder:
     from contrasent.errors import ConfigError
+    from contrasent.fit.transforms_fit import refuse_second
     from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.words import are_words
-    from contrasent.train.fitting import refuse_second
+    from contrasent.model.word_encoder import are_words
 
     if are_words(model):
         raise ConfigError(
@@ -244,8 +285,8 @@ def _loaded(
     return encoder
 
 
-def _save(fitted: Fitted, output: Path) -> None:
-    from contrasent.train.fitting import save_fitted
+def _save(fitted: FittedEncoder, output: Path) -> None:
+    from contrasent.fit.transforms_fit import save_fitted
 
     save_fitted(fitted, output)
     typer.echo(f"{output}: {fitted.info['transform']['described']}")

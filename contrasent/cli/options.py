@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from contrasent.config import Recipe
+    from contrasent.recipe import Recipe
+    from contrasent.report.html.contents import Contents
+
 
 STDOUT = "-"
 """What names standard output in place of a file."""
@@ -130,7 +134,7 @@ def print_settings(recipe: Recipe) -> None:
 
 def complete_recipe(incomplete: str) -> list[str]:
     """The packaged recipes that a shell may complete a word to."""
-    from contrasent.config import recipes
+    from contrasent.recipe import recipes
 
     return [name for name in recipes() if name.startswith(incomplete)]
 
@@ -141,8 +145,8 @@ def load_settings(context: typer.Context, recipe: str) -> Recipe:
     Raises:
         ConfigError: a setting is given twice, by its option and by its name; or as `load_recipe`.
     """
-    from contrasent.config import load_recipe
     from contrasent.errors import ConfigError
+    from contrasent.recipe import load_recipe
 
     options = {it.name or "": it.opts[0] for it in context.command.params}
     short = {
@@ -188,10 +192,31 @@ def overrides_in(words: Sequence[str], options: Sequence[str]) -> dict[str, Any]
 
 def _listed(name: str, value: str) -> str | list[str]:
     """``a,b`` as a list where the setting is one; ``[a, b]`` and null are left to YAML."""
-    from contrasent.config import Recipe, fields_of
+    from contrasent.recipe import Recipe, fields_of
 
     section, _, key = name.partition(".")
     setting = fields_of(type(getattr(Recipe(), section, None))).get(key)
     if setting is None or "list[" not in str(setting.type) or value == "null" or value[:1] == "[":
         return value
     return [part.strip() for part in value.split(",")]
+
+
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Write a report to FILE: tables, figures, settings and how to repeat them, in one "
+        "page that loads nothing.",
+        show_default=False,
+    ),
+]
+
+
+def report(path: Path | None, contents: Contents) -> None:
+    """Write a report that names the command that was called, where one is asked for."""
+    from contrasent.report.html.page import write_report
+
+    if path is not None:
+        write_report(path, replace(contents, command=("contrasent", *sys.argv[1:])))
+        typer.echo(f"{path}", err=True)

@@ -23,7 +23,7 @@ def recipes(
     ] = None,
 ) -> None:
     """List the packaged recipes: what they minimise, the data they need, and their paper."""
-    from contrasent.config import load_recipe, summarize_recipes
+    from contrasent.recipe import load_recipe, summarize_recipes
 
     if name is not None:
         print_settings(load_recipe(name))

@@ -1,13 +1,105 @@
-"""``contrasent reproduce``."""
+"""``contrasent reproduce`` and ``contrasent quickstart``."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from textwrap import shorten
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from contrasent.cli.options import DataDir, Device
+
+if TYPE_CHECKING:
+    from contrasent.quickstart import QuickstartResult
+
+
+_ALL = "all together"
+_SHOWN = 120
+
+
+def quickstart(
+    output: Annotated[Path, typer.Option(help="The folder to write.")] = Path("quickstart"),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what an earlier quickstart wrote there.")
+    ] = False,
+    device: Device = None,
+) -> None:
+    """Train, score, index and search on shipped text, in a minute or two, without a network."""
+    typer.echo("loading", err=True)
+    from contrasent.quickstart import quickstart as run
+
+    def tell(stage: str) -> None:
+        typer.echo(stage, err=True)
+
+    outcome = run(output, overwrite=overwrite, device=device, tell=tell, show_progress=True)
+    _scores(outcome)
+    _hits(outcome)
+    _next(outcome, output)
+
+
+def _scores(outcome: QuickstartResult) -> None:
+    from contrasent.quickstart import ENCODER, PARTS, POOLER, spearman
+
+    typer.echo(
+        f"\nSimilarity of sentences: {ENCODER} (pooler {POOLER}, fp32) before and after "
+        f"{outcome.steps} steps\n"
+        "Spearman correlation x 100 with people's judgement, Stack Exchange pairs of STS15/STS16\n"
+    )
+    rows = {
+        name: (spearman(outcome.before, part), spearman(outcome.after, part))
+        for name, part in {**{part: part for part in PARTS}, _ALL: ""}.items()
+    }
+    typer.echo(f"{'':<20}{'pairs':>6}{'before':>9}{'after':>9}{'change':>9}")
+    for name, (before, after) in rows.items():
+        values = f"{100 * before:>9.2f}{100 * after:>9.2f}{100 * (after - before):>+9.2f}"
+        typer.echo(f"{name:<20}{PARTS.get(name, sum(PARTS.values())):>6}{values}")
+    typer.echo("\n" + _verdict({name: after - before for name, (before, after) in rows.items()}))
+
+
+def _verdict(changes: dict[str, float]) -> str:
+    """What the changes say, good or bad, in sentences."""
+    rounded = {name: round(100 * change, 2) for name, change in changes.items()}
+    whole = rounded.pop(_ALL)
+    fell = [f"{name} ({change:+.2f})" for name, change in rounded.items() if change < 0]
+    said = [f"Training helped: {whole:+.2f} over all pairs."]
+    if whole <= 0:
+        said = [f"Training did not help: {whole:+.2f} over all pairs."]
+    if fell:
+        said.append(f"The score fell on {', '.join(fell)}.")
+    said.append("This is one run; the pairs had no part in it, not even to choose a step.")
+    return " ".join(said)
+
+
+def _hits(outcome: QuickstartResult) -> None:
+    for query, hits in outcome.hits.items():
+        typer.echo(f"\nNearest to: {query}")
+        for hit in hits:
+            typer.echo(f"  {hit.score:.3f}  {shorten(hit.text, _SHOWN, placeholder=' ...')}")
+
+
+def _next(outcome: QuickstartResult, output: Path) -> None:
+    from contrasent.quickstart import ENCODER, PAIRS, POOLER, RECIPE
+
+    index, encoder = shlex.quote(str(outcome.index)), shlex.quote(str(outcome.encoder))
+    start = f"--encoder {ENCODER} --encoder.pooler {POOLER}"
+    typer.echo(f"""
+{output} holds the run (its encoder: {outcome.encoder}), the index, and results.json.
+It took {sum(outcome.seconds.values()):.0f} s.
+
+Next, with what is there:
+  contrasent search {index} "something else"
+  contrasent similarity {encoder} "a sentence" "another sentence"
+  contrasent evaluate {ENCODER} {encoder} --pooler {POOLER} --tasks {shlex.quote(str(PAIRS))}
+
+Next, with your own text, a sentence per line in sentences.txt:
+  contrasent train {RECIPE} {start} --data sentences.txt --output runs/mine
+  contrasent index build runs/mine sentences.txt my-index
+  contrasent search my-index "what you look for"
+
+The encoder is a sentence-transformers folder:
+  SentenceTransformer({str(outcome.encoder)!r}).encode(["a sentence"])""")
 
 
 def _material(about: str) -> object:
@@ -85,11 +177,10 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
 
     from contrasent.cli.evaluate import listed
     from contrasent.errors import ContrasentError
-    from contrasent.reproduce.document import page
+    from contrasent.reproduce.document import page, write_table
     from contrasent.reproduce.results import read_lines
-    from contrasent.reproduce.run import Order
-    from contrasent.reproduce.run import reproduce as run
-    from contrasent.reproduce.writing import write_table
+    from contrasent.reproduce.tables import Request
+    from contrasent.reproduce.tables import reproduce as run
 
     brought = {
         "encoder": encoder,
@@ -99,7 +190,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         "labelled": labelled,
         "triplets": triplets,
     }
-    order = Order(
+    order = Request(
         table=table,
         scale=scale,
         given={name: value for name, value in brought.items() if value is not None},

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from contrasent.evaluate.bootstrap import Bootstrap
     from contrasent.evaluate.compare import Comparison
-    from contrasent.evaluate.kinds.base import Kind, Read
-    from contrasent.evaluate.statistics import Bootstrap
     from contrasent.evaluate.sts import Scores
     from contrasent.evaluate.suite import Suite
+    from contrasent.evaluate.task_types import TaskData, TaskType
     from contrasent.records import Record
     from contrasent.report.html.contents import Contents, Mean
 
-    Part = tuple[Kind[Any], Read[Any]]
+    Part = tuple[TaskType[Any], TaskData[Any]]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Re
         _report(kind).print_kind(console, rows, read, suite.options)
 
 
-def _report(kind: Kind[Any]) -> ModuleType:
+def _report(kind: TaskType[Any]) -> ModuleType:
     return import_module(f"contrasent.report.{kind.name}")
 
 

@@ -1,13 +1,139 @@
-"""``contrasent search``."""
+"""``contrasent index`` and ``contrasent search``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Device
+from contrasent.cli.options import Device, Engine, Head, Model, Pooler, Precision
+
+if TYPE_CHECKING:
+    from contrasent.search.sentences import Sentences
+
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="INPUT",
+        help="A file or data set with one text per row; - reads lines of standard input.",
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="The column of the texts, by name or by number from 0.",
+        show_default=False,
+    ),
+]
+Ids = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="The column of the ids; else texts are numbered from 0.",
+        show_default=False,
+    ),
+]
+
+
+def build(  # noqa: PLR0913 - the arguments are the command's options
+    model: Model,
+    source: Source,
+    index: Annotated[Path, typer.Argument(help="The folder to write.")],
+    columns: Columns = None,
+    ids: Ids = None,
+    pooler: Pooler = None,
+    head: Head = None,
+    engine: Engine = "torch",
+    device: Device = None,
+    precision: Precision = "auto",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an index that is there already.")
+    ] = False,
+) -> None:
+    """Embed texts and write an index."""
+    from contrasent.model.protocol import require_precision
+    from contrasent.search.index import Index, require_folder
+    from contrasent.search.sentences import open_sentences
+
+    require_precision(precision)
+    require_folder(index, overwrite)
+    with open_sentences(source, columns, ids) as sentences:
+        _announce(sentences)
+
+        from contrasent.model.loading import load_encoder
+
+        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
+        made = Index.build(
+            encoder,
+            sentences,
+            index,
+            sentences.ids(),
+            precision=precision,
+            overwrite=overwrite,
+            show_progress=True,
+        )
+    typer.echo(f"{index}: {len(made)} texts, {made.manifest.encoder.width} numbers each", err=True)
+
+
+def add(
+    index: Annotated[Path, typer.Argument(help="The index.")],
+    source: Source,
+    columns: Columns = None,
+    ids: Ids = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the encoder of the index is, if it has moved.", show_default=False
+        ),
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Embed more texts and append them to an index."""
+    from contrasent.search.index import Index, encoder_of
+    from contrasent.search.sentences import open_sentences
+
+    opened = Index.open(index)
+    with open_sentences(source, columns, ids) as sentences:
+        _announce(sentences)
+        before, loaded = len(opened), encoder_of(opened, encoder, device)
+        opened.add(loaded, sentences, sentences.ids(), show_progress=True)
+    typer.echo(f"{index}: {len(opened)} texts, {len(opened) - before} of them new", err=True)
+
+
+def info(
+    index: Annotated[Path, typer.Argument(help="The index.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what an index holds, and which encoder made it."""
+    from dataclasses import asdict
+    from json import dumps
+
+    from contrasent.search.index import Index
+
+    opened = Index.open(index)
+    files = [path for path in index.rglob("*") if path.is_file()]
+    described = {
+        "index": str(index),
+        "texts": len(opened),
+        "segments": len(opened.manifest.segments),
+        "bytes": sum(path.stat().st_size for path in files),
+        **{"encoder" if k == "name" else k: v for k, v in asdict(opened.manifest.encoder).items()},
+    }
+    if json:
+        typer.echo(dumps(described))
+        return
+    for key, value in described.items():
+        typer.echo(f"{key:<12} {value}")
+
+
+def _announce(sentences: Sentences) -> None:
+    total = sentences.count()
+    typer.echo(f"{sentences.source}: {total} texts; {sentences.columns}", err=True)
+    if sentences.skipped:
+        typer.echo(f"{sentences.skipped} rows with an empty cell are left out", err=True)
 
 
 def search(
@@ -28,8 +154,7 @@ def search(
     """Print the texts of an index that are nearest to a query."""
     from json import dumps
 
-    from contrasent.search.index import Index, require_query
-    from contrasent.search.loading import encoder_of
+    from contrasent.search.index import Index, encoder_of, require_query
 
     require_query(query, top_k)
     opened = Index.open(index)

@@ -136,7 +136,7 @@ class Batch:
         return torch.tensor(found, device=self.token_ids.device)
 
 
-def joined(batches: Sequence[Batch], views: int = 1) -> Batch:
+def concat(batches: Sequence[Batch], views: int = 1) -> Batch:
     """The sentences of all ``batches``, one batch after the other, as ``views`` views."""
     offsets = [batches[0].offsets]
     for batch in batches[1:]:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class CacheKind(Generic[T]):
     """One kind of entries.
 
     Attributes:
@@ -44,7 +44,7 @@ def default_cache() -> Path:
 
 
 def kept(
-    kind: Kind[T],
+    kind: CacheKind[T],
     key: Sequence[object],
     write: Callable[[Path], None],
     cache_dir: str | Path | None = None,

@@ -12,9 +12,9 @@ import numpy as np
 
 from contrasent.data.documents import document_lengths, has_lines
 from contrasent.data.examples import Examples, portions
-from contrasent.data.labelled import LabelledExamples, open_labelled, require_classes
-from contrasent.data.store import TokenSource
-from contrasent.data.text import open_examples
+from contrasent.data.labelled_pairs import LabelledExamples, open_labelled, require_classes
+from contrasent.data.sources import open_examples
+from contrasent.data.token_store import TokenSource
 from contrasent.errors import DataError, pick
 
 _SHOWN = 3
@@ -136,8 +136,8 @@ def check(
     """Read a whole source as training would, but go on after rows that cannot be read.
 
     Args:
-        source: as for :func:`contrasent.data.text.open_examples`.
-        columns: as for :func:`contrasent.data.text.open_examples`.
+        source: as for :func:`contrasent.data.sources.open_examples`.
+        columns: as for :func:`contrasent.data.sources.open_examples`.
         tokenizer: counts tokens.
         max_tokens: the training's limit, special tokens included.
         progress: is told now and then how many further examples were read.
@@ -201,7 +201,7 @@ def _documents(examples: Examples) -> Counter[int] | None:
 
 
 @dataclass(slots=True)
-class _Found:
+class _SurveyCounts:
     """A :class:`Finding` that still grows."""
 
     count: int = 0
@@ -260,8 +260,12 @@ class _Survey:
     def __init__(self, views: int) -> None:
         self.examples = 0
         self.words = _Histograms(views)
-        self.unreadable, self.identical = _Found(), _Found()
-        self.replaced, self.control, self.mojibake = _Found(), _Found(), _Found()
+        self.unreadable, self.identical = _SurveyCounts(), _SurveyCounts()
+        self.replaced, self.control, self.mojibake = (
+            _SurveyCounts(),
+            _SurveyCounts(),
+            _SurveyCounts(),
+        )
         self.shown: list[tuple[str, ...]] = []
         self._hashes = array("q")
 

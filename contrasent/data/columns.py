@@ -1,4 +1,4 @@
-"""Which columns of a table are the sentences of an example."""
+"""Columns of a table: which of them hold the sentences, labels and scores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """The sentences of a table's rows.
 
     Attributes:
@@ -55,7 +55,7 @@ class Layout:
     described: str
 
 
-def table_layout(first: Sequence[str], columns: Sequence[str] | None, where: str) -> Layout:
+def table_layout(first: Sequence[str], columns: Sequence[str] | None, where: str) -> ColumnLayout:
     """Understand a table by its first row.
 
     The row is a header if every cell is a known column name, whatever its case, or if ``columns``
@@ -78,17 +78,17 @@ def table_layout(first: Sequence[str], columns: Sequence[str] | None, where: str
         if all(column.isdecimal() for column in columns):
             header = "first row is a header" if all(known) else "no header"
             positions, how = _numbered(names, columns, where), f"chosen by number; {header}"
-            return Layout(positions, all(known), len(names), f"{told} ({how})")
+            return ColumnLayout(positions, all(known), len(names), f"{told} ({how})")
         positions, how = _named(names, columns, where), "chosen by name"
-        return Layout(positions, True, len(names), f"{told} ({how})")
+        return ColumnLayout(positions, True, len(names), f"{told} ({how})")
     if all(known):
         chosen, described = choose(names, where)
-        return Layout(tuple(map(names.index, chosen)), True, len(names), described)
+        return ColumnLayout(tuple(map(names.index, chosen)), True, len(names), described)
     _refuse_doubtful(names, known, where)
     count = len(names)
     what = "1 column" if count == 1 else f"{count} columns in the order of the file"
     described = f"{what}: {', '.join(_roles(count))} (no header)"
-    return Layout(tuple(range(count)), False, count, described)
+    return ColumnLayout(tuple(range(count)), False, count, described)
 
 
 def named_columns(
@@ -230,3 +230,160 @@ def _refuse_doubtful(names: list[str], known: list[bool], where: str) -> None:
             f"{where}: column {names.index(numbers[0])} holds the number {numbers[0]}, which is no "
             f"sentence; choose the sentence columns of {len(names)} with columns=, by number from 0"
         )
+
+
+_COLUMNS_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """What the rows of a kind of data have to hold.
+
+    Attributes:
+        roles: what is looked for, in order: sentences, then a label or score.
+        names: for each role the headings that are known for it, in lower case.
+        ranked: roles of which the first known heading is taken; of others only one may be there.
+        optional: how many roles, counted from the end, may be absent.
+        bare: numbers of columns that are understood, in the order of the roles, without a header.
+        mend: what to do about a row that cannot be read.
+        otherwise: what to do with a source of another kind, where it is not understood.
+        option: how the columns are asked for, with their names in place of {}.
+    """
+
+    roles: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]
+    ranked: tuple[str, ...] = ()
+    optional: int = 0
+    bare: tuple[int, ...] = ()
+    mend: str = "mend the row, or leave such rows out with --skip-unreadable"
+    otherwise: str = ""
+    option: str = "--columns {}"
+
+    def asked(self, columns: str) -> str:
+        """How one asks for these columns."""
+        return self.option.format(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMap:
+    """The columns of one source.
+
+    Attributes:
+        positions: a column for each role, counted from 0; an optional one may be absent.
+        header: the first row holds names.
+        described: one line saying what was understood.
+    """
+
+    positions: tuple[int, ...]
+    header: bool
+    described: str
+
+
+def choose_columns(
+    first: Sequence[str],
+    wanted: ColumnSpec,
+    columns: Sequence[str] | None,
+    where: str,
+    *,
+    named: bool,
+) -> ColumnMap:
+    """Understand a source by its first row or by its names.
+
+    Args:
+        first: the first row of a table, or the names of the columns.
+        wanted: what to look for.
+        columns: chosen names, or positions as digits, one for each role; None to know them by name.
+        where: ``path:line`` of the first row.
+        named: ``first`` certainly holds names.
+
+    Raises:
+        ConfigError: ``columns`` does not fit.
+        DataError: the columns cannot be told without ``columns``.
+    """
+    names = [cell.strip() for cell in first]
+    if columns is not None:
+        return _asked(names, wanted, columns, where, named=named)
+    found = _by_name(names, wanted, where)
+    if len(found) >= len(wanted.roles) - wanted.optional:
+        told = _described([names[position] for position in found], wanted)
+        return ColumnMap(found, True, f"{told} (by name)")
+    if not named and len(names) in wanted.bare:
+        positions = tuple(range(len(names)))
+        told = _described([f"column {position}" for position in positions], wanted)
+        return ColumnMap(positions, False, f"{told} (no header)")
+    raise DataError(_not_found(names, wanted, where))
+
+
+def _by_name(names: list[str], wanted: ColumnSpec, where: str) -> tuple[int, ...]:
+    """Positions of the roles that are known by name, up to the first that is not."""
+    lower = [name.lower() for name in names]
+    positions: list[int] = []
+    for role, known in zip(wanted.roles, wanted.names, strict=True):
+        there = [name for name in known if name in lower]
+        if not there:
+            break
+        if len(there) > 1 and role not in wanted.ranked:
+            raise DataError(
+                f"{where}: the {role} could be column {' or '.join(there)}; "
+                f"choose with {wanted.asked(_example(wanted))}"
+            )
+        positions.append(lower.index(there[0]))
+    return tuple(positions)
+
+
+def _asked(
+    names: list[str], wanted: ColumnSpec, columns: Sequence[str], where: str, *, named: bool
+) -> ColumnMap:
+    most = len(wanted.roles)
+    if not most - wanted.optional <= len(columns) <= most or len(set(columns)) < len(columns):
+        raise ConfigError(
+            f"{wanted.asked(','.join(columns))} does not name {_all(wanted)}; "
+            f"give one column for each, as {wanted.asked(_example(wanted))}"
+        )
+    told = _described(columns, wanted)
+    if not all(column.isdecimal() for column in columns):
+        lower = [name.lower() for name in names]
+        for column in columns:
+            if column.lower() not in lower:
+                pick(f"column of {where}", column, [_columns_shortened(name) for name in names])
+        positions = tuple(lower.index(column.lower()) for column in columns)
+        return ColumnMap(positions, True, f"{told} (chosen by name)")
+    positions = tuple(int(column) for column in columns)
+    if max(positions) >= len(names):
+        raise ConfigError(
+            f"{where}: no column {max(positions)}; there are {len(names)}, counted from 0"
+        )
+    every = {name for known in wanted.names for name in known}
+    header = named or all(names[position].lower() in every for position in positions)
+    return ColumnMap(positions, header, f"{told} (chosen by number)")
+
+
+def _not_found(names: list[str], wanted: ColumnSpec, where: str) -> str:
+    missing = wanted.roles[len(_by_name(names, wanted, where))]
+    shown = ", ".join(_columns_shortened(name) for name in names[:8])
+    numbers = ",".join(str(number) for number in range(len(wanted.roles)))
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return (
+        f"{where}: no column is known as the {missing}; there are {shown}{more}; "
+        f"choose {_all(wanted)} with {wanted.option.split()[0]}, in this order: by name, "
+        f"or by number from 0 if there is no header, as {wanted.asked(numbers)}"
+        + (f"; {wanted.otherwise}" if wanted.otherwise else "")
+    )
+
+
+def _described(columns: Sequence[str], wanted: ColumnSpec) -> str:
+    pairs = zip(columns, wanted.roles, strict=False)
+    return ", ".join(f"{column} as {role}" for column, role in pairs)
+
+
+def _all(wanted: ColumnSpec) -> str:
+    *others, last = wanted.roles
+    return f"{', '.join(others)} and {last}"
+
+
+def _example(wanted: ColumnSpec) -> str:
+    return ",".join(known[0] for known in wanted.names)
+
+
+def _columns_shortened(cell: str) -> str:
+    return cell if len(cell) <= _COLUMNS_SHOWN else f"{cell[: _COLUMNS_SHOWN - 3]}..."

@@ -7,10 +7,9 @@ from typing import TypeGuard
 
 import numpy as np
 
-from contrasent.data.examples import Examples
+from contrasent.data.examples import Examples, TableExamples
 from contrasent.data.readers import Trouble, line_rows, stop
-from contrasent.data.store import IndexArray, TokenStore
-from contrasent.data.tables import TableExamples
+from contrasent.data.token_store import IndexArray, TokenStore
 from contrasent.errors import DataError
 
 _NEEDED = (

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from contrasent.data.batch import Batch
-from contrasent.data.store import IndexArray
+from contrasent.data.token_store import IndexArray
 from contrasent.data.view_sources import Draws, Packed, ViewSource
 from contrasent.errors import ConfigError, DataError
 

@@ -14,8 +14,7 @@ from typing_extensions import override
 
 from contrasent.data.documents import document_lengths, has_lines
 from contrasent.data.examples import Examples
-from contrasent.data.store import IndexArray, TokenSource
-from contrasent.data.texts import TextStore
+from contrasent.data.token_store import IndexArray, TextStore, TokenSource
 from contrasent.data.view_sources import Draws, Packed, ViewSource, told
 from contrasent.errors import DataError
 

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.random import Generator
 from typing_extensions import override
 
+from contrasent.data.augment import Edit
 from contrasent.data.documents import Documents
-from contrasent.data.store import IndexArray, TokenSource, TokenStore
-from contrasent.data.texts import TextStore
-from contrasent.data.word_edits import Edit
+from contrasent.data.token_store import IndexArray, TextStore, TokenSource, TokenStore
 from contrasent.errors import ConfigError
 
 Packed = tuple[IndexArray, IndexArray]

@@ -9,14 +9,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from contrasent.config import ViewSettings
-from contrasent.data import word_edits
+from contrasent.data import augment
+from contrasent.data.augment import Edit, WordNet
 from contrasent.data.documents import documents_of, require_documents
 from contrasent.data.examples import Examples
 from contrasent.data.spans import Spans, SpansOfDocuments, long_enough
-from contrasent.data.store import IndexArray, TokenSource, TokenStore, tokenize
-from contrasent.data.synonyms import WordNet
-from contrasent.data.texts import TextStore, keep_texts, text_numbers
+from contrasent.data.token_store import (
+    IndexArray,
+    TextStore,
+    TokenSource,
+    TokenStore,
+    keep_texts,
+    text_numbers,
+    tokenize,
+)
 from contrasent.data.view_sources import (
     Columns,
     EditedWords,
@@ -26,8 +32,8 @@ from contrasent.data.view_sources import (
     WithPlaces,
     told,
 )
-from contrasent.data.word_edits import Edit
 from contrasent.errors import ConfigError, DataError
+from contrasent.settings import ViewSettings
 
 logger = logging.getLogger("contrasent")
 
@@ -211,13 +217,13 @@ def _edit(settings: ViewSettings) -> tuple[Edit | None, dict[str, Any]]:
     share = share_of(settings)
     if settings.name == "synonym":
         wordnet = WordNet()
-        found = partial(word_edits.replace_words, share=share, synonyms=wordnet.synonyms)
+        found = partial(augment.replace_words, share=share, synonyms=wordnet.synonyms)
         return found, {"wordnet": wordnet.version}
     if settings.name == "crop" and share is not None:
-        return partial(word_edits.crop, share=share), {}
+        return partial(augment.crop, share=share), {}
     if settings.name == "delete_words" and share is not None:
-        return partial(word_edits.delete_words, share=share), {}
-    return word_edits.delete_one_word if settings.name == "delete_one_word" else None, {}
+        return partial(augment.delete_words, share=share), {}
+    return augment.delete_one_word if settings.name == "delete_one_word" else None, {}
 
 
 def _refuse_single_words(texts: TextStore, source: str, name: str) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import ConfigError, DataError, pick
-from contrasent.evaluate.described import PRECISIONS, Encoder
-from contrasent.evaluate.rated_pairs import RatedPairs
+from contrasent.evaluate.embed import PRECISIONS, DescribedEncoder
+from contrasent.evaluate.geometry import RatedPairs
 from contrasent.metrics import Vector, pair_cosines
 
 FOLDS = 5
@@ -24,7 +24,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class Threshold:
     """What a threshold makes of pairs, all in [0, 1].
 
     Attributes:
@@ -65,8 +65,8 @@ class Calibration:
     similar: int
     aim: str
     threshold: float
-    reached: Reached
-    held_out: Reached | None
+    reached: Threshold
+    held_out: Threshold | None
     data_sha256: str
 
 
@@ -80,8 +80,8 @@ def read_judged(
     Args:
         asked: as :meth:`RatedPairs.read` takes it; without a rating, pairs labelled 1 are similar
             and those labelled 0 are not.
-        data_dir: as :func:`contrasent.evaluate.read.load` takes it.
-        columns: of a user's file, as :func:`contrasent.evaluate.pairs.read_pairs` takes them.
+        data_dir: as :func:`contrasent.evaluate.sts_data.load` takes it.
+        columns: of a user's file, as :func:`contrasent.evaluate.sts_data.read_pairs` takes them.
 
     Raises:
         ConfigError: the pairs have other ratings than 0 and 1, and ``asked`` names none; or as
@@ -104,7 +104,7 @@ def read_judged(
 
 
 def calibrate(
-    encoder: Encoder,
+    encoder: DescribedEncoder,
     pairs: RatedPairs,
     *,
     least_precision: float | None = None,
@@ -182,20 +182,20 @@ def propose(cosines: Vector, similar: Flags, least_precision: float | None = Non
     return float(middle if middle > below else lowest)
 
 
-def reach(taken: Flags, similar: Flags) -> Reached:
+def reach(taken: Flags, similar: Flags) -> Threshold:
     """Precision, recall and F1 of taking some of ``(P,)`` pairs for similar.
 
     At least one pair is to be similar.
     """
     right, chosen, all_similar = (int(it.sum()) for it in (taken & similar, taken, similar))
-    return Reached(
+    return Threshold(
         precision=right / chosen if chosen else 1.0,
         recall=right / all_similar,
         f1=2 * right / (chosen + all_similar),
     )
 
 
-def _held_out(cosines: Vector, similar: Flags, least_precision: float | None) -> Reached | None:
+def _held_out(cosines: Vector, similar: Flags, least_precision: float | None) -> Threshold | None:
     """What thresholds chosen on four fifths of the pairs reach on the other fifth, all together.
 
     Where four fifths have no threshold that is precise enough, no pair of the other is taken. None

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from contrasent.evaluate.figures import aggregation_draws
-from contrasent.evaluate.read import Task
-from contrasent.evaluate.statistics import Bootstrap, holm, interval, p_value, ratio_draws
+from contrasent.evaluate.bootstrap import Bootstrap, holm, interval, p_value, ratio_draws
+from contrasent.evaluate.scores import aggregation_draws
 from contrasent.evaluate.sts import Scores
-from contrasent.evaluate.tasks import TaskName, averaged
+from contrasent.evaluate.sts_data import Task
+from contrasent.evaluate.task_names import TaskName, averaged
 from contrasent.metrics import Vector
 from contrasent.records import Compared, Record
 
@@ -68,7 +68,7 @@ def compare(
             before, after = aggregation_draws(task, both, metric, aggregation, bootstrap)
             draws[name] = after - before
             differences[name] = values[1][name] - values[0][name]
-    found = _Found(metric, aggregation, differences, draws)
+    found = _Scores(metric, aggregation, differences, draws)
     return _comparison(found, averaged(draws), _encoder(baseline), bootstrap)
 
 
@@ -87,13 +87,13 @@ def compare_ratios(
         baseline: scores of the one.
         other: of the other; differences are ``other`` minus ``baseline``.
         averaged_over: tasks whose accuracies have an average, as in
-            :meth:`contrasent.evaluate.kinds.base.Kind.averaged`.
+            :meth:`contrasent.evaluate.task_types.TaskType.averaged`.
         bootstrap: how sentences or queries are drawn.
 
     Returns:
         One for each metric, in the order of the scores.
     """
-    found: dict[str, _Found] = {}
+    found: dict[str, _Scores] = {}
     for name in names:
         metrics = [of for task, of in baseline.ratios if task == name]
         shared = [of for of in metrics if (name, of) in other.ratios]
@@ -103,7 +103,7 @@ def compare_ratios(
         drawn = ratio_draws(pairs, bootstrap, name.label)
         for place, metric in enumerate(shared):
             before, after = place, place + len(shared)
-            of_metric = found.setdefault(metric, _Found(metric, None, {}, {}))
+            of_metric = found.setdefault(metric, _Scores(metric, None, {}, {}))
             # What is no difference is to be 0, however the sums were rounded.
             of_metric.draws[name] = np.round(drawn[after] - drawn[before], _DIGITS)
             of_metric.differences[name] = pairs[after].value - pairs[before].value
@@ -119,7 +119,7 @@ def compare_ratios(
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Scores:
     """Differences in one metric, as they are and as they were drawn."""
 
     metric: str
@@ -129,7 +129,7 @@ class _Found:
 
 
 def _comparison(
-    of_metric: _Found, named: Sequence[TaskName], encoder: str, bootstrap: Bootstrap
+    of_metric: _Scores, named: Sequence[TaskName], encoder: str, bootstrap: Bootstrap
 ) -> Comparison:
     differences, draws = of_metric.differences, of_metric.draws
     found = {name: _compared(encoder, differences[name], draws[name], bootstrap) for name in draws}

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.text import open_examples
+from contrasent.data.sources import open_examples
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.read import load
-from contrasent.evaluate.tasks import STS, TaskName, task_names
+from contrasent.evaluate.sts_data import load
+from contrasent.evaluate.task_names import STS, TaskName, task_names
 
 PUBLISHED = {
     "simcse-table8": (
@@ -78,10 +78,10 @@ def read_corpus(
     """Read every sentence of a source.
 
     Args:
-        source: whatever :func:`contrasent.data.text.open_examples` reads, all sentences of a row
+        source: whatever :func:`contrasent.data.sources.open_examples` reads, all sentences of a row
             one after the other, or an STS task such as ``stsb`` or ``stsb-dev``.
-        columns: of a file or data set, as :func:`contrasent.data.text.open_examples` takes them.
-        data_dir: of a task, as :func:`contrasent.evaluate.read.load` takes it.
+        columns: of a file or data set, as :func:`contrasent.data.sources.open_examples` takes them.
+        data_dir: of a task, as :func:`contrasent.evaluate.sts_data.load` takes it.
 
     Raises:
         DataError: the source is missing or damaged, or has no sentence.

@@ -1,19 +1,35 @@
-"""How an encoder's embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines.
+"""Geometry of embeddings: alignment, uniformity, isotropy, spectrum, cosines of rated pairs.
 
 Shapes: P pairs, N distinct sentences, D embedding width.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from contrasent.errors import DataError, pick
-from contrasent.evaluate.described import PRECISIONS, Described, Encoder
-from contrasent.evaluate.figures import Figure
-from contrasent.evaluate.rated_pairs import RatedPairs
-from contrasent.evaluate.tasks import STS, SUBSETS
+from contrasent.errors import ConfigError, DataError, pick
+from contrasent.evaluate.embed import (
+    PRECISIONS,
+    Described,
+    DescribedEncoder,
+    Embeddings,
+    Places,
+    distinct,
+    encoded,
+    require_usable,
+)
+from contrasent.evaluate.scores import Score
+from contrasent.evaluate.sts_data import Task, load
+from contrasent.evaluate.task_names import STS, SUBSETS, TaskName, task_names
+from contrasent.files import write_text
 from contrasent.metrics import (
     Vector,
     mean_cosine,
@@ -22,7 +38,140 @@ from contrasent.metrics import (
     spearman,
     spectrum,
 )
-from contrasent.records import Record
+from contrasent.records import Record, read_lines, record_of
+
+_ASKED = re.compile(r"\s*(.+?)\s*(>=?)\s*(.*?)\s*")
+_EXAMPLE = "such as stsb>4, stsb-dev>4, or FILE.tsv>0.8"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where an encoder stands in the plane of alignment and uniformity.
+
+    Attributes:
+        alignment: of the positive pairs, between 0 and 4; lower is closer.
+        uniformity: of the distinct sentences, between -8 and 0; lower is more even.
+    """
+
+    alignment: float
+    uniformity: float
+
+
+@dataclass(frozen=True, slots=True)
+class RatedPairs:
+    """The pairs of a task, read once to be measured as often as one likes.
+
+    Attributes:
+        label: what was asked for, such as ``stsb-dev>4``.
+        task: where the pairs come from.
+        condition: which ratings make a pair positive, such as ``>4``.
+        sentences: the N distinct sentences of all pairs.
+        first: ``(P,)``, places in ``sentences``.
+        second: ``(P,)``, those of the sentences they are paired with.
+        gold: ``(P,)``, the ratings.
+        positive: ``(P,)`` bool, whether the rating meets the condition.
+    """
+
+    label: str
+    task: Task
+    condition: str
+    sentences: list[str]
+    first: Places
+    second: Places
+    gold: Vector
+    positive: NDArray[np.bool_]
+
+    @classmethod
+    def read(
+        cls,
+        asked: str,
+        data_dir: str | Path | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> RatedPairs:
+        """Read the pairs.
+
+        Args:
+            asked: a task or a user's file, ``>`` or ``>=``, and a rating. A task named without a
+                split is all its splits together: ``stsb>4`` is train, dev and test.
+            data_dir: as :func:`contrasent.evaluate.sts_data.load` takes it.
+            columns: of a user's file, as for :func:`contrasent.evaluate.sts_data.read_pairs`.
+
+        Raises:
+            ConfigError: ``asked`` cannot be read, or names no task or several; ``columns`` does
+                not fit, or the task is no user's file.
+            DataError: the data is missing or damaged, or no pair is rated so.
+        """
+        found = _ASKED.fullmatch(asked)
+        if found is None:
+            raise ConfigError(
+                f"pairs {asked!r} need the rating above which they are positive, {_EXAMPLE}; in "
+                "quotes, as > alone is the shell's"
+            )
+        name, sign, text = found.groups()
+        threshold = _number(text, asked)
+        chosen = _one_task(name)
+        if columns is not None and chosen.name in STS:
+            raise ConfigError(f"--columns is of your own files, and {name} is a task; leave it out")
+        task = load(chosen, data_dir, columns)
+        gold = np.concatenate([subset.gold for subset in task.subsets])
+        positive = gold >= threshold if sign == ">=" else gold > threshold
+        condition = f"{sign}{threshold:g}"
+        if not positive.any():
+            raise DataError(
+                f"{task.name.heading}: no pair is rated {condition}; its {len(gold)} ratings go "
+                f"from {gold.min():g} to {gold.max():g}, so ask for a lower one"
+            )
+        sentences, places = distinct(
+            [
+                *(s for subset in task.subsets for s in subset.first),
+                *(s for subset in task.subsets for s in subset.second),
+            ]
+        )
+        first, second = np.split(places, 2)
+        return cls(f"{name}{condition}", task, condition, sentences, first, second, gold, positive)
+
+    def embed(
+        self, encoder: DescribedEncoder, precision: str, show_progress: bool = False
+    ) -> Embeddings:
+        """Embeddings ``(N, D)`` of the distinct sentences.
+
+        Raises:
+            CheckpointError: one is zero or not finite, or their number is another.
+        """
+        found = encoded(encoder, self.sentences, precision=precision, show_progress=show_progress)
+        require_usable(encoder.name, self.sentences, found, of=self.label)
+        return found
+
+    def position(self, embeddings: Embeddings) -> Position:
+        """Alignment and uniformity, of ``embeddings (N, D)`` divided by their lengths."""
+        import torch
+
+        from contrasent.functional import alignment, uniformity
+
+        with torch.no_grad():
+            rows = torch.from_numpy(np.ascontiguousarray(embeddings, dtype=np.float32))
+            chosen = [torch.from_numpy(side[self.positive]) for side in (self.first, self.second)]
+            close = alignment(rows[chosen[0]], rows[chosen[1]])
+            return Position(float(close), float(uniformity(rows)))
+
+
+def _number(text: str, asked: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value):
+        raise ConfigError(f"pairs {asked!r}: {text!r} is not a number; name a rating, {_EXAMPLE}")
+    return value
+
+
+def _one_task(name: str) -> TaskName:
+    """The task, with all splits where none is named and it has several."""
+    names = task_names([name], ("all", "test"))
+    if len({found.name for found in names}) > 1:
+        raise ConfigError(f"pairs {name!r} are those of several tasks; name one, {_EXAMPLE}")
+    return names[0]
+
 
 SCALARS = ("alignment", "uniformity", "mean_cosine", "partition_ratio")
 """Metrics of the records, in the order of the table; Spearman follows where it exists."""
@@ -95,7 +244,7 @@ class Geometry:
 
 
 def measure(
-    encoder: Encoder,
+    encoder: DescribedEncoder,
     pairs: RatedPairs,
     *,
     precision: str = "fp32",
@@ -124,10 +273,10 @@ def measure(
     cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
     every = len(embeddings) * (len(embeddings) - 1) // 2
     figures = [
-        Figure(pairs.condition, "alignment", "all", position.alignment, int(pairs.positive.sum())),
-        Figure("", "uniformity", "all", position.uniformity, every),
-        Figure("", "mean_cosine", "all", mean_cosine(embeddings), every),
-        Figure("", "partition_ratio", "all", partition_ratio(embeddings), every),
+        Score(pairs.condition, "alignment", "all", position.alignment, int(pairs.positive.sum())),
+        Score("", "uniformity", "all", position.uniformity, every),
+        Score("", "mean_cosine", "all", mean_cosine(embeddings), every),
+        Score("", "partition_ratio", "all", partition_ratio(embeddings), every),
         *_correlation(cosines, pairs.gold),
     ]
     described = Described(encoder, precision, seed, None, None)
@@ -164,9 +313,70 @@ def _short(numbers: Vector) -> Vector:
     return np.array([float(f"{number:.{_DIGITS}g}") for number in numbers])
 
 
-def _correlation(cosines: Vector, gold: Vector) -> list[Figure]:
+def _correlation(cosines: Vector, gold: Vector) -> list[Score]:
     """Spearman's; none of an encoder that puts all pairs at one cosine, as a collapsed one does."""
     try:
-        return [Figure("", "spearman", "all", spearman(cosines, gold), len(gold))]
+        return [Score("", "spearman", "all", spearman(cosines, gold), len(gold))]
     except DataError:
         return []
+
+
+KIND = "geometry"
+FORMAT = 1
+
+
+def geometry_lines(found: Iterable[Geometry]) -> str:
+    """One JSON object a line and an encoder; every number in full precision."""
+    return "".join(json.dumps(_values(geometry)) + "\n" for geometry in found)
+
+
+def write_geometry(path: str | Path, found: Iterable[Geometry]) -> None:
+    """Write geometry as JSON lines, whole or not at all."""
+    write_text(path, geometry_lines(found))
+
+
+def read_geometry(path: str | Path) -> list[Geometry]:
+    """Read what :func:`write_geometry` wrote.
+
+    Raises:
+        DataError: a line is not what it wrote; the message names file and line.
+    """
+    return read_lines(path, _geometry, "not a measured geometry")
+
+
+def _values(geometry: Geometry) -> dict[str, Any]:
+    return {
+        "kind": KIND,
+        "format": FORMAT,
+        "pairs": geometry.pairs,
+        "source": geometry.source,
+        "rated": geometry.rated,
+        "sentences": geometry.sentences,
+        "records": [asdict(record) for record in geometry.records],
+        "spectrum": geometry.spectrum.tolist(),
+        "groups": [
+            {"low": group.low, "high": group.high, "cosines": group.cosines.tolist()}
+            for group in geometry.groups
+        ],
+    }
+
+
+def _geometry(values: Any) -> Geometry:
+    if not isinstance(values, dict) or values.get("kind") != KIND:
+        raise TypeError(f"no JSON object of kind {KIND!r}")
+    if values["format"] != FORMAT:
+        raise ValueError(f"its format is {values['format']}, and only {FORMAT} can be read")
+    if not values["records"]:
+        raise ValueError("it has no record")
+    return Geometry(
+        records=tuple(record_of(record) for record in values["records"]),
+        pairs=values["pairs"],
+        source=values["source"],
+        rated=values["rated"],
+        sentences=values["sentences"],
+        spectrum=np.array(values["spectrum"], dtype=np.float64),
+        groups=tuple(
+            Group(it["low"], it["high"], np.array(it["cosines"], dtype=np.float64))
+            for it in values["groups"]
+        ),
+    )

@@ -1,19 +1,30 @@
-"""The sentences of a corpus that are nearest to a query, as SimCSE's Table 8 shows them.
+"""Nearest neighbours of a query in a corpus (SimCSE, Table 8).
 
 Shapes: Q queries, N sentences of a block of the corpus, D embedding width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, pick
 from contrasent.evaluate.corpus import Corpus, Queries
-from contrasent.evaluate.described import PRECISIONS, Embeddings, Encoder, of_encoder
-from contrasent.evaluate.embedded import encoded, require_usable
+from contrasent.evaluate.embed import (
+    PRECISIONS,
+    DescribedEncoder,
+    Embeddings,
+    encoded,
+    of_encoder,
+    require_usable,
+)
+from contrasent.files import write_text
+from contrasent.records import read_lines
 from contrasent.search.nearest import nearest
 
 _BLOCK = 65_536
@@ -100,7 +111,7 @@ class Neighbours:
 
 
 def find_neighbours(
-    encoder: Encoder,
+    encoder: DescribedEncoder,
     corpus: Corpus,
     queries: Queries,
     top_k: int = 3,
@@ -211,3 +222,46 @@ def _hits(rows: Embeddings, asked: Embeddings, places: np.ndarray, top_k: int) -
 def _best(hits: Sequence[Hit], own: set[int], top_k: int) -> list[Hit]:
     others = [hit for hit in hits if hit[0] not in own]
     return sorted(others, key=lambda hit: (-hit[1], hit[0]))[:top_k]
+
+
+KIND = "neighbours"
+FORMAT = 1
+
+
+def neighbour_lines(found: Iterable[Neighbours]) -> str:
+    """One JSON object a line and an encoder; every number in full precision."""
+    return "".join(
+        json.dumps({"kind": KIND, "format": FORMAT, **asdict(it)}, ensure_ascii=False) + "\n"
+        for it in found
+    )
+
+
+def write_neighbours(path: str | Path, found: Iterable[Neighbours]) -> None:
+    """Write neighbours as JSON lines, whole or not at all."""
+    write_text(path, neighbour_lines(found))
+
+
+def read_neighbours(path: str | Path) -> list[Neighbours]:
+    """Read what :func:`write_neighbours` wrote.
+
+    Raises:
+        DataError: a line is not what it wrote; the message names file and line.
+    """
+    return read_lines(path, _neighbours, "no nearest neighbours")
+
+
+def _neighbours(values: Any) -> Neighbours:
+    if not isinstance(values, dict) or values.pop("kind", None) != KIND:
+        raise TypeError(f"no JSON object of kind {KIND!r}")
+    written = values.pop("format")
+    if written != FORMAT:
+        raise ValueError(f"its format is {written}, and only {FORMAT} can be read")
+    queries = tuple(
+        Query(
+            text=query["text"],
+            left_out=tuple(query["left_out"]),
+            nearest=tuple(Neighbour(**it) for it in query["nearest"]),
+        )
+        for query in values.pop("queries")
+    )
+    return Neighbours(**values, queries=queries)

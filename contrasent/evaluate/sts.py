@@ -1,4 +1,4 @@
-"""Scores of the STS tasks: each distinct sentence encoded once, cosines, rank correlations.
+"""STS tasks: each distinct sentence encoded once, cosines, rank correlations.
 
 Shapes: N distinct sentences of all tasks, D embedding width.
 """
@@ -10,14 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
-from contrasent.evaluate.described import PRECISIONS, Described, Embeddings, Encoder
-from contrasent.evaluate.embedded import distinct, encoded, require_usable
-from contrasent.evaluate.figures import Similarities, figures
+from contrasent.evaluate.bootstrap import Bootstrap, Ratio
+from contrasent.evaluate.embed import (
+    PRECISIONS,
+    Described,
+    DescribedEncoder,
+    Embeddings,
+    distinct,
+    encoded,
+    require_usable,
+)
 from contrasent.evaluate.protocols import AGGREGATIONS, Protocol
-from contrasent.evaluate.read import Subset, Task, load
-from contrasent.evaluate.regressor import Pairs, Regressor, fit, sentevals_order
-from contrasent.evaluate.statistics import Bootstrap, Ratio
-from contrasent.evaluate.tasks import TaskName, task_names
+from contrasent.evaluate.scores import Similarities, figures
+from contrasent.evaluate.sts_data import Subset, Task, load
+from contrasent.evaluate.sts_regressor import Pairs, Regressor, fit, sentevals_order
+from contrasent.evaluate.task_names import TaskName, task_names
 from contrasent.metrics import METRICS, pair_cosines
 from contrasent.records import Record
 
@@ -93,7 +100,7 @@ class StsTasks:
 
     def score(
         self,
-        encoder: Encoder,
+        encoder: DescribedEncoder,
         *,
         precision: str = "fp32",
         metric: str = "spearman",
@@ -120,7 +127,7 @@ class StsTasks:
 
     def records(
         self,
-        encoder: Encoder,
+        encoder: DescribedEncoder,
         *,
         precision: str = "fp32",
         seed: int | None = None,
@@ -175,14 +182,14 @@ class StsTasks:
             raise CheckpointError("\n".join(map(str, damaged)))
         return Scores(tuple(records), tuple(problems), similarities)
 
-    def _embed(self, encoder: Encoder, precision: str, show_progress: bool) -> Embeddings:
+    def _embed(self, encoder: DescribedEncoder, precision: str, show_progress: bool) -> Embeddings:
         pick("precision", precision, PRECISIONS)
         if not self.sentences:
             raise ConfigError("no task to score")
         return encoded(encoder, self.sentences, precision=precision, show_progress=show_progress)
 
     def _require_usable(
-        self, encoder: Encoder, tasks: Sequence[Task], embeddings: Embeddings
+        self, encoder: DescribedEncoder, tasks: Sequence[Task], embeddings: Embeddings
     ) -> None:
         for task in tasks:
             sentences, _ = distinct(_sentences(task))

@@ -8,12 +8,11 @@ from typing import Any
 
 from contrasent.data.senteval import senteval_root
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluate.described import Encoder
-from contrasent.evaluate.kinds import kinds
-from contrasent.evaluate.kinds.base import Kind, Options, Read, Text, Use
-from contrasent.evaluate.read import how_to_get_data
+from contrasent.evaluate.embed import DescribedEncoder
 from contrasent.evaluate.sts import Problem, Scores
-from contrasent.evaluate.tasks import SENTEVAL
+from contrasent.evaluate.sts_data import how_to_get_data
+from contrasent.evaluate.task_names import SENTEVAL
+from contrasent.evaluate.task_types import EncoderUse, Options, TaskData, TaskText, TaskType
 from contrasent.evaluate.vectors import Given
 
 
@@ -26,7 +25,7 @@ class Suite:
         options: how it was asked for.
     """
 
-    kinds: tuple[tuple[Kind[Any], Read[Any]], ...]
+    kinds: tuple[tuple[TaskType[Any], TaskData[Any]], ...]
     options: Options
 
     @property
@@ -48,13 +47,15 @@ class Suite:
         """What a matrix has to have rows for, of all tasks."""
         return [kind.given(task) for kind, read in self.kinds for task in read.tasks]
 
-    def texts(self) -> Iterator[Text]:
+    def texts(self) -> Iterator[TaskText]:
         """The text of all tasks."""
         for kind, read in self.kinds:
             for task in read.tasks:
                 yield from kind.texts(task)
 
-    def records(self, encoder: Encoder, precision: str, *, show_progress: bool = False) -> Scores:
+    def records(
+        self, encoder: DescribedEncoder, precision: str, *, show_progress: bool = False
+    ) -> Scores:
         """Everything there is, in the order of the tables.
 
         Where an encoder cannot be scored on one kind of tasks, those of the others are kept.
@@ -63,7 +64,7 @@ class Suite:
             ConfigError: no such precision.
             CheckpointError: the encoder cannot be scored on any kind.
         """
-        use = Use(encoder, precision, show_progress=show_progress)
+        use = EncoderUse(encoder, precision, show_progress=show_progress)
         parts: list[Scores] = []
         problems: list[Problem] = []
         failed: list[CheckpointError] = []
@@ -78,6 +79,14 @@ class Suite:
         if failed and not parts:
             raise failed[0]
         return Scores.together([*parts, Scores((), tuple(problems))])
+
+
+def task_types() -> list[TaskType[Any]]:
+    """All task types, in the order of their tables."""
+    from contrasent.evaluate import labelled, retrieval, sts_suite, transfer
+
+    types = (module.TASK_TYPE for module in (labelled, retrieval, sts_suite, transfer))
+    return sorted(types, key=lambda task_type: task_type.place)
 
 
 def load_suite(tasks: Sequence[str], options: Options | None = None) -> Suite:
@@ -97,7 +106,7 @@ def load_suite(tasks: Sequence[str], options: Options | None = None) -> Suite:
     if not rest:
         raise ConfigError("no task to score: an empty list")
     found = {}
-    for kind in reversed(kinds()):
+    for kind in reversed(task_types()):
         if rest:
             found[kind], rest = kind.names(rest, options)
     named = [name.name for names in found.values() for name in names]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.errors import DataError
-from contrasent.evaluate.described import Encoder
-from contrasent.evaluate.rated_pairs import Position, RatedPairs
+from contrasent.evaluate.embed import DescribedEncoder
+from contrasent.evaluate.geometry import Position, RatedPairs
 
 KEY = "geometry"
 """Under which a line of metrics.jsonl holds a measurement."""
@@ -35,7 +35,7 @@ class Trajectory:
     positions: tuple[Position, ...]
 
 
-def measurement(encoder: Encoder, pairs: RatedPairs, precision: str) -> dict[str, Any]:
+def measurement(encoder: DescribedEncoder, pairs: RatedPairs, precision: str) -> dict[str, Any]:
     """Alignment and uniformity with what they are of, as a value of a line of metrics.jsonl.
 
     The encoder's mode and the random generators stay as they are.

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from contrasent.data.words import vector_of, word_lines
+from contrasent.data.word_vectors import vector_of, word_lines
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluate.described import Embeddings
-from contrasent.evaluate.own_names import joined_sources
+from contrasent.evaluate.embed import Embeddings
+from contrasent.evaluate.task_names import joined_sources
 
 _WORDS = (".txt", ".vec")
 _ALIKE = 1e-3
@@ -58,7 +58,7 @@ def holds_vectors(model: str) -> bool:
     return name.endswith((".npy", *_WORDS))
 
 
-def open_vectors(path: str, tasks: Sequence[Given]) -> Rows | Words:
+def open_vectors(path: str, tasks: Sequence[Given]) -> GivenRows | Words:
     """Read what :func:`holds_vectors` knows.
 
     Args:
@@ -72,7 +72,7 @@ def open_vectors(path: str, tasks: Sequence[Given]) -> Rows | Words:
     missing = next((file for file in joined_sources(path) if not Path(file).is_file()), None)
     if missing is not None:
         raise CheckpointError(f"there is no file {missing}; look for a misspelling")
-    return Rows(path, tasks) if path.lower().endswith(".npy") else Words(path)
+    return GivenRows(path, tasks) if path.lower().endswith(".npy") else Words(path)
 
 
 class _Vectors:
@@ -94,7 +94,7 @@ class _Vectors:
         return "fp32"
 
 
-class Rows(_Vectors):
+class GivenRows(_Vectors):
     """A matrix ``(N, D)`` with a row for every sentence of one task, side after side.
 
     Both sentences of P pairs together, ``(P, 2, D)``, are understood too.

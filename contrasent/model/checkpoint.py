@@ -13,17 +13,17 @@ from typing import Any
 
 from torch import Tensor
 
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import writing_folder
-from contrasent.model import st_modules
+from contrasent.model import st_folder
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.heads import MlpHead
 from contrasent.model.hub import resolve
-from contrasent.model.parts import Parts
 from contrasent.model.pooling import POOLERS
-from contrasent.model.st_cnn import read_cnn
+from contrasent.model.protocol import EncoderParts
+from contrasent.model.st_layers import read_cnn
 from contrasent.model.st_words import read_lstm, read_words
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import read_transform
@@ -49,14 +49,14 @@ PUBLISHED_HEADS = {
 _STORED_HEADS = ("mlp.dense", "pooler.dense", "bert.pooler.dense", "roberta.pooler.dense")
 
 
-def read(name: str | Path, *, pooler: str | None = None, head: str | None = None) -> Parts:
+def read(name: str | Path, *, pooler: str | None = None, head: str | None = None) -> EncoderParts:
     """Read the parts of an encoder; arguments and errors as `SentenceEncoder.load`."""
     if pooler is not None:
         pick("pooler", pooler, POOLERS)
     if head is not None:
         pick("head", head, HEADS)
     folder = resolve(name)
-    stated = st_modules.read(folder) if st_modules.is_in(folder) else None
+    stated = st_folder.read(folder) if st_folder.is_in(folder) else None
     if stated is None:
         stated = _plain(str(name), folder, pooler, head)
     backbone, tokenizer, limit = (
@@ -74,7 +74,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
         width = convolutions.width
     made = _head(stated, folder, width) if wanted == "mlp" else None
     width = width if made is None else made.linear.out_features
-    return Parts(
+    return EncoderParts(
         backbone=backbone,
         tokenizer=tokenizer,
         pooler=pooler or saved,
@@ -86,23 +86,23 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     )
 
 
-def says_how_it_embeds(name: str | Path) -> bool:
+def is_sentence_encoder(name: str | Path) -> bool:
     """Whether ``name`` is a sentence encoder, and not a plain masked language model.
 
     Raises:
         CheckpointError: there is no such encoder.
     """
-    return str(name) in PUBLISHED_HEADS or st_modules.is_in(resolve(name))
+    return str(name) in PUBLISHED_HEADS or st_folder.is_in(resolve(name))
 
 
-def write(folder: str | Path, parts: Parts, info: Mapping[str, Any]) -> None:
+def write(folder: str | Path, parts: EncoderParts, info: Mapping[str, Any]) -> None:
     """Write ``parts`` as a sentence-transformers folder, replacing ``folder`` as a whole."""
     with writing_folder(folder) as partial:
         if not isinstance(parts.backbone, WordLstm):
             with quiet():
                 parts.backbone.model.save_pretrained(partial)
             parts.tokenizer.save(partial)
-        st_modules.write(partial, parts)
+        st_folder.write(partial, parts)
         made = {
             "pooler": parts.pooler,
             "head": "none" if parts.head is None else "mlp",
@@ -119,7 +119,7 @@ def write_info(folder: Path, info: Mapping[str, Any]) -> None:
     (folder / INFO_FILE).write_text(text, encoding="utf-8")
 
 
-def _transformer(stated: st_modules.Stated) -> tuple[Backbone, Tokenizer, int | None]:
+def _transformer(stated: st_folder.FolderSpec) -> tuple[Backbone, Tokenizer, int | None]:
     """The transformer, its tokenizer, and where the folder cuts sentences."""
     backbone = load_backbone(stated.transformer)
     tokenizer = Tokenizer.load(stated.transformer)
@@ -133,13 +133,13 @@ def _transformer(stated: st_modules.Stated) -> tuple[Backbone, Tokenizer, int | 
     return backbone, tokenizer, stated.max_tokens
 
 
-def _with_words(stated: st_modules.Stated, lstm: Path) -> tuple[Backbone, Tokenizer, int | None]:
+def _with_words(stated: st_folder.FolderSpec, lstm: Path) -> tuple[Backbone, Tokenizer, int | None]:
     """The same of an LSTM over word vectors."""
     tokenizer, limit = read_words(stated.transformer)
     return read_lstm(lstm, tokenizer.store), tokenizer, limit
 
 
-def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_modules.Stated:
+def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_folder.FolderSpec:
     """What a folder without `modules.json` is taken for."""
     published = PUBLISHED_HEADS.get(name)
     if published is None and (pooler is None or head is None):
@@ -148,13 +148,13 @@ def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_
             f"{pooler or 'cls'!r} with head {head or 'none'!r}. Supervised SimCSE checkpoints "
             "need head 'mlp'; pass pooler and head to choose, and to silence this"
         )
-    return st_modules.Stated(transformer=folder, pooler="cls", head=published or "none")
+    return st_folder.FolderSpec(transformer=folder, pooler="cls", head=published or "none")
 
 
 def _info(folder: Path) -> dict[str, Any]:
     """What we wrote into a sentence-transformers folder about it; empty for another's."""
     path = folder / INFO_FILE
-    if not path.is_file() or not st_modules.is_in(folder):
+    if not path.is_file() or not st_folder.is_in(folder):
         return {}
     try:
         info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -174,7 +174,7 @@ def _saved_name(info: Mapping[str, Any], name: str, depth: int) -> str:
 
 
 def _require_own_way(
-    stated: st_modules.Stated, saved: str, pooler: str | None, head: str | None
+    stated: st_folder.FolderSpec, saved: str, pooler: str | None, head: str | None
 ) -> None:
     """A transform maps the embeddings it was fitted on, and no others."""
     if stated.convolutions is not None and pooler not in (None, "mean"):
@@ -193,7 +193,9 @@ def _require_own_way(
             )
 
 
-def _transform(stated: st_modules.Stated, info: Mapping[str, Any], width: int) -> Transform | None:
+def _transform(
+    stated: st_folder.FolderSpec, info: Mapping[str, Any], width: int
+) -> Transform | None:
     """The map after the head, with what our file says about it."""
     made: Transform
     path = stated.fitted or stated.linear
@@ -225,7 +227,7 @@ def _linear(path: Path) -> tuple[Tensor, Tensor]:
     return weight, bias
 
 
-def _head(stated: st_modules.Stated, folder: Path, width: int) -> MlpHead:
+def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:
     """The stored head.
 
     Raises:

@@ -1,10 +1,11 @@
-"""The sentence encoder: text's only door. Backbone, pooler, inference head, normalisation.
+"""The sentence encoder: backbone, pooler, inference head, normalisation.
 
 Shapes: N sentences of a call, S sentences of a batch, D embedding width.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,27 +17,31 @@ from torch import nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
 from contrasent.model import checkpoint, engines
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.convolutions import Convolutions
-from contrasent.model.encodes import Encodes
-from contrasent.model.encoding import checked, stream
-from contrasent.model.heads import MlpHead
-from contrasent.model.identity import digest_of
-from contrasent.model.parts import Encoded, Parts
+from contrasent.model.encoding import Serving, encoding_options, stream
+from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.precision import default_device
-from contrasent.model.serving import Serving
+from contrasent.model.protocol import Encoded, Encoder, EncoderParts
 from contrasent.model.transforms.base import Transform
 
-__all__ = ["Encoded", "SentenceEncoder"]
+
+def digest_of(described: tuple[object, ...], module: nn.Module) -> str:
+    """Hexadecimal SHA-256 of a description and of the names and values of all weights, in fp32."""
+    digest = hashlib.sha256(repr(described).encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
 
 _CHUNK = 65_536
 
 
-class SentenceEncoder(nn.Module, Encodes):
+class SentenceEncoder(nn.Module, Encoder):
     """Sentences in, embeddings out.
 
     Attributes:
@@ -134,7 +139,7 @@ class SentenceEncoder(nn.Module, Encodes):
             )
         checkpoint.write(
             folder,
-            Parts(
+            EncoderParts(
                 backbone=self.backbone,
                 tokenizer=self.tokenizer,
                 pooler=self.pooler,
@@ -235,7 +240,7 @@ class SentenceEncoder(nn.Module, Encodes):
         """
         if isinstance(sentences, str):
             raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")
-        how = checked(
+        how = encoding_options(
             self,
             chunk=chunk,
             batch_tokens=batch_tokens,

@@ -1,26 +1,108 @@
-"""Sentences to rows without training: checked, sorted by length, batched by tokens."""
+"""Encoding: sentences to rows without training, sorted by length, batched by tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
+from typing_extensions import override
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError, DataError, pick, warn
 from contrasent.memory import give_back_freed_memory, keep_freed_memory
-from contrasent.model.ahead import ahead
 from contrasent.model.precision import matrix_precision
-from contrasent.model.progress import sentence_progress
-from contrasent.model.serving import evaluating
+from contrasent.progress import sentence_progress
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
+
+
+Item = TypeVar("Item")
+Done = TypeVar("Done")
+
+
+def prefetch(items: Iterable[Item], work: Callable[[Item], Done]) -> Iterator[Done]:
+    """``map(work, items)``, with the work on the next item done while the caller uses this one's.
+
+    Items are taken on the caller's thread, one more than was asked for. The thread ends with the
+    iterator: when it is exhausted, closed, or raises.
+
+    Raises:
+        Exception: what taking an item or working on it raised, after all that came before it was
+            yielded.
+    """
+    with ThreadPoolExecutor(1, "contrasent-ahead") as pool:
+        waiting: Future[Done] | None = None
+        rest = iter(items)
+        while True:
+            try:
+                job = pool.submit(work, next(rest))
+            except StopIteration:
+                break
+            except Exception:
+                if waiting is not None:
+                    yield waiting.result()
+                raise
+            if waiting is not None:
+                yield waiting.result()
+            waiting = job
+        if waiting is not None:
+            yield waiting.result()
+
+
+_COUNTING = Lock()
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Dropout off inside; afterwards every part is in the mode it was in."""
+    # Only what changes is written: a module takes microseconds to set an attribute.
+    changed = [part for part in module.modules() if part.training]
+    for part in changed:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in changed:
+            part.training = True
+
+
+class Serving(AbstractContextManager[None]):
+    """Evaluation mode from the first thread that enters until the last that leaves.
+
+    Attributes:
+        users: how many are inside.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.users = 0
+        self._module = module
+        self._mode: AbstractContextManager[None] = nullcontext()
+
+    @override
+    def __enter__(self) -> None:
+        with _COUNTING:
+            if not self.users:
+                self._mode = evaluating(self._module)
+                self._mode.__enter__()
+            self.users += 1
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        with _COUNTING:
+            self.users -= 1
+            if not self.users:
+                self._mode.__exit__(None, None, None)
+                self._mode = nullcontext()
+
 
 ON_OVERFLOW = ("error", "truncate", "warn")
 _BATCHES_ON_A_CPU = 1
@@ -30,7 +112,7 @@ _BATCHES_BETWEEN_TRIMS = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class EncodingOptions:
     """Checked settings of one call of `SentenceEncoder.encode_stream`, where they are explained."""
 
     chunk: int
@@ -41,7 +123,7 @@ class How:
     on_overflow: str
 
 
-def checked(
+def encoding_options(
     encoder: SentenceEncoder,
     *,
     chunk: int,
@@ -50,7 +132,7 @@ def checked(
     precision: str,
     show_progress: bool,
     on_overflow: str,
-) -> How:
+) -> EncodingOptions:
     """The settings of a call with its defaults filled in.
 
     Raises:
@@ -61,7 +143,7 @@ def checked(
     budget = usual if batch_tokens is None else batch_tokens
     if budget < 1 or chunk < 1:
         raise ConfigError(f"batch_tokens {budget} and chunk {chunk} must be above 0")
-    return How(
+    return EncodingOptions(
         chunk=chunk,
         batch_tokens=budget,
         normalize=encoder.normalize if normalize is None else normalize,
@@ -79,7 +161,9 @@ class _Chunk:
     cut: int
 
 
-def stream(encoder: SentenceEncoder, sentences: Iterable[str], how: How) -> Iterator[np.ndarray]:
+def stream(
+    encoder: SentenceEncoder, sentences: Iterable[str], how: EncodingOptions
+) -> Iterator[np.ndarray]:
     """Embed ``how.chunk`` sentences at a time; see `SentenceEncoder.encode_stream`."""
     total = len(sentences) if isinstance(sentences, Sequence) else None
     truncated = wordless = done = 0
@@ -98,7 +182,9 @@ def stream(encoder: SentenceEncoder, sentences: Iterable[str], how: How) -> Iter
         )
 
 
-def _tokenized(encoder: SentenceEncoder, sentences: Iterable[str], how: How) -> Iterator[_Chunk]:
+def _tokenized(
+    encoder: SentenceEncoder, sentences: Iterable[str], how: EncodingOptions
+) -> Iterator[_Chunk]:
     """The token ids of each chunk, read and made while the one before is computed.
 
     On a CPU one after the other: the products keep all its cores busy.
@@ -109,7 +195,7 @@ def _tokenized(encoder: SentenceEncoder, sentences: Iterable[str], how: How) -> 
 
     found = _chunks(sentences, how.chunk)
     small = isinstance(sentences, Sequence) and len(sentences) <= how.chunk
-    return map(tokens, found) if small or not overlaps(encoder) else ahead(found, tokens)
+    return map(tokens, found) if small or not overlaps(encoder) else prefetch(found, tokens)
 
 
 def overlaps(encoder: SentenceEncoder) -> bool:

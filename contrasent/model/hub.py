@@ -1,4 +1,4 @@
-"""From the name a user gives to a folder on disk."""
+"""Names of encoders: from what a user writes to a folder on disk."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from contrasent.data.word_tokens import MARKS, WordTokenizer
-from contrasent.data.words import open_words
+from contrasent.data.word_vectors import MARKS, WordTokenizer, open_words
 from contrasent.errors import CheckpointError
 from contrasent.files import sha256_of
 from contrasent.model.backbones.word_lstm import WordLstm

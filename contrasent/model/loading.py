@@ -7,7 +7,7 @@ from pathlib import Path
 from contrasent.errors import ConfigError
 from contrasent.model import engines
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.words import WordEncoder, are_words
+from contrasent.model.word_encoder import WordEncoder, are_words
 
 
 def load_encoder(

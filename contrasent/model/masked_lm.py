@@ -1,4 +1,6 @@
-"""A masked language model: a backbone, and the head that predicts the token at each state.
+"""Masked language models: a backbone, the head that predicts tokens, and masking.
+
+Shape: T tokens end to end.
 
 Every head known here is the same map, with its parts under other names: Linear, activation,
 LayerNorm, and a decoder with a row for each token, which most checkpoints tie to the embeddings.
@@ -9,22 +11,102 @@ Shapes: N token states, D width, E width before the decoder (D but for ALBERT an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from contrasent.data.tokens import Tokenizer
-from contrasent.errors import CheckpointError, warn
+from contrasent.data.batch import Batch
+from contrasent.data.tokenizer import SpecialIds, Tokenizer
+from contrasent.errors import CheckpointError, ConfigError, warn
 from contrasent.files import writing_folder
-from contrasent.model import st_modules
+from contrasent.model import st_folder
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.checkpoint import write_info
 from contrasent.model.hub import resolve
 from contrasent.model.weights import backbone_of, load_masked_lm, quiet
+
+_MASKED, _MASKED_OR_RANDOM = 0.8, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """A batch's tokens, some of them hidden.
+
+    Attributes:
+        token_ids: ``(T,)`` int64.
+        chosen: ``(T,)`` bool, the tokens to predict, also those that were kept.
+    """
+
+    token_ids: Tensor
+    chosen: Tensor
+
+
+def mask_tokens(
+    batch: Batch,
+    rate: float,
+    special_ids: SpecialIds,
+    vocabulary: int,
+    *,
+    always_mask: bool = False,
+) -> Masked:
+    """Choose tokens to predict, each by itself with probability ``rate``; never a special one.
+
+    Of the chosen 80 % become the mask token, 10 % a random token and 10 % stay. A random token may
+    be any of the vocabulary, special ones included, as in the reference implementations. Drawn
+    from torch's generator of the batch's device.
+
+    Args:
+        batch: T tokens.
+        rate: between 0 and 1, both excluded.
+        special_ids: of the tokenizer.
+        vocabulary: how many token ids there are.
+        always_mask: every chosen token becomes the mask token.
+
+    Raises:
+        ConfigError: ``rate`` is not between 0 and 1, or the tokenizer has no mask token.
+    """
+    if not 0 < rate < 1:
+        raise ConfigError(f"the share of masked tokens must be between 0 and 1, not {rate}")
+    mask = require_mask_token(special_ids)
+    tokens = batch.token_ids
+    device, shape = tokens.device, tokens.shape
+    special = torch.isin(tokens, _on(device, special_ids.every))
+    chosen = (torch.rand(shape, device=device) < rate) & ~special
+    if always_mask:
+        return Masked(tokens.masked_fill(chosen, mask), chosen)
+    kind = torch.rand(shape, device=device)
+    random = torch.randint(vocabulary, shape, device=device)
+    replaced = torch.where(kind < _MASKED_OR_RANDOM, random, tokens)
+    replaced = replaced.masked_fill(kind < _MASKED, mask)
+    return Masked(torch.where(chosen, replaced, tokens), chosen)
+
+
+def require_mask_token(special_ids: SpecialIds) -> int:
+    """The id of the mask token.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if special_ids.mask is None:
+        raise ConfigError(
+            "this tokenizer has no mask token, so no token can be hidden; start from a masked "
+            "language model (BERT, RoBERTa, DistilBERT, ...)"
+        )
+    return special_ids.mask
+
+
+@lru_cache(maxsize=8)
+def _on(device: torch.device, ids: tuple[int, ...]) -> Tensor:
+    """Kept on the device: a copy from the host would make every step wait."""
+    return torch.tensor(ids, device=device)
+
 
 _PREDICTIONS = ("cls.predictions.transform", "dense", "transform_act_fn", "LayerNorm")
 _LM_HEAD = ("lm_head", "dense", "", "layer_norm")  # its GELU is no module
@@ -106,8 +188,8 @@ class MaskedLm(nn.Module):
                 head, or a weight below it, would be random.
         """
         folder = resolve(name)
-        if not (folder / "config.json").is_file() and st_modules.is_in(folder):
-            folder = st_modules.read(folder).transformer
+        if not (folder / "config.json").is_file() and st_folder.is_in(folder):
+            folder = st_folder.read(folder).transformer
         model, lost = load_masked_lm(folder, _HEADS)
         below = f"{model.base_model_prefix}."
         damaged = [weight for weight in lost if weight.startswith(below)]

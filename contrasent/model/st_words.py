@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
-from contrasent.data.tokens import Tokenizer
-from contrasent.data.word_tokens import WordTokenizer
-from contrasent.data.words import WordStore
+from contrasent.data.tokenizer import Tokenizer
+from contrasent.data.word_vectors import WordStore, WordTokenizer
 from contrasent.errors import CheckpointError
 from contrasent.model.backbones.word_lstm import WordLstm
-from contrasent.model.st_dense import read_json, write_json
+from contrasent.model.st_layers import read_json, write_json
 from contrasent.model.weights import read_tensors
 
 _WORDS_CONFIG, _LSTM_CONFIG, _WEIGHTS = "config.json", "lstm_config.json", "model.safetensors"

@@ -8,10 +8,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from contrasent.config import checked
 from contrasent.errors import pick
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.base import Objective, Start
+from contrasent.recipe import checked
 
 _NOT_OBJECTIVES = {"base", "parts"}
 

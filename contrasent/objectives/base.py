@@ -1,4 +1,7 @@
-"""What every objective promises: embeddings and their batch in, named terms out."""
+"""The interface of every objective: embeddings and their batch in, named terms out.
+
+Shapes: B examples, C candidates.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from contrasent.data.batch import Batch
 from contrasent.data.spans import Spans
 from contrasent.errors import ConfigError
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import Encoded
 
 
 class Terms(dict[str, Tensor]):
@@ -124,3 +129,10 @@ class Objective(nn.Module, ABC):
             info: kept beside it.
         """
         encoder.save(folder, info)
+
+
+def duplicates(batch: Batch) -> Tensor:
+    """``(B, C)``, where a candidate has the text of the anchor or of the anchor's positive."""
+    anchor, *others = batch.same_text().view(batch.views, -1).unbind()
+    candidates = torch.cat(others)
+    return (candidates == anchor.unsqueeze(1)) | (candidates == others[0].unsqueeze(1))

@@ -16,14 +16,14 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.config import settings
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
-from contrasent.model.encoder import Encoded
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.precision import matrix_precision
+from contrasent.model.protocol import Encoded
+from contrasent.objectives._masked_tokens import HiddenTokens
 from contrasent.objectives.base import Objective, Start, Terms
-from contrasent.objectives.parts.masked_tokens import HiddenTokens
+from contrasent.settings import settings
 
 _STD = 0.02
 

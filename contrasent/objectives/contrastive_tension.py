@@ -16,13 +16,13 @@ import torch
 from pydantic import PositiveInt
 from typing_extensions import override
 
-from contrasent.config import settings
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.functional import contrastive_tension
-from contrasent.model.encoder import Encoded
+from contrasent.model.protocol import Encoded
+from contrasent.objectives._pair_classes import labels_of
 from contrasent.objectives.base import Objective, Start, Terms
-from contrasent.objectives.parts.pair_classes import labels_of
+from contrasent.settings import settings
 
 
 @settings

@@ -10,15 +10,15 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from typing_extensions import override
 
-from contrasent.config import settings
 from contrasent.data.batch import Batch
 from contrasent.data.spans import Near, Spans
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.functional import nt_xent
-from contrasent.model.encoder import Encoded
 from contrasent.model.masked_lm import MaskedLm
+from contrasent.model.protocol import Encoded
+from contrasent.objectives._masked_tokens import HiddenTokens
 from contrasent.objectives.base import Objective, Start, Terms
-from contrasent.objectives.parts.masked_tokens import HiddenTokens
+from contrasent.settings import settings
 
 
 @settings

@@ -18,26 +18,24 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.config import settings
-from contrasent.data.batch import Batch, joined
+from contrasent.data.batch import Batch, concat
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
-from contrasent.model.conditional import Conditional
-from contrasent.model.edits import Editing
-from contrasent.model.encoder import Encoded
 from contrasent.model.generator import Generator
 from contrasent.model.heads import head_named
-from contrasent.model.masked_lm import MaskedLm
-from contrasent.model.masking import require_mask_token
-from contrasent.objectives.base import Objective, Start, Terms
-from contrasent.objectives.parts.difference import (
+from contrasent.model.masked_lm import MaskedLm, require_mask_token
+from contrasent.model.protocol import Encoded
+from contrasent.model.token_edits import Editing
+from contrasent.objectives._difference import (
     OPERATIONS,
+    Conditional,
     CorrectedTokens,
     Difference,
     MaskedTokens,
     ReplacedTokens,
 )
-from contrasent.objectives.parts.duplicates import duplicates
+from contrasent.objectives.base import Objective, Start, Terms, duplicates
+from contrasent.settings import settings
 
 
 @settings
@@ -136,7 +134,7 @@ class DiffCSE(Objective):
             return batch
         anchors = batch.view(0)
         edits = [OPERATIONS[name](anchors, self._editing).batch for name in self._operations]
-        return joined([batch, *edits], batch.views + len(edits))
+        return concat([batch, *edits], batch.views + len(edits))
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -174,8 +172,8 @@ class DiffCSE(Objective):
         """The sentences that are edited, and the embedding that goes with each."""
         sources = [] if self.config.edit_source == "next" else [batch]
         if self.config.edit_source != "same":
-            sources.append(joined([_following(batch)] * batch.views))
-        return joined(sources), embeddings.repeat(len(sources), 1)
+            sources.append(concat([_following(batch)] * batch.views))
+        return concat(sources), embeddings.repeat(len(sources), 1)
 
     def _task(self, start: Start, editing: Editing) -> Difference:
         config, encoder = self.config, start.require_encoder()

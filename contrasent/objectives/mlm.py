@@ -12,12 +12,13 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import override
 
-from contrasent.config import settings
 from contrasent.data.batch import Batch
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
+from contrasent.model.protocol import Encoded
+from contrasent.objectives._masked_tokens import HiddenTokens
 from contrasent.objectives.base import Objective, Start, Terms
-from contrasent.objectives.parts.masked_tokens import HiddenTokens
+from contrasent.settings import settings
 
 
 @settings

@@ -10,11 +10,11 @@ from __future__ import annotations
 from pydantic import Field, PositiveInt
 from typing_extensions import override
 
-from contrasent.config import settings
 from contrasent.data.batch import Batch
-from contrasent.model.encoder import Encoded
+from contrasent.model.protocol import Encoded
+from contrasent.objectives._pair_classes import SBERT, Feature, PairClassifier
 from contrasent.objectives.base import Objective, Start, Terms
-from contrasent.objectives.parts.pair_classes import SBERT, Feature, PairClassifier
+from contrasent.settings import settings
 
 
 @settings

@@ -15,12 +15,12 @@ from pydantic import PositiveInt
 from torch import Tensor
 from typing_extensions import override
 
-from contrasent.config import settings
-from contrasent.data.batch import Batch, joined
+from contrasent.data.batch import Batch, concat
 from contrasent.errors import ConfigError, DataError
 from contrasent.functional import neighbours
-from contrasent.model.encoder import Encoded
+from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.settings import settings
 
 
 @settings
@@ -60,7 +60,7 @@ class QuickThoughts(Objective):
     def prepare(self, batch: Batch) -> Batch:
         """The same sentences as two views, for two encoders."""
         texts = batch.same_text()
-        both = joined([batch, batch], views=2)
+        both = concat([batch, batch], views=2)
         return dataclasses.replace(both, texts=torch.cat([texts, texts]), places=batch.places)
 
     @override

@@ -15,14 +15,14 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.config import settings
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.functional import self_guided
-from contrasent.model.encoder import Encoded
 from contrasent.model.pooling import mean_over_tokens
 from contrasent.model.precision import matrix_precision
+from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.settings import settings
 
 _STD = 0.02
 

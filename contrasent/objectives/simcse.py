@@ -13,15 +13,14 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 from typing_extensions import override
 
-from contrasent.config import settings
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
-from contrasent.model.encoder import Encoded
 from contrasent.model.heads import head_named
-from contrasent.objectives.base import Objective, Start, Terms
-from contrasent.objectives.parts.duplicates import duplicates
-from contrasent.objectives.parts.masked_tokens import AuxiliaryMlm
+from contrasent.model.protocol import Encoded
+from contrasent.objectives._masked_tokens import AuxiliaryMlm
+from contrasent.objectives.base import Objective, Start, Terms, duplicates
+from contrasent.settings import settings
 
 
 @settings

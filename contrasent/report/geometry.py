@@ -11,11 +11,16 @@ from contrasent.errors import ConfigError, pick
 from contrasent.evaluate.geometry import Geometry
 from contrasent.evaluate.trajectory import Trajectory
 from contrasent.records import Record
-from contrasent.report.figures.canvas import Picture
-from contrasent.report.figures.densities import DENSITIES, densities
+from contrasent.report.figures.curves import (
+    DENSITIES,
+    SPECTRA,
+    TRAJECTORIES,
+    densities,
+    spectra,
+    trajectories,
+)
 from contrasent.report.figures.plane import PLANE, PUBLISHED, plane
-from contrasent.report.figures.spectra import SPECTRA, spectra
-from contrasent.report.figures.trajectories import TRAJECTORIES, trajectories
+from contrasent.report.figures.style import Picture
 from contrasent.report.labels import labelled, labelled_runs, short_name
 from contrasent.report.saved import refuse_other_pairs, sts_colours
 from contrasent.report.tables import ABSENT, described, grid_table, print_grid

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from contrasent.evaluate.compare import Comparison
-from contrasent.evaluate.kinds.base import Options, Read
-from contrasent.evaluate.kinds.transfer import SPLITS, Learned
-from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluate.task_types import Options, TaskData
+from contrasent.evaluate.transfer import SPLITS, TransferSplit
 from contrasent.records import Record
 from contrasent.report.comparison import print_differences
 from contrasent.report.intervals import said_of_intervals, with_interval
@@ -24,7 +24,7 @@ _OF_ROWS = ("the test rows", ", the classifiers as they are")
 
 
 def labelled_table(
-    rows: Mapping[str, Sequence[Record]], read: Read[Learned], *, upright: bool = False
+    rows: Mapping[str, Sequence[Record]], read: TaskData[TransferSplit], *, upright: bool = False
 ) -> Table:
     """Accuracy and macro-F1 x 100, two decimals, one row per label.
 
@@ -50,7 +50,9 @@ def labelled_table(
     return grid_table([["", *headings], *cells], upright=upright)
 
 
-def labelled_protocol(rows: Mapping[str, Sequence[Record]], read: Read[Learned]) -> list[str]:
+def labelled_protocol(
+    rows: Mapping[str, Sequence[Record]], read: TaskData[TransferSplit]
+) -> list[str]:
     """What the numbers of :func:`labelled_table` are, so that they can be compared with others."""
     told = _told(read)
     lines = [
@@ -74,7 +76,7 @@ def labelled_protocol(rows: Mapping[str, Sequence[Record]], read: Read[Learned])
 def print_kind(
     console: Console,
     rows: Mapping[str, Sequence[Record]],
-    read: Read[Learned],
+    read: TaskData[TransferSplit],
     options: Options,
 ) -> None:
     """Print table and procedure; upright where a terminal is too narrow, whole lines in a pipe."""
@@ -86,7 +88,7 @@ def print_kind(
 def print_compared(
     console: Console,
     comparisons: Sequence[Comparison],
-    read: Read[Learned],
+    read: TaskData[TransferSplit],
     labels: tuple[str, str],
 ) -> None:
     """Print differences, the encoder of the second label less that of the first."""
@@ -100,7 +102,7 @@ def print_compared(
     print_differences(console, rows, title, "Accuracy and macro-F1 x 100", "test rows")
 
 
-def _columns(read: Read[Learned]) -> list[Column]:
+def _columns(read: TaskData[TransferSplit]) -> list[Column]:
     return [
         (task.task.name, split, metric)
         for split in SPLITS[::-1]
@@ -110,7 +112,7 @@ def _columns(read: Read[Learned]) -> list[Column]:
     ]
 
 
-def _told(read: Read[Learned]) -> dict[str, str]:
+def _told(read: TaskData[TransferSplit]) -> dict[str, str]:
     """Short names; files of one name are told apart by their paths."""
     short = [TaskName(task.task.name).heading for task in read.tasks]
     return {
@@ -128,7 +130,7 @@ def _cells(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
     ]
 
 
-def _judged(task: Learned) -> str:
+def _judged(task: TransferSplit) -> str:
     if "all" in task.task.parts:
         return "every fold is the test part once; accuracy is the mean over them"
     if "dev" in task.task.parts:
@@ -136,7 +138,7 @@ def _judged(task: Learned) -> str:
     return "folds of the training part choose the penalty"
 
 
-def _procedure(how: Mapping[str, str | int], read: Read[Learned]) -> str:
+def _procedure(how: Mapping[str, str | int], read: TaskData[TransferSplit]) -> str:
     folds = ""
     if any("dev" not in task.task.parts for task in read.tasks):
         nested = any("all" in task.task.parts for task in read.tasks)

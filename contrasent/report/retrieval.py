@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from contrasent.evaluate.compare import Comparison
-from contrasent.evaluate.kinds.base import Options, Read
-from contrasent.evaluate.retrieval_read import RetrievalTask
-from contrasent.evaluate.tasks import STSB_RETRIEVAL, TaskName
+from contrasent.evaluate.retrieval_data import RetrievalTask
+from contrasent.evaluate.task_names import STSB_RETRIEVAL, TaskName
+from contrasent.evaluate.task_types import Options, TaskData
 from contrasent.records import Record
 from contrasent.report.comparison import print_differences
 from contrasent.report.intervals import said_of_intervals, with_interval
@@ -67,7 +67,7 @@ def retrieval_protocol(
 def print_kind(
     console: Console,
     rows: Mapping[str, Sequence[Record]],
-    read: Read[RetrievalTask],
+    read: TaskData[RetrievalTask],
     options: Options,
 ) -> None:
     """Print table and protocol; upright where a terminal is too narrow, whole lines in a pipe."""
@@ -79,7 +79,7 @@ def print_kind(
 def print_compared(
     console: Console,
     comparisons: Sequence[Comparison],
-    read: Read[RetrievalTask],
+    read: TaskData[RetrievalTask],
     labels: tuple[str, str],
 ) -> None:
     """Print differences, the encoder of the second label less that of the first."""

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.errors import DataError
-from contrasent.evaluate.geometry import Geometry
-from contrasent.evaluate.neighbours import Neighbours
-from contrasent.evaluate.saved_geometry import KIND, read_geometry
-from contrasent.evaluate.saved_neighbours import KIND as NEIGHBOURS
-from contrasent.evaluate.saved_neighbours import read_neighbours
-from contrasent.evaluate.tasks import STS
+from contrasent.evaluate.geometry import KIND, Geometry, read_geometry
+from contrasent.evaluate.neighbours import KIND as NEIGHBOURS
+from contrasent.evaluate.neighbours import Neighbours, read_neighbours
+from contrasent.evaluate.task_names import STS
 from contrasent.evaluate.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, read_records
 from contrasent.report.figures.plane import Colours

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from contrasent.config import Recipe, explanations
 from contrasent.objectives import available, config_of
+from contrasent.recipe import Recipe, explanations
 
 _WIDTH = 96
 

@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from contrasent.evaluate.compare import Comparison
-from contrasent.evaluate.kinds.base import Options, Read
-from contrasent.evaluate.kinds.sts import Rated
+from contrasent.evaluate.sts_suite import StsSplit
+from contrasent.evaluate.task_types import Options, TaskData
 from contrasent.records import Record
 from contrasent.report.comparison import print_comparison
 from contrasent.report.tables import Layout, print_sts
 
 
 def print_compared(
-    console: Console, comparisons: Sequence[Comparison], read: Read[Rated], labels: tuple[str, str]
+    console: Console,
+    comparisons: Sequence[Comparison],
+    read: TaskData[StsSplit],
+    labels: tuple[str, str],
 ) -> None:
     """Print a table for each metric: the encoder of the second label less that of the first."""
     del read
@@ -24,7 +27,10 @@ def print_compared(
 
 
 def print_kind(
-    console: Console, rows: Mapping[str, Sequence[Record]], read: Read[Rated], options: Options
+    console: Console,
+    rows: Mapping[str, Sequence[Record]],
+    read: TaskData[StsSplit],
+    options: Options,
 ) -> None:
     """Print tables and protocol; upright where a terminal is too narrow, whole lines in a pipe."""
     asked = options.protocol

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from contrasent.evaluate.neighbours import Neighbours
 from contrasent.evaluate.protocols import Protocol
-from contrasent.evaluate.tasks import SPLITS, STS, TaskName, averaged
+from contrasent.evaluate.task_names import SPLITS, STS, TaskName, averaged
 from contrasent.metrics import METRICS
 from contrasent.records import Interval, Record
 from contrasent.report.intervals import (

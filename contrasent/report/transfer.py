@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from contrasent.evaluate.compare import Comparison
-from contrasent.evaluate.kinds.base import Options, Read
-from contrasent.evaluate.kinds.transfer import SPLITS, Learned
-from contrasent.evaluate.tasks import TRANSFER, TaskName
+from contrasent.evaluate.task_names import TRANSFER, TaskName
+from contrasent.evaluate.task_types import Options, TaskData
+from contrasent.evaluate.transfer import SPLITS, TransferSplit
 from contrasent.records import Compared, Record
 from contrasent.report.comparison import print_differences
 from contrasent.report.intervals import averaged_interval, said_of_intervals, with_interval
@@ -71,7 +71,7 @@ def transfer_protocol(rows: Mapping[str, Sequence[Record]], names: Sequence[Task
 def print_kind(
     console: Console,
     rows: Mapping[str, Sequence[Record]],
-    read: Read[Learned],
+    read: TaskData[TransferSplit],
     options: Options,
 ) -> None:
     """Print table and procedure; upright where a terminal is too narrow, whole lines in a pipe."""
@@ -83,7 +83,7 @@ def print_kind(
 def print_compared(
     console: Console,
     comparisons: Sequence[Comparison],
-    read: Read[Learned],
+    read: TaskData[TransferSplit],
     labels: tuple[str, str],
 ) -> None:
     """Print differences, the encoder of the second label less that of the first."""

@@ -1,18 +1,75 @@
-"""What a table holds: its rows, how each encoder is made, and at which scale."""
+"""Plans of tables: rows, how each encoder is made, scales, and the published numbers."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from contrasent.config import checked, load_recipe, settings
 from contrasent.errors import ConfigError, pick
-from contrasent.reproduce.published import Cited, cited
-from contrasent.yaml_text import read_mapping
+from contrasent.recipe import checked, load_recipe, read_mapping
+from contrasent.settings import settings
+
+PAPERS = {
+    "simcse": "Gao et al. 2021",
+    "simcse_study": "Pandey and Sholokhov",
+    "diffcse": "Chuang et al. 2022",
+}
+"""By their names in ``published.csv``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """One row of a published table.
+
+    Attributes:
+        paper: a name of :data:`PAPERS`.
+        table: such as ``T5`` or ``TE.1``.
+        row: as the data names it.
+        values: by column, such as ``STS12`` or ``Avg``; correlation or accuracy x 100.
+        note: where the paper has the number from, and how it was computed.
+    """
+
+    paper: str
+    table: str
+    row: str
+    values: Mapping[str, float]
+    note: str
+
+    @property
+    def source(self) -> str:
+        """Such as ``Gao et al. 2021, Table E.1``."""
+        return f"{PAPERS[self.paper]}, Table {self.table.removeprefix('T')}"
+
+
+def cited(paper: str, table: str, row: str) -> Cited:
+    """One row of a published table.
+
+    Raises:
+        ConfigError: there is no such row; the message names the nearest one.
+    """
+    known = _rows()
+    name = pick("published row", f"{paper} {table} {row}", known)
+    return known[name]
+
+
+@cache
+def _rows() -> dict[str, Cited]:
+    values: dict[tuple[str, str, str], dict[str, float]] = {}
+    notes: dict[tuple[str, str, str], str] = {}
+    with (files("contrasent") / "reproduce" / "published.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            key = line["paper"], line["table"], line["row"]
+            values.setdefault(key, {})[line["column"]] = float(line["value"])
+            notes.setdefault(key, line["note"])
+    return {" ".join(key): Cited(*key, found, notes[key]) for key, found in values.items()}
+
 
 Citation = Annotated[list[str], Field(min_length=3, max_length=3)]
 """Paper, table and row of a published number."""
@@ -62,7 +119,7 @@ class Scale:
 
 
 @settings
-class Row:
+class PlanRow:
     """A system, and how its encoder is made here."""
 
     label: str
@@ -124,7 +181,7 @@ class Plan:
     scales: dict[str, Scale]
     """By name; the first is the usual one."""
 
-    rows: dict[str, Row]
+    rows: dict[str, PlanRow]
     """By name, in the order of the table."""
 
     def needs(self, name: str) -> set[str]:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contrasent.evaluate.geometry import Geometry
-from contrasent.evaluate.saved_geometry import read_geometry
-from contrasent.evaluate.tasks import STS, TRANSFER
+from contrasent.evaluate.geometry import Geometry, read_geometry
+from contrasent.evaluate.task_names import STS, TRANSFER
 from contrasent.records import Record, read_records
-from contrasent.reproduce.plan import Row
-from contrasent.reproduce.published import Cited
-from contrasent.reproduce.run import DONE, GEOMETRY, RECORDS, ROWS, Outcome
+from contrasent.reproduce.plan import Cited, PlanRow
+from contrasent.reproduce.tables import DONE, GEOMETRY, RECORDS, ROWS, RowResult
 
 COLUMNS = {
     **dict(zip(STS, ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"), strict=True)),
@@ -24,7 +22,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableRow:
     """One row of a table.
 
     Attributes:
@@ -38,7 +36,7 @@ class Line:
     """
 
     name: str
-    row: Row
+    row: PlanRow
     records: tuple[Record, ...]
     geometry: Geometry | None
     published: Mapping[str, Cited]
@@ -80,7 +78,7 @@ def mean(values: Sequence[float | None]) -> float | None:
     return sum(there) / len(there) if there and len(there) == len(values) else None
 
 
-def read_lines(outcome: Outcome, output: Path) -> list[Line]:
+def read_lines(outcome: RowResult, output: Path) -> list[TableRow]:
     """The lines of a table, those of rows that were not made too.
 
     Raises:
@@ -89,16 +87,16 @@ def read_lines(outcome: Outcome, output: Path) -> list[Line]:
     return [_line(outcome, name, output / ROWS / name) for name in outcome.rows]
 
 
-def _line(outcome: Outcome, name: str, folder: Path) -> Line:
+def _line(outcome: RowResult, name: str, folder: Path) -> TableRow:
     row = outcome.plan.rows[name]
     cited = row.citations
     if row.make == "cited":
-        return Line(name, row, (), None, cited, None, row.note or "published numbers only")
+        return TableRow(name, row, (), None, cited, None, row.note or "published numbers only")
     if name in outcome.lacking:
         needs = " and ".join(f"--{material}" for material in sorted(outcome.lacking[name]))
-        return Line(name, row, (), None, cited, None, f"not made: it needs {needs}")
+        return TableRow(name, row, (), None, cited, None, f"not made: it needs {needs}")
     if name in outcome.failed:
-        return Line(name, row, (), None, cited, None, f"not made: {outcome.failed[name]}")
+        return TableRow(name, row, (), None, cited, None, f"not made: {outcome.failed[name]}")
     run = json.loads((folder / DONE).read_text(encoding="utf-8"))
     geometry = next(iter(read_geometry(folder / GEOMETRY)), None)
-    return Line(name, row, tuple(read_records(folder / RECORDS)), geometry, cited, run, "")
+    return TableRow(name, row, tuple(read_records(folder / RECORDS)), geometry, cited, run, "")

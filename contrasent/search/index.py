@@ -1,4 +1,4 @@
-"""An index folder: vectors, texts, ids, and the fingerprint of the encoder that made them."""
+"""The index folder: vectors, texts, ids, and the fingerprint of the encoder that made them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,47 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.files import recover_folder, refuse_existing, writing_folder
-from contrasent.search.encoder import TextEncoder, require_precision
-from contrasent.search.lock import exclusive
-from contrasent.search.manifest import FILE, Maker, Manifest, read_manifest, write_manifest
+from contrasent.files import exclusive, recover_folder, refuse_existing, writing_folder
+from contrasent.model.protocol import TextEncoder, require_precision
 from contrasent.search.nearest import nearest
-from contrasent.search.segments import (
+from contrasent.search.storage import (
+    FILE,
     Addition,
-    Rows,
+    IndexManifest,
+    Maker,
+    SegmentRows,
+    read_manifest,
     read_segment,
     remove_unlisted,
+    write_manifest,
     write_segment,
 )
+
+if TYPE_CHECKING:
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.word_encoder import WordEncoder
+
+
+def similarity(encoder: TextEncoder, a: str, b: str, *, precision: str = "auto") -> float:
+    """Cosine of the embeddings of two texts, in [-1, 1].
+
+    Raises:
+        DataError: a text is empty.
+        CheckpointError: the encoder gives a vector without a direction.
+    """
+    for text in (a, b):
+        if not text.strip():
+            raise DataError(f"{text!r} is empty; a similarity needs two texts")
+    rows = np.concatenate([*encoder.encode_stream([a, b], precision=precision)]).astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1)
+    if not (np.isfinite(lengths).all() and lengths.all()):
+        raise CheckpointError(f"{encoder.name} gives a vector without a direction; check it")
+    return float(np.clip(rows[0] @ rows[1] / (lengths[0] * lengths[1]), -1.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +76,7 @@ class Index:
         manifest: what it says about its encoder and its segments.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, rows: list[Rows]) -> None:
+    def __init__(self, folder: Path, manifest: IndexManifest, rows: list[SegmentRows]) -> None:
         """Use :meth:`open` or :meth:`build`."""
         self.folder = folder
         self.manifest = manifest
@@ -104,7 +128,7 @@ class Index:
             first = write_segment(
                 partial, _name(1), encoder, maker, addition, show_progress=show_progress
             )
-            write_manifest(partial, Manifest(maker, (first,), ids is None))
+            write_manifest(partial, IndexManifest(maker, (first,), ids is None))
         return cls.open(folder)
 
     @classmethod
@@ -158,7 +182,7 @@ class Index:
                 self.folder, name, encoder, was.encoder, addition, show_progress=show_progress
             )
             numbered = was.numbered and ids is None
-            write_manifest(self.folder, Manifest(was.encoder, (*was.segments, more), numbered))
+            write_manifest(self.folder, IndexManifest(was.encoder, (*was.segments, more), numbered))
         grown = Index.open(self.folder)
         self.manifest, self._rows = grown.manifest, grown._rows
 
@@ -281,3 +305,33 @@ def _lasting_name(name: str) -> str:
     """A local folder by its absolute path, so that the index can be searched from anywhere."""
     folder = Path(name).expanduser()
     return str(folder.resolve()) if folder.exists() else name
+
+
+def encoder_of(
+    index: Index, name: str | None = None, device: str | None = None
+) -> SentenceEncoder | WordEncoder:
+    """Load the encoder that the index names, or ``name``, which must be equal to it.
+
+    Raises:
+        CheckpointError: it cannot be loaded, or is another encoder.
+    """
+    from contrasent.model.loading import load_encoder
+
+    maker = index.manifest.encoder
+    try:
+        encoder = load_encoder(
+            name or maker.name,
+            pooler=maker.pooler,
+            head=maker.head,
+            engine=maker.engine,
+            device=device,
+        )
+    except CheckpointError as error:
+        if name is not None:
+            raise
+        raise CheckpointError(
+            f"{index.folder} was built with {maker.name}, which cannot be loaded: {error}; "
+            "if the encoder has moved, say where it is with --encoder FOLDER"
+        ) from error
+    index.require(encoder)
+    return encoder

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from contrasent.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from contrasent.data.text import Examples
+    from contrasent.data.examples import Examples
 
 
 class Sentences:
@@ -69,8 +69,8 @@ def open_sentences(
     """Open a source of which every row holds one sentence.
 
     Args:
-        source: whatever :func:`contrasent.data.text.open_examples` reads, or ``-`` for a sentence
-            per line on standard input, which is kept in a temporary file.
+        source: as for :func:`contrasent.data.sources.open_examples`, or ``-`` for a sentence per
+            line on standard input, which is kept in a temporary file.
         columns: the column of the sentences, by name or by number from 0.
         ids: the column of the ids.
 
@@ -95,7 +95,7 @@ def open_sentences(
 
 
 def _opened(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> Sentences:
-    from contrasent.data.text import open_examples
+    from contrasent.data.sources import open_examples
 
     examples = open_examples(path, chosen)
     if chosen is None and examples.views > 1:

@@ -9,12 +9,14 @@ from collections.abc import Callable
 
 import torch
 
-from contrasent.config import Recipe, TrainSettings
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
+from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective
+from contrasent.recipe import Recipe
+from contrasent.settings import TrainSettings
 from contrasent.train.gradcache import GradientCache
 
 Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]

@@ -1,10 +1,12 @@
-"""The folder of a training run: what lies in it, and who may write there."""
+"""The run folder: its files, who may write there, and what makes a run repeatable."""
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
+import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,11 +15,51 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from contrasent.config import Recipe, load_recipe, to_yaml
 from contrasent.errors import ConfigError, ContrasentError
-from contrasent.files import recover_folder, write_text
-from contrasent.search.lock import exclusive
-from contrasent.train.environment import environment, warn_of_other_bits
+from contrasent.files import exclusive, recover_folder, write_text
+from contrasent.recipe import Recipe, load_recipe, to_yaml
+from contrasent.records import installed_versions
+
+logger = logging.getLogger("contrasent")
+
+_DECIDING = ("threads", "cpu", "gpu", "torch")
+
+
+def environment() -> dict[str, Any]:
+    """The software and hardware of this process, as ``environment.json`` keeps it."""
+    import torch
+
+    return {
+        "versions": installed_versions(),
+        "platform": platform.platform(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def warn_if_not_reproducible(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Warn if a run that goes on here ends with other bits than it would have where it began."""
+    before, here = _deciding(then), _deciding(now)
+    changed = [
+        f"{name} {before[name]} then, {here[name]} now"
+        for name in _DECIDING
+        if before[name] != here[name]
+    ]
+    if changed:
+        threads_differ = before["threads"] != here["threads"]
+        logger.warning(
+            "sums are rounded otherwise here than where this run began (%s), so it will not end "
+            "with the bits of a run that was never cut off%s",
+            "; ".join(changed),
+            "; OMP_NUM_THREADS sets the threads" if threads_differ else "",
+        )
+
+
+def _deciding(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{name: found.get(name) for name in _DECIDING}, "torch": found["versions"]["torch"]}
+
 
 _RECIPE, _DATA, _ENVIRONMENT = "recipe.yaml", "data.json", "environment.json"
 _LOCK = ".state.lock"
@@ -170,7 +212,7 @@ class RunFolder:
                 self._refuse_other_data(data)
                 if self.state.is_dir() and (self.root / _ENVIRONMENT).is_file():
                     then = (self.root / _ENVIRONMENT).read_text(encoding="utf-8")
-                    warn_of_other_bits(json.loads(then), here)
+                    warn_if_not_reproducible(json.loads(then), here)
             else:
                 self._clear()
             for encoder in (self.best, self.last):

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.memory import give_back_freed_memory
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
+from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective
 from contrasent.train.state import random_state, set_random_state
 

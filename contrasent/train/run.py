@@ -1,10 +1,11 @@
-"""One training run from a recipe to encoders on disk."""
+"""A training run, from a recipe to encoders on disk."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,24 +14,60 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from contrasent.config import Recipe
 from contrasent.evaluate.sts import StsTasks
-from contrasent.files import write_text
+from contrasent.files import remove_folder, write_text
 from contrasent.memory import give_back_freed_memory
+from contrasent.model.checkpoint import INFO_FILE
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import FULL_FP32
+from contrasent.recipe import Recipe
 from contrasent.records import Record, write_records
-from contrasent.train import log
-from contrasent.train.folder import RunFolder
-from contrasent.train.geometry import GeometryLog
-from contrasent.train.loop import Training, run
-from contrasent.train.readings import Step
-from contrasent.train.saving import add_scores, save_encoders
-from contrasent.train.schedule import is_spent, lowered
-from contrasent.train.selection import scored
-from contrasent.train.start import Parts, complete, prepare, scored_start
+from contrasent.train import metrics_log
+from contrasent.train.callbacks import GeometryLog, score_dev
+from contrasent.train.folder import RunFolder, twin_of
+from contrasent.train.loop import Training, optimizer_of, run, trained
+from contrasent.train.metrics_log import StepMetrics
+from contrasent.train.schedule import below_min_rate, decayed_factor
+from contrasent.train.setup import RunParts, complete, prepare, scored_start
 from contrasent.train.state import Progress, load_state, save_state
-from contrasent.train.update import optimizer_of, trained
+
+
+def save_encoders(
+    folder: Path,
+    encoder: SentenceEncoder,
+    twin: SentenceEncoder | None,
+    info: Mapping[str, Any],
+    save: Callable[[SentenceEncoder, Path, Mapping[str, Any]], None] = SentenceEncoder.save,
+) -> None:
+    """Write the encoder that is evaluated, and its twin beside it.
+
+    Two folders cannot be replaced at one moment. So the old twin is removed before the first
+    folder is replaced, and the new one written after: wherever this is cut off, a twin that is
+    there was saved at the step of the encoder beside it, and one that would not fit is missing.
+    A resumed run comes back to the same step, and writes both.
+
+    Args:
+        folder: of the encoder.
+        encoder: of the first view.
+        twin: of the others, or None.
+        info: kept in both; the twin's says whose twin it is, and has no dev scores.
+        save: how the first is written.
+    """
+    beside = twin_of(folder)
+    if twin is not None:
+        remove_folder(beside)
+    save(encoder, folder, info)
+    if twin is not None:
+        twin.save(beside, {**info, "dev_spearman": {}, "twin_of": folder.name})
+
+
+def add_scores(folder: Path, records: Sequence[Record]) -> None:
+    """Put the scores over whole tasks beside what is kept with the encoder in ``folder``."""
+    path = folder / INFO_FILE
+    info = json.loads(path.read_text(encoding="utf-8"))
+    info["scores"] = [asdict(record) for record in records if record.aggregation != "subset"]
+    write_text(path, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
+
 
 logger = logging.getLogger("contrasent")
 
@@ -88,20 +125,20 @@ def train(
         Where it ended; None if ``resume`` finds the run complete.
 
     Raises:
-        ContrasentError: see :func:`contrasent.train.start.prepare`; ``output`` holds another run;
+        ContrasentError: see :func:`contrasent.train.setup.prepare`; ``output`` holds another run;
             the loss is not finite. Nothing is written before the first step can be made.
     """
     recipe = complete(recipe)
     folder = RunFolder(Path(output))
     folder.check(recipe, resume=resume, overwrite=overwrite)
-    log.check_trackers(recipe.train.trackers)
+    metrics_log.check_trackers(recipe.train.trackers)
     if resume and folder.is_complete:
         logger.info("%s is complete: nothing to resume", folder.root)
         return None
-    accelerator = log.accelerator_on(device, recipe.train.trackers, folder.trackers)
+    accelerator = metrics_log.accelerator_on(device, recipe.train.trackers, folder.trackers)
     parts = prepare(recipe, accelerator.device, show_progress)
     taken = folder.opened(recipe, parts.data, resume=resume, overwrite=overwrite)
-    with folder.explaining_a_full_disk(), taken, log.log_file(folder.log):
+    with folder.explaining_a_full_disk(), taken, metrics_log.log_file(folder.log):
         session = _Session(recipe, folder, parts, accelerator)
         session.train(show_progress)
         return session.finish(show_progress)
@@ -111,7 +148,7 @@ class _Session:
     """The state of one call of :func:`train`."""
 
     def __init__(
-        self, recipe: Recipe, folder: RunFolder, parts: Parts, accelerator: Accelerator
+        self, recipe: Recipe, folder: RunFolder, parts: RunParts, accelerator: Accelerator
     ) -> None:
         self.recipe, self.folder, self.parts = recipe, folder, parts
         settings = recipe.train
@@ -130,9 +167,9 @@ class _Session:
         self.seconds, self.examples = 0.0, 0
         restored = load_state(folder.state, self.training.modules, optimizer, accelerator.device)
         self.progress = restored or Progress()
-        self.metrics = log.MetricsFile(folder.metrics, self.progress.step)
+        self.metrics = metrics_log.MetricsFile(folder.metrics, self.progress.step)
         self.geometry = GeometryLog(recipe, parts.followed, self.metrics, parts.steps)
-        self.watch = log.Stopwatch()
+        self.watch = metrics_log.Stopwatch()
 
     def train(self, show_progress: bool) -> None:
         """Make the steps that are left."""
@@ -145,11 +182,11 @@ class _Session:
             self.training.precision,
             self.training.accelerator.device,
         )
-        shown_progress = log.training_progress(first, steps, show_progress)
-        trackers = log.trackers(self.training.accelerator, self.recipe)
+        shown_progress = metrics_log.training_progress(first, steps, show_progress)
+        trackers = metrics_log.trackers(self.training.accelerator, self.recipe)
         with closing(self.metrics), trackers, shown_progress as shown:
 
-            def after_steps(steps: list[Step]) -> bool:
+            def after_steps(steps: list[StepMetrics]) -> bool:
                 for step in steps:
                     shown(step)
                 return self._after_steps(steps)
@@ -186,13 +223,13 @@ class _Session:
         shutil.rmtree(folder.state, ignore_errors=True)
         return result
 
-    def _after_steps(self, steps: list[Step]) -> bool:
+    def _after_steps(self, steps: list[StepMetrics]) -> bool:
         """Log the steps and do what is due after the last of them; False stops the run."""
         seconds = self.watch.lap()
         self.seconds += seconds
         for step in steps:
             self.examples += step.examples
-            values = log.step_values(step, seconds / len(steps))
+            values = metrics_log.step_values(step, seconds / len(steps))
             self.metrics.write(values)
             if self.recipe.train.trackers:
                 self.training.accelerator.log(values, step=step.number)
@@ -233,14 +270,14 @@ class _Session:
     def _lower_rate(self) -> None:
         progress, settings = self.progress, self.recipe.train
         is_best = progress.without_best == 0
-        progress.rate_factor = lowered(settings, progress.rate_factor, is_best=is_best)
-        if is_spent(settings, progress.rate_factor):
+        progress.rate_factor = decayed_factor(settings, progress.rate_factor, is_best=is_best)
+        if below_min_rate(settings, progress.rate_factor):
             logger.info("the learning rate is below %g: stopping", settings.min_rate)
             progress.ended = True
 
     def _evaluate(self, dev: StsTasks) -> None:
         progress, parts = self.progress, self.parts
-        found = scored(dev, parts.encoder, parts.twin, self.recipe)
+        found = score_dev(dev, parts.encoder, parts.twin, self.recipe)
         progress.twin_is_better = found.twin_is_better
         scores = {found.name: found.score}
         beside = {} if found.other is None else {"beside": {found.name: found.other}}

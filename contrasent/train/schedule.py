@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from contrasent.config import TrainSettings
 from contrasent.errors import ConfigError
+from contrasent.settings import TrainSettings
 
 _RATIO = 32
 """Of the largest rate of the slanted triangle to the smallest (Howard and Ruder 2018, eq. 3)."""
@@ -51,7 +51,7 @@ def warmup_steps(settings: TrainSettings, steps: int) -> int:
     return settings.warmup_steps or math.ceil(settings.warmup_share * steps)
 
 
-def lowered(settings: TrainSettings, factor: float, *, is_best: bool) -> float:
+def decayed_factor(settings: TrainSettings, factor: float, *, is_best: bool) -> float:
     """What ``plateau`` multiplies the rate with from an evaluation on; 1 in other schedules.
 
     Args:
@@ -64,7 +64,7 @@ def lowered(settings: TrainSettings, factor: float, *, is_best: bool) -> float:
     return factor * settings.rate_decay / (1 if is_best else settings.rate_shrink)
 
 
-def is_spent(settings: TrainSettings, factor: float) -> bool:
+def below_min_rate(settings: TrainSettings, factor: float) -> bool:
     """Whether the rate is below the smallest that is worth a step."""
     return settings.min_rate is not None and settings.learning_rate * factor < settings.min_rate
 

@@ -24,12 +24,12 @@ from benchmarks.material import (
 )
 from benchmarks.remote import Here
 from benchmarks.results import read
-from contrasent.config import load_recipe
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.read import Subset, Task
-from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.sts_data import Subset, Task
+from contrasent.evaluate.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
+from contrasent.recipe import load_recipe
 
 MINE = {"contrasent bf16", "contrasent fp32"}
 

@@ -11,9 +11,9 @@ from benchmarks.jobs import compiled, senteval
 from benchmarks.results import Result, read
 from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
-from contrasent.evaluate import transfer_presets
-from contrasent.evaluate.transfer_presets import Preset
-from contrasent.evaluate.transfer_read import Part, TransferTask
+from contrasent.evaluate import protocols
+from contrasent.evaluate.protocols import Preset
+from contrasent.evaluate.transfer_data import Part, TransferTask
 
 TINY = Preset("test", 3, "adam", 16, 2, 2, max_epochs=12)
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -70,7 +70,7 @@ def given(tiny_encoder, tmp_path, monkeypatch):
 
     loaded = {name: load(name) for name in names}
     monkeypatch.setattr(transfer, "load_transfer", loaded.__getitem__)
-    monkeypatch.setitem(transfer_presets.PRESETS, "test", TINY)
+    monkeypatch.setitem(protocols.PRESETS, "test", TINY)
     paths = {"json": tmp_path / "found.json", "embeddings": tmp_path / "kept"}
     options = [f"--{name}={path}" for name, path in paths.items()]
     return [f"--encoder={tmp_path / 'encoder'}", "--tasks=cr,trec,sst2", "--seeds=1,2", *options]

@@ -1,13 +1,13 @@
 import pytest
 from helpers.tiny_tokenizers import bert_folder
 
-from contrasent.data.text import open_examples
+from contrasent.data.sources import open_examples
 
 
 @pytest.fixture
 def bert(tmp_path):
     """A tokenizer of twelve words."""
-    from contrasent.data.tokens import Tokenizer
+    from contrasent.data.tokenizer import Tokenizer
 
     return Tokenizer.load(bert_folder(tmp_path / "bert"))
 

@@ -4,7 +4,7 @@ import pytest
 from helpers.building import built, premises, write
 from helpers.command_line import refused
 
-from contrasent.data.build.labels import LABELS, NliLabels
+from contrasent.data.build.nli import LABELS, NliLabels
 from contrasent.errors import ConfigError
 
 E, N, C = LABELS

@@ -9,10 +9,9 @@ import pytest
 from helpers.building import built, write
 from helpers.command_line import call, refused, tree, worked
 
-from contrasent.data.build.base import Kind
-from contrasent.data.build.overlap import Overlap, f1
-from contrasent.data.build.write import build
-from contrasent.data.text import open_examples
+from contrasent.data.build.base import DataKind
+from contrasent.data.build.write import WordOverlap, build, f1
+from contrasent.data.sources import open_examples
 from contrasent.errors import DataError
 from contrasent.files import sha256_of
 
@@ -130,7 +129,7 @@ def test_overlap_knows_words_by_letters_whatever_their_case():
     assert f1("A dog, running!", "a DOG running.") == 1
     assert f1("...", "a") == 0
     assert f1("...", "!") is None
-    mean = Overlap()
+    mean = WordOverlap()
     assert mean.mean is None
     for pair in (("a b", "a c"), ("!", "?"), ("a", "a")):
         mean.add(*pair)
@@ -173,7 +172,7 @@ def test_a_failure_leaves_what_was_there(tmp_path):
     assert tree(tmp_path) == before
 
 
-class Fickle(Kind):
+class Fickle(DataKind):
     """Gives fewer examples every time."""
 
     def __init__(self):

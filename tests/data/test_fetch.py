@@ -12,12 +12,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from contrasent.cli.fetch import fetch as command
+from contrasent.cli.data import fetch as command
 from contrasent.data import senteval
-from contrasent.data.fetch import SENTEVAL_URL, fetch
+from contrasent.data.senteval import SENTEVAL_URL, fetch
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.read import _SICK, _STSB
-from contrasent.evaluate.tasks import SUBSETS
+from contrasent.evaluate.sts_data import _SICK, _STSB
+from contrasent.evaluate.task_names import SUBSETS
 
 CONTENT = {
     "STS/STSBenchmark/sts-test.csv": b"g\tf\ty\t1\t5.000\ta\tb\n",

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from contrasent.data.text import open_examples
+from contrasent.data.sources import open_examples
 from contrasent.errors import ConfigError, DataError, MissingExtraError
 
 ROWS = [
@@ -125,5 +125,5 @@ def test_the_real_library_gives_the_rows(tmp_path, monkeypatch):
         return load(str(tmp_path / "rows"), config, cache_dir=str(tmp_path / "cache"), **settings)
 
     monkeypatch.setattr(datasets, "load_dataset", local)
-    monkeypatch.setattr("contrasent.data.hub._revision", lambda _: "abc")
+    monkeypatch.setattr("contrasent.data.hub_datasets._revision", lambda _: "abc")
     assert list(open_examples("org/name")) == [("a", "b"), ("c", "d")]

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from contrasent.cli.app import app
 from contrasent.data.check import check
-from contrasent.data.labelled import CLASSES, open_labelled
+from contrasent.data.labelled_pairs import CLASSES, open_labelled
 from contrasent.data.loader import Loader
-from contrasent.data.store import tokenize
+from contrasent.data.token_store import tokenize
 from contrasent.data.view_sources import Columns
 from contrasent.errors import ConfigError, DataError
 
@@ -232,5 +232,5 @@ def test_what_numbers_the_classes_names_the_entry_too(tmp_path, monkeypatch):
     before = open_labelled(path).sha256
     assert open_labelled(path).sha256 == before
     assert open_labelled(path, ["sentence2", "sentence1", "gold_label"]).sha256 != before
-    monkeypatch.setattr("contrasent.data.labelled.CLASSES", CLASSES[::-1])
+    monkeypatch.setattr("contrasent.data.labelled_pairs.CLASSES", CLASSES[::-1])
     assert open_labelled(path).sha256 != before

@@ -11,7 +11,7 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.data.loader import Loader
-from contrasent.data.store import tokenize
+from contrasent.data.token_store import tokenize
 from contrasent.data.view_sources import Columns, ViewSource
 from contrasent.errors import ConfigError, DataError
 

@@ -15,9 +15,9 @@ import json, resource, sys
 from pathlib import Path
 import transformers
 from contrasent.data.loader import Loader
-from contrasent.data.store import tokenize
-from contrasent.data.text import open_examples
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.token_store import tokenize
+from contrasent.data.sources import open_examples
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import Columns
 
 def peak():

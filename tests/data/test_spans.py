@@ -8,9 +8,9 @@ from helpers.tiny_tokenizers import Letters
 from scipy import stats
 
 from contrasent.data.loader import Loader
+from contrasent.data.sources import open_examples
 from contrasent.data.spans import Spans, SpansOfDocuments, long_enough
-from contrasent.data.text import open_examples
-from contrasent.data.texts import keep_texts
+from contrasent.data.token_store import keep_texts
 from contrasent.data.view_sources import Draws
 from contrasent.data.views import open_spans
 from contrasent.errors import DataError

@@ -8,7 +8,7 @@ from helpers.tiny_tokenizers import WORDS, bert_folder, roberta_folder
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 
 
 def named(tokenizer):

@@ -10,9 +10,9 @@ import pytest
 from helpers.tiny_tokenizers import Letters, content
 
 from contrasent.data import examples as examples_module
-from contrasent.data import store as store_module
+from contrasent.data import token_store as store_module
 from contrasent.data.cache import default_cache
-from contrasent.data.store import tokenize
+from contrasent.data.token_store import tokenize
 from contrasent.errors import ConfigError, DataError
 
 WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
@@ -215,8 +215,8 @@ def test_of_two_that_want_one_entry_one_computes_and_one_waits(opened, tmp_path,
 
 PROGRAM = """
 import sys
-from contrasent.data.store import tokenize
-from contrasent.data.text import open_examples
+from contrasent.data.token_store import tokenize
+from contrasent.data.sources import open_examples
 from helpers.tiny_tokenizers import Letters, content
 print(content(tokenize(open_examples(sys.argv[1]), Letters(), None, sys.argv[2])))
 """

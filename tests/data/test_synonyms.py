@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from helpers.tiny_wordnet import write_wordnet
 
-from contrasent.data.synonyms import FUNCTION_WORDS, WordNet
+from contrasent.data.augment import FUNCTION_WORDS, WordNet
 from contrasent.errors import DataError, MissingExtraError
 
 nltk = pytest.importorskip("nltk")

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from contrasent.data import texts as texts_module
-from contrasent.data.store import tokenize
-from contrasent.data.texts import keep_texts, text_numbers
+from contrasent.data import token_store as texts_module
+from contrasent.data.token_store import keep_texts, text_numbers, tokenize
 from contrasent.errors import ConfigError, DataError
 
 LINES = ["a b", " é  x ", "", "日本 😀", "a b", "x" * 5000]
@@ -13,8 +12,10 @@ LINES = ["a b", " é  x ", "", "日本 😀", "a b", "x" * 5000]
 def counted(monkeypatch):
     """How often texts were written."""
     calls = []
-    write = texts_module._write
-    monkeypatch.setattr(texts_module, "_write", lambda *args: calls.append(args) or write(*args))
+    write = texts_module._write_texts
+    monkeypatch.setattr(
+        texts_module, "_write_texts", lambda *args: calls.append(args) or write(*args)
+    )
     return calls
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.tiny_tokenizers import WORDS, bert_folder, roberta_folder
 
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, DataError
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from helpers.tiny_tokenizers import bert_folder, roberta_folder
 
-from contrasent.config import ViewSettings
-from contrasent.data import synonyms, views
+from contrasent.data import augment, views
 from contrasent.data.loader import Loader
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import Draws
 from contrasent.data.views import check_view, open_views, share_of
 from contrasent.errors import ConfigError, DataError
+from contrasent.settings import ViewSettings
 
 WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
 EDITS = [
@@ -375,7 +375,7 @@ def test_a_missing_wordnet_is_told_before_anything_is_tokenised(
     nltk = pytest.importorskip("nltk")
     from nltk.corpus import LazyCorpusLoader, WordNetCorpusReader
 
-    monkeypatch.setattr(views, "WordNet", synonyms.WordNet)
+    monkeypatch.setattr(views, "WordNet", augment.WordNet)
     monkeypatch.setattr(nltk.data, "path", [])
     loader = LazyCorpusLoader("wordnet", WordNetCorpusReader)
     monkeypatch.setattr(nltk.corpus, "wordnet", loader)

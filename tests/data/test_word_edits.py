@@ -4,13 +4,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from contrasent.data.word_edits import (
-    crop,
-    delete_one_word,
-    delete_words,
-    replace_words,
-    whole_words,
-)
+from contrasent.data.augment import crop, delete_one_word, delete_words, replace_words, whole_words
 
 DRAWS = 4000
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from helpers.tiny_glove import vectors_of, write_vectors
 
-from contrasent.data.word_tokens import MARKS, WordTokenizer, found_marks
-from contrasent.data.words import open_words
+from contrasent.data.word_vectors import MARKS, WordTokenizer, found_marks, open_words
 from contrasent.errors import CheckpointError, ConfigError, DataError
 
 WORDS = ["dog", "Dog", "runs", ".", "do", "n't", "it", "'s", "(", ")", "U.S.", "two", "cat"]

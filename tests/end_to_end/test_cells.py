@@ -15,9 +15,9 @@ from helpers.tiny_sentences import SENTENCES, sentence, write
 from helpers.tiny_wordnet import only_wordnet
 
 from contrasent.cli.options import overrides_in
-from contrasent.config import load_recipe
+from contrasent.recipe import load_recipe
 from contrasent.train.embedding import embedding
-from contrasent.train.start import complete, prepare
+from contrasent.train.setup import complete, prepare
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 CELLS = {

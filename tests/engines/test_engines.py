@@ -13,9 +13,9 @@ from contrasent.data.batch import pack
 from contrasent.errors import CheckpointError, ConfigError, MissingExtraError
 from contrasent.metrics import pair_cosines
 from contrasent.model import engines
-from contrasent.model.convolutions import Convolutions
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.engines import export
+from contrasent.model.heads import Convolutions
 from contrasent.records import read_records
 from contrasent.search.index import Index
 
@@ -258,7 +258,7 @@ def test_an_index_is_searched_with_the_engine_that_built_it(shelf):
 
 
 def test_shards_of_another_engine_are_not_continued(shelf, monkeypatch):
-    from contrasent.search import writer
+    from contrasent.search import shards
 
     words = ("encode", shelf / "encoder", shelf / "text.txt", shelf / "rows.npy")
     with monkeypatch.context() as patched:
@@ -266,7 +266,7 @@ def test_shards_of_another_engine_are_not_continued(shelf, monkeypatch):
         def killed(*_):
             raise KeyboardInterrupt
 
-        patched.setattr(writer, "_join_npy", killed)
+        patched.setattr(shards, "_join_npy", killed)
         with pytest.raises(AssertionError):
             worked(*words, "--precision", "fp32")
     said = refused(*words, "--precision", "fp32", "--engine", "onnx")

@@ -14,7 +14,7 @@ from contrasent.model import engines
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.engines.padded import PaddedEngine
+from contrasent.model.engines.export import PaddedEngine
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import POOLERS
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
-from contrasent.evaluate.run import evaluate as evaluate_in_code
-from contrasent.evaluate.statistics import Bootstrap
+from contrasent.evaluate.bootstrap import Bootstrap
+from contrasent.evaluate.sts_suite import evaluate as evaluate_in_code
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
@@ -192,7 +192,7 @@ def test_help_imports_nothing_heavy():
     import subprocess
 
     code = (
-        "import sys, contrasent.cli.evaluate, contrasent.cli.fetch\n"
+        "import sys, contrasent.cli.evaluate, contrasent.cli.data\n"
         "heavy = {'torch', 'transformers', 'scipy', 'numpy'} & sys.modules.keys()\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )

@@ -8,11 +8,16 @@ import torch
 from helpers import oracles
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluate.geometry import grouped, measure
-from contrasent.evaluate.rated_pairs import RatedPairs
-from contrasent.evaluate.read import MissingDataError
-from contrasent.evaluate.saved_geometry import geometry_lines, read_geometry, write_geometry
+from contrasent.evaluate.geometry import (
+    RatedPairs,
+    geometry_lines,
+    grouped,
+    measure,
+    read_geometry,
+    write_geometry,
+)
 from contrasent.evaluate.sts import prepare
+from contrasent.evaluate.sts_data import MissingDataError
 
 ROWS = [
     ("red cat", "red dog", 4.5),

@@ -11,8 +11,7 @@ from rich.console import Console
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluate import neighbours as module
 from contrasent.evaluate.corpus import PUBLISHED, Queries, read_corpus, read_queries
-from contrasent.evaluate.neighbours import find_neighbours
-from contrasent.evaluate.saved_neighbours import read_neighbours, write_neighbours
+from contrasent.evaluate.neighbours import find_neighbours, read_neighbours, write_neighbours
 from contrasent.report.neighbours import print_neighbours
 
 LINES = [

@@ -8,12 +8,12 @@ import pytest
 from helpers.command_line import refused, worked
 from helpers.tables import write
 
-from contrasent.data.hub_layout import retrieval_sources
+from contrasent.data.hub_datasets import retrieval_sources
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.kinds.retrieval import evaluate_retrieval
-from contrasent.evaluate.retrieval_own import read_retrieval
-from contrasent.evaluate.tasks import TaskName
-from contrasent.model.words import WordEncoder
+from contrasent.evaluate.retrieval import evaluate_retrieval
+from contrasent.evaluate.retrieval_data import read_retrieval
+from contrasent.evaluate.task_names import TaskName
+from contrasent.model.word_encoder import WordEncoder
 
 CORPUS = {"d1": "red cat", "d2": "old house", "d3": "green dog", "d4": "new cat", "q2": "house"}
 QUERIES = {"q1": "blue cat", "q3": "never", "q2": "house"}

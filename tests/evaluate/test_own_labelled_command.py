@@ -11,13 +11,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import StratifiedKFold
 
-from contrasent.evaluate import transfer_presets
-from contrasent.evaluate.kinds.transfer import evaluate_transfer
-from contrasent.evaluate.statistics import Bootstrap, intervals
-from contrasent.evaluate.transfer import ratios_of
-from contrasent.evaluate.transfer_presets import Preset, Protocol
-from contrasent.evaluate.transfer_procedure import Reached
-from contrasent.evaluate.transfer_read import TransferTask
+from contrasent.evaluate import protocols
+from contrasent.evaluate.bootstrap import Bootstrap, intervals
+from contrasent.evaluate.cross_validation import Accuracy
+from contrasent.evaluate.protocols import Preset, TransferProtocol
+from contrasent.evaluate.transfer import evaluate_transfer, ratios_of
+from contrasent.evaluate.transfer_data import TransferTask
 from contrasent.model.encoder import SentenceEncoder
 
 NAMES = ("id", "text", "label")
@@ -31,7 +30,7 @@ def small(encoder, senteval, monkeypatch):
         name: Preset(name, 3, "adam", 16, 1, 2, max_epochs=4)
         for name in ("test", "dev", "fasttest")
     }
-    monkeypatch.setattr(transfer_presets, "PRESETS", made)
+    monkeypatch.setattr(protocols, "PRESETS", made)
     monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
     monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
     monkeypatch.setenv("COLUMNS", "220")
@@ -105,14 +104,14 @@ def test_own_files_of_mr_give_mrs_accuracy(senteval, encoder, tmp_path):
         for line in (senteval / f"MR/rt-polarity.{name}").read_text().splitlines()
     ]
     source = write(tmp_path / "mr.csv", names=NAMES, rows=rows)
-    (expected,) = evaluate_transfer(encoder, ["mr"], protocol=Protocol())
+    (expected,) = evaluate_transfer(encoder, ["mr"], protocol=TransferProtocol())
     assert scored("--tasks", source)["test", "accuracy"]["value"] == expected.value
 
 
 def judged(labels, predicted, folds=None, classes=3):
     """The ratios of accuracy and macro-F1 of a user's own task."""
     task = TransferTask("x", {}, classes, "", class_names=("a",) * classes)
-    return ratios_of(task, Reached(0, 0, predicted, folds), labels)
+    return ratios_of(task, Accuracy(0, 0, predicted, folds), labels)
 
 
 @pytest.mark.parametrize("folds", [1, 3])

@@ -8,11 +8,11 @@ from helpers.tables import write
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.labelled_read import holds_labels, read_labelled, require_enough
-from contrasent.evaluate.own_names import joined_sources, short_name
-from contrasent.evaluate.pairs import read_pairs
-from contrasent.evaluate.transfer_presets import Protocol
-from contrasent.evaluate.transfer_read import load_transfer
+from contrasent.evaluate.labelled import holds_labels, read_labelled, require_enough
+from contrasent.evaluate.protocols import TransferProtocol
+from contrasent.evaluate.sts_data import read_pairs
+from contrasent.evaluate.task_names import joined_sources, short_name
+from contrasent.evaluate.transfer_data import load_transfer
 
 NAMES = ("id", "text", "label")
 ROWS = [("a b c", "sport"), ("d  e", "news"), (" f", "sport"), ("g h", "sport")]
@@ -153,11 +153,11 @@ def test_every_class_needs_rows_for_the_folds(tmp_path, monkeypatch, folds, nest
     """The least numbers are those with which scikit-learn makes the folds too."""
     from sklearn.model_selection import StratifiedKFold
 
-    from contrasent.evaluate import transfer_presets
-    from contrasent.evaluate.transfer_presets import Preset
+    from contrasent.evaluate import protocols
+    from contrasent.evaluate.protocols import Preset
 
     made = Preset("test", folds, "adam", 64, 5, 4)
-    monkeypatch.setitem(transfer_presets.PRESETS, "test", made)
+    monkeypatch.setitem(protocols.PRESETS, "test", made)
 
     def task(count, name="classify:{0}"):
         rows = [(f"a {n}", "many") for n in range(60)] + [(f"b {n}", "few") for n in range(count)]
@@ -172,14 +172,14 @@ def test_every_class_needs_rows_for_the_folds(tmp_path, monkeypatch, folds, nest
 
     assert possible(np.repeat([0, 1], [60, nested]))
     assert not possible(np.repeat([0, 1], [60, nested - 1]))
-    require_enough(task(nested), Protocol())
+    require_enough(task(nested), TransferProtocol())
     said = f"class 'few' has {nested - 1} sentences, but {folds} nested folds need {nested} of"
     with pytest.raises(DataError, match=said):
-        require_enough(task(nested - 1), Protocol())
-    require_enough(task(least, "classify:{0}+{0}"), Protocol())
+        require_enough(task(nested - 1), TransferProtocol())
+    require_enough(task(least, "classify:{0}+{0}"), TransferProtocol())
     with pytest.raises(DataError, match=f"but {folds} folds need {least} of each"):
-        require_enough(task(least - 1, "classify:{0}+{0}"), Protocol())
-    require_enough(task(1, "classify:{0}+{0}+{0}"), Protocol())
+        require_enough(task(least - 1, "classify:{0}+{0}"), TransferProtocol())
+    require_enough(task(1, "classify:{0}+{0}+{0}"), TransferProtocol())
 
 
 def test_too_few_rows_to_hold_out_a_twentieth(tmp_path):
@@ -187,8 +187,8 @@ def test_too_few_rows_to_hold_out_a_twentieth(tmp_path):
     source = write(tmp_path / "p.csv", names=NAMES, rows=rows)
     task = read_labelled(source)
     with pytest.raises(DataError, match="14 rows to train on are too few to hold out 5 %"):
-        require_enough(task, Protocol(preset="fasttest"))
-    require_enough(task, Protocol("sklearn", "fasttest"))
+        require_enough(task, TransferProtocol(preset="fasttest"))
+    require_enough(task, TransferProtocol("sklearn", "fasttest"))
 
 
 def as_rows(root, file, label=None):

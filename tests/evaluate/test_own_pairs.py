@@ -5,13 +5,12 @@ import pytest
 from helpers import tables
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate import pairs as own
-from contrasent.evaluate.kinds.base import Options
-from contrasent.evaluate.pairs import read_pairs
-from contrasent.evaluate.read import load
-from contrasent.evaluate.run import evaluate, load_available
+from contrasent.evaluate import sts_data as own
+from contrasent.evaluate.sts_data import load, read_pairs
+from contrasent.evaluate.sts_suite import evaluate, load_available
 from contrasent.evaluate.suite import load_suite
-from contrasent.evaluate.tasks import TaskName, task_names
+from contrasent.evaluate.task_names import TaskName, task_names
+from contrasent.evaluate.task_types import Options
 
 PAIRS = [("a b", "c d", 1.0), ("e", "f", 2.5), ("g", "h i", -3.0)]
 NAMES = ("id", "sentence1", "sentence2", "score")
@@ -76,7 +75,7 @@ def test_a_data_set_of_the_hub(monkeypatch):
             assert names == NAMES[1:]
             return "the revision's"
 
-    monkeypatch.setattr("contrasent.data.build.records.Dataset", Dataset)
+    monkeypatch.setattr("contrasent.data.rows.Dataset", Dataset)
     (name,) = task_names(["org/pairs@test"])
     task = load(name)
     assert (task.subsets[0].first, task.sha256) == (("a b", "e", "g"), "the revision's")

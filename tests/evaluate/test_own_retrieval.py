@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import ContrasentError, DataError
-from contrasent.evaluate.kinds.base import Options
-from contrasent.evaluate.kinds.retrieval import KIND, evaluate_retrieval
-from contrasent.evaluate.retrieval_own import read_retrieval
-from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.retrieval import TASK_TYPE, evaluate_retrieval
+from contrasent.evaluate.retrieval_data import read_retrieval
+from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluate.task_types import Options
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
@@ -113,7 +113,7 @@ def test_a_title_stands_before_the_text(folder):
 def test_splits_are_files(folder):
     (folder / "qrels/dev.tsv").write_text("q3\td4\t1\n")
     assert task_of(folder, "dev").queries == ("never",)
-    names, others = KIND.names([f"{folder}/", "stsb"], Options(splits=("dev", "test")))
+    names, others = TASK_TYPE.names([f"{folder}/", "stsb"], Options(splits=("dev", "test")))
     assert names == [TaskName(str(folder), "test"), TaskName(str(folder), "dev")]
     assert names[1].heading == "own dev" and others == ["stsb"]
 
@@ -121,9 +121,9 @@ def test_splits_are_files(folder):
 def test_a_folder_without_documents_does_not_hide_a_task(folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     (folder.parent / "sts").mkdir()
-    assert KIND.names(["sts", "own"], Options()) == ([TaskName("own")], ["sts"])
+    assert TASK_TYPE.names(["sts", "own"], Options()) == ([TaskName("own")], ["sts"])
     monkeypatch.chdir(folder)
-    assert KIND.names(["."], Options())[0][0].heading == "own"
+    assert TASK_TYPE.names(["."], Options())[0][0].heading == "own"
 
 
 REFUSED = {

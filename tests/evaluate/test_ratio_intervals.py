@@ -12,17 +12,17 @@ from rich.console import Console
 from sklearn.metrics import f1_score
 
 import contrasent.evaluate.transfer as under_test
-from contrasent.evaluate import statistics
+from contrasent.evaluate import bootstrap as statistics
+from contrasent.evaluate.bootstrap import Bootstrap, Ratio, holm, interval, p_value, ratio_draws
 from contrasent.evaluate.compare import compare_ratios
-from contrasent.evaluate.kinds.base import Options, Read, Use
-from contrasent.evaluate.kinds.retrieval import KIND as RETRIEVAL
-from contrasent.evaluate.retrieval_read import RetrievalTask
-from contrasent.evaluate.statistics import Bootstrap, Ratio, holm, interval, p_value, ratio_draws
+from contrasent.evaluate.cross_validation import Accuracy
+from contrasent.evaluate.retrieval import TASK_TYPE as RETRIEVAL
+from contrasent.evaluate.retrieval_data import RetrievalTask
 from contrasent.evaluate.sts import Scores
-from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluate.task_types import EncoderUse, Options, TaskData
 from contrasent.evaluate.transfer import score_transfer
-from contrasent.evaluate.transfer_procedure import Reached
-from contrasent.evaluate.transfer_read import Part, TransferTask
+from contrasent.evaluate.transfer_data import Part, TransferTask
 from contrasent.records import Compared
 from contrasent.report.comparison import print_differences
 
@@ -57,10 +57,10 @@ def reached(monkeypatch, encoder):
         right = found == expected
         of_folds = [right] if folds is None else [right[folds == k] for k in np.unique(folds)]
         test = float(np.mean([fold.mean() for fold in of_folds]))
-        given = Reached(0.5, test, found, folds)
+        given = Accuracy(0.5, test, found, folds)
         monkeypatch.setattr(under_test, "reach", lambda *_: given)
         task = TransferTask(name, parts, 2, "hash")
-        return score_transfer(task, ("test", "dev"), Use(encoder), options)
+        return score_transfer(task, ("test", "dev"), EncoderUse(encoder), options)
 
     return run
 
@@ -286,9 +286,9 @@ def test_rankings_are_drawn_by_query(encoder):
     queries = ("red", "old", "house blue", "runs", "under cat")
     relevant = ({0: 1, 6: 2}, {1: 1}, {2: 2, 3: 1}, {4: 1}, {5: 1, 6: 1})
     task = task_of(name, queries, relevant, WORDS)
-    found = RETRIEVAL.score(task, Use(encoder), Options(bootstrap=BOOTSTRAP))
+    found = RETRIEVAL.score(task, EncoderUse(encoder), Options(bootstrap=BOOTSTRAP))
     alone = [
-        RETRIEVAL.score(task_of(name, (q,), (r,), WORDS), Use(encoder), Options()).records
+        RETRIEVAL.score(task_of(name, (q,), (r,), WORDS), EncoderUse(encoder), Options()).records
         for q, r in zip(queries, relevant, strict=True)
     ]
     for place, record in enumerate(found.records):
@@ -306,10 +306,10 @@ def test_the_two_sentences_of_a_pair_of_stsb_are_drawn_together(encoder):
     queries = tuple(WORDS[a] for a, _ in both)
     relevant = tuple({b: 1} for _, b in both)
     found = RETRIEVAL.score(
-        task_of(name, queries, relevant, WORDS), Use(encoder), Options(bootstrap=BOOTSTRAP)
+        task_of(name, queries, relevant, WORDS), EncoderUse(encoder), Options(bootstrap=BOOTSTRAP)
     )
     one_by_one = [
-        RETRIEVAL.score(task_of(TaskName("own"), (q,), (r,), WORDS), Use(encoder), Options())
+        RETRIEVAL.score(task_of(TaskName("own"), (q,), (r,), WORDS), EncoderUse(encoder), Options())
         .records[1]
         .value
         for q, r in zip(queries, relevant, strict=True)
@@ -327,7 +327,7 @@ def test_a_kinds_comparison_is_of_its_own_tasks_only():
     name, other = TaskName("folder/own"), TaskName("mr")
     ratios = {(name, "recall@1"): mean([1, 0]), (other, "accuracy"): mean([1, 1, 0])}
     scores = Scores((), (), ratios=ratios)
-    (found,) = RETRIEVAL.compare(Read((name,)), (scores, scores), Options(), BOOTSTRAP)
+    (found,) = RETRIEVAL.compare(TaskData((name,)), (scores, scores), Options(), BOOTSTRAP)
     assert list(found.tasks) == [name] and found.average is None
 
 

@@ -8,8 +8,8 @@ import torch
 from scipy.stats import pearsonr
 
 from contrasent.errors import DataError
-from contrasent.evaluate import regressor
-from contrasent.evaluate.regressor import Pairs, fit, sentevals_order, spread
+from contrasent.evaluate import sts_regressor
+from contrasent.evaluate.sts_regressor import Pairs, fit, sentevals_order, spread
 
 
 def pairs(seed, size, width=6):
@@ -67,8 +67,8 @@ def fitted_by_torch(train, dev, seed, between, most):
 @pytest.mark.parametrize("seed", [1111, 3])
 def test_it_is_what_torch_fits(seed, monkeypatch):
     train, dev, test = pairs(0, 100), pairs(1, 40), pairs(2, 30)
-    monkeypatch.setattr(regressor, "EPOCHS_BETWEEN_LOOKS", 10)
-    monkeypatch.setattr(regressor, "MOST_EPOCHS", 60)
+    monkeypatch.setattr(sts_regressor, "EPOCHS_BETWEEN_LOOKS", 10)
+    monkeypatch.setattr(sts_regressor, "MOST_EPOCHS", 60)
     expected = fitted_by_torch(train, dev, seed, 10, 60)
     found = fit(train, dev, seed)
     assert found.weight == pytest.approx(expected[0].weight.detach().numpy(), abs=1e-5)
@@ -88,7 +88,7 @@ def test_it_stops_at_the_fourth_look_without_gain_and_keeps_the_best(monkeypatch
         states.append(expected)
         return next(reached)
 
-    monkeypatch.setattr(regressor, "_pearson_or_nothing", judged)
+    monkeypatch.setattr(sts_regressor, "_pearson_or_nothing", judged)
     found = fit(train, dev)
     assert next(reached) == 0.9
     assert (found.predict(dev) == states[4]).all()

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluate.kinds.base import Options
-from contrasent.evaluate.kinds.retrieval import KIND, evaluate_retrieval
-from contrasent.evaluate.retrieval_read import stsb_retrieval
-from contrasent.evaluate.tasks import TaskName, task_names
+from contrasent.evaluate.retrieval import TASK_TYPE, evaluate_retrieval
+from contrasent.evaluate.retrieval_data import stsb_retrieval
+from contrasent.evaluate.task_names import TaskName, task_names
+from contrasent.evaluate.task_types import Options
 from contrasent.metrics import mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
@@ -151,16 +151,18 @@ def test_recall_is_that_of_a_loop_over_the_sentences(encoder):
 
 
 def test_names_and_splits():
-    names, others = KIND.names(["STSB-Retrieval", "stsb", "sts-b-retrieval-dev", "mr"], Options())
+    names, others = TASK_TYPE.names(
+        ["STSB-Retrieval", "stsb", "sts-b-retrieval-dev", "mr"], Options()
+    )
     assert [name.label for name in names] == ["stsb-retrieval", "stsb-retrieval-dev"]
     assert [name.heading for name in names] == ["STS-B retrieval", "STS-B retrieval dev"]
     assert others == ["stsb", "mr"]
-    assert KIND.names(["stsb-retrieval"], Options(splits=("dev", "test")))[0] == [
+    assert TASK_TYPE.names(["stsb-retrieval"], Options(splits=("dev", "test")))[0] == [
         TASK,
         TaskName("stsb-retrieval", "dev"),
     ]
     with pytest.raises(ConfigError, match="on one split at a time: train, dev or test"):
-        KIND.names(["stsb-retrieval-all"], Options())
+        TASK_TYPE.names(["stsb-retrieval-all"], Options())
     with pytest.raises(ConfigError, match="is a retrieval task, which has no correlation; 'contr"):
         task_names(["stsb-retrieval"])
     with pytest.raises(ConfigError, match="no retrieval task: stsb"):

@@ -3,8 +3,13 @@ import json
 import pytest
 
 from contrasent.errors import DataError
-from contrasent.evaluate.neighbours import Neighbour, Neighbours, Query
-from contrasent.evaluate.saved_neighbours import read_neighbours, write_neighbours
+from contrasent.evaluate.neighbours import (
+    Neighbour,
+    Neighbours,
+    Query,
+    read_neighbours,
+    write_neighbours,
+)
 
 
 def found(**changes):

@@ -169,8 +169,8 @@ def oracle():
 @pytest.fixture(scope="module")
 def scored():
     """The same figures from the package, and the pairs that each rests on."""
-    from contrasent import SentenceEncoder
-    from contrasent.evaluate.run import evaluate
+    from contrasent.evaluate.sts_suite import evaluate
+    from contrasent.model.encoder import SentenceEncoder
 
     figures, pairs = {}, {}
     for pooler in ("cls", "mean"):
@@ -202,8 +202,8 @@ def test_the_known_figure(scored):
 
 
 def test_the_encoders_mode_is_left_as_found(tmp_path):
-    from contrasent import SentenceEncoder
     from contrasent.evaluate.sts import prepare
+    from contrasent.model.encoder import SentenceEncoder
 
     path = tmp_path / "pairs.tsv"
     path.write_text("a cat sat\ta dog sat\t3\nred\tblue\t2\nhe ran home\tshe ran home\t4\n")

@@ -4,8 +4,8 @@ import hashlib
 import pytest
 
 from contrasent.errors import DataError
-from contrasent.evaluate.read import MissingDataError, load
-from contrasent.evaluate.tasks import SUBSETS, TaskName, task_names
+from contrasent.evaluate.sts_data import MissingDataError, load
+from contrasent.evaluate.task_names import SUBSETS, TaskName, task_names
 
 
 def write(folder, text, name="pairs.tsv"):

@@ -6,10 +6,17 @@ from dataclasses import replace
 import pytest
 from helpers.command_line import call, worked
 
-from contrasent.data.text import open_examples
-from contrasent.evaluate.leaks import Counted, find_leaks, fingerprint
+from contrasent.data.sources import open_examples
+from contrasent.evaluate.leaks import (
+    Counted,
+    Overlap,
+    TrainingCheck,
+    find_leaks,
+    fingerprint,
+    overlap_of,
+    trainings,
+)
 from contrasent.evaluate.suite import load_suite
-from contrasent.evaluate.trained_on import Overlap, TrainingCheck, overlap_of, trainings
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
@@ -170,7 +177,7 @@ def records(model):
 def test_counts_are_kept_for_the_same_text_and_tasks_only(trained, here, monkeypatch):
     model, read = trained(), []
     monkeypatch.setattr(
-        "contrasent.evaluate.trained_on.find_leaks",
+        "contrasent.evaluate.leaks.find_leaks",
         lambda *arguments: read.append(1) or find_leaks(*arguments),
     )
     first = overlaps(model)

@@ -7,10 +7,10 @@ import pytest
 from helpers.shared_data import SHARED
 
 from benchmarks.jobs import senteval
-from contrasent.evaluate import transfer_presets
-from contrasent.evaluate.kinds.transfer import evaluate_transfer
-from contrasent.evaluate.transfer_presets import Preset
-from contrasent.evaluate.transfer_read import load_transfer
+from contrasent.evaluate import protocols
+from contrasent.evaluate.protocols import Preset
+from contrasent.evaluate.transfer import evaluate_transfer
+from contrasent.evaluate.transfer_data import load_transfer
 
 DATA = SHARED / "data" / "senteval"
 SIZES = {
@@ -62,7 +62,7 @@ class Hashed:
 @pytest.mark.parametrize("name", ["cr", "trec", "mrpc"])
 def test_few_folds_give_what_one_classifier_after_the_other_gives(name, monkeypatch):
     preset = Preset("test", 2, "adam", 64, 1, 1, max_epochs=6)
-    monkeypatch.setitem(transfer_presets.PRESETS, "test", preset)
+    monkeypatch.setitem(protocols.PRESETS, "test", preset)
     task, encoder = load_transfer(name, DATA), Hashed()
     records = evaluate_transfer(encoder, [name], DATA, splits=["dev", "test"])
     found = [record.value for record in records if record.metric == "accuracy"]
@@ -88,7 +88,7 @@ def test_few_folds_give_what_one_classifier_after_the_other_gives(name, monkeypa
 )
 @pytest.mark.parametrize(("name", "figure"), [("trec", 90.0), ("mrpc", 72.12), ("cr", 80.61)])
 def test_sentevals_own_figures(name, figure):
-    from contrasent import SentenceEncoder
+    from contrasent.model.encoder import SentenceEncoder
 
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooler="mean")
     record = evaluate_transfer(encoder, [name], DATA)[0]

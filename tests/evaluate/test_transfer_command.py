@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 import contrasent.evaluate.transfer as under_test
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
-from contrasent.evaluate import transfer_presets
-from contrasent.evaluate.kinds.transfer import evaluate_transfer
-from contrasent.evaluate.tasks import TRANSFER
-from contrasent.evaluate.transfer_presets import Preset, Protocol
-from contrasent.evaluate.transfer_procedure import Reached
-from contrasent.evaluate.transfer_read import load_transfer
+from contrasent.evaluate import protocols
+from contrasent.evaluate.cross_validation import Accuracy
+from contrasent.evaluate.protocols import Preset, TransferProtocol
+from contrasent.evaluate.task_names import TRANSFER
+from contrasent.evaluate.transfer import evaluate_transfer
+from contrasent.evaluate.transfer_data import load_transfer
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import Record, read_records, write_records
 
@@ -34,7 +34,7 @@ PAPERS = ["MR", "CR", "SUBJ", "MPQA", "SST-2", "TREC", "MRPC", "Avg.", "MRPC", "
 
 @pytest.fixture(autouse=True)
 def data(senteval, monkeypatch):
-    monkeypatch.setattr(transfer_presets, "PRESETS", PRESETS)
+    monkeypatch.setattr(protocols, "PRESETS", PRESETS)
     monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
     monkeypatch.setenv("COLUMNS", "90")
     return write_transfer(senteval)
@@ -174,7 +174,12 @@ def test_scikit_learn_is_labelled(command, tmp_path):
 
 def test_seeds_and_repetitions(encoder):
     values = [
-        [r.value for r in evaluate_transfer(encoder, ["trec", "mr"], protocol=Protocol(seed=seed))]
+        [
+            r.value
+            for r in evaluate_transfer(
+                encoder, ["trec", "mr"], protocol=TransferProtocol(seed=seed)
+            )
+        ]
         for seed in (1, 1, 2)
     ]
     assert values[0] == values[1] != values[2]
@@ -183,7 +188,7 @@ def test_seeds_and_repetitions(encoder):
 def test_f1_is_of_the_paraphrases(encoder, monkeypatch):
     expected = load_transfer("mrpc").parts["test"].labels
     predicted = np.random.default_rng(0).permutation(expected)
-    reached = Reached(0.5, float(accuracy_score(expected, predicted)), predicted)
+    reached = Accuracy(0.5, float(accuracy_score(expected, predicted)), predicted)
     monkeypatch.setattr(under_test, "reach", lambda *_: reached)
     accuracy, f1 = evaluate_transfer(encoder, ["mrpc"])
     assert accuracy.value == accuracy_score(expected, predicted)
@@ -195,7 +200,7 @@ def test_features_of_pairs_are_distance_and_product(encoder, monkeypatch):
     monkeypatch.setattr(
         under_test,
         "reach",
-        lambda parts, *_: seen.update(parts) or Reached(0, 0, np.zeros(48, int)),
+        lambda parts, *_: seen.update(parts) or Accuracy(0, 0, np.zeros(48, int)),
     )
     evaluate_transfer(encoder, ["mrpc"])
     part = load_transfer("mrpc").parts["test"]

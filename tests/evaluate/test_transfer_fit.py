@@ -10,10 +10,16 @@ from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.jobs.senteval import Classifier
 from contrasent.errors import CheckpointError, DataError
-from contrasent.evaluate import transfer_fit
-from contrasent.evaluate.transfer_fit import Problems
-from contrasent.evaluate.transfer_folds import Fold, Shuffles, stratified_folds, with_held_out
-from contrasent.evaluate.transfer_presets import PRESETS, Preset
+from contrasent.evaluate import logistic_regression
+from contrasent.evaluate.logistic_regression import Problems
+from contrasent.evaluate.protocols import (
+    PRESETS,
+    Fold,
+    Preset,
+    Shuffles,
+    stratified_folds,
+    with_held_out,
+)
 
 TINY = Preset("tiny", 3, "adam", 16, 2, 3, max_epochs=30)
 DECAYS = [1e-4, 1e-2, 1.0]
@@ -40,7 +46,7 @@ def test_every_classifier_is_the_one_trained_alone(classes, optimiser, places, m
     preset = replace(TINY, optimiser=optimiser)
     features, labels = separable(classes=classes)
     row = preset.batch * 16 * 4
-    monkeypatch.setattr(transfer_fit, "_CPU_BATCH_BYTES", places * row)
+    monkeypatch.setattr(logistic_regression, "_CPU_BATCH_BYTES", places * row)
     folds = folds_of(labels, [80, 81, 80, 64])
     fitted = problems(features, labels, classes).fit(folds, [DECAYS] * 4, preset, seed=5)
     rounds = set()

@@ -10,9 +10,9 @@ from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.jobs import senteval
 from contrasent.errors import ConfigError, DataError, MissingExtraError
-from contrasent.evaluate import transfer_presets
-from contrasent.evaluate.transfer_presets import Preset, Protocol
-from contrasent.evaluate.transfer_procedure import Labelled, reach
+from contrasent.evaluate import protocols
+from contrasent.evaluate.cross_validation import LabelledFeatures, cross_validate
+from contrasent.evaluate.protocols import Preset, TransferProtocol
 
 TINY = {
     "test": Preset("test", 3, "adam", 16, 2, 2, max_epochs=16),
@@ -23,7 +23,7 @@ SEEDS = [1111, 3]
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(transfer_presets, "PRESETS", TINY)
+    monkeypatch.setattr(protocols, "PRESETS", TINY)
 
 
 def parts(names, classes=2, sizes=(90, 40, 50)):
@@ -31,7 +31,7 @@ def parts(names, classes=2, sizes=(90, 40, 50)):
     features, labels = separable(sum(sizes), classes=classes)
     for name, end in zip(names, np.cumsum(sizes), strict=False):
         start = sum(len(part.labels) for part in found.values())
-        found[name] = Labelled(features[start:end], labels[start:end])
+        found[name] = LabelledFeatures(features[start:end], labels[start:end])
     return found
 
 
@@ -49,7 +49,7 @@ def pair(part):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nested_folds(preset, seed):
     data = parts(["all"])
-    reached = reach(data, 2, Protocol(preset=preset, seed=seed), "cpu")
+    reached = cross_validate(data, 2, TransferProtocol(preset=preset, seed=seed), "cpu")
     dev, test, predicted = senteval.nested(*pair(data["all"]), 2, TINY[preset], seed)
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
@@ -62,7 +62,7 @@ def test_nested_folds(preset, seed):
 @pytest.mark.parametrize("classes", [2, 4])
 def test_folds_of_the_training_part(preset, seed, classes):
     data = parts(["train", "test"], classes)
-    reached = reach(data, classes, Protocol(preset=preset, seed=seed), "cpu")
+    reached = cross_validate(data, classes, TransferProtocol(preset=preset, seed=seed), "cpu")
     dev, test, predicted = senteval.by_folds(
         pair(data["train"]), pair(data["test"]), classes, TINY[preset], seed
     )
@@ -74,7 +74,7 @@ def test_folds_of_the_training_part(preset, seed, classes):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_dev_part(preset, seed):
     data = parts(["train", "dev", "test"])
-    reached = reach(data, 2, Protocol(preset=preset, seed=seed), "cpu")
+    reached = cross_validate(data, 2, TransferProtocol(preset=preset, seed=seed), "cpu")
     dev, test, predicted = senteval.by_dev_part(*map(pair, data.values()), 2, TINY[preset], seed)
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
@@ -92,7 +92,7 @@ def test_scikit_learn_over_folds():
         inner, judged = next(folds.split(x[train], y[train]))
         dev.append(right((x[train][inner], y[train][inner]), (x[train][judged], y[train][judged])))
         test.append(right((x[train], y[train]), (x[held], y[held])))
-    reached = reach(parts(["all"]), 2, Protocol("sklearn"), "cpu")
+    reached = cross_validate(parts(["all"]), 2, TransferProtocol("sklearn"), "cpu")
     for fold, (_, held) in enumerate(folds.split(x, y)):
         assert (np.flatnonzero(reached.folds == fold) == held).all()
     assert of_folds(reached, parts(["all"])["all"]) == pytest.approx(np.mean(test))
@@ -102,25 +102,27 @@ def test_scikit_learn_over_folds():
 def test_scikit_learn_on_parts():
     data = parts(["train", "dev", "test"], classes=3)
     train, dev, test = map(pair, data.values())
-    reached = reach(data, 3, Protocol("sklearn"), "cpu")
+    reached = cross_validate(data, 3, TransferProtocol("sklearn"), "cpu")
     assert (reached.dev, reached.test) == pytest.approx((right(train, dev), right(train, test)))
     del data["dev"]
     x, y = train
     folds = StratifiedKFold(3, shuffle=True, random_state=1111).split(x, y)
     scores = [right((x[a], y[a]), (x[b], y[b])) for a, b in folds]
-    assert reach(data, 3, Protocol("sklearn"), "cpu").dev == pytest.approx(np.mean(scores))
+    assert cross_validate(data, 3, TransferProtocol("sklearn"), "cpu").dev == pytest.approx(
+        np.mean(scores)
+    )
 
 
 def test_scikit_learn_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'contrasent\[sklearn\]'"):
-        reach(parts(["train", "test"]), 2, Protocol("sklearn"), "cpu")
+        cross_validate(parts(["train", "test"]), 2, TransferProtocol("sklearn"), "cpu")
 
 
 def test_too_few_sentences_are_explained():
-    data = {"all": Labelled(*separable(4))}
+    data = {"all": LabelledFeatures(*separable(4))}
     with pytest.raises(DataError, match="fewer than the 3 folds"):
-        reach(data, 2, Protocol(), "cpu")
+        cross_validate(data, 2, TransferProtocol(), "cpu")
 
 
 @pytest.mark.parametrize(
@@ -133,5 +135,5 @@ def test_too_few_sentences_are_explained():
 )
 def test_a_wrong_setting_is_explained(settings, said):
     with pytest.raises(ConfigError) as caught:
-        Protocol(**settings)
+        TransferProtocol(**settings)
     assert said in str(caught.value)

@@ -7,11 +7,11 @@ import pytest
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.kinds.base import Options
-from contrasent.evaluate.kinds.transfer import KIND
-from contrasent.evaluate.read import MissingDataError
-from contrasent.evaluate.tasks import TRANSFER, TaskName, task_names
-from contrasent.evaluate.transfer_read import load_transfer
+from contrasent.evaluate.sts_data import MissingDataError
+from contrasent.evaluate.task_names import TRANSFER, TaskName, task_names
+from contrasent.evaluate.task_types import Options
+from contrasent.evaluate.transfer import TASK_TYPE
+from contrasent.evaluate.transfer_data import load_transfer
 
 
 @pytest.fixture
@@ -150,8 +150,14 @@ def test_what_can_be_read_is_kept(root):
     (root / "MPQA/mpqa.neg").unlink()
     put(root, "TREC/TREC_10.label", b"x\n")
     options = Options(root)
-    loaded = KIND.read(KIND.names(["transfer"], options)[0], options)
-    assert [KIND.named(task).name for task in loaded.tasks] == ["mr", "cr", "subj", "sst2", "mrpc"]
+    loaded = TASK_TYPE.read(TASK_TYPE.names(["transfer"], options)[0], options)
+    assert [TASK_TYPE.named(task).name for task in loaded.tasks] == [
+        "mr",
+        "cr",
+        "subj",
+        "sst2",
+        "mrpc",
+    ]
     missing, damaged = loaded.problems
     assert (missing.task, missing.missing, damaged.task) == ("mpqa", True, "trec")
     assert missing.message == f"{root / 'MPQA/mpqa.neg'} is missing"
@@ -161,7 +167,7 @@ def test_what_can_be_read_is_kept(root):
 def test_the_folder_may_hold_the_tasks_deeper_and_nothing_else(root, tmp_path):
     (tmp_path / "outer" / "data").mkdir(parents=True)
     root.rename(tmp_path / "outer/data/downstream")
-    assert KIND.read([TaskName("mr")], Options(tmp_path / "outer")).tasks
+    assert TASK_TYPE.read([TaskName("mr")], Options(tmp_path / "outer")).tasks
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,7 @@ def test_the_folder_may_hold_the_tasks_deeper_and_nothing_else(root, tmp_path):
     ],
 )
 def test_names(asked, splits, labels, others):
-    names, rest = KIND.names(asked, Options(splits=splits))
+    names, rest = TASK_TYPE.names(asked, Options(splits=splits))
     assert ([name.label for name in names], rest) == (labels, others)
 
 
@@ -195,7 +201,7 @@ def test_headings_are_the_papers():
 )
 def test_a_split_without_scores_is_explained(asked, splits, said):
     with pytest.raises(ConfigError) as caught:
-        KIND.names(asked, Options(splits=splits))
+        TASK_TYPE.names(asked, Options(splits=splits))
     assert said in str(caught.value)
 
 

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from contrasent.cli import app
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluate.kinds.sts import KIND, Rated
-from contrasent.evaluate.read import load
 from contrasent.evaluate.sts import StsTasks
-from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.sts_data import load
+from contrasent.evaluate.sts_suite import TASK_TYPE, StsSplit
+from contrasent.evaluate.task_names import TaskName
 from contrasent.evaluate.vectors import holds_vectors, open_vectors
 from contrasent.metrics import METRICS
 
@@ -31,7 +31,7 @@ def rows(task, encoder):
 
 
 def given(task):
-    return KIND.given(Rated(task))
+    return TASK_TYPE.given(StsSplit(task))
 
 
 def saved(path, matrix):

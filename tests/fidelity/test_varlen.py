@@ -7,7 +7,7 @@ from helpers.tiny_models import config_of, transformer
 from torch.nn import functional as F
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones import packed_bert, varlen
+from contrasent.model.backbones import packed_bert, packing
 from contrasent.model.backbones.packed_bert import PackedBert
 
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
@@ -18,38 +18,38 @@ VOCABULARY = 100
 @pytest.fixture
 def willing(monkeypatch):
     """A device with the kernel."""
-    monkeypatch.setattr(varlen, "flash_sdp_enabled", lambda: True)
-    monkeypatch.setattr(varlen, "_takes", lambda *_: True)
+    monkeypatch.setattr(packing, "flash_sdp_enabled", lambda: True)
+    monkeypatch.setattr(packing, "_takes", lambda *_: True)
     monkeypatch.setattr(torch.version, "hip", None)
 
 
 @pytest.mark.usefixtures("willing")
 def test_it_is_there_where_torch_says_so(monkeypatch):
-    available = varlen.packed_attention_available
+    available = packing.packed_attention_available
     assert available(CUDA, torch.bfloat16, 64)
     assert not available(CPU, torch.bfloat16, 64)
     assert not available(CUDA, torch.bfloat16, 12)
-    monkeypatch.setattr(varlen, "flash_sdp_enabled", lambda: False)
+    monkeypatch.setattr(packing, "flash_sdp_enabled", lambda: False)
     assert not available(CUDA, torch.bfloat16, 64)
 
 
 @pytest.mark.usefixtures("willing")
 def test_it_is_not_there_where_the_kernel_is_another(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert not varlen.packed_attention_available(CUDA, torch.bfloat16, 64)
+    assert not packing.packed_attention_available(CUDA, torch.bfloat16, 64)
 
 
 def test_torch_is_asked_without_a_device_of_its_own():
-    assert varlen._takes.__wrapped__(CPU, torch.bfloat16, 64) is False
+    assert packing._takes.__wrapped__(CPU, torch.bfloat16, 64) is False
 
 
 def test_torch_takes_the_call_and_has_its_gradient():
-    runs = varlen.Runs.of(pack([[1] * 5, [1] * 4], views=2).to(META))
+    runs = packing.Runs.of(pack([[1] * 5, [1] * 4], views=2).to(META))
     assert (runs.longest, runs.offsets.dtype, runs.offsets.shape) == (5, torch.int32, (3,))
     packed = torch.empty(9, 48, dtype=torch.bfloat16, device=META, requires_grad=True)
-    mixed = varlen.packed_attention(packed, 2, runs, 0.1)
+    mixed = packing.packed_attention(packed, 2, runs, 0.1)
     query = torch.empty(2, 16, dtype=torch.bfloat16, device=META, requires_grad=True)
-    first = varlen.packed_first_attention(query, packed[:, 16:], 2, runs, 0.1)
+    first = packing.packed_first_attention(query, packed[:, 16:], 2, runs, 0.1)
     assert (mixed.shape, first.shape) == ((9, 16), (2, 16))
     (mixed.sum() + first.sum()).backward()
     assert (packed.grad.shape, query.grad.shape) == (packed.shape, query.shape)
@@ -89,7 +89,7 @@ def test_the_backbone_asks_it_for_each_sentence_alone(lengths, first_only, monke
         return sentence_by_sentence(*arguments)
 
     expected = backbone(batch, [1, -1], first_only=first_only)
-    monkeypatch.setattr(varlen, "_flash", loop)
+    monkeypatch.setattr(packing, "_flash", loop)
     monkeypatch.setattr(packed_bert, "packed_attention_available", lambda *_: True)
     got = backbone(batch, [1, -1], first_only=first_only)
     assert len(asked) == 2

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from contrasent.evaluate.fitting_text import open_fitting_text
+from contrasent.fit.glow import FlowSettings
+from contrasent.fit.text import open_fitting_text
+from contrasent.fit.transforms_fit import fit_glow, fit_whitening, save_fitted
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.train.fitting import fit_glow, fit_whitening, save_fitted
-from contrasent.train.flow import FlowSettings
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 

@@ -8,10 +8,10 @@ import pytest
 from helpers.command_line import refused, tree, worked
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluate.fitting_text import open_fitting_text
+from contrasent.fit.sif import fit_sif, read_frequencies, word_weights
+from contrasent.fit.text import open_fitting_text
 from contrasent.model.loading import load_encoder
-from contrasent.model.words import WordEncoder
-from contrasent.train.sif import fit_sif, read_frequencies, word_weights
+from contrasent.model.word_encoder import WordEncoder
 
 WORDS = ["the", "cat", "dog", "sits", "red", "runs"]
 

@@ -18,7 +18,7 @@ from helpers.tiny_models import save_tiny, save_tiny_masked_lm
 from helpers.tiny_sentences import sentence
 from helpers.tiny_wordnet import only_wordnet
 
-from contrasent.config import load_recipe
+from contrasent.recipe import load_recipe
 from contrasent.train.run import train
 
 FILE = Path(__file__).parent / "curves.json"

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from contrasent.data.batch import pack
-from contrasent.model.backbones import varlen
+from contrasent.model.backbones import packing
 
 pytestmark = pytest.mark.gpu
 
@@ -20,7 +20,7 @@ HEADS = 3
 
 
 def runs_of(lengths, device):
-    return varlen.Runs.of(pack([[1] * length for length in lengths]).to(device))
+    return packing.Runs.of(pack([[1] * length for length in lengths]).to(device))
 
 
 def drawn(rows, parts, width, device, dtype):
@@ -47,11 +47,11 @@ def relative(got, expected):
 @pytest.mark.parametrize("width", [8, 32, 64, 128])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_each_sentence_attends_to_itself(lengths, width, dtype, cuda):
-    if not varlen.packed_attention_available(cuda, dtype, width):
+    if not packing.packed_attention_available(cuda, dtype, width):
         pytest.skip(f"no kernel for {width} numbers per head in {dtype} on this device")
     packed = drawn(sum(lengths), 3, width, cuda, dtype)
     expected = loop(packed, lengths, width)
-    got = varlen.packed_attention(packed, HEADS, runs_of(lengths, cuda), 0.0)
+    got = packing.packed_attention(packed, HEADS, runs_of(lengths, cuda), 0.0)
     assert relative(got, expected) < 1e-2
     weights = torch.randn_like(expected)
     (theirs,) = torch.autograd.grad((expected * weights).sum(), packed)
@@ -64,9 +64,9 @@ def test_first_tokens_alone_are_those_of_the_whole(lengths, cuda):
     width, runs = 64, runs_of(lengths, cuda)
     packed = drawn(sum(lengths), 3, width, cuda, torch.bfloat16)
     first = runs.offsets[:-1].long()
-    whole = varlen.packed_attention(packed, HEADS, runs, 0.0)[first]
+    whole = packing.packed_attention(packed, HEADS, runs, 0.0)[first]
     query, rest = packed.split([HEADS * width, 2 * HEADS * width], 1)
-    got = varlen.packed_first_attention(query[first], rest, HEADS, runs, 0.0)
+    got = packing.packed_first_attention(query[first], rest, HEADS, runs, 0.0)
     assert relative(got, whole) < 1e-2
     weights = torch.randn_like(whole)
     (theirs,) = torch.autograd.grad((whole * weights).sum(), packed)
@@ -79,7 +79,7 @@ def test_it_is_what_torch_makes_public(cuda):
     width, lengths = 64, LENGTHS["random"]
     runs = runs_of(lengths, cuda)
     packed = drawn(sum(lengths), 3, width, cuda, torch.bfloat16)
-    got = varlen.packed_attention(packed, HEADS, runs, 0.0)
+    got = packing.packed_attention(packed, HEADS, runs, 0.0)
     parts = packed.view(-1, 3, HEADS, width).unbind(1)
     offsets = runs.offsets.long()
     nested = [
@@ -106,7 +106,7 @@ def kept_weights(length, sentences, rate, device):
     packed = torch.zeros(rows, 3, HEADS, width, device=device, dtype=torch.bfloat16)
     packed[:, 2] = torch.eye(length, width, device=device).repeat(sentences, 1).unsqueeze(1)
     packed = packed.flatten(1).requires_grad_()
-    mixed = varlen.packed_attention(packed, HEADS, runs, rate)
+    mixed = packing.packed_attention(packed, HEADS, runs, rate)
     weights = mixed.view(sentences, length, HEADS, width)[..., :length].transpose(1, 2)
     return packed, weights
 
@@ -142,6 +142,6 @@ def test_the_gradient_is_of_the_weights_that_were_kept(cuda):
 
 
 def test_torch_can_be_told_to_leave_it(cuda):
-    assert not varlen.packed_attention_available(cuda, torch.float32, 64)
+    assert not packing.packed_attention_available(cuda, torch.float32, 64)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        assert not varlen.packed_attention_available(cuda, torch.bfloat16, 64)
+        assert not packing.packed_attention_available(cuda, torch.bfloat16, 64)

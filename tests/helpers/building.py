@@ -2,7 +2,7 @@
 
 import json
 
-from contrasent.data.text import open_examples
+from contrasent.data.sources import open_examples
 from helpers.command_line import worked
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from contrasent.cli import main
+from contrasent.cli.app import main
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from contrasent.evaluate.geometry import Geometry, Group
+from contrasent.evaluate.geometry import Geometry, Group, Position
 from contrasent.evaluate.neighbours import Neighbour, Neighbours, Query
-from contrasent.evaluate.rated_pairs import Position
-from contrasent.evaluate.tasks import STS, TRANSFER
+from contrasent.evaluate.protocols import TransferProtocol
+from contrasent.evaluate.task_names import STS, TRANSFER
 from contrasent.evaluate.trajectory import Trajectory
-from contrasent.evaluate.transfer_presets import Protocol
 from contrasent.records import Compared, Interval, Record
 from contrasent.report.html.contents import Contents
 
@@ -58,7 +57,7 @@ def similarity(draw, used):
 
 
 def transfer(draw, used):
-    how = Protocol().described()
+    how = TransferProtocol().described()
     found = [
         record(
             task=task,

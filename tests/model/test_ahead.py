@@ -3,7 +3,7 @@ from itertools import count
 
 import pytest
 
-from contrasent.model.ahead import ahead
+from contrasent.model.encoding import prefetch
 
 
 def threads():
@@ -19,12 +19,12 @@ def no_thread_is_left():
 
 @pytest.mark.parametrize("items", [0, 1, 2, 3, 50])
 def test_it_is_map_in_order(items):
-    assert list(ahead(range(items), str)) == [str(i) for i in range(items)]
+    assert list(prefetch(range(items), str)) == [str(i) for i in range(items)]
 
 
 def test_the_next_item_is_worked_on_while_the_caller_has_this_one():
     begun = [threading.Event() for _ in range(4)]
-    found = ahead(range(3), lambda i: begun[i].set() or i)
+    found = prefetch(range(3), lambda i: begun[i].set() or i)
     assert next(found) == 0
     assert begun[1].wait(10)
     assert not begun[2].is_set()
@@ -39,7 +39,7 @@ def test_items_are_taken_on_the_callers_thread_and_one_more_than_asked_for():
             taken.append((i, threading.current_thread()))
             yield i
 
-    found = ahead(items(), lambda i: (i, threading.current_thread().name))
+    found = prefetch(items(), lambda i: (i, threading.current_thread().name))
     number, name = next(found)
     assert number == 0 and name.startswith("contrasent-ahead")
     assert taken == [(0, threading.current_thread()), (1, threading.current_thread())]
@@ -48,7 +48,7 @@ def test_items_are_taken_on_the_callers_thread_and_one_more_than_asked_for():
 
 
 def test_closing_early_ends_the_thread():
-    found = ahead(count(), str)
+    found = prefetch(count(), str)
     assert next(found) == "0"
     assert threads()
     found.close()
@@ -61,7 +61,7 @@ def test_what_taking_an_item_raises_comes_after_all_that_was_before_it(where):
         yield from range(where)
         raise KeyError("no more")
 
-    found = ahead(items(), str)
+    found = prefetch(items(), str)
     assert [next(found) for _ in range(where)] == [str(i) for i in range(where)]
     with pytest.raises(KeyError, match="no more"):
         next(found)
@@ -74,7 +74,7 @@ def test_what_the_work_raises_comes_in_its_place(where):
             raise ValueError("bad item")
         return item
 
-    found = ahead(range(10), work)
+    found = prefetch(range(10), work)
     assert [next(found) for _ in range(where)] == list(range(where))
     with pytest.raises(ValueError, match="bad item"):
         next(found)

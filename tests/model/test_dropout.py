@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from contrasent.model import dropout as module
-from contrasent.model.dropout import dropout, keep_mask, masked
+from contrasent.model.backbones import layers as module
+from contrasent.model.backbones.layers import dropout, keep_mask, masked
 
 DEVIATIONS = 5.0
 DRAWS = 400_000

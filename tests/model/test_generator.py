@@ -17,13 +17,11 @@ from helpers.tiny_models import (
 )
 
 from contrasent.data.batch import pack
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.model.generator import Generator
-from contrasent.model.masked_lm import MaskedLm
-from contrasent.model.masking import Masked, mask_tokens
+from contrasent.model.generator import Generator, Predictor, argmax, draw
+from contrasent.model.masked_lm import Masked, MaskedLm, mask_tokens
 from contrasent.model.precision import matrix_precision
-from contrasent.model.prediction import Predictor, argmax, draw
 
 CPU = torch.device("cpu")
 

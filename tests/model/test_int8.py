@@ -13,8 +13,7 @@ from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.engines import int8, quantized
 from contrasent.model.engines.int8 import Int8Bert
-from contrasent.model.engines.quantized import QuantizedLinear, Scales, rounded
-from contrasent.model.engines.ranges import measure
+from contrasent.model.engines.quantized import QuantizedLinear, Scales, measure, rounded
 
 IDS = [[2, 9, 11, 3], [2, 30, 7, 21, 14, 8, 3], [2, 3], [2, 17, 12, 5, 3]]
 

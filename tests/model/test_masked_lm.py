@@ -11,7 +11,7 @@ from helpers.tiny_models import TOKENIZERS, save_tiny_masked_lm, transformer
 from safetensors.torch import load_file, save_file
 
 from contrasent.data.batch import pack
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert

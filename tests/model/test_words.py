@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from helpers.command_line import refused, worked
 
-from contrasent.data.words import WordStore, open_words, vector_of, word_lines
+from contrasent.data.word_vectors import WordStore, open_words, vector_of, word_lines
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
-from contrasent.model.words import WordEncoder, are_words
+from contrasent.model.word_encoder import WordEncoder, are_words
 
 WORDS = ["the", "cat", "Dog", "dog", "sits", "red", ".", "ünder"]
 SENTENCES = ["the cat sits .", "The DOG sits", "Dog dog", "", "unknown words", "ünder  the\tred"]
@@ -123,7 +123,7 @@ def test_a_missing_file(tmp_path):
 
 def test_the_text_is_read_once(glove, monkeypatch):
     once = load_encoder(glove).encode(SENTENCES[:2])
-    monkeypatch.setattr("contrasent.data.words.word_lines", None)
+    monkeypatch.setattr("contrasent.data.word_vectors.word_lines", None)
     assert np.array_equal(load_encoder(glove).encode(SENTENCES[:2]), once)
 
 

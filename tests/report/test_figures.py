@@ -8,15 +8,11 @@ import pytest
 from scipy.stats import gaussian_kde
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.geometry import Geometry, Group
-from contrasent.evaluate.rated_pairs import Position
-from contrasent.evaluate.saved_geometry import write_geometry
+from contrasent.evaluate.geometry import Geometry, Group, Position, write_geometry
 from contrasent.evaluate.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, write_records
-from contrasent.report.figures.canvas import look, refuse_existing_pictures, write_pictures
-from contrasent.report.figures.densities import densities, density
-from contrasent.report.figures.spectra import spectra
-from contrasent.report.figures.trajectories import trajectories
+from contrasent.report.figures.curves import densities, density, spectra, trajectories
+from contrasent.report.figures.style import look, refuse_existing_pictures, write_pictures
 from contrasent.report.geometry import PICTURES, _panels, pictures, refuse_unknown, run_lines
 from contrasent.report.labels import labelled, labelled_runs
 from contrasent.report.saved import read_saved, sts_colours

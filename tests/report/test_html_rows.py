@@ -7,7 +7,7 @@ import pytest
 from helpers.html_reader import grid, read
 from helpers.report_contents import compared, contents, geometry, neighbours, record
 
-from contrasent.evaluate.transfer_presets import Protocol
+from contrasent.evaluate.protocols import TransferProtocol
 from contrasent.report.html.contents import Contents, Mean
 from contrasent.report.html.page import page
 
@@ -31,7 +31,7 @@ def code(root):
 
 
 def accuracy(task, value, split="test", preset="test"):
-    how = Protocol(preset=preset).described()
+    how = TransferProtocol(preset=preset).described()
     return record(task=task, split=split, metric="accuracy", value=value, classifier=how)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from contrasent.errors import CheckpointError, DataError
-from contrasent.reproduce.materials import bring
 from contrasent.reproduce.plan import Material, Plan, Scale
+from contrasent.reproduce.rows import bring
 
 
 def brought(tmp_path, name, source, limit=None, **material):

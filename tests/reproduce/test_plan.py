@@ -2,16 +2,10 @@
 
 import pytest
 
-from contrasent.config import load_recipe
 from contrasent.errors import ConfigError
-from contrasent.reproduce.make import Workshop
-from contrasent.reproduce.plan import (
-    Plan,
-    chosen_rows,
-    load_plan,
-    missing_materials,
-    tables,
-)
+from contrasent.recipe import load_recipe
+from contrasent.reproduce.plan import Plan, chosen_rows, load_plan, missing_materials, tables
+from contrasent.reproduce.rows import RowBuilder
 
 TEXTS = {"sentences", "documents", "labelled", "triplets"}
 ALL = {"encoder", "words", *TEXTS}
@@ -40,7 +34,7 @@ def test_a_row_is_trained_by_its_recipe_but_for_what_is_short(baselines, tmp_pat
     materials = {"encoder": "start", "labelled": "nli.csv", "sentences": "text.txt"}
 
     def recipe(scale, name):
-        shop = Workshop(baselines, baselines.scales[scale], materials, tmp_path, "senteval")
+        shop = RowBuilder(baselines, baselines.scales[scale], materials, tmp_path, "senteval")
         return shop.recipe(name)
 
     short, whole = recipe("small", "sbert"), recipe("paper", "sbert")

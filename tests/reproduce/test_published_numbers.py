@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from contrasent.errors import ConfigError
-from contrasent.reproduce.published import cited
+from contrasent.reproduce.plan import cited
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")

@@ -4,11 +4,18 @@ import numpy as np
 import pytest
 
 from contrasent.records import Record
-from contrasent.report.reproduced import difference, markdown_table, number
-from contrasent.reproduce.document import making, sts_table, tasks_of, transfer_table
-from contrasent.reproduce.plan import Row
-from contrasent.reproduce.remembering import Remembering
-from contrasent.reproduce.results import Line, mean
+from contrasent.reproduce.document import (
+    difference,
+    making,
+    markdown_table,
+    number,
+    sts_table,
+    tasks_of,
+    transfer_table,
+)
+from contrasent.reproduce.plan import PlanRow
+from contrasent.reproduce.results import TableRow, mean
+from contrasent.reproduce.rows import CachedEncoder
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 
@@ -31,8 +38,8 @@ def record(task, value, metric="spearman", aggregation="all", split="test"):
 
 
 def line(records=(), label="mine", **row):
-    made = Row(label=label, make="start", **row)
-    return Line("mine", made, tuple(records), None, made.citations, None, "")
+    made = PlanRow(label=label, make="start", **row)
+    return TableRow("mine", made, tuple(records), None, made.citations, None, "")
 
 
 def test_values_are_spearman_of_all_pairs_and_accuracy_of_the_test_part():
@@ -92,8 +99,8 @@ def test_accuracies_stand_beside_the_published_ones():
 def test_a_page_quotes_no_sentence_of_a_task():
     problems = ["stsb: STS-B: mine gives 1 of 9 texts zeros; the first is 'secret'", "no geometry"]
     run = {"problems": problems, "recipe": None, "seconds": {"make": 1.0, "score": 2.0}}
-    row = Row(label="mine", make="start", note="a note")
-    page = making([Line("mine", row, (), None, {}, run, "")])
+    row = PlanRow(label="mine", make="start", note="a note")
+    page = making([TableRow("mine", row, (), None, {}, run, "")])
     assert page.splitlines()[2] == (
         "| mine | start |  | 1 + 2 | a note; STS-B: mine gives 1 of 9 texts zeros; no geometry |"
     )
@@ -126,7 +133,7 @@ class Counting:
 
 def test_a_sentence_is_embedded_once_whatever_asks_for_it():
     encoder = Counting()
-    once = Remembering(encoder, "row")
+    once = CachedEncoder(encoder, "row")
     first = once.encode(["a", "bbb", "a"])
     again = once.encode(["cc", "bbb"])
     assert first.tolist() == [[1, 1], [3, 1], [1, 1]]

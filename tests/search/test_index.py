@@ -6,8 +6,8 @@ import pytest
 from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.files import exclusive
 from contrasent.search.index import Hit, Index
-from contrasent.search.lock import exclusive
 
 TEXTS = [f"text number {i}" for i in range(40)]
 

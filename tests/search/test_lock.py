@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from contrasent.errors import ConfigError
-from contrasent.search.lock import exclusive
+from contrasent.files import exclusive
 
 HOLD = """
 import sys, time
-from contrasent.search.lock import exclusive
+from contrasent.files import exclusive
 with exclusive(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from contrasent.errors import CheckpointError
-from contrasent.search.npy import NpyWriter, open_rows
+from contrasent.search.storage import NpyWriter, open_rows
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 1003])

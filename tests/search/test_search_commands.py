@@ -6,11 +6,9 @@ import typer
 from helpers.dummy_encoder import DummyEncoder
 from typer.testing import CliRunner
 
-from contrasent.cli.encode import encode
-from contrasent.cli.guard import guarded
-from contrasent.cli.index import add, build, info
-from contrasent.cli.search import search
-from contrasent.cli.similarity import similarity
+from contrasent.cli.app import guarded
+from contrasent.cli.encode import encode, similarity
+from contrasent.cli.search import add, build, info, search
 from contrasent.model.encoder import SentenceEncoder
 
 TEXTS = ["one fish", "two fish", "red fish", "blue fish"]

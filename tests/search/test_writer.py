@@ -12,10 +12,9 @@ from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.search.lock import exclusive
-from contrasent.search.parts import Settings
+from contrasent.files import exclusive
 from contrasent.search.sentences import open_sentences
-from contrasent.search.writer import write_embeddings
+from contrasent.search.shards import Settings, write_embeddings
 
 TEXTS = [f"sentence {i} " + "word " * (i % 7) + "end" for i in range(50)]
 
@@ -115,7 +114,7 @@ def test_a_run_that_died_while_joining_embeds_nothing_twice(source, output, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("contrasent.search.writer._join_npy", die)
+        patched.setattr("contrasent.search.shards._join_npy", die)
         with pytest.raises(KeyboardInterrupt):
             write(source, output, shard_size=6)
     output.with_name(".rows.npy.77.partial").write_text("half")
@@ -129,9 +128,9 @@ SLOW = """
 import sys, time
 sys.path.insert(0, sys.argv[3])
 from helpers.dummy_encoder import DummyEncoder
-from contrasent.search.parts import Settings
+from contrasent.search.shards import Settings
 from contrasent.search.sentences import open_sentences
-from contrasent.search.writer import write_embeddings
+from contrasent.search.shards import write_embeddings
 
 class Slow(DummyEncoder):
     def vector(self, text):

@@ -3,7 +3,7 @@
 import pytest
 from helpers.tiny_sentences import sentence
 
-from contrasent.config import load_recipe
+from contrasent.recipe import load_recipe
 from contrasent.train.run import train
 
 

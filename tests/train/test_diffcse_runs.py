@@ -13,7 +13,7 @@ from helpers.tiny_models import save_tiny_masked_lm
 from safetensors.torch import load_file
 
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives.parts.difference import OPERATIONS
+from contrasent.objectives._difference import OPERATIONS
 from contrasent.train.run import train
 
 QUIET = ("--evaluation.task", "none", "--evaluation.final", "none", "--train.precision", "fp32")

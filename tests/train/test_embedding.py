@@ -9,12 +9,14 @@ from helpers.command_line import refused, tree, worked
 from helpers.interrupted import metrics
 
 from contrasent import objectives
-from contrasent.config import TrainSettings, load_recipe
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
+from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective
+from contrasent.recipe import load_recipe
+from contrasent.settings import TrainSettings
 from contrasent.train.embedding import embedding, refuse_other_ways
 
 CHUNKS = (None, 4)

@@ -10,8 +10,8 @@ from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
 
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.sections import ViewSettings
-from contrasent.train.filled_view import FilledView
+from contrasent.settings import ViewSettings
+from contrasent.train.mlm_view import FilledView
 from contrasent.train.run import train
 
 CPU = torch.device("cpu")

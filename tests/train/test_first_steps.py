@@ -8,7 +8,7 @@ import transformers
 from helpers import oracles
 from safetensors.torch import load_file
 
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 
 RATE, STEPS, BATCH = 1e-3, 3, 8
 PLAIN = {"data__shuffle": False, "encoder__dropout": 0.0, "evaluation__task": "none"}

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.geometry import measure
-from contrasent.evaluate.rated_pairs import RatedPairs
+from contrasent.evaluate.geometry import RatedPairs, measure
 from contrasent.evaluate.trajectory import read_trajectory
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.train import run as run_module

@@ -9,9 +9,10 @@ from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.model.backbones.auto import AutoBackbone
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import POOLERS
+from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective
 from contrasent.train.gradcache import Chunks, GradientCache, refuse_uncacheable
 
@@ -242,7 +243,7 @@ def test_it_is_refused_before_the_text_is_read(recipe, tmp_path, monkeypatch):
     from contrasent.train.run import train
 
     monkeypatch.setattr(SimCSE, "layers", (1,))
-    monkeypatch.setattr("contrasent.train.start.open_views", None)
+    monkeypatch.setattr("contrasent.train.setup.open_views", None)
     with pytest.raises(ConfigError, match="gradient caching keeps embeddings only"):
         train(recipe(train__gradcache_chunk=4), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from contrasent.config import TrainSettings
 from contrasent.errors import ContrasentError
+from contrasent.settings import TrainSettings
+from contrasent.train.loop import trained as trained_parameters
 from contrasent.train.schedule import learning_rate
-from contrasent.train.update import trained as trained_parameters
 
 
 def test_the_rate_falls_linearly_from_the_first_step_to_zero():

@@ -8,11 +8,11 @@ import torch
 from helpers.interrupted import CutError, bits, cut_after, metrics
 from helpers.tiny_sentences import sentence
 
-from contrasent.config import load_recipe
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.recipe import load_recipe
 from contrasent.train.run import train
-from contrasent.train.start import complete, prepare
+from contrasent.train.setup import complete, prepare
 
 LENGTHS = (5, 1, 9, 2, 13)
 SMALL = {"data__max_tokens": 16, "train__max_steps": 6}

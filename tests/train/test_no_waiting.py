@@ -12,12 +12,12 @@ from helpers.tiny_models import config_of, transformer
 from torch.nn.utils import clip_grad_norm_
 
 from contrasent import objectives
-from contrasent.config import TrainSettings
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
 from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.encoder import Encoded
 from contrasent.model.pooling import POOLERS, pooler
+from contrasent.model.protocol import Encoded
+from contrasent.settings import TrainSettings
 from contrasent.train.embedding import embedding
 
 META = torch.device("meta")

@@ -10,8 +10,8 @@ import pytest
 from helpers.careless import prepare, train
 from helpers.command_line import refused, tree, worked
 
-from contrasent.search.lock import exclusive
-from contrasent.train import folder, log
+from contrasent.files import exclusive
+from contrasent.train import folder, metrics_log
 
 
 @pytest.fixture(autouse=True)
@@ -167,14 +167,14 @@ def test_two_trainings_cannot_share_a_folder(desk):
 
 def test_a_folder_taken_while_this_run_was_loading_is_not_lost(desk, monkeypatch):
     """Both found the folder empty; the other was quicker, and is done."""
-    checked = log.check_trackers
+    checked = metrics_log.check_trackers
 
     def meanwhile(names):
-        monkeypatch.setattr(log, "check_trackers", checked)
+        monkeypatch.setattr(metrics_log, "check_trackers", checked)
         worked(*train("--train.seed", "7"))
         checked(names)
 
-    monkeypatch.setattr(log, "check_trackers", meanwhile)
+    monkeypatch.setattr(metrics_log, "check_trackers", meanwhile)
     assert "out holds a training run already" in refused(*train())
     assert "seed: 7" in (desk / "out" / "recipe.yaml").read_text()
 

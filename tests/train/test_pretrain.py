@@ -14,17 +14,16 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from contrasent import objectives
-from contrasent.config import load_recipe
 from contrasent.data.batch import pack
-from contrasent.data.tokens import Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.generator import Generator
-from contrasent.model.masked_lm import MaskedLm
-from contrasent.model.masking import mask_tokens
-from contrasent.train.held_out import HeldOutText
+from contrasent.model.masked_lm import MaskedLm, mask_tokens
+from contrasent.recipe import load_recipe
+from contrasent.train.loop import trained
+from contrasent.train.mlm_eval import HeldOutText
 from contrasent.train.run import train
-from contrasent.train.update import trained
 
 WEIGHTS = "last/model.safetensors"
 

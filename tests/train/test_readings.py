@@ -5,8 +5,8 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.errors import ContrasentError
-from contrasent.train import readings as readings_module
-from contrasent.train.readings import Measured, Readings
+from contrasent.train import metrics_log as readings_module
+from contrasent.train.metrics_log import MetricsReader, StepTimes
 
 BATCH = pack([[1, 2]] * 16, views=2)
 
@@ -15,7 +15,7 @@ def measured(number, loss=None):
     values = [torch.tensor(number + share) for share in (0.0, 0.25, 0.5, 0.75)]
     values[0] = values[0] if loss is None else torch.tensor(loss)
     terms = {"contrast": values[0], "rtd": torch.tensor(2.0)}
-    return Measured(*values[:2], terms, {"alignment": values[2], "uniformity": values[3]})
+    return StepTimes(*values[:2], terms, {"alignment": values[2], "uniformity": values[3]})
 
 
 class Event:
@@ -34,12 +34,12 @@ class Event:
 def on_accelerator(monkeypatch):
     """Readings of a device that has to be waited for."""
     Event.waited = 0
-    sent = readings_module._Sent
-    monkeypatch.setattr(readings_module, "_Sent", lambda *given: sent(*given[:-1], Event()))
+    sent = readings_module._PendingStep
+    monkeypatch.setattr(readings_module, "_PendingStep", lambda *given: sent(*given[:-1], Event()))
 
 
 def test_a_step_is_what_was_measured():
-    found = Readings()
+    found = MetricsReader()
     found.send(3, 1e-5, BATCH, measured(3))
     (step,) = found.take(everything=False)
     assert (step.number, step.learning_rate) == (3, 1e-5)
@@ -52,7 +52,7 @@ def test_a_step_is_what_was_measured():
 
 @pytest.mark.usefixtures("on_accelerator")
 def test_an_accelerator_is_asked_for_a_step_when_the_next_is_under_way():
-    found, taken = Readings(), []
+    found, taken = MetricsReader(), []
     for number in range(4):
         found.send(number, 1e-5, BATCH, measured(number))
         taken.append([step.number for step in found.take(everything=number == 2)])
@@ -64,7 +64,7 @@ def test_an_accelerator_is_asked_for_a_step_when_the_next_is_under_way():
 @pytest.mark.usefixtures("on_accelerator")
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_told_by_its_step(loss):
-    found = Readings()
+    found = MetricsReader()
     found.send(7, 1e-5, BATCH, measured(7, loss))
     assert found.take(everything=False) == []
     found.send(8, 1e-5, BATCH, measured(8))
@@ -73,9 +73,9 @@ def test_a_loss_that_is_not_finite_is_told_by_its_step(loss):
 
 
 def test_a_measure_of_nothing_is_left_out():
-    found = Readings()
+    found = MetricsReader()
     told = {"accuracy": torch.tensor(float("nan")), "share": torch.tensor(0.0)}
-    given = Measured(torch.tensor(1.0), torch.tensor(2.0), {}, told)
+    given = StepTimes(torch.tensor(1.0), torch.tensor(2.0), {}, told)
     found.send(0, 1e-5, BATCH, given)
     (step,) = found.take(everything=True)
     assert step.measures == {"share": 0.0}

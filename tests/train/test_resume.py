@@ -12,8 +12,8 @@ import time
 import pytest
 from helpers.interrupted import CutError, bits, cut, cut_after, metrics
 
-from contrasent.config import to_yaml
 from contrasent.errors import CheckpointError, ConfigError
+from contrasent.recipe import to_yaml
 from contrasent.train import run as run_module
 from contrasent.train.run import train
 

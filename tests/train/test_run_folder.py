@@ -15,9 +15,9 @@ import yaml
 from helpers.command_line import tree, worked
 
 from contrasent import __version__
-from contrasent.config import Recipe, fields_of, load_recipe
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives import simcse
+from contrasent.recipe import Recipe, fields_of, load_recipe
 from contrasent.train.run import train
 
 ENCODER = {
@@ -218,7 +218,7 @@ def test_several_evaluations_of_a_resumed_run_are_told_once(trained, tmp_path):
     trained()
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
     whole = text.splitlines(keepends=True)
-    from contrasent.train.log import MetricsFile
+    from contrasent.train.metrics_log import MetricsFile
 
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(whole[:4]) + "\0\0\0\n" + '{"step": 3, "lo')
@@ -263,7 +263,7 @@ def test_training_tells_nothing_by_itself(trained, capfd):
 
 
 def test_the_command_line_leaves_the_program_as_it_was(recipe, tmp_path):
-    from contrasent.config import to_yaml
+    from contrasent.recipe import to_yaml
 
     (tmp_path / "r.yaml").write_text(to_yaml(recipe()))
     logger = logging.getLogger("contrasent")

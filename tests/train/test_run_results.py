@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from contrasent.evaluate.run import evaluate
+from contrasent.evaluate.sts_suite import evaluate
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.records import read_records

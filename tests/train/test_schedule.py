@@ -4,12 +4,12 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-from contrasent.config import TrainSettings
 from contrasent.errors import ConfigError
+from contrasent.settings import TrainSettings
 from contrasent.train.schedule import (
-    is_spent,
+    below_min_rate,
+    decayed_factor,
     learning_rate,
-    lowered,
     refuse_at_odds,
     warmup_steps,
 )
@@ -62,15 +62,15 @@ def test_the_slanted_triangle_is_its_formula():
 def test_a_plateau_lowers_the_rate_at_each_evaluation():
     made = TrainSettings(learning_rate=0.1, schedule="plateau", rate_decay=0.9, rate_shrink=5)
     assert rates(schedule="plateau", rate_decay=0.9) == [1.0] * STEPS
-    assert lowered(made, 1.0, is_best=True) == pytest.approx(0.9)
-    assert lowered(made, 0.5, is_best=False) == pytest.approx(0.5 * 0.9 / 5)
-    assert lowered(TrainSettings(), 0.5, is_best=False) == 0.5
+    assert decayed_factor(made, 1.0, is_best=True) == pytest.approx(0.9)
+    assert decayed_factor(made, 0.5, is_best=False) == pytest.approx(0.5 * 0.9 / 5)
+    assert decayed_factor(TrainSettings(), 0.5, is_best=False) == 0.5
 
 
 def test_a_rate_is_spent_below_the_smallest():
     made = TrainSettings(learning_rate=0.1, schedule="plateau", min_rate=0.01)
-    assert [is_spent(made, factor) for factor in (0.2, 0.1, 0.05)] == [False, False, True]
-    assert not is_spent(TrainSettings(), 0.0)
+    assert [below_min_rate(made, factor) for factor in (0.2, 0.1, 0.05)] == [False, False, True]
+    assert not below_min_rate(TrainSettings(), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from helpers.tiny_models import WORDS
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.model.encoder import Encoded, SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import Encoded
 
 POOLERS = {  # encoder.pooler, encoder.head, objective.head
     "[CLS] w/ MLP": ("cls", "mlp", "none"),

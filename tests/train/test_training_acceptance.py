@@ -7,7 +7,7 @@ by some tenths; three seeds must reach 70.7 and 74.5 in the mean, one must not b
 
 import pytest
 
-from contrasent.config import load_recipe
+from contrasent.recipe import load_recipe
 from contrasent.train.run import train
 
 CASES = {

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.train.callbacks import score_dev
 from contrasent.train.folder import RunFolder
+from contrasent.train.run import save_encoders
 from contrasent.train.run import train as train_recipe
-from contrasent.train.saving import save_encoders
-from contrasent.train.selection import scored
 from contrasent.train.state import Progress, load_state, save_state
 
 TWIN = {"encoder__encoders": "twin"}
@@ -150,9 +150,9 @@ class Dev:
 )
 def test_the_better_encoder_is_known_by_its_score(scores, better, best, recipe):
     settings = recipe(**TWIN, encoder__keep="better")
-    found = scored(Dev(*scores), object(), object(), settings)
+    found = score_dev(Dev(*scores), object(), object(), settings)
     assert (found.twin_is_better, found.score, found.other) == (better, best, min(scores))
-    first = scored(Dev(*scores), object(), object(), recipe(**TWIN))
+    first = score_dev(Dev(*scores), object(), object(), recipe(**TWIN))
     assert (first.twin_is_better, first.score, first.other) == (False, scores[0], None)
 
 
@@ -162,7 +162,7 @@ def test_the_better_encoder_is_kept(better, tmp_path, recipe, monkeypatch):
     settings = recipe(**TWIN)
     train_recipe(settings, tmp_path / "whole")
     monkeypatch.setattr(
-        "contrasent.train.start.dev_task",
+        "contrasent.train.setup.dev_task",
         lambda _: Dev(*([0.1, 0.2] if better else [0.2, 0.1]) * 3),
     )
     train_recipe(recipe(**TWIN, encoder__keep="better"), tmp_path / "kept")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from contrasent.config import TrainSettings
-from contrasent.train.update import gradient_norm, optimizer_of, set_rate, update
+from contrasent.settings import TrainSettings
+from contrasent.train.loop import gradient_norm, optimizer_of, set_rate, update
 
 SHAPES = [(300, 16), (16,), (16, 16), (1,)]
 

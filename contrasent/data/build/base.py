@@ -1,15 +1,74 @@
-"""What every kind of data gives: examples, and words for what was understood and left out."""
+"""Data that training files are made from: examples, counts, and what was left out."""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from contrasent.data.build.counts import Reading
-from contrasent.data.build.records import Record, Records, as_text
+from contrasent.data.rows import Record, SourceRows, as_text
 from contrasent.errors import DataError
+
+_SHOWN = 3
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many rows were read, and how many of what were left out.
+
+    Attributes:
+        rows: rows that were read.
+        labels: rows with each label that was understood.
+        unreadable: rows that were skipped, with the messages of the first in ``messages``.
+        unlabelled: rows without a label or score.
+        empty: rows with an empty sentence.
+        other: rows that are not of the kind that was asked for.
+        identical: pairs of a sentence with itself.
+        contested: hypotheses that the same premise is said to entail, too.
+        incomplete: groups that lack what an example needs.
+        repeated: what was there already, letter by letter.
+        unsampled: examples that the sample does not hold.
+    """
+
+    rows: int = 0
+    labels: dict[str, int] = field(default_factory=dict)
+    unreadable: int = 0
+    messages: list[str] = field(default_factory=list)
+    unlabelled: int = 0
+    empty: int = 0
+    other: int = 0
+    identical: int = 0
+    contested: int = 0
+    incomplete: int = 0
+    repeated: int = 0
+    unsampled: int = 0
+
+    def label(self, name: str) -> None:
+        """Count a label."""
+        self.labels[name] = self.labels.get(name, 0) + 1
+
+    def skip(self, error: DataError) -> None:
+        """Count a row that cannot be read."""
+        self.unreadable += 1
+        if len(self.messages) < _SHOWN:
+            self.messages.append(str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a source is read.
+
+    Attributes:
+        counts: what is found is counted here.
+        trouble: told of every row that cannot be read; the row is left out if it returns.
+        progress: told now and then how many further rows were read.
+    """
+
+    counts: Counts
+    trouble: Callable[[DataError], None]
+    progress: Callable[[int], None] | None = None
+
 
 Example = tuple[str, ...]
 PAIR = ("sent0", "sent1")
@@ -18,7 +77,7 @@ _TOLD_EVERY = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SourceDescription:
     """How a kind of data speaks of what it leaves out.
 
     Attributes:
@@ -34,7 +93,7 @@ class Said:
     incomplete: str = ""
 
 
-class Kind(ABC):
+class DataKind(ABC):
     """Examples of one kind, made from its sources.
 
     Attributes:
@@ -47,10 +106,10 @@ class Kind(ABC):
 
     header: tuple[str, ...] = PAIR
     made: str
-    said = Said()
+    said = SourceDescription()
     labels: Sequence[str] = ()
 
-    def __init__(self, sources: Sequence[Records]) -> None:
+    def __init__(self, sources: Sequence[SourceRows]) -> None:
         self.sources = sources
 
     @abstractmethod
@@ -58,7 +117,7 @@ class Kind(ABC):
         """Examples in the order of the sources, the same in every pass."""
 
 
-def watched(source: Records, reading: Reading) -> Iterator[Record]:
+def watched(source: SourceRows, reading: Reading) -> Iterator[Record]:
     """Rows of a source, counted."""
     counts = reading.counts
     for record in source.rows(reading.trouble):

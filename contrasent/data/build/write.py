@@ -1,4 +1,4 @@
-"""Writing examples as a training file: without repeats, whole or sampled, the same every time."""
+"""Training files: written without repeats, whole or sampled, the same every time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import csv
 import gzip
 import io
 import json
+import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, TextIO, cast
 
 from contrasent import __version__
-from contrasent.data.build.base import Example, Kind, draw_key
-from contrasent.data.build.counts import Counts, Reading
-from contrasent.data.build.overlap import Overlap
+from contrasent.data.build.base import Counts, DataKind, Example, Reading, draw_key
 from contrasent.data.readers import stop
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import refuse_existing, sha256_of, writing
@@ -25,6 +25,47 @@ from contrasent.files import refuse_existing, sha256_of, writing
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+_WORD = re.compile(r"\w+")
+
+
+class WordOverlap:
+    """Mean lexical overlap of pairs: F1 between two bags of words (SimCSE, section 4).
+
+    The paper does not say what a word is; here it is a run of letters and digits, in lower case. A
+    pair without words has no overlap, and does not count.
+    """
+
+    def __init__(self) -> None:
+        self._total = 0.0
+        self._pairs = 0
+
+    def add(self, first: str, second: str) -> None:
+        """Count a pair."""
+        score = f1(first, second)
+        if score is not None:
+            self._total += score
+            self._pairs += 1
+
+    @property
+    def mean(self) -> float | None:
+        """Mean F1 in [0, 1]; None if no pair had words."""
+        return self._total / self._pairs if self._pairs else None
+
+
+def f1(first: str, second: str) -> float | None:
+    """``2 |A & B| / (|A| + |B|)`` of the bags of words A and B; None if both are empty."""
+    words, others = _WORD.findall(first.lower()), _WORD.findall(second.lower())
+    if not (words or others):
+        return None
+    left, shared = Counter(words), 0
+    for word in others:
+        if left[word] > 0:
+            left[word] -= 1
+            shared += 1
+    return 2 * shared / (len(words) + len(others))
+
 
 _KINDS = (".csv", ".tsv", ".jsonl")
 _SHOWN = 3
@@ -103,7 +144,7 @@ def require_output(output: Path, sources: Sequence[str], overwrite: bool) -> Non
 
 
 def build(
-    kind: Kind,
+    kind: DataKind,
     output: Path,
     *,
     sample: int | None = None,
@@ -132,7 +173,7 @@ def build(
     reading = Reading(counts, counts.skip if skip_unreadable else stop, progress)
     keys = array("Q", (draw_key(seed, *example) for example in kind.examples(reading)))
     written = _chosen(keys, sample, counts)
-    overlap = Overlap()
+    overlap = WordOverlap()
     shown: list[Example] = []
     with writing(output) as partial:
         with _writer(partial, output.name, kind.header) as write:
@@ -157,7 +198,7 @@ def build(
     )
 
 
-def _sources(kind: Kind) -> Iterator[Source]:
+def _sources(kind: DataKind) -> Iterator[Source]:
     for source, labels in zip_longest(kind.sources, kind.labels):
         yield Source(source.source, source.described, labels, source.sha256)
 
@@ -197,7 +238,7 @@ def _nothing(counts: Counts) -> str:
     )
 
 
-def _kept(kind: Kind, written: NDArray[np.bool_]) -> Iterator[Example]:
+def _kept(kind: DataKind, written: NDArray[np.bool_]) -> Iterator[Example]:
     again = Reading(Counts(), lambda _: None)
     count = 0
     for example in kind.examples(again):

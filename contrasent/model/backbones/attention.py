@@ -15,9 +15,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from typing_extensions import override
 
-from contrasent.model.backbones.blocks import Blocks, gather, spread
-from contrasent.model.backbones.varlen import packed_attention, packed_first_attention
-from contrasent.model.dropout import keep_mask, masked
+from contrasent.model.backbones.layers import keep_mask, masked
+from contrasent.model.backbones.packing import (
+    Blocks,
+    packed_attention,
+    packed_first_attention,
+    pad,
+    unpad,
+)
 
 _LONG = 128
 """Above this length weights, ``(N, Q, L)``, are not written out where no gradient needs them."""
@@ -39,8 +44,8 @@ def attention(packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
     if _writes_weights(packed, blocks, rate):
         mixed: Tensor = _Packed.apply(packed, blocks, rate)  # type: ignore[no-untyped-call]
         return mixed
-    query, key, value = spread(packed, blocks, 3).unbind(0)
-    return gather(_fused(query, key, value, blocks, rate).unsqueeze(0), blocks)
+    query, key, value = pad(packed, blocks, 3).unbind(0)
+    return unpad(_fused(query, key, value, blocks, rate).unsqueeze(0), blocks)
 
 
 def first_attention(query: Tensor, packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
@@ -58,7 +63,7 @@ def first_attention(query: Tensor, packed: Tensor, blocks: Blocks, rate: float) 
     if blocks.runs is not None:
         return packed_first_attention(query, packed, blocks.heads, blocks.runs, rate)
     alone = query.view(blocks.sentences * blocks.heads, 1, -1)
-    key, value = spread(packed, blocks, 2).unbind(0)
+    key, value = pad(packed, blocks, 2).unbind(0)
     if _writes_weights(packed, blocks, rate):
         bias = blocks.bias(query.dtype)
         mixed: Tensor = _Blocked.apply(alone, key, value, bias, rate)  # type: ignore[no-untyped-call]

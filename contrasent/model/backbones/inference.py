@@ -1,19 +1,28 @@
-"""A transformer layer without gradients or dropout: few operators, weights laid out once.
+"""Inference layers: no gradients, no dropout, few operators, weights laid out once.
 
 The residual is added inside oneDNN's products, and the state stays in their number format between
 layers.
 
 Shapes: R rows, S sentences, D width.
+
+A short sentence takes as long as reading the weights and starting the operators, so this forward
+has few operators, and matrices in the layout that oneDNN's products read.
+
+Shapes: T tokens of the sentence, R >= T rows that are computed, D width, H heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Self
+from threading import Lock
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from typing_extensions import override
 
 from contrasent.model.backbones.layers import LayerModules, LayerWeights
 
@@ -99,3 +108,99 @@ class InferenceLayer:
         inner = self.modules.activation(self.up(state))
         normed: Tensor = self.modules.norm(self.down.added(inner, state))
         return normed
+
+
+_ROWS = 16
+"""Bf16 products are compiled for each number of rows, and 16 rows take no longer than 1."""
+
+
+class SingleSentence:
+    """The layers of a backbone for one sentence at a time, without gradients or dropout.
+
+    The weights are copied: it must be made anew when they change.
+    """
+
+    def __init__(self, layers: Sequence[LayerModules], heads: int, dtype: torch.dtype) -> None:
+        self._layers = [InferenceLayer.of(layer, dtype, _ROWS) for layer in layers]
+        self._heads = heads
+        self._dtype = dtype
+
+    def __call__(self, state: Tensor, wanted: Sequence[int]) -> dict[int, Tensor]:
+        """States of the layers ``wanted``, numbered from 0, the embedding layer.
+
+        Args:
+            state: ``(T, D)`` fp32, the embedding layer's.
+            wanted: numbers of layers.
+
+        Returns:
+            ``(T, D)`` fp32 each, by its number.
+        """
+        tokens = len(state)
+        found = {0: state}
+        spare = -tokens % _ROWS if self._dtype == torch.bfloat16 else 0
+        bias = None
+        if spare:
+            bias = torch.zeros(1, 1, 1, tokens + spare, dtype=self._dtype)
+            bias[..., tokens:] = float("-inf")
+            state = F.pad(state, (0, 0, 0, spare))
+
+        def attend(packed: Tensor) -> Tensor:
+            parts = packed.view(1, tokens + spare, 3, self._heads, -1)
+            query, key, value = parts.permute(2, 0, 3, 1, 4)
+            mixed = F.scaled_dot_product_attention(query, key, value, bias)
+            return mixed.transpose(1, 2).reshape(tokens + spare, -1)
+
+        state = state.to(self._dtype)
+        for number, layer in enumerate(self._layers[: max(wanted)], start=1):
+            state = layer(state, attend)
+            if number in wanted:
+                found[number] = state[:tokens].float()
+        return {number: found[number] for number in wanted}
+
+
+T = TypeVar("T")
+
+_COUNTING = Lock()
+
+
+class WeightCache(AbstractContextManager[None]):
+    """A promise that any thread may give, and again; what is kept goes with the last of them."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._made: dict[Hashable, Any] = {}
+
+    @override
+    def __enter__(self) -> None:
+        with _COUNTING:
+            # What a thread put here after the last promise ended may be of other weights.
+            self._made = self._made if self._users else {}
+            self._users += 1
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        with _COUNTING:
+            self._users -= 1
+            self._made = self._made if self._users else {}
+
+    @override
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        """A copy has promised nothing: whoever ends this promise does not know of it."""
+        return type(self), ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether somebody has given the promise."""
+        return self._users > 0
+
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether something was made under ``key`` and is kept."""
+        return key in self._made
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made under ``key``, or is made now."""
+        kept = self._made
+        made: T | None = kept.get(key)
+        if made is None:
+            made = kept[key] = make()
+        return made

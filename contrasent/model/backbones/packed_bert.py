@@ -20,17 +20,19 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
-from contrasent.model.backbones.alone import Alone
 from contrasent.model.backbones.attention import attention, first_attention
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.blocks import Blocks
-from contrasent.model.backbones.inference import InferenceLayer
-from contrasent.model.backbones.kept import Kept
-from contrasent.model.backbones.layers import LayerModules, LayerWeights, layers_of
-from contrasent.model.backbones.linear import has_products, linear
-from contrasent.model.backbones.norm import dropped_norm
-from contrasent.model.backbones.varlen import packed_attention_available
-from contrasent.model.dropout import dropout
+from contrasent.model.backbones.inference import InferenceLayer, SingleSentence, WeightCache
+from contrasent.model.backbones.layers import (
+    LayerModules,
+    LayerWeights,
+    dropout,
+    dropped_norm,
+    has_products,
+    layers_of,
+    linear,
+)
+from contrasent.model.backbones.packing import Blocks, packed_attention_available
 
 _USUAL_ROWS = 4096
 """Rows of a batch that an encoder is given on a CPU, about."""
@@ -59,8 +61,8 @@ class PackedBert(Backbone):
         self.first_position = _first_position(model)
         self.max_tokens = config.max_position_embeddings - self.first_position
         self._layers = layers_of(model)
-        self._unchanging = Kept()
-        self._serving = Kept()
+        self._unchanging = WeightCache()
+        self._serving = WeightCache()
 
     @override
     def forward(
@@ -156,7 +158,7 @@ class PackedBert(Backbone):
         self, batch: Batch, wanted: Collection[int], dtype: torch.dtype
     ) -> dict[int, Tensor]:
         """The states of a single sentence, while serving."""
-        alone = self._serving.get(dtype, lambda: Alone(self._layers, self.heads, dtype))
+        alone = self._serving.get(dtype, lambda: SingleSentence(self._layers, self.heads, dtype))
         positions = torch.arange(len(batch.token_ids))
         return alone(self._embed(batch.token_ids, positions), list(wanted))
 

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
-from contrasent.data.words import WordStore
+from contrasent.data.word_vectors import WordStore
 from contrasent.errors import ConfigError, pick
 from contrasent.model.backbones.base import UNBOUNDED, Backbone
 from contrasent.model.pooling import pooler

@@ -11,8 +11,12 @@ from contrasent.errors import ConfigError, MissingExtraError, pick
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.precision import device_named
 
-_CLASSES = {"int8": "Int8Bert", "onnx": "OnnxEngine", "openvino": "OpenVinoEngine"}
-"""The :class:`~contrasent.model.engines.base.Engine` in the module of each name."""
+_CLASSES = {
+    "int8": ("int8", "Int8Bert"),
+    "onnx": ("runtimes", "OnnxEngine"),
+    "openvino": ("runtimes", "OpenVinoEngine"),
+}
+"""The module and the :class:`~contrasent.model.engines.base.Engine` of each name."""
 _PACKAGES = {"int8": (), "onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 
 ENGINES = ("torch", *_CLASSES)
@@ -52,6 +56,6 @@ def build(name: str, backbone: Backbone) -> Backbone:
     require(name)
     if name == "torch":
         return backbone
-    module = import_module(f"{__name__}.{name}")
-    made: Backbone = getattr(module, _CLASSES[name]).from_backbone(backbone)
-    return made
+    module, kind = _CLASSES[name]
+    engine: Backbone = getattr(import_module(f"{__name__}.{module}"), kind).from_backbone(backbone)
+    return engine

@@ -21,17 +21,18 @@ from typing_extensions import override
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.blocks import Blocks
 from contrasent.model.backbones.layers import LayerModules, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.backbones.packing import Blocks
 from contrasent.model.engines.base import Engine
 from contrasent.model.engines.quantized import (
+    LayerRanges,
     QuantizedLinear,
     Scales,
+    measure,
     require_products,
     rounded,
 )
-from contrasent.model.engines.ranges import LayerRanges, measure
 
 _SAFE = 1e30
 """Sums of exponentials between this and its inverse have lost nothing to the ends of bf16."""

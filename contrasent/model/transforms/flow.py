@@ -106,7 +106,7 @@ class Coupling(nn.Module):
         return moved
 
 
-class Step(nn.Module):
+class FlowStep(nn.Module):
     """ActNorm, the components in reverse order, coupling."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -161,7 +161,7 @@ class Flow(Transform):
         self.levels, self.depth, self.coupling_width = levels, depth, coupling_width
         widths = [width >> level for level in range(levels)]
         self.steps = nn.ModuleList(
-            nn.ModuleList(Step(each, coupling_width) for _ in range(depth)) for each in widths
+            nn.ModuleList(FlowStep(each, coupling_width) for _ in range(depth)) for each in widths
         )
 
     @override
@@ -206,7 +206,7 @@ class Flow(Transform):
         normal = -0.5 * (mapped.square() + math.log(2 * math.pi)).sum(1)
         return -(normal + self.log_determinant).mean() / (math.log(2) * self.width)
 
-    def _steps(self, level: int) -> list[Step]:
+    def _steps(self, level: int) -> list[FlowStep]:
         chosen: Any = self.steps[level]
         return list(chosen)
 

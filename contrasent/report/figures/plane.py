@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contrasent.evaluate.geometry import Geometry
-from contrasent.report.figures.canvas import GREY, Picture, picture
+from contrasent.report.figures.style import GREY, Picture, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

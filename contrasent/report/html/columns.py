@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.task_names import TaskName
 from contrasent.records import Record
-from contrasent.report.html.contents import Row
+from contrasent.report.html.contents import PageRow
 from contrasent.report.html.grid import Cell, Grid, score, with_best
 from contrasent.report.intervals import CORRELATION, averaged_interval
 from contrasent.report.tables import ABSENT
@@ -58,7 +58,7 @@ class Named:
     metric: str = ""
 
 
-def choose(rows: Sequence[Row], holds: Callable[[Record], bool]) -> Chosen:
+def choose(rows: Sequence[PageRow], holds: Callable[[Record], bool]) -> Chosen:
     """Of each encoder by its label the records that a table shows; no encoder without any."""
     found: Chosen = {}
     for row in rows:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from contrasent.evaluate.geometry import Geometry
 from contrasent.evaluate.neighbours import Neighbours
-from contrasent.evaluate.tasks import STS, TRANSFER, TaskName
+from contrasent.evaluate.task_names import STS, TRANSFER, TaskName
 from contrasent.model.pooling import POOLERS
 from contrasent.records import Record
 from contrasent.report.html.compared import baseline_row
-from contrasent.report.html.contents import Contents, Row
+from contrasent.report.html.contents import Contents, PageRow
 from contrasent.report.html.mteb import is_mteb
 from contrasent.report.labels import Used
 
@@ -25,7 +25,7 @@ _UNTOLD = ("--columns", "--data-dir")
 _DRAWN = re.compile(r"(\d+) of the corpus, drawn")
 
 
-def commands(contents: Contents, rows: Sequence[Row]) -> list[str]:
+def commands(contents: Contents, rows: Sequence[PageRow]) -> list[str]:
     """What to call to get the numbers again, in the order of the report."""
     found = [_mteb(it) if it.mteb else _evaluate(it) for it in _together(rows)]
     found += [_analyze(it) for it in contents.geometries]
@@ -73,7 +73,7 @@ class _Call:
         return any(it.compared for it in self.records)
 
 
-def _together(rows: Sequence[Row]) -> list[_Call]:
+def _together(rows: Sequence[PageRow]) -> list[_Call]:
     """Encoders that were used alike share a command, and so do those that were compared."""
     first = _baselines(rows)
     found: dict[tuple[object, ...], _Call] = {}
@@ -91,7 +91,7 @@ def _together(rows: Sequence[Row]) -> list[_Call]:
     return list(found.values())
 
 
-def _baselines(rows: Sequence[Row]) -> dict[str, str]:
+def _baselines(rows: Sequence[PageRow]) -> dict[str, str]:
     """The label of the row that a row was compared with; that row is its own."""
     found: dict[str, str] = {}
     for row in rows:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from contrasent.evaluate.tasks import TaskName
+from contrasent.evaluate.task_names import TaskName
 from contrasent.records import Compared
 from contrasent.report.html.columns import metric_heading
-from contrasent.report.html.contents import Identity, Mean, Row, identity
+from contrasent.report.html.contents import Identity, Mean, PageRow, identity
 from contrasent.report.html.grid import Cell, Grid
 from contrasent.report.tables import ABSENT, AVERAGE
 
 _COLUMNS = ("task", "difference", "low", "high", "p", "p (Holm)")
 
 
-def compared_grids(by_identity: Mapping[Identity, Row], means: Sequence[Mean]) -> list[Grid]:
+def compared_grids(by_identity: Mapping[Identity, PageRow], means: Sequence[Mean]) -> list[Grid]:
     """A table for each encoder and what it is compared with, a row for each task and metric."""
     rows = list(by_identity.values())
     found: dict[tuple[str, str], list[_Line]] = {}
@@ -51,7 +51,7 @@ class _Line:
     compared: Compared
 
 
-def _between(row: Row, found: Compared, rows: Sequence[Row]) -> tuple[str, str]:
+def _between(row: PageRow, found: Compared, rows: Sequence[PageRow]) -> tuple[str, str]:
     """The labels of an encoder and of what it is compared with."""
     known = baseline_row(found, row, rows)
     return row.label, known.label if known else found.baseline
@@ -90,7 +90,7 @@ def _said(found: Sequence[Compared]) -> str:
     )
 
 
-def baseline_row(found: Compared, other: Row, rows: Sequence[Row]) -> Row | None:
+def baseline_row(found: Compared, other: PageRow, rows: Sequence[PageRow]) -> PageRow | None:
     """The row that ``other`` was compared with; None where it cannot be told."""
     named = [row for row in rows if row.like.encoder == found.baseline]
     alike = [row for row in named if row.like.pooler == other.like.pooler]

@@ -73,7 +73,7 @@ def identity(used: Used) -> Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PageRow:
     """One encoder as it was used.
 
     Attributes:
@@ -87,7 +87,7 @@ class Row:
     records: tuple[Record, ...]
 
 
-def rows_of(contents: Contents) -> dict[Identity, Row]:
+def rows_of(contents: Contents) -> dict[Identity, PageRow]:
     """The encoders in the order in which their numbers came, scores first."""
     first: dict[Identity, Used] = {}
     measured = (found.records[0] for found in contents.geometries)
@@ -101,12 +101,12 @@ def rows_of(contents: Contents) -> dict[Identity, Row]:
             mine[number] = record
     names = labels(list(first.values()))
     return {
-        key: Row(name, like, tuple(own[key].values()))
+        key: PageRow(name, like, tuple(own[key].values()))
         for name, (key, like) in zip(names, first.items(), strict=True)
     }
 
 
-def doubts(contents: Contents, rows: Mapping[Identity, Row]) -> list[str]:
+def doubts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
     """What makes numbers of the report hard to compare with one another."""
     return [
         *_overlaps(rows.values()),
@@ -132,7 +132,7 @@ def _says_more(record: Record, other: Record) -> bool:
     return record.value == other.value and said(record) > said(other)
 
 
-def _overlaps(rows: Iterable[Row]) -> list[str]:
+def _overlaps(rows: Iterable[PageRow]) -> list[str]:
     """Encoders that were trained on text of what they are scored on."""
     found: dict[str, None] = {}
     for row in rows:
@@ -147,7 +147,7 @@ def _overlaps(rows: Iterable[Row]) -> list[str]:
     return list(found)
 
 
-def _contradictions(records: Sequence[Record], rows: Mapping[Identity, Row]) -> list[str]:
+def _contradictions(records: Sequence[Record], rows: Mapping[Identity, PageRow]) -> list[str]:
     shown = {
         (key, _number(record)): record.value for key, row in rows.items() for record in row.records
     }
@@ -163,7 +163,7 @@ def _contradictions(records: Sequence[Record], rows: Mapping[Identity, Row]) -> 
     ]
 
 
-def _other_data(rows: Iterable[Row]) -> list[str]:
+def _other_data(rows: Iterable[PageRow]) -> list[str]:
     hashes: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         for record in row.records:
@@ -175,7 +175,7 @@ def _other_data(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def _other_versions(rows: Iterable[Row]) -> list[str]:
+def _other_versions(rows: Iterable[PageRow]) -> list[str]:
     found = {tuple(sorted(row.like.versions.items())) for row in rows}
     if len(found) < 2:
         return []

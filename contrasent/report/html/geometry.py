@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from contrasent.evaluate.geometry import Geometry
 from contrasent.evaluate.trajectory import Trajectory
-from contrasent.report.figures.canvas import Picture
-from contrasent.report.figures.densities import DENSITIES
+from contrasent.report.figures.curves import DENSITIES, SPECTRA, TRAJECTORIES
 from contrasent.report.figures.plane import PLANE
-from contrasent.report.figures.spectra import SPECTRA
-from contrasent.report.figures.trajectories import TRAJECTORIES
+from contrasent.report.figures.style import Picture
 from contrasent.report.geometry import COLUMNS, measured_on, names_of, pictures, run_lines
-from contrasent.report.html.contents import Contents, Identity, Row, identity
+from contrasent.report.html.contents import Contents, Identity, PageRow, identity
 from contrasent.report.html.grid import Cell, Grid, score, with_best
 from contrasent.report.html.svg import aspect, inline_svg
 from contrasent.report.saved import sts_colours
@@ -34,7 +32,7 @@ _HEADINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class GeometryFigure:
     """A figure of a report.
 
     Attributes:
@@ -50,7 +48,7 @@ class Figure:
     wide: bool
 
 
-def geometry_grids(contents: Contents, rows: Mapping[Identity, Row]) -> list[Grid]:
+def geometry_grids(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Grid]:
     """A table for each set of pairs."""
     found = []
     for number, (pairs, of_label) in enumerate(_by_pairs(contents, rows).items()):
@@ -76,9 +74,9 @@ def geometry_grids(contents: Contents, rows: Mapping[Identity, Row]) -> list[Gri
     return found
 
 
-def figures(contents: Contents, rows: Mapping[Identity, Row]) -> list[Figure]:
+def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[GeometryFigure]:
     """Every figure there is something for; of each set of pairs those of its own."""
-    found: list[Figure] = []
+    found: list[GeometryFigure] = []
     for pairs, of_label in _by_pairs(contents, rows).items():
         measured = [it for _, it in of_label]
         labels = [label for label, _ in of_label]
@@ -115,15 +113,15 @@ def _among(asked: Sequence[str], of_label: Sequence[tuple[str, Geometry]]) -> li
     return [name for name in asked if name in known]
 
 
-def _figure(picture: Picture, number: int, caption: str) -> Figure:
+def _figure(picture: Picture, number: int, caption: str) -> GeometryFigure:
     heading = _HEADINGS.get(picture.name, picture.name)
     caption = " ".join(caption.split())
     svg = inline_svg(picture, f"f{number}-", f"{heading}. {caption}")
-    return Figure(heading, svg, caption, aspect(svg) > _WIDE)
+    return GeometryFigure(heading, svg, caption, aspect(svg) > _WIDE)
 
 
 def _by_pairs(
-    contents: Contents, rows: Mapping[Identity, Row]
+    contents: Contents, rows: Mapping[Identity, PageRow]
 ) -> dict[str, list[tuple[str, Geometry]]]:
     """Encoders with their labels, each once, by the pairs they were measured on."""
     found: dict[str, dict[str, Geometry]] = {}

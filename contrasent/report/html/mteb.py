@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contrasent.evaluate.mteb_tasks import PROTOCOL
+from contrasent.evaluate.mteb_encoder import PROTOCOL
 from contrasent.records import Record
 from contrasent.report.html.columns import Column, Named, choose, scores_grid
-from contrasent.report.html.contents import Row
+from contrasent.report.html.contents import PageRow
 from contrasent.report.html.grid import Grid
 from contrasent.report.mteb import heading, told
 
@@ -17,7 +17,7 @@ def is_mteb(record: Record) -> bool:
     return "mteb" in record.versions
 
 
-def mteb_grids(rows: Sequence[Row]) -> list[Grid]:
+def mteb_grids(rows: Sequence[PageRow]) -> list[Grid]:
     """One table of all tasks, or none."""
     chosen = choose(rows, _is_main)
     if not chosen:

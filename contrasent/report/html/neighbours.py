@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from contrasent.evaluate.neighbours import Neighbour, Neighbours
-from contrasent.report.html.contents import Contents, Identity, Row, identity
+from contrasent.report.html.contents import Contents, Identity, PageRow, identity
 from contrasent.report.neighbours import searched
 
 MOST = 300
@@ -14,7 +14,7 @@ MOST = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class NeighbourHit:
     """A sentence that was found.
 
     Attributes:
@@ -35,7 +35,7 @@ class Asked:
     """A query, and for each encoder by its label what it finds, best first."""
 
     text: str
-    found: tuple[tuple[str, tuple[Hit, ...]], ...]
+    found: tuple[tuple[str, tuple[NeighbourHit, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Browser:
     notes: tuple[str, ...]
 
 
-def browsers(contents: Contents, rows: Mapping[Identity, Row]) -> list[Browser]:
+def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Browser]:
     """One for each corpus, of all encoders that searched it; no encoder twice."""
     corpora: dict[tuple[str, str], dict[str, Neighbours]] = {}
     for found in contents.neighbours:
@@ -94,7 +94,7 @@ def _asked(text: str, nearest: Mapping[str, Sequence[Neighbour]]) -> Asked:
             (
                 label,
                 tuple(
-                    Hit(
+                    NeighbourHit(
                         hit.text,
                         f"{hit.cosine:.3f}",
                         repr(hit.cosine),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from contrasent.evaluate.protocols import PROTOCOLS, Protocol
-from contrasent.evaluate.tasks import SPLITS, STS, TRANSFER, TaskName, averaged
+from contrasent.evaluate.task_names import SPLITS, STS, TRANSFER, TaskName, averaged
 from contrasent.metrics import METRICS
 from contrasent.records import Record
 from contrasent.report.html.columns import (
@@ -19,7 +19,7 @@ from contrasent.report.html.columns import (
     metric_heading,
     scores_grid,
 )
-from contrasent.report.html.contents import Row
+from contrasent.report.html.contents import PageRow
 from contrasent.report.html.grid import Cell, Grid, score
 from contrasent.report.html.mteb import is_mteb, mteb_grids
 from contrasent.report.intervals import CORRELATION, said_of_intervals
@@ -29,12 +29,12 @@ from contrasent.report.transfer import transfer_protocol
 _AGGREGATIONS = {"all": "", "mean": ", mean of subsets", "wmean": ", weighted mean of subsets"}
 
 
-def score_grids(rows: Sequence[Row]) -> list[Grid]:
+def score_grids(rows: Sequence[PageRow]) -> list[Grid]:
     """Similarity, transfer, then everything else; of each kind a table per protocol."""
     return [*sts_grids(rows), *transfer_grids(rows), *other_grids(rows), *mteb_grids(rows)]
 
 
-def sts_grids(rows: Sequence[Row]) -> list[Grid]:
+def sts_grids(rows: Sequence[PageRow]) -> list[Grid]:
     """Correlations: one table for each metric and aggregation that a protocol asked for."""
     found = []
     for number, basis in enumerate(_bases(rows)):
@@ -57,7 +57,7 @@ def sts_grids(rows: Sequence[Row]) -> list[Grid]:
     return found
 
 
-def transfer_grids(rows: Sequence[Row]) -> list[Grid]:
+def transfer_grids(rows: Sequence[PageRow]) -> list[Grid]:
     """Accuracies of transfer tasks: one table for each way to learn them."""
     ways: dict[tuple[object, ...], None] = {}
     for record in _all(rows):
@@ -80,7 +80,7 @@ def transfer_grids(rows: Sequence[Row]) -> list[Grid]:
     return found
 
 
-def other_grids(rows: Sequence[Row]) -> list[Grid]:
+def other_grids(rows: Sequence[PageRow]) -> list[Grid]:
     """Retrieval, and what users measured of their own: a table for each task."""
     names = dict.fromkeys(
         TaskName(record.task, record.split)
@@ -142,7 +142,7 @@ class _Basis:
         return replace(known, name=", ".join(self.protocols)) if known else None
 
 
-def _bases(rows: Sequence[Row]) -> list[_Basis]:
+def _bases(rows: Sequence[PageRow]) -> list[_Basis]:
     """What protocols asked for; else what there is, Spearman and ``all`` first."""
     whole = [record for record in _all(rows) if _is_sts(record) and not record.subset]
     fitted: dict[tuple[str, str, str], set[TaskName]] = {}
@@ -200,7 +200,7 @@ def _in_order(names: Iterable[TaskName]) -> list[TaskName]:
     )
 
 
-def _all(rows: Sequence[Row]) -> Iterable[Record]:
+def _all(rows: Sequence[PageRow]) -> Iterable[Record]:
     return (record for row in rows for record in row.records)
 
 
@@ -226,7 +226,7 @@ def _way(record: Record) -> tuple[object, ...]:
     return how.get("name"), how.get("preset"), how.get("seed")
 
 
-def every_grid(rows: Sequence[Row]) -> Grid:
+def every_grid(rows: Sequence[PageRow]) -> Grid:
     """All records, a row each."""
     columns = ("encoder", "task", "split", "subset", "metric", "aggregation", "value", "pairs")
     cells = [

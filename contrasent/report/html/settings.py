@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contrasent.report.html.contents import Contents, Row
+from contrasent.report.html.contents import Contents, PageRow
 from contrasent.report.html.grid import Cell, Grid
 from contrasent.report.tables import ABSENT
 
@@ -14,12 +14,12 @@ _ENCODER = (
 )
 
 
-def settings_grids(contents: Contents, rows: Sequence[Row]) -> list[Grid]:
+def settings_grids(contents: Contents, rows: Sequence[PageRow]) -> list[Grid]:
     """How encoders were used, which data was read, what computed the numbers."""
     return [_encoders(rows), _data(contents), _versions(rows)]
 
 
-def _encoders(rows: Sequence[Row]) -> Grid:
+def _encoders(rows: Sequence[PageRow]) -> Grid:
     cells = []
     for row in rows:
         it = row.like
@@ -45,7 +45,7 @@ def _data(contents: Contents) -> Grid:
     )
 
 
-def _versions(rows: Sequence[Row]) -> Grid:
+def _versions(rows: Sequence[PageRow]) -> Grid:
     names = dict.fromkeys(name for row in rows for name in row.like.versions)
     cells = [
         (Cell(row.label), *(Cell(row.like.versions.get(name, ABSENT)) for name in names))

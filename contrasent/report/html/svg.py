@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from contrasent.report.figures.canvas import Picture
+from contrasent.report.figures.style import Picture
 
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _LEFT_OUT = ("metadata", "style", "title", "desc")
@@ -21,7 +21,7 @@ def inline_svg(picture: Picture, prefix: str, title: str) -> str:
     """The picture as an ``<svg>`` element.
 
     Args:
-        picture: as :func:`contrasent.report.figures.canvas.picture` draws it.
+        picture: as :func:`contrasent.report.figures.style.picture` draws it.
         prefix: of all ids, which two pictures of a page may share otherwise.
         title: for readers who do not see the picture.
     """

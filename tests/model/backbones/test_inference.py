@@ -9,11 +9,10 @@ from helpers.tiny_models import config_of, transformer
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
 from contrasent.model.backbones.attention import attention, first_attention
-from contrasent.model.backbones.blocks import Blocks
 from contrasent.model.backbones.inference import InferenceLayer, Map
-from contrasent.model.backbones.layers import layers_of
-from contrasent.model.backbones.linear import has_products
+from contrasent.model.backbones.layers import has_products, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.backbones.packing import Blocks
 
 CPU, VOCABULARY, LENGTHS = torch.device("cpu"), 60, [7, 1, 30, 2, 17]
 FP32 = pytest.mark.skipif(not has_products(CPU, torch.float32), reason="no oneDNN")

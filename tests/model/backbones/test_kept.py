@@ -5,7 +5,7 @@ from threading import Barrier
 
 import pytest
 
-from contrasent.model.backbones.kept import Kept
+from contrasent.model.backbones.inference import WeightCache
 
 
 class Maker:
@@ -20,7 +20,7 @@ class Maker:
 
 
 def test_made_once_while_held_and_anew_after():
-    kept, make = Kept(), Maker()
+    kept, make = WeightCache(), Maker()
     assert not kept.holds
     with kept:
         assert kept.holds
@@ -34,7 +34,7 @@ def test_made_once_while_held_and_anew_after():
 
 
 def test_the_outermost_promise_counts():
-    kept, make = Kept(), Maker()
+    kept, make = WeightCache(), Maker()
     with kept:
         with kept:
             first = kept.get("key", make)
@@ -44,14 +44,14 @@ def test_the_outermost_promise_counts():
 
 def test_what_was_made_without_a_promise_is_not_there_under_the_next():
     """Another thread's promise may end between the question whether there is one and its use."""
-    kept, make = Kept(), Maker()
+    kept, make = WeightCache(), Maker()
     stale = kept.get("key", make)
     with kept:
         assert kept.get("key", make) is not stale
 
 
 def test_an_error_ends_the_promise():
-    kept, make = Kept(), Maker()
+    kept, make = WeightCache(), Maker()
     with pytest.raises(KeyError), kept:
         first = kept.get("key", make)
         raise KeyError
@@ -61,7 +61,7 @@ def test_an_error_ends_the_promise():
 
 
 def test_what_cannot_be_made_is_not_kept():
-    kept, make = Kept(), Maker()
+    kept, make = WeightCache(), Maker()
     with kept:
         with pytest.raises(ZeroDivisionError):
             kept.get("key", lambda: 1 // 0)
@@ -72,7 +72,7 @@ def test_what_cannot_be_made_is_not_kept():
     "copied", [copy.copy, copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))]
 )
 def test_a_copy_has_promised_nothing(copied):
-    kept, make = Kept(), Maker()
+    kept, make = WeightCache(), Maker()
     with kept:
         kept.get("key", lambda: lambda: "cannot be pickled")
         other = copied(kept)
@@ -83,7 +83,7 @@ def test_a_copy_has_promised_nothing(copied):
 
 
 def test_threads_hold_together():
-    kept, make, threads = Kept(), Maker(), 8
+    kept, make, threads = WeightCache(), Maker(), 8
     inside, asked = Barrier(threads), Barrier(threads)
 
     def hold(_):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from contrasent.model.backbones import linear as module
-from contrasent.model.backbones.linear import has_products, linear
+from contrasent.model.backbones import layers as module
+from contrasent.model.backbones.layers import has_products, linear
 
 ROUNDING = 2**-8  # of bf16, relative; sums are fp32 inside
 SHAPES = [(1, 8, 8), (5, 16, 24), (33, 24, 16), (1, 1, 1)]

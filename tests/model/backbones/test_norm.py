@@ -6,8 +6,7 @@ from torch import nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from contrasent.model.backbones.norm import dropped_norm
-from contrasent.model.dropout import keep_mask
+from contrasent.model.backbones.layers import dropped_norm, keep_mask
 
 ROWS, WIDTH, RATE = 7, 16, 0.3
 USED = {"both": (1.0, 1.0), "the wide one": (1.0, 0.0), "the narrow one": (0.0, 1.0)}

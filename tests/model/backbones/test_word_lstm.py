@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from contrasent.data.batch import pack
-from contrasent.data.words import open_words
+from contrasent.data.word_vectors import open_words
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.pooling import pooler

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.model.transforms.moments import Moments
-from contrasent.model.transforms.whitening import fit, require_enough
+from contrasent.model.transforms.whitening import Moments, fit, require_enough
 
 
 def rows_of(count=400, width=12, seed=0):

@@ -1,0 +1,179 @@
+"""Random edits of a sentence's words (Gao et al. 2021, Table 1), and WordNet's synonyms.
+
+Words are what stands between white space. The numbers drawn come from the generator that is
+passed in, and at least one word always stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from numpy.random import Generator
+
+from contrasent.errors import DataError, MissingExtraError
+
+Edit = Callable[[Sequence[str], Generator], list[str]]
+"""From the words of a sentence to the words of its edited copy."""
+
+_WORD = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
+
+
+def whole_words(share: float, words: int, random: Generator) -> int:
+    """How many of ``words`` words a share is: rounded up or down, so that the mean is exact.
+
+    0.1 of 7 words is one word in 7 of 10 draws and none in the others. Rounding to the nearest
+    would leave every sentence of fewer than 5 words as it is.
+    """
+    return int(share * words + random.random())
+
+
+def crop(words: Sequence[str], random: Generator, share: float) -> list[str]:
+    """Keep words that stand together: 1 - ``share`` of them, from anywhere in the sentence."""
+    count = max(1, len(words) - whole_words(share, len(words), random))
+    start = int(random.integers(len(words) - count + 1))
+    return list(words[start : start + count])
+
+
+def delete_words(words: Sequence[str], random: Generator, share: float) -> list[str]:
+    """Leave out ``share`` of the words, any of them."""
+    count = min(whole_words(share, len(words), random), len(words) - 1)
+    gone = set(random.permutation(len(words))[:count].tolist())
+    return [word for place, word in enumerate(words) if place not in gone]
+
+
+def delete_one_word(words: Sequence[str], random: Generator) -> list[str]:
+    """Leave out one word, any of them; an only word stays."""
+    if len(words) == 1:
+        return list(words)
+    gone = int(random.integers(len(words)))
+    return [*words[:gone], *words[gone + 1 :]]
+
+
+def replace_words(
+    words: Sequence[str],
+    random: Generator,
+    share: float | None,
+    synonyms: Callable[[str], Sequence[str]],
+) -> list[str]:
+    """Put a synonym, any of those it has, for some of the words.
+
+    Punctuation around a word stays. A synonym begins with a capital where the word does, and is
+    all capitals where the word is.
+
+    Args:
+        words: of the sentence.
+        random: draws the words and their synonyms.
+        share: how many of all words are replaced, as far as so many have a synonym; None is one.
+        synonyms: of a word without punctuation around it; empty for a word that is not replaced.
+    """
+    left = 1 if share is None else whole_words(share, len(words), random)
+    edited = list(words)
+    for place in random.permutation(len(words)).tolist() if left else ():
+        before, word, after = _parts(words[place])
+        if found := synonyms(word):
+            drawn = found[int(random.integers(len(found)))]
+            edited[place] = f"{before}{_in_the_case_of(word, drawn)}{after}"
+            left -= 1
+        if not left:
+            break
+    return edited
+
+
+def _parts(word: str) -> tuple[str, str, str]:
+    """A word between what is no letter, digit or underscore: ``("big",`` is ``("``, big, ``",``."""
+    match = _WORD.fullmatch(word)
+    return (match[1], match[2], match[3]) if match else ("", word, "")
+
+
+def _in_the_case_of(word: str, synonym: str) -> str:
+    if len(word) > 1 and word.isupper():
+        return synonym.upper()
+    return synonym[0].upper() + synonym[1:] if word[:1].isupper() else synonym
+
+
+# Words of closed classes. WordNet has no such classes, so what it knows of these words is of
+# others: "in" is indium, "us" is America, "was" is Washington. nlpaug, which the paper used, leaves
+# them to a part-of-speech tagger, which replaces nothing but nouns, verbs, adjectives and adverbs.
+FUNCTION_WORDS = frozenset(
+    word
+    for line in (
+        "a an the this that these those my your his her its our their whose some any no every",
+        "each either neither both all half much many few several another such what which i you",
+        "he she it we they me him us them mine yours hers ours theirs myself yourself himself",
+        "herself itself ourselves yourselves themselves who whom one ones somebody someone",
+        "something anybody anyone anything nobody nothing everybody everyone everything of in",
+        "to for with on at by from about as into like through after over between out against",
+        "during without before under around among across behind beyond below above near since",
+        "until up down off along inside outside toward towards upon within except per via than",
+        "despite onto past beside besides throughout amid amidst underneath beneath unto",
+        "opposite versus plus minus and or but nor so yet if because although though unless",
+        "while whereas whether once when where why how there not can could will would shall",
+        "should may might must ought am is are was were be been being have has had having do",
+        "does did done doing",
+    )
+    for word in line.split()
+)
+_REMEMBERED = 1 << 16
+
+
+class WordNet:
+    """Synonyms by word, each looked up once.
+
+    Attributes:
+        version: of the data, such as ``3.0``.
+    """
+
+    def __init__(self) -> None:
+        """Read WordNet's index, which takes seconds.
+
+        Raises:
+            MissingExtraError: NLTK is not installed.
+            DataError: WordNet is not there, or cannot be read.
+        """
+        self._reader = _reader()
+        self.version = str(self._reader.get_version())
+        self.synonyms = lru_cache(_REMEMBERED)(self._synonyms)
+
+    def _synonyms(self, word: str) -> tuple[str, ...]:
+        """Words that share a meaning with ``word``, each once; several words have spaces between.
+
+        The lemmas of all synsets of the word, whatever its part of speech and its inflection,
+        without the word itself. Words of :data:`FUNCTION_WORDS` have none.
+        """
+        lowered = word.lower()
+        if not lowered or lowered in FUNCTION_WORDS:
+            return ()
+        names = (
+            name.replace("_", " ")
+            for synset in self._reader.synsets(lowered)
+            for name in synset.lemma_names()
+        )
+        return tuple(dict.fromkeys(name for name in names if name.lower() != lowered))
+
+
+def _reader() -> Any:
+    """NLTK's reader of WordNet, with all indices in memory."""
+    try:
+        from nltk import corpus
+        from nltk.corpus.reader.wordnet import WordNetError
+    except ImportError as error:
+        raise MissingExtraError(
+            "view synonym needs the package nltk: pip install 'contrasent[synonyms]'"
+        ) from error
+    try:
+        corpus.wordnet.ensure_loaded()
+        return corpus.wordnet
+    except LookupError as error:
+        raise DataError(
+            "view synonym needs WordNet, which NLTK does not find: get it once with "
+            "'python -m nltk.downloader wordnet'. It then works offline; in another folder than "
+            "NLTK's own if the environment variable NLTK_DATA names that"
+        ) from error
+    except (OSError, ValueError, AssertionError, WordNetError) as error:
+        raise DataError(
+            f"NLTK cannot read its WordNet ({type(error).__name__}: {error}); get it again with "
+            "'python -m nltk.downloader --force wordnet'"
+        ) from error

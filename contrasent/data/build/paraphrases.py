@@ -1,0 +1,186 @@
+"""Pairs from captions of one image, duplicate questions and machine-made paraphrases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import isfinite
+from typing import Any
+
+from typing_extensions import override
+
+from contrasent.data.build.base import DataKind, Example, Reading, SourceDescription, pair, watched
+from contrasent.data.build.nli import yes_or_no
+from contrasent.data.columns import ColumnSpec
+from contrasent.data.rows import SourceRows, as_text
+from contrasent.errors import ConfigError, DataError
+
+_IMAGES = ("image", "image_id", "image_name", "file_name", "filename", "group")
+_FIRSTS = ("sentence1", "sentence_1", "sentence_a", "text1", "text_a", "anchor", "sent0")
+_SECONDS = ("sentence2", "sentence_2", "sentence_b", "text2", "text_b", "positive", "sent1")
+
+CAPTIONS = ColumnSpec(
+    roles=("image", "caption"),
+    names=(_IMAGES, ("caption", "comment", "text", "sentence")),
+    bare=(2,),
+)
+DUPLICATES = ColumnSpec(
+    roles=("first question", "second question", "label"),
+    names=(
+        ("question1", "#1 string", *_FIRSTS),
+        ("question2", "#2 string", *_SECONDS),
+        ("is_duplicate", "label", "quality"),
+    ),
+    ranked=("label",),
+)
+PARAPHRASES = ColumnSpec(
+    roles=("reference", "paraphrase", "score"),
+    names=(
+        ("reference", "source", *_FIRSTS),
+        ("paraphrase", "target", *_SECONDS),
+        ("score", "similarity"),
+    ),
+    optional=1,
+    bare=(2, 3),
+)
+
+_NUMBERED = re.compile(r"(.+)#\d+", re.DOTALL)
+
+
+class Captions(DataKind):
+    """Any two captions of an image (SimCSE, section 4): 10 pairs of 5 captions.
+
+    An image is what stands before ``#k`` in Flickr's files, and otherwise the whole cell. Equal
+    names in two sources are two images.
+    """
+
+    made = "pairs of captions of one image"
+    said = SourceDescription(group="image", incomplete="with fewer than two captions")
+
+    def __init__(self, sources: Sequence[SourceRows]) -> None:
+        super().__init__(sources)
+        self._groups: dict[tuple[int, str], list[str]] | None = None
+
+    @override
+    def examples(self, reading: Reading) -> Iterator[Example]:
+        # The captions of an image need not stand together in a file.
+        if self._groups is None:
+            self._groups = self._grouped(reading)
+        for captions in self._groups.values():
+            unique = list(dict.fromkeys(captions))
+            reading.counts.repeated += len(captions) - len(unique)
+            reading.counts.incomplete += len(unique) < 2
+            yield from combinations(unique, 2)
+
+    def _grouped(self, reading: Reading) -> dict[tuple[int, str], list[str]]:
+        groups: dict[tuple[int, str], list[str]] = {}
+        for number, source in enumerate(self.sources):
+            for where, (name, cell) in watched(source, reading):
+                try:
+                    image, caption = str("" if name is None else name).strip(), as_text(cell, where)
+                except DataError as error:
+                    reading.trouble(error)
+                    continue
+                if not (image and caption):
+                    reading.counts.empty += 1
+                    continue
+                of = _NUMBERED.fullmatch(image)
+                groups.setdefault((number, of[1] if of else image), []).append(caption)
+        return groups
+
+
+class Duplicates(DataKind):
+    """Questions, or any two sentences, that are said to mean the same (Quora's, MRPC, PAWS)."""
+
+    made = "pairs of duplicates"
+    said = SourceDescription(other="whose sentences are no duplicates")
+
+    def __init__(self, sources: Sequence[SourceRows]) -> None:
+        super().__init__(sources)
+        self.labels = ["1 = duplicate, 0 = not"] * len(sources)
+
+    @override
+    def examples(self, reading: Reading) -> Iterator[Example]:
+        for source in self.sources:
+            for where, (first, second, mark) in watched(source, reading):
+                if self._same(mark, where, reading):
+                    found = pair(first, second, where, reading)
+                    if found is not None:
+                        yield found
+
+    @staticmethod
+    def _same(mark: Any, where: str, reading: Reading) -> bool:
+        counts = reading.counts
+        try:
+            same = yes_or_no(mark, where)
+        except DataError as error:
+            reading.trouble(error)
+            return False
+        if same is None:
+            counts.unlabelled += 1
+            return False
+        counts.label("duplicate" if same else "not")
+        counts.other += not same
+        return same
+
+
+class Paraphrases(DataKind):
+    """Sentences with their paraphrases (ParaNMT), all or those of a range of scores.
+
+    Args:
+        sources: rows of reference, paraphrase and, if there is one, score.
+        min_score: pairs with a lower score are left out.
+        max_score: pairs with a higher score are left out.
+
+    Raises:
+        ConfigError: no score lies in the range, or a source has no scores.
+    """
+
+    said = SourceDescription(unlabelled="without a score", other="with another score")
+
+    def __init__(
+        self,
+        sources: Sequence[SourceRows],
+        min_score: float | None = None,
+        max_score: float | None = None,
+    ) -> None:
+        super().__init__(sources)
+        self._low = -float("inf") if min_score is None else min_score
+        self._high = float("inf") if max_score is None else max_score
+        if not self._low <= self._high:
+            raise ConfigError(f"no score lies between {self._low:g} and {self._high:g}")
+        self._scored = not (min_score is None and max_score is None)
+        scores = f" with scores from {self._low:g} to {self._high:g}" if self._scored else ""
+        self.made = f"pairs of sentence and paraphrase{scores}"
+        for source in sources:
+            if self._scored and source.width < 3:
+                raise ConfigError(
+                    f"{source.source} has no column of scores for --min-score and --max-score; "
+                    "name it with --columns, or leave them out"
+                )
+
+    @override
+    def examples(self, reading: Reading) -> Iterator[Example]:
+        for source in self.sources:
+            for where, (first, second, *score) in watched(source, reading):
+                if self._scored and not self._fits(score[0], where, reading):
+                    continue
+                found = pair(first, second, where, reading)
+                if found is not None:
+                    yield found
+
+    def _fits(self, cell: Any, where: str, reading: Reading) -> bool:
+        if cell is None or not str(cell).strip():
+            reading.counts.unlabelled += 1
+            return False
+        try:
+            score = float(cell)
+        except (TypeError, ValueError):
+            score = float("nan")
+        if not isfinite(score):
+            reading.trouble(DataError(f"{where}: the score {cell!r} is no number"))
+            return False
+        fits = self._low <= score <= self._high
+        reading.counts.other += not fits
+        return fits

@@ -1,0 +1,146 @@
+"""Pairs of sentences with a label, for objectives that tell entailment from contradiction."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from typing_extensions import override
+
+from contrasent.data.build.nli import CONTRADICTION, ENTAILMENT, NEUTRAL, WANTED, NliLabels
+from contrasent.data.examples import Examples, Row
+from contrasent.data.readers import Trouble, stop
+from contrasent.data.rows import SourceRows, as_text, open_rows_of
+from contrasent.errors import DataError
+
+CLASSES = (CONTRADICTION, ENTAILMENT, NEUTRAL)
+"""In the order of their numbers, which is that of sentence-transformers' NLI examples."""
+
+_PREMISE, _HYPOTHESIS, _LABEL = WANTED.names
+_WANTED = replace(
+    WANTED,
+    names=(("sent0", *_PREMISE), ("sent1", *_HYPOTHESIS), _LABEL),
+    mend="mend the row, or take it out",
+    option="--data.columns '[{}]'",
+)
+
+
+class LabelledExamples(Examples):
+    """Premise and hypothesis of each row that has a label, and the number of its class.
+
+    Words, and numbers that the source explains, are numbered as in :data:`CLASSES`. Other numbers
+    are taken as they are: a classifier of three classes does not ask for their order.
+    """
+
+    def __init__(self, records: SourceRows) -> None:
+        super().__init__(records.source, 2, records.described)
+        self._records = records
+        self._words = NliLabels(records.source, records.label_names, None)
+        self._explained = records.label_names is not None and "=" in self._words.described
+        self._numbers: bool | None = None
+
+    @property
+    @override
+    def sha256(self) -> str:
+        told = f"{self._records.sha256}\n{self.columns}\nlabels {CLASSES}"
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    @override
+    def rows(self, trouble: Trouble) -> Iterator[Row]:
+        for where, cells in self._records.rows(trouble):
+            yield where, [as_text(cell, where) for cell in cells[:2]]
+
+    @override
+    def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
+        labels, skipped, unlabelled = array("B"), 0, 0
+        for where, (premise, hypothesis, mark) in self._records.rows(trouble):
+            try:
+                label = self._class(mark, where)
+                sentences = as_text(premise, where), as_text(hypothesis, where)
+            except DataError as error:
+                trouble(error)
+                continue
+            if label is None:
+                unlabelled += 1
+            elif all(sentences):
+                labels.append(label)
+                yield where, sentences
+            else:
+                skipped += 1
+        self.labels, self.skipped, self.unlabelled = labels, skipped, unlabelled
+
+    @override
+    def require(self, minimum: int) -> None:
+        """Make sure that there are enough examples, and some of each class.
+
+        Raises:
+            DataError: there are not.
+        """
+        super().require(minimum)
+        found: set[int] = set()
+        for where, (_, _, mark) in self._records.rows(stop):
+            label = self._class(mark, where)
+            found |= set() if label is None else {label}
+            if len(found) == len(CLASSES):
+                return
+        require_classes(self.source, found)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What each number stands for, known once a row was read; it itself if none says so."""
+        return tuple(map(str, range(len(CLASSES)))) if self._numbers else CLASSES
+
+    def _class(self, mark: object, where: str) -> int | None:
+        word = "" if mark is None else str(mark).strip()
+        is_number = word.isdecimal() and not self._explained
+        if not is_number:
+            understood = self._words.understood(mark, where)
+            if understood is None:
+                return None
+        if self._numbers not in (None, is_number):
+            raise DataError(
+                f"{where}: the label is {mark!r}, but those before are "
+                f"{'numbers' if self._numbers else 'words'}; use one of the two"
+            )
+        self._numbers = is_number
+        if not is_number:
+            return CLASSES.index(str(understood))
+        if int(word) >= len(CLASSES):
+            raise DataError(
+                f"{where}: the label is the number {word}, but a pair is of one of "
+                f"{len(CLASSES)} classes, 0 to {len(CLASSES) - 1}"
+            )
+        return int(word)
+
+
+def require_classes(source: str, found: Collection[int]) -> None:
+    """Make sure that there are pairs of all classes.
+
+    Raises:
+        DataError: there are not.
+    """
+    if len(found) == len(CLASSES):
+        return
+    told = ", ".join(f"{number} ({CLASSES[number]})" for number in sorted(found))
+    raise DataError(
+        f"{source} has pairs of the classes {told} only, but three are needed: "
+        f"{', '.join(CLASSES)}; give natural language inference with three labels, such as "
+        "SNLI or MultiNLI"
+    )
+
+
+def open_labelled(source: str, columns: Sequence[str] | None = None) -> LabelledExamples:
+    """Understand a file or a Hugging Face data set as labelled pairs.
+
+    Args:
+        source: as for :func:`contrasent.data.rows.open_rows_of`.
+        columns: of premise, hypothesis and label; None knows them by name.
+
+    Raises:
+        DataError: the source is missing, empty, or its first row cannot be understood.
+        ConfigError: ``columns`` does not fit the source.
+        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+    """
+    return LabelledExamples(open_rows_of(source, _WANTED, columns))

@@ -1,0 +1,71 @@
+"""Sources of examples: a text file, or a data set on the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from contrasent.data.examples import Examples, JsonExamples, ParquetExamples, TableExamples
+from contrasent.data.hub_datasets import HubExamples, dataset_parts
+from contrasent.errors import DataError
+
+_TEXT_KINDS = (".txt", ".csv", ".tsv", ".jsonl")
+_KNOWN = f"{', '.join(_TEXT_KINDS)} (each also with .gz) and .parquet"
+
+
+def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples:
+    r"""Understand a text file or a Hugging Face data set as examples.
+
+    ========== ====================================================================================
+    ``.txt``   a sentence per line; blank lines separate documents and are left out
+    ``.csv``   comma separated, cells quoted with ``"``
+    ``.tsv``   tab separated, quotes are literal
+    ``.jsonl`` an object or an array of strings per line
+    .parquet   text columns
+    org/name   ``org/name[:config][@split]`` on the Hugging Face hub, split ``train`` if not said
+    ========== ====================================================================================
+
+    The text files may be gzipped, with ``.gz`` after the name's end. UTF-8 with or without byte
+    order mark, lines ended by ``\n`` or ``\r\n``.
+
+    Args:
+        source: a path, or a data set's id; what exists as a file is a file.
+        columns: the sentence columns in the order anchor, positive, hard negatives: header names,
+            or numbers counted from 0. None picks them by well-known names (``sent0, sent1,
+            hard_neg``; ``anchor, positive, negative``; ``sentence1, sentence2``; ``text``; ...) or,
+            in a table without header, takes every column.
+
+    Raises:
+        DataError: the source is missing, empty, of unknown kind, or its first row cannot be
+            understood; further rows are checked when they are read.
+        ConfigError: ``columns`` does not fit the source.
+        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+    """
+    kind, path = source_kind(source), Path(source)
+    if not kind and (parts := dataset_parts(source)):
+        return HubExamples(source, parts, columns)
+    if kind == ".parquet":
+        return ParquetExamples(path, columns)
+    if kind == ".jsonl":
+        return JsonExamples(path, columns)
+    return TableExamples(path, kind, columns)
+
+
+def source_kind(source: str) -> str:
+    """The ending that tells how a file is read, ``.gz`` left out; empty for a data set of the hub.
+
+    Raises:
+        DataError: there is no such file, it is a folder, or its ending is unknown.
+    """
+    path = Path(source)
+    if not path.exists() and dataset_parts(source):
+        return ""
+    if path.is_dir():
+        raise DataError(f"{source} is a folder; give one file: {_KNOWN}")
+    if not path.exists():
+        raise DataError(f"there is no file {source}; look for a misspelling, or give a full path")
+    name = path.name.lower()
+    kind = Path(name.removesuffix(".gz")).suffix
+    if kind in _TEXT_KINDS or (kind == ".parquet" and not name.endswith(".gz")):
+        return kind
+    raise DataError(f"{path}: unknown kind of file; known are {_KNOWN}; rename it to one of them")

@@ -1,0 +1,316 @@
+"""Token ids and texts of all examples, computed once, kept on disk and mapped into memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from contrasent.data.cache import CacheKind, kept
+from contrasent.data.examples import Examples, portions
+from contrasent.errors import DataError
+
+_FORMAT = 2
+_TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"
+_TOKENLESS, _LABELS = "tokenless.bin", "labels.bin"
+
+IdArray = np.ndarray[Any, np.dtype[np.int32]]
+IndexArray = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class TokenSource(Protocol):
+    """What a store needs of :class:`contrasent.data.tokenizer.Tokenizer`."""
+
+    @property
+    def vocabulary(self) -> int:
+        """The largest token id plus one."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that decides which ids a text gets."""
+
+    def ids(self, texts: Sequence[str], max_tokens: int | None) -> tuple[list[IdArray], int]:
+        """Token ids of each text, and how many texts were cut."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenManifest:
+    """What a store holds; kept beside the arrays, whose sizes it predicts.
+
+    Attributes:
+        version: the format of the arrays.
+        examples: N.
+        views: V, sentences per example.
+        tokens: tokens of all N * V sentences.
+        dtype: of the token ids on disk.
+        cut: sentences that were longer than ``max_tokens``.
+        skipped: rows that were left out because a sentence was empty or had no token.
+        tokenless: how many of those had no empty sentence.
+        max_tokens: the limit, special tokens included; None if there was none.
+        data_sha256: of the examples.
+        tokenizer: fingerprint of the tokenizer.
+        labelled: every example has the number of a class.
+        unlabelled: rows that were left out because they have none.
+    """
+
+    version: int = _FORMAT
+    examples: int
+    views: int
+    tokens: int
+    dtype: str
+    cut: int
+    skipped: int
+    tokenless: int
+    max_tokens: int | None
+    data_sha256: str
+    tokenizer: str
+    labelled: bool = False
+    unlabelled: int = 0
+
+
+class TokenStore:
+    """Token ids of N examples of V sentences, mapped from a folder.
+
+    Attributes:
+        folder: where the arrays lie.
+        manifest: counts and origin.
+    """
+
+    def __init__(self, folder: Path, manifest: TokenManifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._tokens = np.asarray(np.memmap(folder / _TOKENS, manifest.dtype, "r"))
+        self._offsets: IndexArray = np.asarray(np.memmap(folder / _OFFSETS, np.int64, "r"))
+
+    def __len__(self) -> int:
+        """N, the number of examples."""
+        return self.manifest.examples
+
+    @property
+    def views(self) -> int:
+        """V, sentences per example."""
+        return self.manifest.views
+
+    def tokenless(self) -> IndexArray:
+        """Numbers, ascending, of what was left out for want of a token, among all examples."""
+        return np.fromfile(self.folder / _TOKENLESS, dtype=np.int64)
+
+    def labels(self, examples: IndexArray) -> IndexArray | None:
+        """``(B,)`` int64, the class of each of the ``examples``; None if they have none."""
+        if not self.manifest.labelled:
+            return None
+        return np.memmap(self.folder / _LABELS, np.uint8, "r")[examples].astype(np.int64)
+
+    def tokens(self, example: int, view: int) -> IdArray:
+        """Token ids of one sentence.
+
+        Raises:
+            IndexError: there is no such example or view.
+        """
+        if not (0 <= example < len(self) and 0 <= view < self.views):
+            raise IndexError(f"no view {view} of example {example}: {len(self)} x {self.views}")
+        start, end = self._offsets[example * self.views + view :][:2]
+        return self._tokens[start:end].astype(np.int32)
+
+    def gather(self, examples: IndexArray, views: Sequence[int]) -> tuple[IndexArray, IndexArray]:
+        """Token ids of many sentences end to end, view by view.
+
+        Args:
+            examples: ``(B,)`` int64, numbers of examples.
+            views: which view of the examples comes first, second and so on; V of them.
+
+        Returns:
+            ``(T,)`` int64 token ids and ``(V * B + 1,)`` int64 offsets.
+        """
+        sentences = (np.asarray(views)[:, None] + examples * self.views).ravel()
+        starts = self._offsets[sentences]
+        lengths = self._offsets[sentences + 1] - starts
+        offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return self._tokens[places].astype(np.int64), offsets
+
+
+def tokenize(
+    examples: Examples,
+    tokenizer: TokenSource,
+    max_tokens: int | None,
+    cache_dir: str | Path | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> TokenStore:
+    """Token ids of ``examples``, computed unless the cache holds them.
+
+    An entry of the cache is named by a hash of the content, the columns, the tokenizer and
+    ``max_tokens``. A damaged entry is computed again. If several processes want the same entry,
+    one computes it and the others wait.
+
+    Args:
+        examples: what to read.
+        tokenizer: what makes ids of it.
+        max_tokens: tokens kept of a sentence, special tokens included; None keeps all.
+        cache_dir: holds the folder ``tokens`` of all stores; None for :func:`default_cache`.
+        progress: is told now and then how many examples are done.
+
+    Raises:
+        DataError: ``examples`` cannot be read, or none is left.
+        ConfigError: ``max_tokens`` is too small, or ``cache_dir`` cannot be written to.
+    """
+    key = [_FORMAT, examples.sha256, examples.views, tokenizer.fingerprint, max_tokens]
+
+    def write(folder: Path) -> None:
+        manifest = _write_store(folder, examples, tokenizer, max_tokens, progress)
+        text = json.dumps(asdict(manifest), indent=1)
+        (folder / _MANIFEST).write_text(text, encoding="utf-8")
+
+    return kept(CacheKind("tokens", "token ids", _open_store), key, write, cache_dir)
+
+
+def _open_store(entry: Path) -> TokenStore | None:
+    """The store in ``entry``; None if it is missing or its files are not what they should be."""
+    try:
+        manifest = TokenManifest(**json.loads((entry / _MANIFEST).read_text(encoding="utf-8")))
+        sizes = [(entry / name).stat().st_size for name in (_TOKENS, _OFFSETS, _TOKENLESS)]
+        sentences = manifest.examples * manifest.views
+        tokens = manifest.tokens * np.dtype(manifest.dtype).itemsize
+        expected = [tokens, (sentences + 1) * 8, manifest.tokenless * 8]
+        if manifest.labelled:
+            sizes.append((entry / _LABELS).stat().st_size)
+            expected.append(manifest.examples)
+        return TokenStore(entry, manifest) if sizes == expected else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _write_store(
+    folder: Path,
+    examples: Examples,
+    tokenizer: TokenSource,
+    max_tokens: int | None,
+    progress: Callable[[int], None] | None,
+) -> TokenManifest:
+    dtype = "uint16" if tokenizer.vocabulary <= 1 << 16 else "int32"
+    views = examples.views
+    there = tokens = cut = 0
+    tokenless: list[int] = []
+    with (folder / _TOKENS).open("wb") as ids_file, (folder / _OFFSETS).open("wb") as offsets_file:
+        np.zeros(1, dtype=np.int64).tofile(offsets_file)
+        for sentences in portions(examples):
+            ids, count = tokenizer.ids(sentences, max_tokens)
+            cut += count
+            lengths = np.array([len(row) for row in ids], dtype=np.int64)
+            whole = lengths.reshape(-1, views).all(axis=1)
+            if not whole.all():
+                tokenless += (there + len(tokenless) + np.flatnonzero(~whole)).tolist()
+                stays = np.repeat(whole, views)
+                ids = [row for row, stay in zip(ids, stays, strict=True) if stay]
+                lengths = lengths[stays]
+            _append(ids_file, ids, dtype)
+            (tokens + np.cumsum(lengths)).tofile(offsets_file)
+            tokens += int(lengths.sum())
+            there += int(whole.sum())
+            if progress is not None:
+                progress(there)
+    np.array(tokenless, dtype=np.int64).tofile(folder / _TOKENLESS)
+    if examples.labels is not None:
+        labels = np.array(examples.labels, dtype=np.uint8)
+        np.delete(labels, tokenless).tofile(folder / _LABELS)
+    if not there:
+        raise DataError(f"{examples.source} holds no example whose sentences all have a token")
+    return TokenManifest(
+        examples=there,
+        views=views,
+        tokens=tokens,
+        dtype=dtype,
+        cut=cut,
+        skipped=examples.skipped + len(tokenless),
+        tokenless=len(tokenless),
+        max_tokens=max_tokens,
+        data_sha256=examples.sha256,
+        tokenizer=tokenizer.fingerprint,
+        labelled=examples.labels is not None,
+        unlabelled=examples.unlabelled,
+    )
+
+
+def _append(file: BinaryIO, ids: list[IdArray], dtype: str) -> None:
+    if ids:
+        np.concatenate(ids).astype(dtype).tofile(file)
+
+
+_TEXTS_FORMAT = 1
+_TEXT, _TEXTS_OFFSETS, _TEXTS_MANIFEST = "text.bin", "offsets.bin", "manifest.json"
+
+
+class TextStore:
+    """Texts of N sentences, mapped from a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._bytes = np.asarray(np.memmap(folder / _TEXT, np.uint8, "r"))
+        self._offsets: IndexArray = np.asarray(np.memmap(folder / _TEXTS_OFFSETS, np.int64, "r"))
+
+    def __len__(self) -> int:
+        """N, the number of sentences."""
+        return len(self._offsets) - 1
+
+    def __getitem__(self, number: int) -> str:
+        """The text of one sentence."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"no text {number}: there are {len(self)}")
+        start, end = self._offsets[number : number + 2]
+        return self._bytes[start:end].tobytes().decode("utf-8")
+
+
+def keep_texts(examples: Examples, cache_dir: str | Path | None = None) -> TextStore:
+    """Texts of ``examples``, from the cache if it holds them; any tokenizer shares them.
+
+    Args:
+        examples: of one sentence each.
+        cache_dir: holds the folder ``texts`` of all stores; None for the default cache.
+
+    Raises:
+        DataError: ``examples`` cannot be read.
+        ConfigError: ``cache_dir`` cannot be written to.
+    """
+    key = [_TEXTS_FORMAT, examples.sha256, examples.views]
+    return kept(
+        CacheKind("texts", "the texts", _open_texts),
+        key,
+        partial(_write_texts, examples),
+        cache_dir,
+    )
+
+
+def text_numbers(store: TokenStore) -> IndexArray:
+    """``(N,)`` int64: for each example of ``store``, which of the texts it is."""
+    left_out = store.tokenless()
+    return np.delete(np.arange(len(store) + len(left_out)), left_out)
+
+
+def _write_texts(examples: Examples, folder: Path) -> None:
+    size = count = 0
+    with (folder / _TEXT).open("wb") as text, (folder / _TEXTS_OFFSETS).open("wb") as offsets:
+        np.zeros(1, dtype=np.int64).tofile(offsets)
+        for sentences in portions(examples):
+            encoded = [sentence.encode("utf-8") for sentence in sentences]
+            ends = size + np.cumsum([len(it) for it in encoded], dtype=np.int64)
+            ends.tofile(offsets)
+            text.write(b"".join(encoded))
+            size, count = int(ends[-1]), count + len(encoded)
+    (folder / _TEXTS_MANIFEST).write_text(
+        json.dumps({"texts": count, "bytes": size}), encoding="utf-8"
+    )
+
+
+def _open_texts(entry: Path) -> TextStore | None:
+    """The store in ``entry``; None if it is missing or its files are not what they should be."""
+    try:
+        said = json.loads((entry / _TEXTS_MANIFEST).read_text(encoding="utf-8"))
+        sizes = [(entry / name).stat().st_size for name in (_TEXT, _TEXTS_OFFSETS)]
+        return TextStore(entry) if sizes == [said["bytes"], (said["texts"] + 1) * 8] else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,242 @@
+"""Tokenizers: the only file that knows one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+
+# A folder is read only if it holds one complete row. Without this check transformers would make
+# a vocabulary of five special tokens for a folder that has lost its own.
+_VOCABULARIES = (
+    ("tokenizer.json",),
+    ("vocab.txt",),
+    ("vocab.json", "merges.txt"),
+    ("sentencepiece.bpe.model",),
+    ("spiece.model",),
+    ("spm.model",),
+    ("tokenizer.model",),
+)
+_DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json")
+_SANE_LIMIT = 1_000_000
+_KEPT_BACKENDS = 4
+_LONGEST_REASON = 200
+# By what a folder calls them; where it has lost the names, what the token is usually called.
+_ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "mask": (("mask_token",), ("[MASK]", "<mask>")),
+    "first": (("cls_token", "bos_token"), ("[CLS]", "<s>")),
+    "last": (("sep_token", "eos_token"), ("[SEP]", "</s>")),
+    "pad": (("pad_token",), ("[PAD]", "<pad>")),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecialIds:
+    """Ids of the tokens that stand for no text; None for one that a tokenizer does not have.
+
+    Attributes:
+        mask: what a masked token is replaced with.
+        first: ``[CLS]`` or ``<s>``.
+        last: ``[SEP]`` or ``</s>``.
+        pad: what short sentences are filled up with elsewhere.
+        every: all special tokens, the unknown one and those that were added included.
+    """
+
+    mask: int | None
+    first: int | None
+    last: int | None
+    pad: int | None
+    every: tuple[int, ...]
+
+
+class Tokenizer:
+    """Text to token ids through the Rust backend of a Hugging Face tokenizer.
+
+    Padding and truncation that the folder's ``tokenizer.json`` asks for are not applied, because
+    sentences travel packed and each caller names its own limit; :meth:`save` still writes them.
+    Reading never changes this object, so threads may share it.
+
+    Attributes:
+        vocabulary: the largest token id plus one, the embedding rows that the tokenizer needs.
+        max_tokens: the limit that the folder states, special tokens included; None if it has none.
+        specials: how many special tokens every sentence gets.
+        fingerprint: hexadecimal SHA-256 of all that decides which ids a text gets.
+        special_ids: of the tokens that stand for no text.
+        source: the folder or name that it was read from, for messages.
+    """
+
+    def __init__(self, pretrained: Any) -> None:
+        """Wrap a fast ``transformers`` tokenizer; :meth:`load` is the usual way."""
+        self._pretrained = pretrained
+        self._side: str = pretrained.truncation_side
+        settings = json.loads(pretrained.backend_tokenizer.to_str())
+        settings["truncation"] = settings["padding"] = None
+        self._settings = json.dumps(settings)
+        self._backends: dict[int | None, Any] = {}
+        whole = self._backend(None)
+        self.vocabulary: int = max(whole.get_vocab(with_added_tokens=True).values()) + 1
+        limit = pretrained.model_max_length
+        self.max_tokens: int | None = int(limit) if 0 < limit < _SANE_LIMIT else None
+        self.specials: int = whole.num_special_tokens_to_add(is_pair=False)
+        self.fingerprint = hashlib.sha256(f"{self._settings}\n{self._side}".encode()).hexdigest()
+        self.source = str(pretrained.name_or_path)
+        self.special_ids: SpecialIds = _special_ids(pretrained, whole)
+
+    @property
+    def vocabulary_map(self) -> Mapping[str, int]:
+        """The id of every token, added ones included."""
+        found: dict[str, int] = self._backend(None).get_vocab(with_added_tokens=True)
+        return found
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tokenizer:
+        """Read the tokenizer of a Hugging Face model folder; no network, no code from the folder.
+
+        A folder with nothing but ``vocab.txt`` is read as BERT's, uncased, and one with nothing
+        but ``vocab.json`` and ``merges.txt`` as RoBERTa's, as transformers does by default.
+
+        Raises:
+            CheckpointError: ``folder`` is missing, holds no complete vocabulary, cannot be read,
+                or has only a tokenizer written in Python.
+        """
+        folder = Path(folder)
+        _require_vocabulary(folder)
+        try:
+            pretrained = _pretrained(folder)
+        except Exception as error:  # the Rust backend raises bare Exception on a damaged file
+            raise CheckpointError(
+                f"cannot read the tokenizer of {folder}: {_first_line(error)}; "
+                "save it with a fast tokenizer, so that the folder holds a tokenizer.json"
+            ) from error
+        if not pretrained.is_fast:
+            raise CheckpointError(
+                f"{folder} has only a tokenizer written in Python ({type(pretrained).__name__}); "
+                "convert it to a fast tokenizer and save its tokenizer.json in the folder"
+            )
+        return cls(pretrained)
+
+    def ids(
+        self, texts: Sequence[str], max_tokens: int | None
+    ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], int]:
+        """Token ids of each text, and how many texts had to be cut.
+
+        Args:
+            texts: S texts; several thousand at once keep all cores busy, unless the environment
+                variable ``TOKENIZERS_PARALLELISM`` is ``false``.
+            max_tokens: tokens kept of a text, special tokens included; None keeps all.
+
+        Returns:
+            S arrays of int32, special tokens included, and the number of texts that were cut.
+
+        Raises:
+            ConfigError: ``max_tokens`` leaves no room beside the special tokens.
+            DataError: one of ``texts`` is no text.
+        """
+        if max_tokens is not None and max_tokens <= self.specials:
+            raise ConfigError(
+                f"max_tokens must be above {self.specials}, the special tokens "
+                f"that this tokenizer puts around every sentence, not {max_tokens}"
+            )
+        try:
+            encodings = self._backend(max_tokens).encode_batch_fast(list(texts))
+        except (TypeError, UnicodeEncodeError):
+            _refuse_unencodable(texts)
+            raise
+        cut = 0
+        if max_tokens is not None:
+            cut = sum(1 for e in encodings if len(e) == max_tokens and e.overflowing)
+        return [np.array(e.ids, dtype=np.int32) for e in encodings], cut
+
+    def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
+        """How many of the sentences with these ``ids`` have words, none of which it knows: none."""
+        del ids
+        return 0
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizer as it was read, for transformers and sentence-transformers."""
+        self._pretrained.save_pretrained(str(folder))
+
+    def _backend(self, max_tokens: int | None) -> Any:
+        """One Rust tokenizer per limit: a limit is state, which threads would fight over."""
+        backend = self._backends.get(max_tokens)
+        if backend is None:
+            from tokenizers import Tokenizer as RustTokenizer
+
+            backend = RustTokenizer.from_str(self._settings)
+            if max_tokens is not None:
+                backend.enable_truncation(max_tokens, direction=self._side)
+            if len(self._backends) > _KEPT_BACKENDS:
+                self._backends = {}
+            self._backends[max_tokens] = backend
+        return backend
+
+
+def _special_ids(pretrained: Any, backend: Any) -> SpecialIds:
+    added = backend.get_added_tokens_decoder()
+    special = {token.content: number for number, token in added.items() if token.special}
+    named = dict(pretrained.special_tokens_map)
+    found: dict[str, int | None] = {}
+    for role, (names, usual) in _ROLES.items():
+        tokens = [named[name] for name in names if name in named]
+        tokens += [token for token in usual if token in special]
+        found[role] = backend.token_to_id(str(tokens[0])) if tokens else None
+    every = {*special.values(), *pretrained.all_special_ids}
+    every |= {number for number in found.values() if number is not None}
+    return SpecialIds(**found, every=tuple(sorted(every)))
+
+
+def _require_vocabulary(folder: Path) -> None:
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not a folder, so there is no tokenizer to read")
+    if any(all((folder / name).is_file() for name in names) for names in _VOCABULARIES):
+        return
+    if (folder / "vocab.json").is_file() or (folder / "merges.txt").is_file():
+        missing = "merges.txt" if (folder / "vocab.json").is_file() else "vocab.json"
+        raise CheckpointError(
+            f"the tokenizer of {folder} is not complete: {missing} is missing; "
+            "copy it, or a tokenizer.json, from the model that the folder was made from"
+        )
+    known = ", ".join(" + ".join(names) for names in _VOCABULARIES)
+    raise CheckpointError(
+        f"no tokenizer in {folder}: it needs one of {known}; "
+        "copy the tokenizer files of the model that the folder was made from"
+    )
+
+
+def _pretrained(folder: Path) -> Any:
+    import transformers
+
+    library: Any = transformers
+    if not any((folder / name).is_file() for name in _DESCRIPTIONS):
+        if (folder / "vocab.txt").is_file():
+            return library.BertTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+        if (folder / "vocab.json").is_file():
+            return library.RobertaTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+    return library.AutoTokenizer.from_pretrained(
+        str(folder), use_fast=True, trust_remote_code=False, local_files_only=True
+    )
+
+
+def _refuse_unencodable(texts: Sequence[str]) -> None:
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise DataError(f"text {number} is {text!r}, but a text must be a string")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"text {number} cannot be written as UTF-8: character {error.start} is half of a "
+                "surrogate pair; decode it again, or drop it"
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."

@@ -1,0 +1,328 @@
+"""Word vectors: text files such as GloVe's, a form that is mapped from disk, and their tokenizer.
+
+Shapes: W words, D numbers in a vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from contrasent.data.cache import CacheKind, kept
+from contrasent.data.readers import lines
+from contrasent.data.tokenizer import SpecialIds, Tokenizer
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.files import sha256_of
+
+MANIFEST = "words.json"
+FORMAT = "contrasent-words-1"
+_VECTORS, _HASHES, _ROWS = "vectors.bin", "hashes.bin", "rows.bin"
+
+Vectors = NDArray[np.float32]
+
+
+def word_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """Number, word and D cells of every line; a first line of two numbers, as fastText's, is none.
+
+    Words that hold spaces, as some of GloVe's largest file, are left out: no text is split so.
+
+    Raises:
+        CheckpointError: a line is not a word and D cells; the message names file and line.
+    """
+    width = 0
+    for number, line in lines(path):
+        cells = line.rstrip().split(" ")
+        if number == 1 and len(cells) == 2:
+            continue
+        width = width or len(cells) - 1
+        if len(cells) - 1 > width > 0 and not any(map(_is_number, cells[1:-width])):
+            continue
+        if len(cells) - 1 != width or not width:
+            raise CheckpointError(
+                f"{path}:{number}: {len(cells) - 1} numbers after the word instead of "
+                f"{width or 'one or more'}; a line is a word and its vector, between spaces"
+            )
+        yield number, cells[0], cells[1:]
+
+
+def vector_of(cells: Sequence[str], path: Path, number: int) -> Vectors:
+    """``(D,)`` of the cells of a line.
+
+    Raises:
+        CheckpointError: a cell is no number.
+    """
+    try:
+        return np.array(cells, dtype=np.float32)
+    except ValueError as error:
+        raise CheckpointError(f"{path}:{number}: no vector: {error}") from error
+
+
+class WordStore:
+    """Vectors of W words, mapped from a folder; of a word only a hash of 64 bits is kept.
+
+    Attributes:
+        folder: where it lies.
+        words: W.
+        width: D.
+        source: the name of the text file.
+        sha256: hash of that file.
+        vectors: ``(W, D)``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Map the files of ``folder``.
+
+        Raises:
+            CheckpointError: they are not what they should be.
+        """
+        try:
+            said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            if said["format"] != FORMAT:
+                raise ValueError(f"its format is {said['format']!r}, not {FORMAT!r}")
+            self.folder = folder
+            self.words, self.width = int(said["words"]), int(said["width"])
+            self.source, self.sha256 = str(said["source"]), str(said["sha256"])
+            shape = (self.words, self.width)
+            _require_size(folder / _VECTORS, 4 * self.words * self.width)
+            self.vectors: Vectors = np.memmap(folder / _VECTORS, np.float32, "r", shape=shape)
+            for name in (_HASHES, _ROWS):
+                _require_size(folder / name, 8 * self.words)
+            self._hashes = np.memmap(folder / _HASHES, np.uint64, "r")
+            self._rows = np.memmap(folder / _ROWS, np.int64, "r")
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CheckpointError(
+                f"{folder} holds no whole word vectors ({type(error).__name__}: {error}); make it "
+                "again"
+            ) from error
+
+    def rows(self, words: Collection[str]) -> dict[str, int]:
+        """The rows of those of ``words`` that are known, as they are or in lower case."""
+        asked = list(dict.fromkeys(words))
+        found = self._known(asked)
+        lower = {word: word.lower() for word in asked if word not in found}
+        known = self._known(list(dict.fromkeys(lower.values())))
+        return {**found, **{word: known[low] for word, low in lower.items() if low in known}}
+
+    @property
+    def blank(self) -> int:
+        """The number of no row, which stands for a vector of zeros."""
+        return self.words
+
+    def taken(self, rows: NDArray[np.int64]) -> Vectors:
+        """``(N, D)``, the vectors of N ``rows``, of which some may be :attr:`blank`."""
+        found = self.vectors[np.minimum(rows, self.words - 1)]
+        found[rows == self.blank] = 0
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Write all of it into ``folder``, which has to be there.
+
+        Files that nobody changes can be linked, which takes no room; elsewhere they are copied.
+        """
+        arrays = (self.vectors, self._hashes, self._rows)
+        for name, array in zip((_VECTORS, _HASHES, _ROWS), arrays, strict=True):
+            try:
+                os.link(self.folder / name, folder / name)
+            except OSError:
+                np.asarray(array).tofile(folder / name)
+        _write_manifest(folder, self.words, self.width, self.source, self.sha256)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Itself: it is only read, and may be larger than memory."""
+        return self
+
+    def _known(self, words: list[str]) -> dict[str, int]:
+        hashes = np.array([_hash(word) for word in words], np.uint64)
+        places = np.minimum(np.searchsorted(self._hashes, hashes), self.words - 1)
+        hits = np.flatnonzero(self._hashes[places] == hashes)
+        return {words[hit]: int(self._rows[places[hit]]) for hit in hits}
+
+
+def open_words(path: Path) -> WordStore:
+    """Word vectors of a text file, from the cache if it holds them.
+
+    Raises:
+        CheckpointError: the file is missing, or a line is not a word and D numbers.
+        ConfigError: the cache cannot be written to.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"there is no file {path}; look for a misspelling")
+    digest = sha256_of(path)
+
+    def write(folder: Path) -> None:
+        _write(path, digest, folder)
+
+    return kept(CacheKind("words", "word vectors", _opened), [FORMAT, digest], write)
+
+
+def _opened(entry: Path) -> WordStore | None:
+    try:
+        return WordStore(entry)
+    except CheckpointError:
+        return None
+
+
+def _write(path: Path, digest: str, folder: Path) -> None:
+    """One pass over the text; the first of several lines of a word counts."""
+    hashes: list[int] = []
+    width = 0
+    with (folder / _VECTORS).open("wb") as file:
+        for number, word, cells in word_lines(path):
+            row = vector_of(cells, path, number)
+            if not np.isfinite(row).all():
+                raise CheckpointError(f"{path}:{number}: no vector: a number is not finite")
+            row.tofile(file)
+            hashes.append(_hash(word))
+            width = len(row)
+    if not hashes:
+        raise CheckpointError(f"{path} holds no word vector; a line is a word and its numbers")
+    every = np.array(hashes, np.uint64)
+    order = np.argsort(every, kind="stable").astype(np.int64)
+    every[order].tofile(folder / _HASHES)
+    order.tofile(folder / _ROWS)
+    _write_manifest(folder, len(every), width, path.name, digest)
+
+
+def _write_manifest(folder: Path, words: int, width: int, source: str, sha256: str) -> None:
+    said = {
+        "format": FORMAT,
+        "words": words,
+        "width": width,
+        "source": source,
+        "sha256": sha256,
+    }
+    (folder / MANIFEST).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+
+
+def _hash(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _require_size(path: Path, size: int) -> None:
+    if path.stat().st_size != size or not size:
+        raise ValueError(f"{path.name} has {path.stat().st_size} bytes instead of {size}")
+
+
+MARKS = (("<s>", "</s>"), ("<p>", "</p>"))
+"""What InferSent puts around a sentence: version 1, over GloVe, and version 2, over fastText."""
+
+_RULES = "spaces, then pieces 1"
+# As the Penn Treebank cuts words: do + n't, it + 's; every other character by itself.
+_PIECES = re.compile(r"\w+(?=n't)|n't|'(?:s|m|d|re|ve|ll)\b|\w+|[^\w\s]", re.IGNORECASE)
+
+
+class WordTokenizer(Tokenizer):
+    """Words that have a vector, as the numbers of their rows; the other words are left out.
+
+    Words are what stands between spaces. One that the vectors do not have, in its own case or in
+    lower case, is cut at its punctuation, so that ``runs.`` gives ``runs`` and ``.``, and
+    ``don't`` gives ``do`` and ``n't``; pieces without a vector are left out.
+
+    Attributes:
+        store: the vectors.
+        marks: words that are put before and behind every sentence; empty for nothing.
+    """
+
+    def __init__(self, store: WordStore, marks: Sequence[str] = ()) -> None:
+        """Read with ``store``; `found_marks` gives the marks that vectors have.
+
+        Raises:
+            CheckpointError: the vectors lack these marks.
+        """
+        rows = store.rows(marks)
+        if len(marks) not in (0, 2) or len(rows) < len(marks):
+            raise CheckpointError(
+                f"the vectors of {store.source} lack a word of the marks {', '.join(marks)}, which "
+                "stand before and behind every sentence; name two words that are there, or none"
+            )
+        self.store, self.marks = store, tuple(marks)
+        self._marks = [rows[mark] for mark in marks]
+        self.vocabulary = store.blank + 1
+        self.max_tokens = None
+        self.specials = len(marks)
+        told = f"words {store.sha256} {self.marks} {_RULES}"
+        self.fingerprint = hashlib.sha256(told.encode()).hexdigest()
+        self.source = store.source
+        first, last = self._marks or (None, None)
+        every = tuple(sorted(self._marks))
+        self.special_ids = SpecialIds(mask=None, first=first, last=last, pad=None, every=every)
+
+    @property
+    @override
+    def vocabulary_map(self) -> Mapping[str, int]:
+        """Not known: of a word only its hash is kept.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"the words of {self.source} cannot be listed, only looked up")
+
+    @override
+    def ids(
+        self, texts: Sequence[str], max_tokens: int | None
+    ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], int]:
+        """Rows of the words of each text, marks included, and how many texts had to be cut.
+
+        A text without a known word has its marks alone; where there are none, it has the word of
+        zeros that the store keeps for that.
+        """
+        if max_tokens is not None and max_tokens <= self.specials:
+            raise ConfigError(
+                f"max_tokens must be above {self.specials}, the marks around every sentence, not "
+                f"{max_tokens}"
+            )
+        split = [_text(number, text).split() for number, text in enumerate(texts)]
+        words = {word for found in split for word in found}
+        rows = self.store.rows(words)
+        cuts = {word: _PIECES.findall(word) for word in words if word not in rows}
+        known = self.store.rows({piece for pieces in cuts.values() for piece in pieces})
+        parts = {word: [row] for word, row in rows.items()}
+        parts |= {word: [known[p] for p in cut if p in known] for word, cut in cuts.items()}
+        room = None if max_tokens is None else max_tokens - self.specials
+        before, behind = self._marks[:1], self._marks[1:]
+        found, cut_off = [], 0
+        for sentence in split:
+            numbers = [row for word in sentence for row in parts[word]]
+            cut_off += room is not None and len(numbers) > room
+            kept = [*before, *numbers[:room], *behind] or [self.store.blank]
+            found.append(np.array(kept, dtype=np.int32))
+        return found, cut_off
+
+    @override
+    def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
+        """How many of the sentences with these ``ids`` have no known word."""
+        alone = self._marks or [self.store.blank]
+        return sum(list(found) == alone for found in ids)
+
+    @override
+    def save(self, folder: str | Path) -> None:
+        """Write the vectors, which are all there is to keep."""
+        self.store.save(Path(folder))
+
+
+def found_marks(store: WordStore) -> tuple[str, ...]:
+    """The first pair of `MARKS` that ``store`` has whole; empty if there is none."""
+    return next((pair for pair in MARKS if len(store.rows(pair)) == len(pair)), ())
+
+
+def _text(number: int, text: object) -> str:
+    if not isinstance(text, str):
+        raise DataError(f"text {number} is {text!r}, but a text must be a string")
+    return text

@@ -1,0 +1,1 @@
+"""Maps fitted on embeddings: training and saving."""

@@ -1,0 +1,273 @@
+"""Packing: how tokens without padding lie in the blocks and runs that attention works on.
+
+Shapes: T tokens end to end, S sentences, H heads, d numbers per head, D = H * d.
+
+``aten::_flash_attention_forward`` is what ``torch.nn.attention.varlen.varlen_attn`` and the
+attention of nested tensors call. It is called here without them, because the former takes no
+dropout, and the latter wrap every tensor anew in each layer. It has a gradient, and what it needs
+to know on the host it is given.
+
+Shapes: T tokens end to end, S sentences, L tokens of the longest, H heads, P parts (query, key,
+value), d = D / H numbers per head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.backends.cuda import SDPAParams, can_use_flash_attention, flash_sdp_enabled
+from typing_extensions import override
+
+from contrasent.data.batch import Batch
+
+_ALIGNED = 8
+"""Numbers per head must be a multiple of it: the call that pads them is not the one used here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Where each sentence's rows are.
+
+    Attributes:
+        offsets: ``(S + 1,)`` int32; sentence ``s`` has the rows ``offsets[s]:offsets[s + 1]``.
+        longest: the most rows that a sentence has, or more.
+    """
+
+    offsets: Tensor
+    longest: int
+
+    @classmethod
+    def of(cls, batch: Batch) -> Runs:
+        """The tokens of ``batch``."""
+        return cls(batch.offsets.to(torch.int32), batch.longest)
+
+    def first(self) -> Runs:
+        """One row for each sentence."""
+        offsets = self.offsets
+        return Runs(torch.arange(len(offsets), dtype=offsets.dtype, device=offsets.device), 1)
+
+
+def packed_attention_available(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
+    """Whether the kernel is there, and takes ``head_width`` numbers per head in ``dtype``.
+
+    Fp32 it does not take. ``torch.nn.attention.sdpa_kernel`` can forbid it.
+    """
+    if device.type != "cuda" or torch.version.hip or head_width % _ALIGNED:
+        return False
+    allowed: bool = flash_sdp_enabled()  # type: ignore[no-untyped-call]
+    return allowed and _takes(device, dtype, head_width)
+
+
+@lru_cache
+def _takes(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
+    with torch.inference_mode(mode=False):
+        probe = torch.empty(
+            (1, 1, _ALIGNED, head_width), dtype=dtype, device=device, requires_grad=True
+        )
+        # With a gradient and dropout, which some devices lack for wide heads.
+        return can_use_flash_attention(SDPAParams(probe, probe, probe, None, 0.1, False, False))
+
+
+def packed_attention(packed: Tensor, heads: int, runs: Runs, rate: float) -> Tensor:
+    """``dropout(softmax(q k / sqrt(d))) v`` within each sentence.
+
+    Args:
+        packed: ``(T, 3 D)``, each row a query, a key and a value. A row that is in no run would get
+            an undefined result and gradient.
+        heads: H.
+        runs: the sentences.
+        rate: dropout of the weights.
+
+    Returns:
+        ``(T, D)``.
+    """
+    query, key, value = packed.view(len(packed), 3, heads, -1).unbind(1)
+    return _flash((query, key, value), runs, runs, rate).flatten(1)
+
+
+def packed_first_attention(
+    query: Tensor, packed: Tensor, heads: int, runs: Runs, rate: float
+) -> Tensor:
+    """:func:`packed_attention` of first tokens only.
+
+    Args:
+        query: ``(S, D)``.
+        packed: ``(T, 2 D)``, each row a key and a value, and in some run.
+        heads: H.
+        runs: the sentences.
+        rate: dropout of the weights.
+
+    Returns:
+        ``(S, D)``.
+    """
+    key, value = packed.view(len(packed), 2, heads, -1).unbind(1)
+    parts = (query.view(len(query), heads, -1), key, value)
+    return _flash(parts, runs.first(), runs, rate).flatten(1)
+
+
+def _flash(
+    parts: tuple[Tensor, Tensor, Tensor], of_query: Runs, of_key: Runs, rate: float
+) -> Tensor:
+    """Attention of ``(query, key, value)``, each ``(rows, H, d)``, as ``(rows, H, d)``."""
+    mixed: Tensor = torch.ops.aten._flash_attention_forward(
+        *parts,
+        of_query.offsets,
+        of_key.offsets,
+        of_query.longest,
+        of_key.longest,
+        rate,
+        False,  # every token sees the whole sentence
+        False,  # no copy of the mask for debugging
+    )[0]
+    return mixed
+
+
+_LANES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Places of a batch's tokens, computed once per forward call.
+
+    Attributes:
+        sentences: S.
+        longest: L, or more.
+        heads: H.
+        first: ``(S,)`` the packed number of each sentence's first token.
+        positions: ``(T,)`` the place of each token in its sentence.
+        sentence: ``(T,)`` the sentence of each token.
+        mask: ``(S, L)`` True where there is a token; None if nothing is padded.
+        rows: R >= T, the rows that packed matrices have; those from T on belong to no token,
+            reach no other row, and get a gradient of zero. If anything is padded there is at
+            least one, and it stands for the padding.
+        runs: the sentences, if attention is to take the packed rows as they are, without blocks;
+            then R = T.
+    """
+
+    sentences: int
+    longest: int
+    heads: int
+    first: Tensor
+    positions: Tensor
+    sentence: Tensor
+    mask: Tensor | None
+    rows: int
+    runs: Runs | None = None
+    _there: dict[int, Tensor] = field(default_factory=dict)
+    _back: dict[int, Tensor] = field(default_factory=dict)
+    _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, batch: Batch, heads: int, *, rounded: bool = False, packed: bool = False) -> Blocks:
+        """Find the places of ``batch``.
+
+        With ``rounded``, for bf16 on a CPU, R is rounded up by at most a sixteenth, so that few
+        numbers of rows occur: products are compiled anew for each. And L is rounded up to a
+        multiple of 16: torch's softmax takes three times as long for other lengths. With
+        ``packed``, for attention without blocks, nothing is padded.
+        """
+        lengths, first, tokens = batch.lengths, batch.offsets[:-1], len(batch.token_ids)
+        longest = batch.longest
+        if rounded:
+            longest = -(-longest // _LANES) * _LANES
+        sentence = torch.repeat_interleave(lengths, output_size=tokens)
+        positions = torch.arange(tokens, device=first.device) - first[sentence]
+        mask, rows, runs = None, tokens, Runs.of(batch) if packed else None
+        if runs is None and tokens < batch.sentences * longest:
+            mask = torch.arange(longest, device=first.device) < lengths.unsqueeze(1)
+            rows += 1
+        step = 1 << max(0, rows.bit_length() - 5) if rounded else 1
+        rows = -(-rows // step) * step
+        return cls(batch.sentences, longest, heads, first, positions, sentence, mask, rows, runs)
+
+    def spread(self, packed: Tensor, parts: int) -> Tensor:
+        """``(R, P * D)`` to ``(P, S * H, L, d)``; padded places are copies of a row from T on."""
+        if parts not in self._there:
+            self._there[parts] = self._find_rows(parts)
+        rows = packed.reshape(self.rows * parts * self.heads, -1)
+        block = rows.index_select(0, self._there[parts])
+        return block.view(parts, self.sentences * self.heads, self.longest, -1)
+
+    def gather(self, block: Tensor) -> Tensor:
+        """``(P, S * H, L, d)`` back to ``(R, P * D)``; rows from T on are zero."""
+        parts, width = len(block), block.shape[-1]
+        if parts not in self._back:
+            self._back[parts] = self._find_places(parts)
+        back = self._back[parts]
+        rows = block.new_empty(self.rows * parts * self.heads, width)
+        torch.index_select(block.view(-1, width), 0, back, out=rows[: len(back)])
+        rows[len(back) :] = 0
+        return rows.view(self.rows, -1)
+
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
+        """``(S * H, 1, L)`` to add to the scores: 0 at tokens, minus infinity at padding."""
+        if self.mask is None:
+            return None
+        if dtype not in self._bias:
+            zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
+            bias = zeros.masked_fill(~self.mask, float("-inf"))
+            self._bias[dtype] = bias.repeat_interleave(self.heads, 0).unsqueeze(1)
+        return self._bias[dtype]
+
+    def _find_rows(self, parts: int) -> Tensor:
+        """For each place of a block its row in ``(R * P * H, d)``."""
+        tokens, device = len(self.positions), self.first.device
+        token = torch.full((self.sentences, self.longest), tokens, device=device)
+        token[self.sentence, self.positions] = torch.arange(tokens, device=device)
+        part = torch.arange(parts, device=device)[:, None, None, None]
+        head = torch.arange(self.heads, device=device)[None, None, :, None]
+        return ((token[None, :, None, :] * parts + part) * self.heads + head).flatten()
+
+    def _find_places(self, parts: int) -> Tensor:
+        """For each row of ``(T * P * H, d)`` its place in a block."""
+        device = self.first.device
+        part = torch.arange(parts, device=device)[None, :, None]
+        head = torch.arange(self.heads, device=device)[None, None, :]
+        row = (part * self.sentences + self.sentence[:, None, None]) * self.heads + head
+        return (row * self.longest + self.positions[:, None, None]).flatten()
+
+
+def pad(packed: Tensor, blocks: Blocks, parts: int) -> Tensor:
+    """:meth:`Blocks.spread`, with gradients."""
+    block: Tensor = _Pad.apply(packed, blocks, parts)  # type: ignore[no-untyped-call]
+    return block
+
+
+def unpad(block: Tensor, blocks: Blocks) -> Tensor:
+    """:meth:`Blocks.gather`, with gradients."""
+    packed: Tensor = _Unpad.apply(block, blocks)  # type: ignore[no-untyped-call]
+    return packed
+
+
+class _Pad(Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, packed: Tensor, blocks: Blocks, parts: int) -> Tensor:
+        ctx.blocks = blocks
+        return blocks.spread(packed, parts)
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.blocks.gather(gradient), None, None
+
+
+class _Unpad(Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, block: Tensor, blocks: Blocks) -> Tensor:
+        ctx.blocks, ctx.parts = blocks, len(block)
+        return blocks.gather(block)
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.blocks.spread(gradient, ctx.parts), None

@@ -1,0 +1,271 @@
+"""The ``modules.json`` of a sentence-transformers folder, and the configurations it points to.
+
+Written in the form that every version of sentence-transformers, and TEI, reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from contrasent.errors import CheckpointError
+from contrasent.model.backbones.word_lstm import WordLstm
+from contrasent.model.pooling import POOLERS
+from contrasent.model.pooling import pooler as pooler_named
+from contrasent.model.protocol import EncoderParts
+from contrasent.model.st_layers import (
+    IDENTITY,
+    TANH,
+    head_and_map,
+    read_json,
+    write_cnn,
+    write_dense,
+    write_json,
+)
+from contrasent.model.st_words import WordVectors, write_lstm, write_words
+from contrasent.model.transforms.base import Transform
+from contrasent.model.transforms.folder import FittedTransform, write_transform
+from contrasent.model.transforms.whitening import Whitening
+from contrasent.model.weights import read_tensors
+
+_MODULES = "modules.json"
+_LIBRARY = "sentence_transformers.models"
+_LAYERS, _CNN, _POOLING, _DENSE, _NORMALIZE = (
+    "WeightedLayerPooling",
+    "CNN",
+    "Pooling",
+    "Dense",
+    "Normalize",
+)
+_FITTED = FittedTransform.__name__
+_WORDS, _LSTM = WordVectors.__name__, "LSTM"
+_OWN_TYPES = {
+    kind.__name__: f"{kind.__module__}.{kind.__name__}" for kind in (FittedTransform, WordVectors)
+}
+_KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+_TRANSFORMER_CONFIGS = [f"sentence_{kind}_config.json" for kind in _KINDS]
+_OWN_CONFIG = "config_sentence_transformers.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderSpec:
+    """What a folder says about how it makes an embedding.
+
+    Attributes:
+        transformer: the folder of the transformer and its tokenizer, or of word vectors.
+        lstm: the folder of an LSTM over word vectors; None for a transformer.
+        pooler: the pooler's name.
+        convolutions: the folder of convolutions over the token states; None without them.
+        head: ``mlp`` or ``none``.
+        dense: the folder of the head; None if the head is among the transformer's weights.
+        linear: the folder of a linear map after the head; None without one.
+        fitted: the folder of another transform after the head; None without one.
+        normalize: embeddings are scaled to length 1.
+        max_tokens: longer sentences are cut; None if the folder has no limit.
+    """
+
+    transformer: Path
+    pooler: str
+    lstm: Path | None = None
+    convolutions: Path | None = None
+    head: str = "none"
+    dense: Path | None = None
+    linear: Path | None = None
+    fitted: Path | None = None
+    normalize: bool = False
+    max_tokens: int | None = None
+
+
+def is_in(folder: Path) -> bool:
+    """Whether ``folder`` is a sentence-transformers folder."""
+    return (folder / _MODULES).is_file()
+
+
+def read(folder: Path) -> FolderSpec:
+    """Read a sentence-transformers folder.
+
+    Raises:
+        CheckpointError: it is damaged, or has a module, or a setting of one, that we do not
+            compute.
+    """
+    try:
+        return _read(folder)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise CheckpointError(
+            f"{folder / _MODULES}, or a config.json that it points to, is not in the form that "
+            f"sentence-transformers writes ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _read(folder: Path) -> FolderSpec:
+    modules = [
+        (m["type"].rsplit(".", 1)[-1], folder / m["path"]) for m in read_json(folder / _MODULES)
+    ]
+    names = [name for name, _ in modules]
+    paths = dict(modules)
+    maps = [path for name, path in modules if name == _DENSE]
+    start = (_WORDS, _LSTM) if _WORDS in names else ("Transformer", _LAYERS, _CNN)
+    kinds = (*start, _POOLING, *[_DENSE] * len(maps), _FITTED, _NORMALIZE)
+    known = {start[0], _POOLING} <= paths.keys() and len(maps) <= (_FITTED not in names) + 1
+    known = known and (_WORDS not in names or _LSTM in names)
+    if names != [name for name in kinds if name in names] or not known:
+        raise CheckpointError(
+            f"{folder} is made of {', '.join(names)}; only Transformer, Pooling, and after them "
+            "Dense (with Tanh), a linear Dense or a fitted transform, and Normalize are computed"
+        )
+    dense, linear = head_and_map(maps)
+    transformer = paths[start[0]]
+    found = [name for name in _TRANSFORMER_CONFIGS if (transformer / name).is_file()]
+    settings = read_json(transformer / found[0]) if found else {}
+    if settings.get("do_lower_case"):
+        raise CheckpointError(
+            f"{folder} lower-cases text outside its tokenizer (do_lower_case); set it to false in "
+            f"{found[0]} if its tokenizer lower-cases anyway"
+        )
+    limit = settings.get("max_seq_length")
+    if limit is not None and not (isinstance(limit, int) and limit > 0):
+        raise CheckpointError(f"{transformer / found[0]}: max_seq_length cannot be {limit!r}")
+    _require_no_prompt(folder)
+    return FolderSpec(
+        transformer=transformer,
+        pooler=_pooler(paths),
+        lstm=paths.get(_LSTM),
+        convolutions=paths.get(_CNN),
+        head="none" if dense is None else "mlp",
+        dense=dense,
+        linear=linear,
+        fitted=paths.get(_FITTED),
+        normalize=_NORMALIZE in paths,
+        max_tokens=limit,
+    )
+
+
+def write(folder: Path, parts: EncoderParts) -> None:
+    """Write the modules around the transformer that is already saved in ``folder``."""
+    chosen = pooler_named(parts.pooler)
+    width, depth = parts.backbone.width, parts.backbone.depth
+    names: list[str] = []
+
+    def added(name: str) -> Path:
+        names.append(name)
+        return folder / f"{len(names) - 1}_{name}"
+
+    if isinstance(parts.backbone, WordLstm):
+        write_words(added(_WORDS), parts.tokenizer, parts.max_tokens)
+        write_lstm(added(_LSTM), parts.backbone)
+    else:
+        limit = {"max_seq_length": parts.max_tokens, "do_lower_case": False}
+        write_json(folder / "sentence_bert_config.json", limit)
+        names.append("Transformer")
+
+    if chosen.layers != (-1,):
+        _write_layers(added(_LAYERS), chosen.shares(depth), width, depth)
+        # sentence-transformers hands on the states of every layer only if the config asks for it.
+        config = read_json(folder / "config.json")
+        write_json(folder / "config.json", {**config, "output_hidden_states": True})
+    if parts.convolutions is not None:
+        write_cnn(added(_CNN), parts.convolutions)
+        width = parts.convolutions.width
+    modes = {"pooling_mode_cls_token": chosen.first_only}
+    modes["pooling_mode_mean_tokens"] = chosen.averages
+    modes["pooling_mode_max_tokens"] = chosen.largest
+    modes["pooling_mode_mean_sqrt_len_tokens"] = False
+    pooling = {"word_embedding_dimension": width, **modes}
+    write_json(added(_POOLING) / "config.json", pooling)
+    if parts.head is not None:
+        write_dense(added(_DENSE), parts.head.linear, TANH)
+    if parts.transform is not None:
+        name = _DENSE if isinstance(parts.transform, Whitening) else _FITTED
+        _write_map(added(name), parts.transform)
+    if parts.normalize:
+        added(_NORMALIZE).mkdir()
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": "" if name == "Transformer" else f"{i}_{name}",
+            "type": _type(name),
+        }
+        for i, name in enumerate(names)
+    ]
+    write_json(folder / _MODULES, modules)
+
+
+def _write_map(path: Path, transform: Transform) -> None:
+    if isinstance(transform, Whitening):
+        write_dense(path, transform, IDENTITY)
+    else:
+        write_transform(path, transform)
+
+
+def _pooler(paths: dict[str, Path]) -> str:
+    config = read_json(paths[_POOLING] / "config.json")
+    prefix, suffix = "pooling_mode_", "_tokens"
+    modes = [
+        key.removeprefix(prefix).removesuffix(suffix).removesuffix("_token")
+        for key, on in config.items()
+        if key.startswith(prefix) and on
+    ]
+    if stated := config.get("pooling_mode"):
+        modes = [stated] if isinstance(stated, str) else list(stated)
+    if modes not in (["cls"], ["mean"], ["max"]) or (
+        modes != ["mean"] and {_LAYERS, _CNN} & paths.keys()
+    ):
+        raise CheckpointError(
+            f"{paths[_POOLING]} pools by {' + '.join(modes) or 'nothing'}; only cls, mean and max "
+            "are computed, and over layers or convolutions only mean"
+        )
+    if {_LAYERS, _CNN} <= paths.keys():
+        raise CheckpointError(
+            f"{paths[_CNN]} convolves the mean of several layers; only convolutions over the last "
+            "layer are computed"
+        )
+    return _layer_pooler(paths[_LAYERS]) if _LAYERS in paths else modes[0]
+
+
+def _layer_pooler(path: Path) -> str:
+    config = read_json(path / "config.json")
+    depth, start = config["num_hidden_layers"], config["layer_start"]
+    weights = read_tensors(path, ["layer_weights"]).get("layer_weights")
+    if weights is not None:
+        shares = (weights / weights.sum()).tolist()
+        used = {start + n: round(share, 6) for n, share in enumerate(shares) if share}
+        for name, known in POOLERS.items():
+            if known.averages and used == known.shares(depth):
+                return name
+    raise CheckpointError(f"{path} weighs layers in a way that is none of our poolers")
+
+
+def _write_layers(path: Path, shares: dict[int, float], width: int, depth: int) -> None:
+    start = min(shares)
+    weights = torch.zeros(depth + 1 - start)
+    for number, share in shares.items():
+        weights[number - start] = share
+    config = {
+        "word_embedding_dimension": width,
+        "layer_start": start,
+        "num_hidden_layers": depth,
+    }
+    write_json(path / "config.json", config)
+    save_file({"layer_weights": weights}, path / "model.safetensors")
+
+
+def _require_no_prompt(folder: Path) -> None:
+    if not (folder / _OWN_CONFIG).is_file():
+        return
+    config = read_json(folder / _OWN_CONFIG)
+    name = config.get("default_prompt_name")
+    prompt = (config.get("prompts") or {}).get(name)
+    if prompt:
+        raise CheckpointError(
+            f"{folder} puts the prompt {prompt!r} before every sentence (default_prompt_name "
+            f"{name!r} in {_OWN_CONFIG}), which is not done here; set it to null, and put the "
+            "prompt into the sentences"
+        )
+
+
+def _type(module: str) -> str:
+    return _OWN_TYPES.get(module) or f"{_LIBRARY}.{module}"

@@ -1,0 +1,204 @@
+"""Encoders of word vectors: the mean of a sentence's words, or their SIF embedding.
+
+Shapes: N sentences, W words, D numbers in a vector, C removed components.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_words
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick, warn
+from contrasent.files import writing_folder
+from contrasent.model.checkpoint import INFO_FILE, write_info
+from contrasent.model.encoding import ON_OVERFLOW, unit_rows
+from contrasent.model.precision import PRECISIONS
+from contrasent.model.protocol import Encoder
+from contrasent.progress import sentence_progress
+
+_WEIGHTS, _COMPONENTS = "weights.npy", "components.npy"
+_ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
+_CHUNK = 8192
+
+
+def are_words(name: str | Path) -> bool:
+    """Whether an encoder is named by a file of word vectors, or a folder made of one."""
+    path = Path(name).expanduser()
+    return path.name.lower().endswith(_ENDINGS) or (path / MANIFEST).is_file()
+
+
+class WordEncoder(Encoder):
+    """Sentences in, means of word vectors out; on the CPU, in fp32, without a transformer.
+
+    Words are what stands between spaces. One that the vectors do not have is looked for in lower
+    case, and left out of the mean if that is not there either. A sentence without a known word
+    gets a vector of zeros; their number is warned of once in a call.
+
+    Attributes:
+        name: the file or folder it was loaded from.
+        store: the vectors.
+        weights: ``(W,)``, what a word counts in the mean; None if all count alike.
+        components: ``(C, D)``, directions of length 1 that are taken out.
+        normalize: embeddings are not scaled unless `encode` is told to.
+        max_tokens: 0: no sentence is cut.
+        transform_described: what was fitted on which text, in words; None for plain means.
+    """
+
+    pooler, head_name, engine = "vectors", "none", "torch"
+    max_tokens = 0
+    normalize = False
+
+    def __init__(
+        self,
+        store: WordStore,
+        name: str = "",
+        weights: Vectors | None = None,
+        components: Vectors | None = None,
+        described: str | None = None,
+    ) -> None:
+        self.store = store
+        self.name = name or store.source
+        self.weights = weights
+        none = np.zeros((0, store.width), np.float32)
+        self.components = none if components is None else components
+        self.transform_described = described
+
+    @classmethod
+    def load(cls, name: str | Path) -> Self:
+        """Read a file of word vectors, or what :meth:`save` wrote.
+
+        Raises:
+            CheckpointError: it is missing or damaged; the message names the line of a file.
+        """
+        folder = Path(name).expanduser()
+        if not (folder / MANIFEST).is_file():
+            return cls(open_words(folder), str(name))
+        store = WordStore(folder)
+        try:
+            weights = _array(folder / _WEIGHTS, (store.words,))
+            components = _array(folder / _COMPONENTS, (-1, store.width))
+            info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+            return cls(store, str(name), weights, components, info["transform"]["described"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CheckpointError(
+                f"{folder} is damaged ({type(error).__name__}: {error}); fit it again"
+            ) from error
+
+    def save(self, folder: str | Path, info: dict[str, Any]) -> None:
+        """Write vectors, weights and components into one folder, with ``info`` beside them."""
+        weights = self.weights
+        if weights is None:
+            weights = np.ones(self.store.words, np.float32)
+        with writing_folder(folder) as partial:
+            self.store.save(partial)
+            np.save(partial / _WEIGHTS, weights)
+            np.save(partial / _COMPONENTS, self.components)
+            write_info(partial, {"pooler": self.pooler, "head": self.head_name, **info})
+
+    @property
+    def width(self) -> int:
+        """D, numbers in an embedding."""
+        return self.store.width
+
+    @property
+    def tokenizer(self) -> Self:
+        """What would cut long sentences: itself, since it cuts none."""
+        return self
+
+    def ids(self, texts: Sequence[str], max_tokens: int | None) -> tuple[list[Any], int]:
+        """No token ids, and no text that is too long."""
+        del texts, max_tokens
+        return [], 0
+
+    def resolve_precision(self, name: str) -> str:
+        """``fp32``.
+
+        Raises:
+            ConfigError: something else was asked for.
+        """
+        if pick("precision", name, PRECISIONS) not in ("auto", "fp32"):
+            raise ConfigError(f"{self.name} holds word vectors, which are in fp32, not {name}")
+        return "fp32"
+
+    def fingerprint(self) -> str:
+        """Hash of everything that decides an embedding."""
+        digest = hashlib.sha256(f"words {self.store.sha256}".encode())
+        if self.weights is not None:
+            digest.update(np.ascontiguousarray(self.weights).tobytes())
+        digest.update(np.ascontiguousarray(self.components).tobytes())
+        return digest.hexdigest()
+
+    @override
+    def encode_stream(
+        self,
+        sentences: Iterable[str],
+        *,
+        chunk: int = _CHUNK,
+        batch_tokens: int | None = None,
+        normalize: bool | None = None,
+        precision: str = "auto",
+        show_progress: bool = False,
+        on_overflow: str = "warn",
+    ) -> Iterator[np.ndarray]:
+        """Embed ``chunk`` sentences at a time; as `SentenceEncoder.encode_stream`."""
+        if isinstance(sentences, str):
+            raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")
+        pick("on_overflow", on_overflow, ON_OVERFLOW)
+        self.resolve_precision(precision)
+        if chunk < 1 or (batch_tokens is not None and batch_tokens < 1):
+            raise ConfigError(f"batch_tokens {batch_tokens} and chunk {chunk} must be above 0")
+        return self._blocks(sentences, chunk, normalize, show_progress)
+
+    def _blocks(
+        self, sentences: Iterable[str], chunk: int, normalize: bool | None, show_progress: bool
+    ) -> Iterator[np.ndarray]:
+        rest = iter(sentences)
+        done = unknown = 0
+        total = len(sentences) if isinstance(sentences, Sequence) else None
+        with sentence_progress(total, show_progress) as advance:
+            while texts := list(islice(rest, chunk)):
+                for number, text in enumerate(texts, start=done):
+                    if not isinstance(text, str):
+                        raise DataError(f"sentence {number} is {type(text).__name__}, no string")
+                rows, known = self.means(texts)
+                rows -= (rows @ self.components.T) @ self.components
+                done, unknown = done + len(texts), unknown + int((known == 0).sum())
+                yield unit_rows(rows) if normalize else rows
+                advance(len(texts))
+        if unknown:
+            warn(
+                f"{unknown} of {done} sentences have no word that {Path(self.name).name} knows, "
+                "and get a vector of zeros"
+            )
+
+    def means(self, texts: Sequence[str]) -> tuple[Vectors, NDArray[np.int64]]:
+        """``(N, D)`` weighted means before components are taken out, and ``(N,)`` known words."""
+        from scipy.sparse import csr_matrix
+
+        split = [text.split() for text in texts]
+        rows = self.store.rows({word for words in split for word in words})
+        found = [[rows[word] for word in words if word in rows] for words in split]
+        known = np.array([len(numbers) for numbers in found], np.int64)
+        flat = np.array([number for numbers in found for number in numbers], np.int64)
+        used, columns = np.unique(flat, return_inverse=True)
+        weights = np.ones(len(flat)) if self.weights is None else self.weights[flat].astype("f8")
+        ends = np.concatenate([[0], np.cumsum(known)])
+        counted = csr_matrix((weights, columns, ends), shape=(len(texts), len(used)))
+        sums = counted @ self.store.vectors[used].astype(np.float64)
+        return (sums / np.maximum(known, 1)[:, None]).astype(np.float32), known
+
+
+def _array(path: Path, shape: tuple[int, ...]) -> Vectors:
+    found: Vectors = np.load(path, allow_pickle=False)
+    if found.dtype != np.float32 or found.shape != found.reshape(shape).shape:
+        raise ValueError(f"{path.name} holds {found.dtype} of shape {found.shape}")
+    return found

@@ -1,0 +1,205 @@
+"""Tasks that only a good embedding of a sentence makes easy (Chuang et al. 2022, section 3).
+
+Shapes: S sentences, T tokens end to end, D width, C classes.
+
+A transformer that is given the embedding of a sentence in place of its first token reads an edit
+of that sentence, and tells what was edited. The gradient reaches the encoder through the embedding.
+
+Shapes: S sentences, T tokens end to end, D width.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from contrasent.data.batch import Batch, concat
+from contrasent.errors import ConfigError
+from contrasent.functional import corrective_lm, masked_cross_entropy, replaced_token_loss
+from contrasent.model.backbones.base import Backbone
+from contrasent.model.masked_lm import mask_tokens
+from contrasent.model.precision import matrix_precision
+from contrasent.model.token_edits import Edit, Editing, delete, insert, replace
+from contrasent.objectives.base import Terms
+from contrasent.profiling import part
+
+
+class Conditional(nn.Module):
+    """A copy of a backbone whose first state of every sentence is an embedding.
+
+    The embedding takes the place of the first token behind the embedding layer, with gradient, so
+    that every layer can compare each token with it (Chuang et al. 2022, section 3).
+    """
+
+    def __init__(
+        self, backbone: Backbone, width: int, heads: Mapping[str, nn.Module], precision: str
+    ) -> None:
+        """Copy ``backbone``, which is not kept.
+
+        Args:
+            backbone: the start.
+            width: D of the embeddings.
+            heads: by name, maps from ``(N, D)`` states to logits.
+            precision: of the matrix products, ``fp32`` or ``bf16``.
+
+        Raises:
+            ConfigError: the embeddings are not as wide as the states, or the architecture takes
+                no first state.
+        """
+        super().__init__()
+        backbone.require_first_state()
+        if width != backbone.width:
+            raise ConfigError(
+                f"the embeddings have {width} numbers, but the token states {backbone.width}, so "
+                "that an embedding cannot stand for a state; set encoder.head to none"
+            )
+        # Under this name, since it belongs to no encoder.
+        self.transformer = copy.deepcopy(backbone)
+        self.heads = nn.ModuleDict(heads)
+        self._precision = precision
+
+    @override
+    def forward(self, batch: Batch, embeddings: Tensor) -> Tensor:
+        """The last states of the tokens.
+
+        Args:
+            batch: S sentences.
+            embeddings: ``(S, D)``, one for each.
+
+        Returns:
+            ``(T, D)`` float32.
+        """
+        with part("discriminator"), matrix_precision(self._precision, batch.token_ids.device):
+            states: Tensor = self.transformer(batch, first_state=embeddings)[-1]
+        return states.float()
+
+    def logits(self, name: str, states: Tensor) -> Tensor:
+        """``(N, C)`` float32 of the head ``name``, in the precision of the products if it is large.
+
+        Two classes are told apart in fp32; a vocabulary is not worth that.
+        """
+        head = self.heads[name]
+        if isinstance(head, nn.Linear):
+            found: Tensor = head(states)
+            return found
+        with matrix_precision(self._precision, states.device):
+            found = head(states)
+        return found.float()
+
+
+OPERATIONS: dict[str, Callable[[Batch, Editing], Edit]] = {
+    "replace": replace,
+    "insert": insert,
+    "delete": delete,
+}
+
+
+class Difference(nn.Module, ABC):
+    """A task of a transformer that knows the embedding."""
+
+    def __init__(self, conditional: Conditional, editing: Editing) -> None:
+        super().__init__()
+        self.conditional = conditional
+        self.editing = editing
+
+    @abstractmethod
+    def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
+        """Score what the transformer makes of an edit of each sentence.
+
+        Args:
+            batch: S sentences.
+            embeddings: ``(S, D)``, what it is told of each.
+
+        Returns:
+            The terms, not weighted yet.
+        """
+
+
+class ReplacedTokens(Difference):
+    """Which tokens were edited: replaced, inserted, or preceded by a deletion.
+
+    With several operations each sentence is edited by each, each has a head of its own, and the
+    loss is their mean.
+    """
+
+    def __init__(
+        self,
+        conditional: Conditional,
+        editing: Editing,
+        operations: Sequence[str],
+        reduction: Literal["mean", "sum"],
+        padding: Literal["ignored", "as_reference"],
+    ) -> None:
+        """Detect edits by ``operations``; the rest as in ``replaced_token_loss``."""
+        super().__init__(conditional, editing)
+        self._operations = operations
+        self._reduction, self._padding = reduction, padding
+
+    @override
+    def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
+        edits = [OPERATIONS[name](batch, self.editing) for name in self._operations]
+        together = concat([edit.batch for edit in edits])
+        states = self.conditional(together, embeddings.repeat(len(edits), 1))
+        parts = torch.split(states, [len(edit.edited) for edit in edits])
+        found = [
+            self.conditional.logits(name, part)
+            for name, part in zip(self._operations, parts, strict=True)
+        ]
+        losses = [self._loss(*pair) for pair in zip(found, edits, strict=True)]
+        edited = torch.cat([edit.edited for edit in edits])
+        right = torch.cat(found).argmax(-1) == edited
+        measures = {
+            "rtd_accuracy_edited": (right & edited).sum() / edited.sum(),
+            "rtd_accuracy_original": (right & ~edited).sum() / (~edited).sum(),
+            "share_edited": edited.float().mean(),
+        }
+        return Terms({"rtd": torch.stack(losses).mean()}, measures)
+
+    def _loss(self, logits: Tensor, edit: Edit) -> Tensor:
+        return replaced_token_loss(
+            logits,
+            edit.edited,
+            edit.batch.lengths,
+            reduction=self._reduction,
+            padding=self._padding,
+        )
+
+
+class MaskedTokens(Difference):
+    """Which tokens were masked: a conditional masked language model (Yang et al. 2021, CMLM)."""
+
+    @override
+    def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
+        editing = self.editing
+        masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
+        hidden = dataclasses.replace(batch, token_ids=masked.token_ids, texts=None)
+        states = self.conditional(hidden, embeddings)[masked.chosen]
+        logits = self.conditional.logits("vocabulary", states)
+        wanted = batch.token_ids[masked.chosen]
+        right = (logits.argmax(-1) == wanted).float()
+        return Terms(
+            {"cmlm": masked_cross_entropy(logits, wanted)}, {"cmlm_accuracy": right.mean()}
+        )
+
+
+class CorrectedTokens(Difference):
+    """What the replaced tokens were: corrective language modelling (Meng et al. 2021, COCO-LM)."""
+
+    @override
+    def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
+        edit = replace(batch, self.editing)
+        states = self.conditional(edit.batch, embeddings)
+        copies = self.conditional.logits("copy", states).squeeze(-1)
+        logits = self.conditional.logits("vocabulary", states[edit.chosen])
+        wanted = batch.token_ids[edit.chosen]
+        corrected, copying = corrective_lm(logits, wanted, copies, edit.edited, edit.chosen)
+        right = ((copies < 0) == edit.edited).float()
+        measures = {"copy_accuracy": right.mean(), "share_edited": edit.edited.float().mean()}
+        return Terms({"copy": copying, "corrective": corrected}, measures)

@@ -1,0 +1,151 @@
+"""Masked language modelling on the encoder's own states (Devlin et al. 2019, section 3.1).
+
+Shapes: T tokens end to end, M of them chosen to be predicted, D width.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from contrasent.data.batch import Batch, concat
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.functional import masked_cross_entropy
+from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
+from contrasent.model.precision import matrix_precision
+from contrasent.model.protocol import Encoded
+from contrasent.objectives.base import Start, Terms
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedBatch(Batch):
+    """A batch of which some sentences, the last ones, have hidden tokens.
+
+    Attributes:
+        source: the batch before anything was hidden or added.
+        masked: the hidden tokens of ``source``.
+    """
+
+    source: Batch | None = None
+    masked: Masked | None = None
+
+
+class HiddenTokens(nn.Module):
+    """Hides tokens, and scores what a masked-LM head makes of the states in their places."""
+
+    def __init__(self, start: Start, head: MlmHead, mask_rate: float) -> None:
+        """Prepare for batches of one tokenizer.
+
+        Args:
+            start: with an encoder.
+            head: is trained with the encoder.
+            mask_rate: share of the tokens that are chosen.
+
+        Raises:
+            ConfigError: the tokenizer has no mask token.
+        """
+        super().__init__()
+        tokenizer = start.require_encoder().tokenizer
+        require_mask_token(tokenizer.special_ids)
+        self.head = head
+        self._special_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocabulary
+        self._rate, self._precision = mask_rate, start.precision
+
+    def hide(self, batch: Batch, views: int | None = None) -> MaskedBatch:
+        """``batch`` with tokens hidden, each sentence by a draw of its own.
+
+        Args:
+            batch: before that.
+            views: hide tokens of so many first views only; None for all.
+        """
+        masked = mask_tokens(batch, self._rate, self._special_ids, self._vocabulary)
+        if views is not None:
+            end = batch.offsets[views * batch.examples]
+            inside = torch.arange(len(batch.token_ids), device=end.device) < end
+            token_ids = torch.where(inside, masked.token_ids, batch.token_ids)
+            masked = Masked(token_ids, masked.chosen & inside)
+        return MaskedBatch(
+            masked.token_ids,
+            batch.offsets,
+            batch.views,
+            batch.longest,
+            source=batch,
+            masked=masked,
+        )
+
+    def beside(self, batch: Batch) -> MaskedBatch:
+        """``batch`` with a copy of each view behind all of them, in which tokens are hidden."""
+        hidden = self.hide(batch)
+        both = concat([batch, hidden], 2 * batch.views)
+        return replace(hidden, token_ids=both.token_ids, offsets=both.offsets, views=both.views)
+
+    @override
+    def forward(self, states: Tensor, batch: Batch) -> Terms:
+        """The mean cross-entropy of the M hidden tokens, 0 if there are none.
+
+        Args:
+            states: ``(T', D)`` of all sentences of ``batch``, the hidden ones last.
+            batch: what :meth:`hide` or :meth:`beside` gave.
+        """
+        source, masked = hidden_in(batch)
+        chosen = masked.chosen.nonzero().squeeze(1)
+        wanted = source.token_ids[chosen]
+        rows = states[-len(source.token_ids) :].index_select(0, chosen)
+        with matrix_precision(self._precision, rows.device):
+            logits = self.head(rows)
+        right = (logits.detach().argmax(-1) == wanted).float().mean()
+        return Terms({"mlm": masked_cross_entropy(logits, wanted)}, {"mlm_accuracy": right})
+
+
+class AuxiliaryMlm(nn.Module):
+    """SimCSE's auxiliary objective (Gao et al. 2021, section 4.2 and Table D.2).
+
+    Every sentence of a batch, positives and hard negatives included, is encoded once more with
+    tokens hidden. The head starts as the checkpoint's, and its decoder is not tied to the
+    embeddings, as in the reference implementation.
+    """
+
+    def __init__(self, start: Start, weight: float, mask_rate: float) -> None:
+        """Copy the head of the checkpoint that the encoder was loaded from.
+
+        Raises:
+            ConfigError: it has no masked-LM head, or its tokenizer no mask token.
+        """
+        super().__init__()
+        try:
+            head = copy.deepcopy(MaskedLm.load(start.require_encoder().name).head)
+        except CheckpointError as error:
+            raise ConfigError(
+                f"objective.mlm_weight is {weight:g}, so the encoder needs a masked-LM head to "
+                f"start from, but {error}; or set objective.mlm_weight to 0"
+            ) from error
+        self.tokens = HiddenTokens(start, head, mask_rate)
+        self._weight = weight
+
+    def prepare(self, batch: Batch) -> Batch:
+        """``batch`` with its masked copies behind it."""
+        return self.tokens.beside(batch)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> tuple[Encoded, Batch, Terms]:
+        """Take the masked copies out again, and score them.
+
+        Returns:
+            Embeddings and batch as if there had been none; and the weighted term.
+        """
+        found = self.tokens(encoded.states[-1], batch)
+        source, _ = hidden_in(batch)
+        count = len(source.token_ids)
+        states = {number: state[:count] for number, state in encoded.states.items()}
+        kept = Encoded(encoded.pooled[: source.views], states)
+        return kept, source, Terms({"mlm": self._weight * found["mlm"]}, found.measures)
+
+
+def hidden_in(batch: Batch) -> tuple[Batch, Masked]:
+    """The batch before tokens were hidden, and the hidden tokens."""
+    if not isinstance(batch, MaskedBatch) or batch.source is None or batch.masked is None:
+        raise TypeError("no token of this batch is hidden: prepare it first")
+    return batch.source, batch.masked

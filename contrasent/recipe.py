@@ -1,0 +1,266 @@
+"""Recipes: typed settings of a training run, from YAML and from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+from importlib.resources import files
+from itertools import takewhile
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from contrasent.errors import ConfigError, pick
+from contrasent.settings import (
+    DataSettings,
+    EncoderSettings,
+    EvaluationSettings,
+    TrainSettings,
+    ViewSettings,
+    settings,
+)
+
+_DEEPEST = 3
+_SHOWN = 60
+
+Lines = dict[tuple[str, ...], int]
+"""The line, from 1, of each key, by the keys above it and itself."""
+
+
+def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
+    """What a YAML file holds, and where.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, is not a mapping, or has a key twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        content, tree = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}:{line}: not YAML: {error.problem}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    if content is None:
+        return {}, {}
+    if not isinstance(content, dict):
+        shown = repr(content)[:_SHOWN]
+        raise ConfigError(f"{path} must hold sections such as 'encoder:', not {shown}")
+    lines: Lines = {}
+    _note(path, tree, (), lines)
+    return content, lines
+
+
+def line_of(location: tuple[str, ...], lines: Lines) -> int:
+    """The line of a setting, or of the nearest key above it."""
+    known = (location[:end] for end in range(len(location), 0, -1))
+    return next((lines[above] for above in known if above in lines), 1)
+
+
+def _note(path: Path, node: yaml.Node | None, above: tuple[str, ...], lines: Lines) -> None:
+    if not isinstance(node, yaml.MappingNode) or len(above) == _DEEPEST:
+        return
+    for key, value in node.value:
+        location, line = (*above, str(key.value)), key.start_mark.line + 1
+        if location in lines:
+            raise ConfigError(
+                f"{path}:{line}: {'.'.join(location)} is set twice, first at line {lines[location]}"
+            )
+        lines[location] = line
+        _note(path, value, location, lines)
+
+
+T = TypeVar("T")
+
+_DATA = re.compile(r"Data: ([^.]+)\.")
+_SOURCE = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*(?: et al\.| and [A-Z]\w+) \d{4}")
+
+
+@settings
+class Recipe:
+    """Everything that decides a training run."""
+
+    encoder: EncoderSettings = Field(default_factory=EncoderSettings)
+    """What is trained, and how a sentence becomes an embedding."""
+
+    data: DataSettings = Field(default_factory=DataSettings)
+    """The training text."""
+
+    view: ViewSettings = Field(default_factory=ViewSettings)
+    """What makes the positive of a sentence, where the data has one sentence per example."""
+
+    objective: dict[str, Any] = Field(default_factory=lambda: {"name": "simcse"})
+    """What is minimised: the name of an objective, and its settings."""
+
+    train: TrainSettings = Field(default_factory=TrainSettings)
+    """How it is optimised."""
+
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
+    """How progress is measured. The dev task is labelled: selecting by it is supervision."""
+
+
+def recipes() -> dict[str, Path]:
+    """The packaged recipes by name."""
+    folder = Path(str(files("contrasent") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecipeSummary:
+    """A packaged recipe in a line.
+
+    Attributes:
+        name: of the recipe.
+        objective: the name of what it minimises.
+        data: what it trains on.
+        source: authors and year of its paper.
+    """
+
+    name: str
+    objective: str
+    data: str
+    source: str
+
+
+def summarize_recipes() -> list[RecipeSummary]:
+    """Every packaged recipe, by the comment at its head."""
+    rows = []
+    for name, path in recipes().items():
+        text = path.read_text(encoding="utf-8")
+        head = " ".join(line[2:] for line in takewhile(_is_comment, text.splitlines()))
+        data, source = _DATA.search(head), _SOURCE.search(head)
+        objective = str(load_recipe(name).objective["name"])
+        rows.append(
+            RecipeSummary(name, objective, data[1] if data else "", source[0] if source else "")
+        )
+    return rows
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("#")
+
+
+def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Read a recipe and apply overrides.
+
+    Args:
+        name: a packaged recipe, or a YAML file.
+        overrides: values by dotted name, such as ``{"train.learning_rate": "1e-5"}``; strings are
+            read as YAML.
+
+    Raises:
+        ConfigError: no such recipe or setting, or a value that a setting cannot take.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = recipes()[pick("recipe", str(name), recipes())]
+    elif not path.is_file():
+        raise ConfigError(f"no recipe file {path}; 'contrasent recipes' lists the packaged ones")
+    content, lines = read_mapping(path)
+    content = {section: values for section, values in content.items() if values is not None}
+    try:
+        TypeAdapter(Recipe).validate_python(content)
+    except ValidationError as error:
+        location = tuple(str(part) for part in error.errors()[0]["loc"])
+        explained = _explained(Recipe, error, "recipe")
+        raise ConfigError(f"{path}:{line_of(location, lines)}: {explained}") from error
+    for dotted, value in (overrides or {}).items():
+        _set(content, dotted, value)
+    return checked(Recipe, content, "recipe")
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """The whole recipe, defaults included, as YAML."""
+    content: str = yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False, allow_unicode=True)
+    return content
+
+
+def checked(cls: type[T], content: Mapping[str, Any], where: str) -> T:
+    """Make ``cls`` of ``content``.
+
+    Raises:
+        ConfigError: a setting is unknown, or its value cannot be taken; the message has the
+            dotted name, the value, and what is expected.
+    """
+    try:
+        return TypeAdapter(cls).validate_python(dict(content))
+    except ValidationError as error:
+        raise _explained(cls, error, where) from error
+
+
+def fields_of(cls: Any) -> dict[str, Any]:
+    """The settings of a class made by `settings`, by name; none of one that is not."""
+    if not dataclasses.is_dataclass(cls):
+        return {}
+    return {field.name: field for field in dataclasses.fields(cls)}
+
+
+def explanations(cls: Any) -> dict[str, str]:
+    """The docstring of each setting, by its name, and its choices if that does not name them."""
+    return {
+        name: _with_choices(field.description or "", field.annotation)
+        for name, field in cls.__pydantic_fields__.items()
+    }
+
+
+def _with_choices(text: str, kind: Any) -> str:
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    choices = [choice for k in kinds if get_origin(k) is Literal for choice in get_args(k)]
+    if all(re.search(rf"\b{choice}\b", text) for choice in choices):
+        return text
+    null = ["null"] if NoneType in kinds else []
+    return f"{text} One of: {', '.join([*choices, *null])}."
+
+
+def _set(content: dict[str, Any], dotted: str, value: Any) -> None:
+    section, _, key = dotted.partition(".")
+    pick("recipe section", section, fields_of(Recipe))
+    if not key:
+        raise ConfigError(
+            f"{section!r} is a section; name one of its settings: --{section}.NAME VALUE"
+        )
+    known = fields_of(_owner(Recipe, [section]))
+    takes = str(known[key].type).split(" | ") if key in known else []
+    content[section] = {**content.get(section, {}), key: _parsed(value, "str" in takes)}
+
+
+def _parsed(value: Any, takes_text: bool) -> Any:
+    """``value`` read as YAML if it is a string; a folder called 2024 stays text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return value if takes_text and isinstance(read, bool | int | float | date) else read
+
+
+def _owner(cls: Any, location: Sequence[str]) -> Any:
+    """The class of the settings under ``location``; a dict where they are not typed."""
+    for part in location:
+        kind = fields_of(cls)[part].type
+        cls = globals().get(kind, dict) if isinstance(kind, str) else kind
+    return cls
+
+
+def _explained(cls: Any, error: ValidationError, where: str) -> ConfigError:
+    first = error.errors()[0]
+    location = [str(part) for part in first["loc"]]
+    if first["type"] == "unexpected_keyword_argument":
+        owner = _owner(cls, location[:-1])
+        section = ".".join(location[:-1]) or where
+        try:
+            pick(f"setting of {section!r}:", location[-1], fields_of(owner))
+        except ConfigError as unknown:
+            return unknown
+    prefix = [] if where == "recipe" else [where]
+    dotted = ".".join([*prefix, *location])
+    said = first["msg"][0].lower() + first["msg"][1:]
+    if first["type"] == "dataclass_type":
+        said = "a section holds settings, each as NAME: VALUE"
+    return ConfigError(f"{dotted} cannot be {first['input']!r}: {said}")

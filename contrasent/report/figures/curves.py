@@ -1,0 +1,253 @@
+"""Curves: cosine densities, singular spectra, trajectories.
+
+Shapes: P pairs, X points of the axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contrasent.evaluate.geometry import Geometry
+from contrasent.evaluate.trajectory import Trajectory
+from contrasent.metrics import Vector
+from contrasent.report.figures.style import LINES, Picture, look, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+DENSITIES = "cosine-densities"
+
+_COLUMNS = 3
+_POINTS = 801
+_NARROWEST = 0.004
+_ROWS_HIGH = 1.7
+_THINNEST = 0.004
+_WIDTH, _HEIGHT, _LABELS, _TITLES = 2.5, 2.5, 0.7, 0.2
+
+
+def density(values: Vector, points: Vector) -> Vector:
+    """Gaussian kernel density of ``values (P,)`` at ``points (X,)``, as ``(X,)``.
+
+    The width is Scott's rule, P^(-1/5) times the standard deviation, and at least 0.004, so that
+    equal values are a narrow peak.
+    """
+    width = max(
+        len(values) ** -0.2 * (np.std(values, ddof=1) if len(values) > 1 else 0), _NARROWEST
+    )
+    total = np.zeros(len(points))
+    for start in range(0, len(values), 1024):
+        part = values[start : start + 1024]
+        total += np.exp(-0.5 * ((points[:, None] - part) / width) ** 2).sum(axis=1)
+    found: Vector = total / (len(values) * width * np.sqrt(2 * np.pi))
+    return found
+
+
+def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
+    """A panel for each encoder by its label, a density for each group of ratings.
+
+    In a panel all densities have one scale, so that a narrow one is high.
+
+    Args:
+        panels: encoders whose panels stand together, by what is written over them.
+    """
+    widest = max(len(rows) for rows in panels.values())
+    columns = min(widest, _COLUMNS)
+    titles = _TITLES if any(panels) else 0
+    lines = [line for title, rows in panels.items() for line in _lines(title, rows, columns)]
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(len(lines), columns, squeeze=False, sharex=True, sharey=True)
+        for place, line in enumerate(lines):
+            for axes in grid[place, len(line) :]:
+                axes.set_visible(False)
+            for column, (label, found) in enumerate(line.items()):
+                axes = grid[place, column]
+                _panel(axes, found)
+                axes.set_title(label)
+                axes.tick_params(labelbottom=True)
+                if all(len(below) <= column for below in lines[place + 1 :]):
+                    axes.set_xlabel("cosine")
+        some = next(iter(lines[0].values()))
+        figure.supylabel(f"human rating, {some.heading} ({some.rated:,} pairs)", fontsize=9)
+
+    return picture(
+        DENSITIES, (_LABELS + _WIDTH * columns, 0.4 + (_HEIGHT + titles) * len(lines)), draw
+    )
+
+
+def _lines(title: str, rows: Mapping[str, Geometry], columns: int) -> Iterator[dict[str, Geometry]]:
+    """Rows of panels, with what is written over each panel."""
+    named = [(f"{title}\n{label}" if title else label, found) for label, found in rows.items()]
+    for start in range(0, len(named), columns):
+        yield dict(named[start : start + columns])
+
+
+def _panel(axes: Axes, found: Geometry) -> None:
+    from matplotlib import colormaps
+
+    points = np.linspace(-1, 1, _POINTS)
+    curves = [density(group.cosines, points) for group in found.groups]
+    scale = _ROWS_HIGH / max(float(curve.max()) for curve in curves)
+    shades = colormaps["viridis"](np.linspace(0.1, 0.9, len(curves)))
+    # The upper rows first, so that a high peak stands before the row above it.
+    for number in reversed(range(len(curves))):
+        seen = np.flatnonzero(scale * curves[number] > _THINNEST)
+        part = slice(seen[0], seen[-1] + 1)
+        axes.fill_between(
+            points[part],
+            number,
+            number + scale * curves[number][part],
+            facecolor=shades[number],
+            edgecolor="white",
+            linewidth=0.7,
+            alpha=0.9,
+            zorder=2 + len(curves) - number,
+        )
+    axes.set_yticks(range(len(curves)), [group.label for group in found.groups])
+    axes.set_ylim(-0.15, len(curves) - 1 + _ROWS_HIGH + 0.1)
+    axes.set_xlim(-1, 1)
+    axes.set_xticks([-1, -0.5, 0, 0.5, 1], ["-1", "-0.5", "0", "0.5", "1"])
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+SPECTRA = "singular-values"
+
+
+def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
+    """A curve for each encoder by its label; the largest value is 1.
+
+    Args:
+        panels: encoders side by side, by the panel's title.
+    """
+
+    def draw(figure: Figure) -> None:
+        drawn = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True).ravel()
+        for axes, (title, rows) in zip(drawn, panels.items(), strict=True):
+            _curves(axes, rows)
+            if title:
+                axes.set_title(title)
+        drawn[0].set_xlim(left=0)
+        drawn[0].set_ylim(0, 1.02)
+        drawn[0].set_ylabel("singular value / largest")
+        some = next(iter(next(iter(panels.values())).values()))
+        told = f"{some.sentences:,} sentences of {some.heading}, unit length"
+        figure.supxlabel(f"index of the singular value ({told})", fontsize=9)
+
+    return picture(SPECTRA, (1.2 + 3.4 * len(panels), 3.2), draw)
+
+
+def _curves(axes: Axes, rows: Mapping[str, Geometry]) -> None:
+    for number, (label, found) in enumerate(rows.items()):
+        axes.plot(
+            np.arange(1, len(found.spectrum) + 1),
+            found.spectrum,
+            color=look(number)[0],
+            # Colour alone would not do in print.
+            linestyle=LINES[number % len(LINES)],
+            linewidth=1.6,
+            label=label,
+        )
+    axes.legend(loc="upper right")
+
+
+TRAJECTORIES = "alignment-uniformity-training"
+
+_ARROWS = 5
+_LONG = 18
+_ABOVE = 9
+_FREE = np.array([9, 7])
+"""Half of the width and height of a number's place, in dots."""
+
+
+def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
+    """A line for each run by its label, arrows in the direction of training.
+
+    A ring is the start, a large marker the end. Numbers are steps, at the end and wherever there is
+    room for one.
+    """
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for number, (label, run) in enumerate(runs.items()):
+            _line(axes, run, label, number)
+        axes.margins(0.08)
+        axes.autoscale_view()
+        for number, run in enumerate(runs.values()):
+            _arrows(axes, run, number)
+        _steps(axes, runs)
+        some = next(iter(runs.values()))
+        axes.set_xlabel("uniformity (lower is more even)")
+        axes.set_ylabel("alignment (lower is closer)")
+        axes.set_title(f"measured on {some.pairs}", loc="left")
+        figure.legend(loc="outside lower center", ncols=min(len(runs), 3))
+
+    lines = -(-len(runs) // 3)
+    return picture(TRAJECTORIES, (4.8, 3.5 + 0.2 * lines), draw)
+
+
+def _line(axes: Axes, run: Trajectory, label: str, number: int) -> None:
+    colour, marker, line = look(number)
+    x = np.array([position.uniformity for position in run.positions])
+    y = np.array([position.alignment for position in run.positions])
+    axes.plot(
+        x, y, color=colour, marker=marker, linestyle=line, markersize=3, linewidth=1, label=label
+    )
+    axes.plot(x[0], y[0], marker="o", markersize=9, markerfacecolor="none", color=colour)
+    axes.plot(x[-1], y[-1], marker=marker, markersize=7, color=colour)
+
+
+def _steps(axes: Axes, runs: Mapping[str, Trajectory]) -> None:
+    """The numbers of the last steps, and then those of others that stand free of all points."""
+    points = [
+        (step, number, (place.uniformity, place.alignment), step == run.steps[-1])
+        for number, run in enumerate(runs.values())
+        for step, place in zip(run.steps, run.positions, strict=True)
+    ]
+    points.sort(key=lambda it: not it[3])
+    shown = axes.transData.transform([place for _, _, place, _ in points])
+    dots = axes.figure.dpi / 72
+    taken: list[NDArray[np.float64]] = []
+    for (step, number, place, last), dot in zip(points, shown, strict=True):
+        middle = dot + np.array([0, _ABOVE * dots])
+        covers = (np.abs(shown - middle) < _FREE).all(axis=1).any()
+        crowded = any((np.abs(other - middle) < 2 * _FREE).all() for other in taken)
+        if last or not (covers or crowded):
+            axes.annotate(
+                f"{step}",
+                place,
+                xytext=(0, _ABOVE),
+                textcoords="offset points",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color=look(number)[0],
+            )
+            taken.append(middle)
+
+
+def _arrows(axes: Axes, run: Trajectory, number: int) -> None:
+    """Arrow heads on some of the steps that are long enough to carry one."""
+    points = np.array([(place.uniformity, place.alignment) for place in run.positions])
+    shown = axes.transData.transform(points)
+    long = np.flatnonzero(np.linalg.norm(np.diff(shown, axis=0), axis=1) >= _LONG)
+    if not len(long):
+        return
+    for step in np.unique(long[np.linspace(0, len(long) - 1, _ARROWS).astype(int)]):
+        axes.annotate(
+            "",
+            (points[step] + points[step + 1]) / 2,
+            xytext=points[step],
+            arrowprops={
+                "arrowstyle": "-|>",
+                "color": look(number)[0],
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
+        )

@@ -1,0 +1,126 @@
+"""The look of figures, and their form on disk: the same bytes every time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from contrasent.errors import ConfigError
+from contrasent.files import writing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+FORMATS = ("svg", "png")
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's, told apart with every kind of colour vision; without yellow, pale on white."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", ":", "-.")
+
+GREY = "#6e6e6e"
+
+_STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "figure.facecolor": "white",
+    "svg.fonttype": "path",
+}
+_DPI = 200
+_NO_METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+
+
+def look(number: int) -> tuple[str, str, str]:
+    """Colour, marker and line of the curve of this number; the first 28 are all different."""
+    again = number // len(COLOURS)
+    marker = MARKERS[(number + again) % len(MARKERS)]
+    return COLOURS[number % len(COLOURS)], marker, LINES[again % len(LINES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure in both formats.
+
+    Attributes:
+        name: of its files.
+        svg: text as outlines, so that it looks the same everywhere.
+        png: the same at 200 dots per inch.
+    """
+
+    name: str
+    svg: bytes
+    png: bytes
+
+
+def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]) -> Picture:
+    """Draw a figure in the common style, whatever the user's settings of matplotlib are.
+
+    Args:
+        name: of its files.
+        size: width and height in inches.
+        draw: puts everything on the empty figure.
+    """
+    from matplotlib import style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rendered = {}
+    # The salt makes the ids inside an SVG depend on nothing but its content.
+    with style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        draw(figure)
+        for kind in FORMATS:
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=_DPI, metadata=_NO_METADATA[kind])
+            rendered[kind] = buffer.getvalue()
+    return Picture(name, rendered["svg"], rendered["png"])
+
+
+def files_of(folder: str | Path, names: Iterable[str]) -> list[Path]:
+    """Where :func:`write_pictures` writes pictures of these names."""
+    return [Path(folder) / f"{name}.{kind}" for name in names for kind in FORMATS]
+
+
+def refuse_existing_pictures(folder: str | Path, names: Iterable[str]) -> None:
+    """Make sure that no picture is there yet.
+
+    Raises:
+        ConfigError: one is, or ``folder`` is a file.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; name a folder for the figures")
+    there = next((path for path in files_of(folder, names) if path.exists()), None)
+    if there:
+        raise ConfigError(f"{there} exists already; name another folder or add --overwrite")
+
+
+def write_pictures(folder: str | Path, pictures: Iterable[Picture]) -> list[Path]:
+    """Write pictures as SVG and PNG, each whole or not at all; returns the files."""
+    written = []
+    for found in pictures:
+        for path, content in zip(
+            files_of(folder, [found.name]), (found.svg, found.png), strict=True
+        ):
+            with writing(path) as partial:
+                partial.write_bytes(content)
+            written.append(path)
+    return written

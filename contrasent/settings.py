@@ -1,0 +1,234 @@
+"""Sections of a recipe: typed settings, each explained by the docstring under it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar, cast, dataclass_transform
+
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def settings(cls: type[T]) -> type[T]:
+    """Make a frozen class of checked settings; the docstring under a field explains it."""
+    config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    return cast(type[T], dataclass(frozen=True, kw_only=True, config=config)(cls))
+
+
+@settings
+class EncoderSettings:
+    """What is trained, and how a sentence becomes an embedding."""
+
+    name: str = ""
+    """A folder, a training run, or a Hugging Face id to start from; or a .txt or .vec file of word
+    vectors, for a new LSTM over them."""
+
+    pooler: str | None = None
+    """cls, mean, max, mean_top2, mean_first_last or mean_embed_last; null takes the folder's own,
+    or max for word vectors."""
+
+    lstm: PositiveInt | None = None
+    """Numbers for each direction of a new bidirectional LSTM over the word vectors of a file
+    (InferSent: 2048); null for a start that is an encoder already."""
+
+    convolutions: list[PositiveInt] | None = None
+    """Widths, odd numbers of tokens, of convolutions over the token states, which the mean pooler
+    then takes the mean of (IS-BERT): new ones, if the folder has none; null takes what it has."""
+
+    channels: PositiveInt = 256
+    """Numbers that each new convolution gives for a token."""
+
+    head: Literal["mlp", "none"] | None = None
+    """A Linear+Tanh after the pooler that inference keeps (supervised SimCSE): mlp takes the
+    stored one of a sentence encoder, else starts a new one; null takes what the folder has."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Rate of every dropout of the transformer; null keeps the checkpoint's (0.1 for BERT)."""
+
+    freeze_embeddings: bool = False
+    """Leave the embedding layer (words, positions, its normalisation) as it is in the start."""
+
+    encoders: Literal["shared", "twin"] = "shared"
+    """With twin, a second encoder, which starts as a copy and is trained by itself, embeds every
+    view but the first (Gao et al. 2021, Table 2). One is evaluated and saved in best and last,
+    the other in best-twin and last-twin; keep says which."""
+
+    keep: Literal["first", "better"] = "first"
+    """Of two encoders: first keeps that of the first view; better evaluates both, each time, and
+    keeps the one with the higher dev score (Carlsson et al. 2021, Contrastive Tension)."""
+
+
+@settings
+class DataSettings:
+    """The training text."""
+
+    file: str = ""
+    """.txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id."""
+
+    columns: list[Annotated[str, Field(coerce_numbers_to_str=True)]] | None = None
+    """Names or numbers (from 0) of the columns: anchor, positive, hard negatives; with labels:
+    premise, hypothesis, label."""
+
+    labels: Literal["none", "nli"] = "none"
+    """With nli an example is a pair and its label, for objectives that classify: entailment,
+    neutral or contradiction, or 0, 1 or 2. Rows without a label (- in MultiNLI) are left out."""
+
+    max_tokens: Annotated[int, Field(ge=3)] = 32
+    """Longer sentences are cut for training, special tokens included."""
+
+    shuffle: bool = True
+    """Draw a new order every epoch, from the seed."""
+
+    drop_last: bool = False
+    """Leave out the last, smaller batch of an epoch."""
+
+
+@settings
+class ViewSettings:
+    """What makes the positive of a sentence, where the data has one sentence per example."""
+
+    name: Literal[
+        "dropout",
+        "crop",
+        "delete_words",
+        "delete_one_word",
+        "synonym",
+        "mlm",
+        "next_sentence",
+        "next_3_sentences",
+    ] = "dropout"
+    """The same sentence, apart by dropout; the sentence edited: crop, delete_words,
+    delete_one_word, synonym (WordNet), mlm (a masked language model); or one that follows it:
+    next_sentence, next_3_sentences (one of three)."""
+
+    share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Of the words, or for mlm of the tokens, that the edit takes away or replaces; null is 0.1 for
+    crop and delete_words, 0.15 for mlm, one word for synonym. The other views take none."""
+
+    sides: Literal["positive", "both"] = "positive"
+    """Which sentence is edited: the positive alone, or the anchor too, each in its own way."""
+
+    generator: str | None = None
+    """For mlm: the masked language model, with the encoder's vocabulary, that replaces tokens; null
+    takes the encoder's own checkpoint."""
+
+    fixed_dropout: bool = False
+    """Give all views of an example the same dropout masks (Gao et al. 2021, Table 3, "fixed"): one
+    embedding stands for all of them. For the view dropout only."""
+
+
+@settings
+class TrainSettings:
+    """How it is optimised."""
+
+    batch_size: Annotated[int, Field(ge=2)] = 64
+    """Examples per step; the others of a batch are each anchor's negatives."""
+
+    epochs: PositiveInt = 1
+    """Passes over the data."""
+
+    max_steps: PositiveInt | None = None
+    """Stop, and end the decay, after this many steps instead of after the epochs."""
+
+    learning_rate: PositiveFloat = 3e-5
+    """Of the first step after the warm-up."""
+
+    schedule: Literal["linear", "constant", "steps", "slanted_triangular", "plateau"] = "linear"
+    """After the warm-up the rate falls to 0 (linear), stays (constant), or changes at rate_steps
+    (steps). slanted_triangular begins and ends at 1/32 of it (Howard and Ruder 2018). plateau
+    lowers it at each evaluation by rate_decay and rate_shrink (Conneau et al. 2017, InferSent)."""
+
+    rate_steps: dict[NonNegativeInt, PositiveFloat] = Field(default_factory=dict)
+    """For steps: the rate from an update on, by its number, such as {500: 8e-6, 1000: 6e-6}."""
+
+    rate_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """For plateau: what the rate is multiplied with every evaluation.every steps."""
+
+    rate_shrink: Annotated[float, Field(ge=1)] = 1.0
+    """For plateau: what the rate is divided by when the dev score is no new best."""
+
+    min_rate: PositiveFloat | None = None
+    """For plateau: stop once the rate is below this."""
+
+    warmup_steps: NonNegativeInt = 0
+    """Steps over which the rate rises from 0."""
+
+    warmup_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The same as a share of all steps, rounded up."""
+
+    optimizer: Literal["adamw", "rmsprop", "sgd"] = "adamw"
+    """What makes a step of a gradient."""
+
+    betas: Annotated[
+        list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)
+    ] = Field(default_factory=lambda: [0.9, 0.999])
+    """What AdamW keeps at each step of the means of the gradient and of its square; rmsprop has
+    the second only, sgd neither."""
+
+    eps: PositiveFloat = 1e-8
+    """Added to the root of the mean square, by which a step is divided."""
+
+    bias_correction: bool = True
+    """Whether AdamW makes up for means that start at 0; BERT's own optimiser did not."""
+
+    weight_decay: NonNegativeFloat = 0.0
+    """On every parameter: of the weights in AdamW, added to the gradient in the others."""
+
+    clip: PositiveFloat | None = 1.0
+    """Largest norm of the gradient of all parameters together; null does not clip."""
+
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Of the matrix products; auto is bf16 where the hardware has it. Loss and weights are fp32."""
+
+    gradcache_chunk: PositiveInt | None = None
+    """Gradient caching, for batches beyond memory: sentences of average length that are encoded at
+    once, every view counted. The loss still sees the whole batch, the gradient is the same, dropout
+    included; a step takes 4/3 of the time. 128 is a good number; null encodes the batch at once."""
+
+    gradient_checkpointing: bool = False
+    """Keep only what goes into each layer, and compute the layer again for its gradient: less
+    memory for long sentences and large encoders, 4/3 of the time, the same gradient."""
+
+    checkpoint_every: PositiveInt | None = None
+    """Steps between states that --resume continues from; null takes evaluation.every."""
+
+    trackers: list[str] = Field(default_factory=list)
+    """Of accelerate, by name: tensorboard, wandb, mlflow, ..."""
+
+    seed: NonNegativeInt = 42
+    """Decides the new weights, the order of the data and every dropout mask."""
+
+
+@settings
+class EvaluationSettings:
+    """How progress is measured."""
+
+    task: str = "auto"
+    """Selects `best`: stsb-dev, or a FILE.tsv of sentence, sentence, score; none; auto is
+    stsb-dev if its data is there."""
+
+    every: PositiveInt = 125
+    """Steps between evaluations; the last step is evaluated too."""
+
+    patience: PositiveInt | None = None
+    """Stop after this many evaluations in a row without a new best."""
+
+    geometry_every: PositiveInt | None = None
+    """Steps between measurements of alignment and uniformity, which metrics.jsonl keeps and
+    `contrasent analyze --from` draws; the start and the end are measured too. null is off."""
+
+    geometry_pairs: str = "stsb-dev>4"
+    """Pairs that are measured: a task or file, > and a rating. Alignment is of those rated above,
+    uniformity of the sentences of all; a task without a split is all its splits."""
+
+    final: str = "auto"
+    """Tasks scored before and after training: sts, names, files, none; auto is sts if its data
+    is there."""
+
+    precision: Literal["bf16", "fp32"] = "fp32"
+    """Of the matrix products while evaluating."""
+
+    data_dir: str | None = None
+    """Folder in SentEval's layout; null: CONTRASENT_DATA, then where `data fetch` writes."""

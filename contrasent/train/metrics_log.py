@@ -1,0 +1,405 @@
+"""Step metrics and logs: metrics.jsonl, log.txt, trackers, progress bars."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from math import isfinite, isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from contrasent.data.batch import Batch
+from contrasent.errors import ConfigError, ContrasentError, MissingExtraError, pick
+from contrasent.files import write_text
+from contrasent.recipe import Recipe
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """What is known about one step once its update is made.
+
+    Attributes:
+        number: updates made before its loss was computed; 0 is the loss before any update.
+        loss: the sum of the terms.
+        terms: the objective's terms, weighted.
+        learning_rate: of its update.
+        gradient_norm: of all parameters together, before clipping.
+        measures: what else is known of the embeddings (``alignment`` of anchors and positives,
+            ``uniformity`` of the anchors) and what the objective tells, without those that are
+            of nothing in this batch.
+        sentences: sentences that went through the encoder, views counted.
+        examples: B.
+    """
+
+    number: int
+    loss: float
+    terms: dict[str, float]
+    learning_rate: float
+    gradient_norm: float
+    measures: dict[str, float]
+    sentences: int
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Scalars of one step on their device; as in :class:`Step`."""
+
+    loss: Tensor
+    gradient_norm: Tensor
+    terms: Mapping[str, Tensor]
+    measures: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingStep:
+    """Scalars of one step on their way to the host."""
+
+    number: int
+    learning_rate: float
+    sentences: int
+    examples: int
+    terms: list[str]
+    measures: list[str]
+    values: Tensor
+    arrived: torch.cuda.Event | None
+
+    def read(self) -> StepMetrics:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        loss, norm, *told = self.values.tolist()
+        terms, measures = told[: len(self.terms)], told[len(self.terms) :]
+        return StepMetrics(
+            number=self.number,
+            loss=loss,
+            terms=dict(zip(self.terms, terms, strict=True)),
+            learning_rate=self.learning_rate,
+            gradient_norm=norm,
+            measures={
+                name: value
+                for name, value in zip(self.measures, measures, strict=True)
+                if not isnan(value)
+            },
+            sentences=self.sentences,
+            examples=self.examples,
+        )
+
+
+class MetricsReader:
+    """Steps whose numbers are on their way.
+
+    A CPU has them at once. Asking an accelerator would make it wait for the host after every
+    step, so there a step is read when the next one has been launched.
+    """
+
+    def __init__(self) -> None:
+        self._sent: deque[_PendingStep] = deque()
+
+    def send(self, number: int, learning_rate: float, batch: Batch, measured: StepTimes) -> None:
+        """Start the copy of a step's numbers."""
+        told = (*measured.terms.values(), *measured.measures.values())
+        scalars = (measured.loss, measured.gradient_norm, *told)
+        values = torch.stack([t.detach().float() for t in scalars])
+        arrived = None
+        if values.device.type == "cuda":
+            kept = torch.empty(values.shape, pin_memory=True)
+            values = kept.copy_(values, non_blocking=True)
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        names = list(measured.terms), list(measured.measures)
+        counts = batch.sentences, batch.examples
+        self._sent.append(_PendingStep(number, learning_rate, *counts, *names, values, arrived))
+
+    def take(self, everything: bool) -> list[StepMetrics]:
+        """The steps that are there by now, in their order; with ``everything``, all are waited for.
+
+        Raises:
+            ContrasentError: the loss or the gradient of one is not finite.
+        """
+        left = 0 if everything or not self._sent or self._sent[-1].arrived is None else 1
+        steps = [self._sent.popleft().read() for _ in range(len(self._sent) - left)]
+        for step in steps:
+            _refuse_not_finite(step)
+        return steps
+
+
+def _refuse_not_finite(step: StepMetrics) -> None:
+    if not (isfinite(step.loss) and isfinite(step.gradient_norm)):
+        raise ContrasentError(
+            f"step {step.number}: the loss is {step.loss} and the gradient norm "
+            f"{step.gradient_norm}; nothing was kept that was updated with them. Lower "
+            "train.learning_rate, raise objective.temperature, or use --train.precision fp32"
+        )
+
+
+logger = logging.getLogger("contrasent")
+METRICS_FILE = "metrics.jsonl"
+
+
+class MetricsFile:
+    """``metrics.jsonl``: a line per step, and a line per evaluation.
+
+    Lines of updates from ``first_step`` on were written by a run that was cut off; they are
+    dropped, and come again.
+    """
+
+    def __init__(self, path: Path, first_step: int) -> None:
+        kept = [line for line in _whole_lines(path) if _is_before(line, first_step)]
+        write_text(path, "".join(kept))
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Append a line; it is on disk when the process dies, not when the machine does."""
+        self._file.write(json.dumps(values) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def step_values(step: StepMetrics, seconds: float) -> dict[str, float | int]:
+    """The numbers of a step under the names they have in ``metrics.jsonl`` and in trackers."""
+    return {
+        "step": step.number,
+        "loss": step.loss,
+        **{f"term_{name}": value for name, value in step.terms.items()},
+        "learning_rate": step.learning_rate,
+        "gradient_norm": step.gradient_norm,
+        **step.measures,
+        "sentences_per_second": step.sentences / seconds,
+    }
+
+
+class Stopwatch:
+    """Seconds since it was last asked; the time spent on evaluation can be left out."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        now = time.perf_counter()
+        passed, self._since = now - self._since, now
+        return passed
+
+
+class _LogFile(logging.FileHandler):
+    """Raises what goes wrong, such as a full disk, where logging would print a traceback."""
+
+    @override
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exception()
+        if error is not None:
+            raise error
+
+
+@contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """Append what is logged to ``path``, with the time."""
+    handler = _LogFile(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+@contextmanager
+def training_progress(
+    first: int, total: int, shown: bool
+) -> Iterator[Callable[[StepMetrics], None]]:
+    """Yield a function that is told of each step; a bar is drawn on a terminal only."""
+    console = _terminal() if shown else None
+    if console is None:
+        yield lambda _: None
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("training", total=total, completed=first, loss=float("nan"))
+        yield lambda step: progress.update(task, advance=1, loss=step.loss)
+
+
+@contextmanager
+def reading_progress(shown: bool) -> Iterator[Callable[[int], None]]:
+    """Yield a function that is told how many examples are read; drawn on a terminal only."""
+    console = _terminal() if shown else None
+    if console is None:
+        yield lambda _: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    told = TextColumn("reading: {task.completed:,.0f} examples")
+    columns = (SpinnerColumn(), told, TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("reading", total=None)
+        yield lambda count: progress.update(task, completed=count)
+
+
+@contextmanager
+def fitting_progress(steps: int, shown: bool) -> Iterator[Callable[[float], None]]:
+    """Yield a function that is told the loss of every step; drawn on a terminal only."""
+    console = _terminal() if shown else None
+    if console is None:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    told = TextColumn("fitting: {task.fields[bits]:.4f} bits per dimension")
+    columns = (told, BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("fitting", total=steps, bits=float("nan"))
+        yield lambda bits: progress.update(task, advance=1, bits=bits)
+
+
+def _terminal() -> Console | None:
+    """Standard error if it is a terminal; elsewhere even a bar that is removed leaves a line."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console if console.is_terminal else None
+
+
+@contextmanager
+def trackers(accelerator: Accelerator, recipe: Recipe) -> Iterator[None]:
+    """The trackers that ``recipe`` names, open inside."""
+    if not recipe.train.trackers:
+        yield
+        return
+    accelerator.init_trackers("contrasent", config=flat_settings(asdict(recipe)))
+    try:
+        yield
+    finally:
+        accelerator.end_training()
+
+
+def check_trackers(names: list[str]) -> None:
+    """Make sure that each tracker can be used.
+
+    Raises:
+        ConfigError: accelerate knows no tracker of that name.
+        MissingExtraError: its package is not installed.
+    """
+    if not names:
+        return
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    known = [str(name) for name in LOGGER_TYPE_TO_CLASS]
+    installed = {str(name) for name in get_available_trackers()}
+    for name in names:
+        if pick("tracker", name, known) not in installed:
+            raise MissingExtraError(f"tracker {name!r} needs its package: pip install {name}")
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names, in the types that every tracker takes."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            simple = isinstance(value, bool | int | float | str)
+            flat[f"{prefix}{key}"] = value if simple else str(value)
+    return flat
+
+
+def accelerator_on(
+    device: str | torch.device | None, names: Sequence[str], folder: Path
+) -> Accelerator:
+    """The accelerator of a run on ``device``, with trackers that write to ``folder``.
+
+    Raises:
+        ConfigError: there is no such device, or as :func:`refuse_launcher_settings`.
+    """
+    from accelerate import Accelerator
+    from accelerate.utils import ProjectConfiguration
+
+    from contrasent.model.precision import training_device
+
+    accelerator = Accelerator(
+        cpu=training_device(device).type == "cpu",
+        log_with=list(names) or None,
+        project_config=ProjectConfiguration(logging_dir=str(folder)),
+    )
+    refuse_launcher_settings(accelerator)
+    return accelerator
+
+
+def refuse_launcher_settings(accelerator: Accelerator) -> None:
+    """Stop a launch that would train otherwise than the recipe says, without saying so.
+
+    Raises:
+        ConfigError: there is more than one process, or ``accelerate launch`` asked for gradient
+            accumulation or for scaled fp16 gradients.
+    """
+    count = accelerator.num_processes
+    if count > 1:
+        raise ConfigError(
+            f"training runs in one process, not {count}: start it without torchrun or "
+            "accelerate launch"
+        )
+    if accelerator.gradient_accumulation_steps != 1 or accelerator.mixed_precision == "fp16":
+        raise ConfigError(
+            "accelerate was told to use "
+            f"{accelerator.gradient_accumulation_steps} gradient accumulation steps and mixed "
+            f"precision {accelerator.mixed_precision!r}; start without accelerate launch, and "
+            "choose with --train.batch_size and --train.precision"
+        )
+
+
+def _is_before(line: str, first_step: int) -> bool:
+    """An evaluation of step N was made after N updates, the loss of step N before the next.
+
+    The geometry of step 0 belongs to the start, which a run without a state makes again.
+
+    What cannot be read, because the machine died while it was written, is dropped as well.
+    """
+    try:
+        values = json.loads(line)
+        after = "evaluation" in values or ("geometry" in values and values["step"] > 0)
+        reached: int = values["step"] + (0 if after else 1)
+    except (ValueError, KeyError, TypeError):
+        return False
+    return reached <= first_step
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    """The lines of a file without the last one if it was cut off."""
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            yield from (line for line in file if line.endswith("\n"))

@@ -1,0 +1,105 @@
+"""Held-out loss of a masked language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from contrasent.data.batch import Batch, pack
+from contrasent.data.sources import open_examples
+from contrasent.data.tokenizer import Tokenizer
+from contrasent.errors import DataError
+from contrasent.model.masked_lm import MaskedLm, mask_tokens
+from contrasent.model.precision import default_device, device_named, matrix_precision
+
+_TOKENS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """What was measured.
+
+    Attributes:
+        loss: mean cross-entropy of a hidden token, in nats.
+        accuracy: share of the hidden tokens that are the most probable ones.
+        tokens: how many were hidden.
+    """
+
+    loss: float
+    accuracy: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutText:
+    """Texts of a file, tokenised and packed, and how tokens are hidden in them.
+
+    The masks come from the seed alone, so that models with one tokenizer predict the same tokens.
+    """
+
+    batches: list[Batch]
+    tokenizer: Tokenizer
+    mask_rate: float
+    seed: int
+
+    @classmethod
+    def read(
+        cls, file: str | Path, tokenizer: Tokenizer, max_tokens: int, mask_rate: float, seed: int
+    ) -> HeldOutText:
+        """Read the first column of ``file``.
+
+        Raises:
+            DataError: it cannot be read, or holds no text.
+        """
+        texts = [sentences[0] for sentences in open_examples(str(file))]
+        ids, _ = tokenizer.ids(texts, max_tokens)
+        if not ids:
+            raise DataError(f"{file} holds no text, so nothing can be measured on it")
+        ids.sort(key=len)
+        return cls([pack(part) for part in _cut(ids)], tokenizer, mask_rate, seed)
+
+    @torch.no_grad()
+    def measure(
+        self, masked_lm: MaskedLm, precision: str = "fp32", device: str | None = None
+    ) -> HeldOut:
+        """Hide tokens, and predict them.
+
+        Raises:
+            DataError: the texts are so few that no token is hidden.
+        """
+        place = default_device() if device is None else device_named(device)
+        masked_lm.to(place).eval()
+        special_ids, vocabulary = self.tokenizer.special_ids, self.tokenizer.vocabulary
+        total, right, count = 0.0, 0, 0
+        with torch.random.fork_rng(devices=[]), matrix_precision(precision, place):
+            torch.manual_seed(self.seed)
+            for batch in self.batches:
+                masked = mask_tokens(batch, self.mask_rate, special_ids, vocabulary)
+                chosen = masked.chosen.nonzero().squeeze(1)
+                hidden = Batch(masked.token_ids, batch.offsets, 1, batch.longest).to(place)
+                states = masked_lm.backbone(hidden)[-1][chosen.to(place)]
+                logits, wanted = masked_lm.head(states).float(), batch.token_ids[chosen].to(place)
+                total += F.cross_entropy(logits, wanted, reduction="sum").item()
+                right += int((logits.argmax(-1) == wanted).sum())
+                count += len(wanted)
+        if not count:
+            raise DataError("the held-out text is so short that no token of it was hidden")
+        return HeldOut(total / count, right / count, count)
+
+
+def _cut(ids: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """Portions of about as many tokens."""
+    portions: list[list[np.ndarray]] = [[]]
+    tokens = 0
+    for row in ids:
+        if portions[-1] and tokens + len(row) > _TOKENS:
+            portions.append([])
+            tokens = 0
+        portions[-1].append(row)
+        tokens += len(row)
+    return portions
