@@ -9,48 +9,36 @@ import json
 import os
 import tempfile
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from helpers.tiny_glove import save_glove
 from helpers.tiny_models import save_tiny, save_tiny_masked_lm
-from helpers.tiny_sentences import sentence
+from helpers.tiny_runs import TINY, TinyRun
 from helpers.tiny_wordnet import only_wordnet
 
-from contrasent.recipe import load_recipe
 from contrasent.train.run import train
 
 FILE = Path(__file__).parent / "curves.json"
 STEPS = 20
 
 
-@dataclass(frozen=True)
-class Curve:
-    """What is trained, on what."""
-
-    recipe: str = "unsup-simcse"
-    settings: dict = field(default_factory=dict)
-    data: str = "text.txt"
-    start: str = "bert"
-
-
 def diffcse(data="text.txt", **settings):
     """DiffCSE with other settings of its objective."""
     changed = {f"objective.{name}": value for name, value in settings.items()}
-    return Curve("diffcse", changed, data, start="masked-lm")
+    return TinyRun("diffcse", changed, data, start="masked-lm")
 
 
 def view(name, data="text.txt", start="bert", **settings):
     """Unsupervised SimCSE on another view."""
     changed = {f"view.{key}": value for key, value in settings.items()}
-    return Curve(settings={"view.name": name, **changed}, data=data, start=start)
+    return TinyRun(settings={"view.name": name, **changed}, data=data, start=start)
 
 
 CURVES = {
-    "unsupervised": Curve(),
-    "unsupervised, no head": Curve(settings={"objective.head": "none"}),
-    "supervised, hard negatives of weight 2": Curve(
+    "unsupervised": TinyRun(),
+    "unsupervised, no head": TinyRun(settings={"objective.head": "none"}),
+    "supervised, hard negatives of weight 2": TinyRun(
         "sup-simcse", {"objective.hard_negative_weight": 2.0}, "triplets.csv"
     ),
     "crop": view("crop", share=0.3),
@@ -61,12 +49,12 @@ CURVES = {
     "next 3 sentences": view("next_3_sentences", "documents.txt"),
     "synonym": view("synonym"),
     "mlm": view("mlm", start="masked-lm"),
-    "batch normalisation": Curve(settings={"objective.head": "batchnorm"}),
-    "dot product": Curve("sup-simcse", {"objective.similarity": "dot"}, "triplets.csv"),
-    "fixed dropout": Curve(settings={"view.fixed_dropout": True}),
-    "two encoders": Curve(settings={"encoder.encoders": "twin"}),
-    "auxiliary mlm": Curve(settings={"objective.mlm_weight": 0.1}, start="masked-lm"),
-    "pretraining": Curve("pretrain-mlm", {"data.max_tokens": 32}, start="masked-lm"),
+    "batch normalisation": TinyRun(settings={"objective.head": "batchnorm"}),
+    "dot product": TinyRun("sup-simcse", {"objective.similarity": "dot"}, "triplets.csv"),
+    "fixed dropout": TinyRun(settings={"view.fixed_dropout": True}),
+    "two encoders": TinyRun(settings={"encoder.encoders": "twin"}),
+    "auxiliary mlm": TinyRun(settings={"objective.mlm_weight": 0.1}, start="masked-lm"),
+    "pretraining": TINY["pretrain-mlm"],
     "diffcse": diffcse(),
     "diffcse of the authors": diffcse(
         exclude_duplicates=False,
@@ -82,51 +70,18 @@ CURVES = {
     "diffcse, next sentence": diffcse("documents.txt", edit_source="both", rtd_weight=1.0),
     "diffcse, conditional mlm": diffcse(task="cmlm", contrast=False, rtd_weight=1.0),
     "diffcse, corrective": diffcse(task="corrective", projector="mlp"),
-    "consert": Curve("consert", {"data.max_tokens": 32}),
-    "consert, joint": Curve("consert-joint", {"data.max_tokens": 32}, "labelled.csv"),
-    "sg-opt": Curve("sg-opt", {"data.max_tokens": 32, "objective.projection": 32}),
-    "cmlm": Curve("cmlm", {"objective.vectors": 3}, "documents.txt", start="masked-lm"),
-    "declutr": Curve(
-        "declutr",
-        {
-            "data.max_tokens": 32,
-            "objective.min_words": 2,
-            "objective.max_words": 8,
-            "train.batch_size": 4,
-        },
-        "documents.txt",
-        start="masked-lm",
-    ),
-    "contrastive tension": Curve(
-        "contrastive-tension", {"data.max_tokens": 32, "train.batch_size": 15}
-    ),
-    "is-bert": Curve("is-bert", {"data.max_tokens": 32, "encoder.channels": 6}),
-    "quick-thoughts": Curve("quick-thoughts", data="documents.txt"),
-    "next sentence, two encoders": Curve("next-sentence", data="documents.txt"),
-    "infersent": Curve(
-        "infersent",
-        {"encoder.lstm": 8, "objective.hidden": [12, 12], "train.learning_rate": 0.1},
-        "labelled.csv",
-        start="glove",
-    ),
-    "nli softmax": Curve("nli-softmax", {"data.max_tokens": 32}, "labelled.csv"),
+    "consert": TINY["consert"],
+    "consert, joint": TINY["consert-joint"],
+    "sg-opt": TINY["sg-opt"],
+    "cmlm": TINY["cmlm"],
+    "declutr": TINY["declutr"],
+    "contrastive tension": TINY["contrastive-tension"],
+    "is-bert": TINY["is-bert"],
+    "quick-thoughts": TINY["quick-thoughts"],
+    "next sentence, two encoders": TINY["next-sentence"],
+    "infersent": TINY["infersent"],
+    "nli softmax": TINY["nli-softmax"],
 }
-
-
-def write_data(path):
-    """Forty-eight examples, of one sentence or of three; in documents of six, or in none."""
-    texts = [(sentence(n, 3 + n % 6), sentence(n, 4), sentence(n + 17, 6)) for n in range(48)]
-    if path.stem == "labelled":
-        names = ("entailment", "neutral", "contradiction")
-        pairs = [f"{premise},{other},{names[n % 3]}" for n, (premise, other, _) in enumerate(texts)]
-        rows = ["sent0,sent1,label", *pairs]
-    elif path.suffix == ".csv":
-        rows = ["sent0,sent1,hard_neg", *(",".join(row) for row in texts)]
-    else:
-        gap = "\n" if path.stem == "documents" else ""
-        rows = [first + gap * (n % 6 == 5) for n, (first, _, _) in enumerate(texts)]
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return path
 
 
 def curve(name, folder, starts, **changes):
@@ -138,19 +93,8 @@ def curve(name, folder, starts, **changes):
         starts: a tiny BERT, a tiny masked language model and word vectors, by name.
         changes: settings that differ from the curve's, ``__`` for the dot.
     """
-    trained = CURVES[name]
-    common = {
-        "encoder.name": str(starts[trained.start]),
-        "data.file": str(write_data(folder / trained.data)),
-        "train.batch_size": 16,
-        "train.max_steps": STEPS,
-        "train.learning_rate": 1e-3,
-        "train.precision": "fp32",
-        "evaluation.task": "none",
-        "evaluation.final": "none",
-    }
     changed = {key.replace("__", "."): value for key, value in changes.items()}
-    recipe = load_recipe(trained.recipe, {**common, **trained.settings, **changed})
+    recipe = CURVES[name].load(folder, starts, {"train.max_steps": STEPS, **changed})
     with ExitStack() as stack:
         if recipe.view.name == "synonym":
             stack.enter_context(only_wordnet(folder / "nltk_data"))

@@ -1,14 +1,12 @@
 """A run that measures its geometry is the run it would have been without."""
 
-import json
-
 import pytest
+from helpers.interrupted import metrics
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluate.geometry import RatedPairs, measure
 from contrasent.evaluate.trajectory import read_trajectory
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.train import run as run_module
 from contrasent.train.run import train
 
 FILES = ("last/model.safetensors", "best/model.safetensors")
@@ -28,14 +26,6 @@ def followed(recipe, pairs_file):
     return make
 
 
-def lines(folder):
-    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-    return [
-        {key: value for key, value in json.loads(line).items() if key != "sentences_per_second"}
-        for line in text.splitlines()
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{}, {"train__gradcache_chunk": 5}, {"encoder__encoders": "twin"}], ids=str
@@ -45,8 +35,8 @@ def test_the_bits_are_the_same_with_and_without(changes, followed, tmp_path):
     train(followed(evaluation__geometry_every=None, **changes), tmp_path / "without")
     for name in FILES:
         assert (tmp_path / "with" / name).read_bytes() == (tmp_path / "without" / name).read_bytes()
-    rest = [line for line in lines(tmp_path / "with") if "geometry" not in line]
-    assert rest == lines(tmp_path / "without")
+    rest = [line for line in metrics(tmp_path / "with") if "geometry" not in line]
+    assert rest == metrics(tmp_path / "without")
 
 
 def test_start_every_step_asked_for_and_end_are_measured(followed, pairs_file, tmp_path):
@@ -65,35 +55,11 @@ def test_start_every_step_asked_for_and_end_are_measured(followed, pairs_file, t
         measured = measure(encoder, pairs)
         assert measured.value("alignment") == pytest.approx(position.alignment, rel=1e-4)
         assert measured.value("uniformity") == pytest.approx(position.uniformity, rel=1e-4)
-    line = next(line for line in lines(tmp_path / "run") if "geometry" in line)
+    line = next(line for line in metrics(tmp_path / "run") if "geometry" in line)
     assert line["geometry"]["pairs"] == found.pairs == f"{pairs_file}>4"
     assert line["geometry"]["sentences"] == len(pairs.sentences)
     assert line["geometry"]["positive_pairs"] == int(pairs.positive.sum())
     assert line["geometry"]["precision"] == "fp32"
-
-
-class CutError(BaseException):
-    """Ends a run the way a killed process ends."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cut_at", [0, 3, 9])
-def test_a_resumed_run_has_every_measurement_once(cut_at, followed, tmp_path, monkeypatch):
-    settings = followed()
-    train(settings, tmp_path / "whole")
-    measure_geometry = run_module.GeometryLog.measure
-
-    def cut(self, step, *rest):
-        measure_geometry(self, step, *rest)
-        if step == cut_at:
-            raise CutError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(run_module.GeometryLog, "measure", cut)
-        with pytest.raises(CutError):
-            train(settings, tmp_path / "cut")
-    train(settings, tmp_path / "cut", resume=True)
-    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.command_line import refused, worked
-from helpers.interrupted import CutError, cut_after, metrics
+from helpers.interrupted import metrics
 from helpers.shared_data import SHARED
 from helpers.tiny_glove import save_glove
 from helpers.tiny_sentences import sentence
@@ -43,19 +43,6 @@ def infersent(recipe, glove, nli_file):
         return recipe("infersent", **{**start, **SMALL, **changes})
 
     return make
-
-
-def test_a_resumed_run_is_bit_equal(tmp_path, infersent, monkeypatch):
-    made = infersent(train__learning_rate=0.5)
-    train(made, tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        cut_after(patched, "save_state", 4)
-        with pytest.raises(CutError):
-            train(made, tmp_path / "cut")
-    train(made, tmp_path / "cut", resume=True)
-    first, second = (tmp_path / run / "last" / WEIGHTS for run in ("cut", "whole"))
-    assert first.read_bytes() == second.read_bytes()
-    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
 
 
 def test_the_rate_falls_as_the_dev_scores_say(tmp_path, infersent):

@@ -10,70 +10,139 @@ import sys
 import time
 
 import pytest
-from helpers.interrupted import CutError, bits, cut, cut_after, metrics
+from helpers.interrupted import CutError, RunFiles, cut, kill_after
+from helpers.tiny_glove import save_glove
+from helpers.tiny_runs import TINY, write_data
+from helpers.tiny_sentences import sentence, write
 
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.recipe import to_yaml
+from contrasent.recipe import recipes, to_yaml
 from contrasent.train import run as run_module
 from contrasent.train.run import train
+
+SAVED = ("save_state", 2)
+LOGGED = {
+    "cmlm": {"term_mlm", "mlm_accuracy"},
+    "consert-joint": {"term_contrast", "term_nli"},
+    "declutr": {"term_contrast", "term_mlm", "mlm_accuracy"},
+    "nli-softmax": {"term_nli", "nli_accuracy"},
+}
+AUTHORS = {"generator_dropout": True, "edit": "argmax", "edit_positions": "all"}
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory, tiny_bert, tiny_masked_lm):
+    glove = save_glove(tmp_path_factory.mktemp("glove") / "glove.txt")
+    return {"bert": tiny_bert, "masked-lm": tiny_masked_lm, "glove": glove}
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """A folder of scored pairs, for what is trained on as well."""
+    folder = tmp_path_factory.mktemp("shelf")
+    pairs = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
+    write(folder / "pairs.tsv", pairs)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole_runs():
+    """The files of runs that were not cut off: many tests compare with the same one."""
+    return {}
+
+
+@pytest.fixture
+def resume(tmp_path, starts, shelf, whole_runs):
+    """Train six steps of a recipe whole, and again with a death; gives the files of both."""
+
+    def run(name, changes, function, calls):
+        pairs = shelf / "pairs.tsv"
+        selected = {} if name == "pretrain-mlm" else {"evaluation.task": str(pairs)}
+        changed = {"train.max_steps": 6, "evaluation.every": 2, **selected, **changes}
+        if data := changed.pop("data", None):
+            changed["data.file"] = str(write_data(shelf / data))
+        if "evaluation.geometry_every" in changed:
+            changed["evaluation.geometry_pairs"] = f"{pairs}>4"
+        recipe = TINY[name].load(shelf, starts, changed)
+        key = f"{name} {changes}"
+        if key not in whole_runs:
+            whole_runs[key] = RunFiles.read(train(recipe, tmp_path / "whole").last.parent)
+        with kill_after(function, calls):
+            train(recipe, tmp_path / "cut")
+        train(recipe, tmp_path / "cut", resume=True)
+        return RunFiles.read(tmp_path / "cut"), whole_runs[key]
+
+    return run
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_resume_is_bitwise_equal(name, resume):
+    resumed, whole = resume(name, {}, *SAVED)
+    assert resumed == whole
+    assert LOGGED.get(name, {"loss"}) <= whole.metrics[0].keys()
 
 
 @pytest.mark.parametrize(
     ("function", "calls"),
-    [("save_state", 1), ("save_state", 3), ("save_state", 5)]
-    + [("_step_values", n) for n in (1, 3, 4, 9)],
+    [("save_state", n) for n in (1, 2, 3)] + [("log.step_values", n) for n in (1, 3, 4, 6)],
 )
-def test_a_resumed_run_is_bit_equal(function, calls, tmp_path, recipe, monkeypatch):
-    settings = recipe(train__epochs=2)
-    whole = train(settings, tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        if function == "_step_values":
-            patched.setattr(run_module.log, "step_values", counted_values(calls))
-        else:
-            cut_after(patched, function, calls)
-        with pytest.raises(CutError):
-            train(settings, tmp_path / "cut")
-    train(settings, tmp_path / "cut", resume=True)
-    assert bits(tmp_path / "cut") == bits(whole.last.parent)
-    assert metrics(tmp_path / "cut") == metrics(whole.last.parent)
+def test_resume_is_bitwise_equal_after_a_cut_anywhere(function, calls, resume):
+    resumed, whole = resume("unsup-simcse", {}, function, calls)
+    assert resumed == whole
+
+
+def case(name="unsup-simcse", killed="save_state", calls=2, **changes):
+    return name, {key.replace("__", "."): value for key, value in changes.items()}, killed, calls
+
+
+def view(calls, **settings):
+    changes = {f"view__{key}": value for key, value in settings.items()}
+    return case(calls=calls, data="documents.txt", **changes)
+
+
+def diffcse(**settings):
+    changes = {key if "__" in key else f"objective__{key}": settings[key] for key in settings}
+    return case("diffcse", calls=2, data="documents.txt", **changes)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "changes", "function", "calls"),
     [
-        {"train__gradcache_chunk": 5},
-        {"train__gradient_checkpointing": True},
-        {"train__gradcache_chunk": 5, "train__gradient_checkpointing": True},
-        {"objective__head": "batchnorm"},
-        {"objective__head": "batchnorm", "train__gradcache_chunk": 5},
-        {"train__optimizer": "rmsprop", "train__schedule": "steps", "train__rate_steps": {5: 1e-4}},
-        {"train__bias_correction": False, "train__betas": [0.9, 0.9], "train__clip": None},
-        {"encoder__freeze_embeddings": True, "train__warmup_share": 0.3},
+        case(train__gradcache_chunk=5),
+        case(train__gradient_checkpointing=True),
+        case(train__gradcache_chunk=5, train__gradient_checkpointing=True),
+        case(objective__head="batchnorm"),
+        case(objective__head="batchnorm", train__gradcache_chunk=5),
+        case(train__optimizer="rmsprop", train__schedule="steps", train__rate_steps={5: 1e-4}),
+        case(train__bias_correction=False, train__betas=[0.9, 0.9], train__clip=None),
+        case(encoder__freeze_embeddings=True, train__warmup_share=0.3),
+        case(encoder__encoders="twin", calls=1),
+        case(encoder__encoders="twin", train__gradcache_chunk=4),
+        case(encoder__encoders="twin", encoder__keep="better", calls=3),
+        *(
+            case(killed="GeometryLog.measure", calls=calls, evaluation__geometry_every=2)
+            for calls in (1, 2, 4)
+        ),
+        *(view(calls, name="crop", share=0.3) for calls in (1, 3)),
+        *(view(calls, name="delete_one_word", sides="both") for calls in (1, 3)),
+        *(view(calls, name="next_3_sentences") for calls in (1, 3)),
+        diffcse(),
+        diffcse(**AUTHORS, rtd_padding="as_reference"),
+        diffcse(edit_operation="all"),
+        diffcse(edit_role="positives", edit_operation="all"),
+        diffcse(edit_source="both"),
+        diffcse(task="cmlm"),
+        diffcse(task="corrective", encoder__encoders="twin"),
+        diffcse(train__gradient_checkpointing=True),
+        case("pretrain-mlm", calls=1),
+        case("infersent", train__learning_rate=0.5),
+        case("nli-softmax", data="partly_labelled.csv"),
     ],
     ids=str,
 )
-def test_a_resumed_run_is_bit_equal_with_other_settings(changes, tmp_path, recipe, monkeypatch):
-    settings = recipe(train__epochs=2, **changes)
-    whole = train(settings, tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        cut_after(patched, "save_state", 3)
-        with pytest.raises(CutError):
-            train(settings, tmp_path / "cut")
-    train(settings, tmp_path / "cut", resume=True)
-    assert bits(tmp_path / "cut") == bits(whole.last.parent)
-    assert metrics(tmp_path / "cut") == metrics(whole.last.parent)
-
-
-def counted_values(calls):
-    original, left = run_module.log.step_values, [calls]
-
-    def counted(*args):
-        left[0] -= 1
-        if left[0] == 0:
-            raise CutError
-        return original(*args)
-
-    return counted
+def test_resume_is_bitwise_equal_with_other_settings(name, changes, function, calls, resume):
+    resumed, whole = resume(name, changes, function, calls)
+    assert resumed == whole
 
 
 def test_a_run_that_stopped_early_does_not_go_on(tmp_path, recipe, monkeypatch):
@@ -88,14 +157,14 @@ def test_a_run_that_stopped_early_does_not_go_on(tmp_path, recipe, monkeypatch):
             train(settings, tmp_path / "cut")
     resumed = train(settings, tmp_path / "cut", resume=True)
     assert resumed.steps == whole.steps
-    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+    assert RunFiles.read(tmp_path / "cut") == RunFiles.read(tmp_path / "whole")
 
 
 def test_a_complete_run_is_left_alone(tmp_path, recipe):
     train(recipe(), tmp_path / "run")
-    before = bits(tmp_path / "run")
+    before = RunFiles.read(tmp_path / "run")
     assert train(recipe(), tmp_path / "run", resume=True) is None
-    assert bits(tmp_path / "run") == before
+    assert RunFiles.read(tmp_path / "run") == before
 
 
 def test_other_settings_cannot_be_resumed(tmp_path, recipe):
@@ -104,11 +173,9 @@ def test_other_settings_cannot_be_resumed(tmp_path, recipe):
         train(recipe(train__seed=7), tmp_path / "run", resume=True)
 
 
-def test_other_data_cannot_be_resumed(tmp_path, recipe, text_file, monkeypatch):
-    with monkeypatch.context() as patched:
-        cut_after(patched, "save_state", 1)
-        with pytest.raises(CutError):
-            train(recipe(), tmp_path / "run")
+def test_other_data_cannot_be_resumed(tmp_path, recipe, text_file):
+    with kill_after("save_state"):
+        train(recipe(), tmp_path / "run")
     with text_file.open("a", encoding="utf-8") as file:
         file.write("one more dog\n")
     with pytest.raises(ConfigError, match="the training data has changed"):
@@ -124,13 +191,9 @@ def test_other_data_cannot_be_resumed(tmp_path, recipe, text_file, monkeypatch):
     ],
     ids=str,
 )
-def test_a_resumed_run_says_what_changes_its_bits(
-    change, said, tmp_path, recipe, monkeypatch, caplog
-):
-    with monkeypatch.context() as patched:
-        cut_after(patched, "save_state", 1)
-        with pytest.raises(CutError):
-            train(recipe(), tmp_path / "run")
+def test_a_resumed_run_says_what_changes_its_bits(change, said, tmp_path, recipe, caplog):
+    with kill_after("save_state"):
+        train(recipe(), tmp_path / "run")
     kept = tmp_path / "run" / "environment.json"
     kept.write_text(json.dumps({**json.loads(kept.read_text()), **change}))
     train(recipe(), tmp_path / "run", resume=True)
@@ -139,11 +202,9 @@ def test_a_resumed_run_says_what_changes_its_bits(
     assert said is None or re.search(said, warnings[0])
 
 
-def test_a_damaged_state_is_refused(tmp_path, recipe, monkeypatch):
-    with monkeypatch.context() as patched:
-        cut_after(patched, "save_state", 1)
-        with pytest.raises(CutError):
-            train(recipe(), tmp_path / "run")
+def test_a_damaged_state_is_refused(tmp_path, recipe):
+    with kill_after("save_state"):
+        train(recipe(), tmp_path / "run")
     (weights,) = (tmp_path / "run" / "state").glob("*/encoder.safetensors")
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="cannot resume from"):
@@ -172,9 +233,8 @@ def test_ten_kills_at_random_moments_change_no_bit(tmp_path, recipe):
             kills += 1
         else:
             assert process.returncode == 0
-            if bits(tmp_path / "cut") != bits(tmp_path / "whole"):
+            if RunFiles.read(tmp_path / "cut") != RunFiles.read(tmp_path / "whole"):
                 break
             shutil.rmtree(tmp_path / "cut")
     subprocess.run(resumed, check=True, capture_output=True)
-    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
-    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+    assert RunFiles.read(tmp_path / "cut") == RunFiles.read(tmp_path / "whole")

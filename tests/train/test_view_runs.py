@@ -8,7 +8,6 @@ import yaml
 from helpers.command_line import refused, worked
 from helpers.tiny_models import WORDS
 
-from contrasent.train import run as run_module
 from contrasent.train.run import train
 
 PLAIN = [word for word in WORDS if word.isalpha()]
@@ -64,42 +63,6 @@ def test_the_example_is_told(recipe, tmp_path, caplog, documents):
     told = [record.getMessage() for record in caplog.records]
     assert "10 documents of 4.0 sentences in the mean" in told
     assert "an example: a sentence and one of the next 3 of its document" in told
-
-
-class CutError(BaseException):
-    """Ends a run the way a killed process ends: nothing of ours is run after it."""
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        {"name": "crop", "share": 0.3},
-        {"name": "delete_one_word", "sides": "both"},
-        {"name": "next_3_sentences"},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("states", [1, 4])
-def test_a_resumed_run_is_bit_equal(view, states, tmp_path, recipe, documents, monkeypatch):
-    changed = {f"view__{key}": value for key, value in view.items()}
-    settings = recipe(train__epochs=2, data__file=str(documents), **changed)
-    train(settings, tmp_path / "whole")
-    original, left = run_module.save_state, [states]
-
-    def counted(*arguments):
-        original(*arguments)
-        left[0] -= 1
-        if left[0] == 0:
-            raise CutError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(run_module, "save_state", counted)
-        with pytest.raises(CutError):
-            train(settings, tmp_path / "cut")
-    train(settings, tmp_path / "cut", resume=True)
-    for name in FILES:
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
