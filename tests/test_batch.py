@@ -1,10 +1,11 @@
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from contrasent.data.batch import Batch, pack
+from contrasent.data.batch import Batch, concat, pack
 from contrasent.errors import DataError
 
 IDS = [[1, 2], [3], [4, 5, 6], [1, 2], [7], [3]]
@@ -86,3 +87,51 @@ def test_the_following_sentences_go_where_the_batch_goes():
     following = pack([[5, 6], [7]])
     batch = replace(pack([[1], [2, 3]]), following=following).to(torch.device("cpu"))
     assert batch.following.token_ids.tolist() == [5, 6, 7]
+
+
+@pytest.fixture
+def every_field():
+    """Six sentences, two views of three examples, with everything that a batch can have."""
+    batch = pack(IDS, views=2)
+    tokens = len(batch.token_ids)
+    return replace(
+        batch,
+        texts=batch.same_text(),
+        following=pack([[5, 6], [7], [8]]),
+        labels=torch.tensor([2, 0, 1]),
+        factors=torch.arange(1.0, 1 + tokens).unsqueeze(1),
+        places=torch.tensor([0, 1, 6]),
+    )
+
+
+def equal(a, b):
+    if isinstance(a, Batch):
+        return all(equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(Batch))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+@pytest.mark.parametrize("move", [lambda batch: batch.to(torch.device("cpu")), Batch.pin])
+def test_wherever_a_batch_goes_all_of_it_goes_along(every_field, move, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    assert all(getattr(every_field, f.name) is not None for f in fields(Batch))
+    moved = move(every_field)
+    following = replace(every_field.following, texts=moved.following.texts)
+    assert equal(moved, replace(every_field, following=following))
+
+
+def test_sentences_that_are_taken_take_their_factors_along(every_field):
+    chosen = [4, 0, 4, 2]
+    batch = every_field.taken(torch.tensor(chosen), views=2)
+    expected = pack([IDS[s] for s in chosen], views=2)
+    assert batch.token_ids.tolist() == expected.token_ids.tolist()
+    assert batch.offsets.tolist() == expected.offsets.tolist()
+    assert (batch.views, batch.longest) == (2, 3)
+    assert batch.factors.flatten().tolist() == [9, 1, 2, 9, 4, 5, 6]
+    assert every_field.view(1).factors.flatten().tolist() == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("cut", [[2, 4], [1, 2, 5], []])
+def test_joined_batches_are_their_sentences_in_one(cut):
+    parts = [pack(IDS[a:b]) for a, b in pairwise([0, *cut, len(IDS)])]
+    batch, expected = concat(parts, views=3), pack(IDS, views=3)
+    assert equal(batch, expected)

@@ -92,6 +92,12 @@ def test_equal_rows_are_at_one_whatever_their_length(rng, scale):
 
 
 @pytest.mark.parametrize("metric", [spearman, pearson])
+def test_two_pairs_are_enough(metric):
+    assert metric([1, 2], [3, 5]) == pytest.approx(1)
+    assert metric([1, 2], [5, 3]) == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("metric", [spearman, pearson])
 @pytest.mark.parametrize(
     ("scores", "gold", "said"),
     [

@@ -83,6 +83,18 @@ def test_embeddings_of_0_cost_the_log_of_the_batch():
     assert loss.item() == pytest.approx(torch.tensor(7.0).log().item())
 
 
+def test_one_sentence_with_a_neighbour_is_the_whole_mean(rng):
+    first, second, near = (
+        rng(3, 4),
+        rng(3, 4),
+        [[i == 0 and j == 2 for j in range(3)] for i in range(3)],
+    )
+    loss, right = neighbours(first, second, torch.tensor(near))
+    expected, found = oracles.neighbours(first, second, near, True)
+    torch.testing.assert_close(loss, expected)
+    assert right.item() == found
+
+
 @pytest.mark.parametrize("own_score", [True, False])
 def test_without_any_neighbour_there_is_nothing_to_learn(own_score, rng):
     first, second = rng(3, 4).requires_grad_(), rng(3, 4).requires_grad_()

@@ -67,12 +67,13 @@ def test_without_knowledge_detection_costs_log_2():
     assert loss.item() == pytest.approx(log(2))
 
 
-def test_the_cross_entropy_of_masked_tokens_is_the_formula(rng):
-    targets = torch.tensor([4, 0, 4, 2])
+@pytest.mark.parametrize("targets", [[4, 0, 4, 2], [3]], ids=str)
+def test_the_cross_entropy_of_masked_tokens_is_the_formula(targets, rng):
+    targets = torch.tensor(targets)
     compare(
         lambda logits: masked_cross_entropy(logits, targets),
         lambda logits: oracles.masked_cross_entropy(logits, targets),
-        rng(4, 5),
+        rng(len(targets), 5),
     )
 
 
