@@ -191,8 +191,11 @@ class SentenceEncoder(nn.Module, Encoder):
         return self._serving.users > 0
 
     def resolve_precision(self, name: str) -> str:
-        """The precision that `encode` uses when asked for ``name``; errors as there."""
-        return self.backbone.resolve_precision(name)
+        """The precision that `encode` uses when asked for ``name``; errors as there.
+
+        With a fitted map, ``auto`` is fp32: it amplifies the rounding errors of bf16.
+        """
+        return self.backbone.resolve_precision(name, amplified=self.transform is not None)
 
     def fingerprint(self) -> str:
         """Hash of everything that decides an embedding: equal encoders have equal fingerprints."""

@@ -1,8 +1,8 @@
-"""Which number format the matrix products run in, and on which device."""
+"""Precision: the number format of matrix products, and the device that computes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from threading import Lock
@@ -13,6 +13,7 @@ from typing_extensions import override
 from contrasent.errors import ConfigError, pick
 
 PRECISIONS = ("auto", "bf16", "fp32")
+"""The names that recipes and commands take; an engine may add its own."""
 
 
 def default_device() -> torch.device:
@@ -50,16 +51,35 @@ def training_device(name: str | torch.device | None) -> torch.device:
     return device
 
 
-def resolve_precision(name: str, device: torch.device) -> str:
-    """Turn ``auto`` into ``bf16`` where the hardware multiplies bf16 natively, else ``fp32``.
+def torch_precisions(device: torch.device) -> tuple[str, ...]:
+    """The precisions of torch's products on ``device``, the usual one first."""
+    return ("bf16", "fp32") if has_bf16(device) else ("fp32", "bf16")
+
+
+def resolve_precision(
+    name: str, available: Sequence[str], computer: str, *, amplified: bool = False
+) -> str:
+    """The precision that ``name``, which may be ``auto``, stands for.
+
+    Args:
+        name: one of :data:`PRECISIONS`, or of ``available``.
+        available: what ``computer`` computes in, the usual one first, which ``auto`` stands for.
+        computer: named in the message.
+        amplified: a fitted map follows, which scales small directions up and rounding errors
+            with them: then ``auto`` stands for fp32 wherever that is available.
 
     Raises:
-        ConfigError: ``name`` is not a precision.
+        ConfigError: there is no such precision, or not here.
     """
-    pick("precision", name, PRECISIONS)
-    if name != "auto":
-        return name
-    return "bf16" if _has_bf16(device) else "fp32"
+    pick("precision", name, {*PRECISIONS, *available})
+    if name == "auto":
+        return "fp32" if amplified and "fp32" in available else available[0]
+    if name not in available:
+        raise ConfigError(
+            f"{computer} computes in {' or '.join(available)}, not in {name}; leave the precision "
+            "out"
+        )
+    return name
 
 
 def matrix_precision(precision: str, device: torch.device) -> AbstractContextManager[object]:
@@ -143,10 +163,11 @@ def _switch_tf32_off() -> Callable[[], object] | None:
     return partial(torch.set_float32_matmul_precision, before)
 
 
-def _has_bf16(device: torch.device) -> bool:
+def has_bf16(device: torch.device) -> bool:
+    """Whether ``device`` multiplies bf16 natively; oneDNN's ``ONEDNN_MAX_CPU_ISA`` counts."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device.type == "cpu":
-        described = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-        return bool(described.get("avx512_bf16") or described.get("amx_bf16"))
-    return False
+    if device.type != "cpu" or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+    described = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(described.get("avx512_bf16") or described.get("amx_bf16"))

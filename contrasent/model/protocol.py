@@ -97,8 +97,9 @@ class Encoder(ABC):
                 beyond float tolerance.
             normalize: scale each embedding to length 1; by default what the encoder was saved
                 with.
-            precision: `fp32`, `bf16`, or `auto`: bf16 where the hardware multiplies it natively;
-                with an engine other than `torch`, what that engine computes in.
+            precision: `fp32`, `bf16`, or `auto`: bf16 where the hardware multiplies it natively
+                and no fitted map follows, which would amplify its rounding errors; with an engine
+                other than `torch`, what that engine computes in.
             show_progress: a progress bar on standard error.
             on_overflow: what to do about sentences longer than `max_tokens`: cut them and `warn`
                 once with their number, stop with an `error`, or `truncate` silently.

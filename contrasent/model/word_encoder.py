@@ -21,7 +21,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError, pick, war
 from contrasent.files import writing_folder
 from contrasent.model.checkpoint import INFO_FILE, write_info
 from contrasent.model.encoding import ON_OVERFLOW, unit_rows
-from contrasent.model.precision import PRECISIONS
+from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder
 from contrasent.progress import sentence_progress
 
@@ -125,9 +125,7 @@ class WordEncoder(Encoder):
         Raises:
             ConfigError: something else was asked for.
         """
-        if pick("precision", name, PRECISIONS) not in ("auto", "fp32"):
-            raise ConfigError(f"{self.name} holds word vectors, which are in fp32, not {name}")
-        return "fp32"
+        return resolve_precision(name, ("fp32",), f"the mean of the word vectors in {self.name}")
 
     def fingerprint(self) -> str:
         """Hash of everything that decides an embedding."""

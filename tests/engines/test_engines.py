@@ -110,18 +110,28 @@ def convolved(tmp_path_factory):
     return folder / "encoder"
 
 
+@pytest.mark.precision
 @pytest.mark.parametrize(
-    ("engine", "least"), [("onnx", 1 - 1e-6), ("openvino", 1 - 1e-6), ("int8", 0.99)]
+    ("engine", "precision", "least"),
+    [
+        ("onnx", "fp32", 1 - 1e-6),
+        ("openvino", "fp32", 1 - 1e-6),
+        ("openvino", "auto", 0.999),
+        ("int8", "auto", 0.99),
+    ],
 )
-def test_convolutions_are_computed_behind_every_engine(convolved, engine, least, tmp_path):
+def test_convolutions_are_computed_behind_every_engine(
+    convolved, engine, precision, least, tmp_path
+):
     """Of other sentences the cosine is far below ``least``, so it is they that are embedded."""
     expected = SentenceEncoder.load(convolved, device="cpu").encode(SENTENCES, precision="fp32")
     encoder = SentenceEncoder.load(convolved, engine=engine)
     assert (encoder.engine, encoder.width) == (engine, 24)
-    rows = encoder.encode(SENTENCES)
+    rows = encoder.encode(SENTENCES, precision=precision)
     assert pair_cosines(rows, expected).min() > least
     text = "".join(f"{sentence}\n" for sentence in SENTENCES)
-    worked("encode", convolved, "-", tmp_path / "rows.npy", "--engine", engine, stdin=text)
+    how = ("--engine", engine, "--precision", precision)
+    worked("encode", convolved, "-", tmp_path / "rows.npy", *how, stdin=text)
     np.testing.assert_array_equal(np.load(tmp_path / "rows.npy"), rows)
 
 

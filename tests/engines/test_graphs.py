@@ -17,6 +17,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.engines.export import PaddedEngine
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import POOLERS
+from contrasent.model.precision import has_bf16
 
 VOCABULARY, LIMIT = 60, 64
 GRAPHS = ("onnx", "openvino")
@@ -127,6 +128,7 @@ def headed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.precision
 @pytest.mark.parametrize("pooler", POOLERS)
 def test_encode_gives_torchs_embeddings_with_every_pooler_and_the_head(headed, name, pooler):
     texts = [*SENTENCES, "dog " * 100, *SENTENCES[::-1]]
@@ -143,10 +145,12 @@ def test_encode_gives_torchs_embeddings_with_every_pooler_and_the_head(headed, n
     assert ((ours * theirs).sum(1) / lengths).min() > 0.999
 
 
+@pytest.mark.precision
 def test_openvino_computes_in_bf16_only_where_the_processor_does(headed):
     import openvino
 
     native = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    native = native and has_bf16(torch.device("cpu"))
     encoder = SentenceEncoder.load(headed, engine="openvino")
     assert encoder.resolve_precision("auto") == ("bf16" if native else "fp32")
     assert encoder.resolve_precision("fp32") == "fp32"

@@ -50,6 +50,7 @@ def test_means_of_word_vectors_are_refused(kind, text_file, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.precision
 @pytest.mark.parametrize("kind", ["whitening", "flow"])
 def test_other_commands_apply_it(kind, tiny_folder, text_file, tmp_path):
     fit(kind, tiny_folder, text_file, tmp_path / "fitted")

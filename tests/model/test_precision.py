@@ -2,13 +2,15 @@ import pytest
 import torch
 
 from contrasent.errors import ConfigError
-from contrasent.model import precision
 from contrasent.model.precision import (
     FULL_FP32,
     default_device,
     matrix_precision,
     resolve_precision,
+    torch_precisions,
 )
+
+pytestmark = pytest.mark.precision
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -24,24 +26,42 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 )
 def test_auto_is_bf16_where_a_cpu_multiplies_it(capabilities, chosen, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    assert resolve_precision("auto", CPU) == chosen
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    assert torch_precisions(CPU)[0] == chosen
 
 
 def test_without_the_question_a_cpu_is_taken_to_multiply_fp32(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert resolve_precision("auto", CPU) == "fp32"
+    assert torch_precisions(CPU)[0] == "fp32"
+
+
+def test_a_lowered_onednn_counts(monkeypatch):
+    """As ``ONEDNN_MAX_CPU_ISA=AVX2`` makes it, with which .ci/run runs these tests again."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    assert torch_precisions(CPU) == ("fp32", "bf16")
 
 
 @pytest.mark.parametrize(("native", "chosen"), [(True, "bf16"), (False, "fp32")])
 def test_auto_is_bf16_where_an_accelerator_multiplies_it_natively(native, chosen, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: native)
-    assert resolve_precision("auto", CUDA) == chosen
+    assert torch_precisions(CUDA)[0] == chosen
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp32"])
-def test_what_is_asked_for_is_given(name, monkeypatch):
-    monkeypatch.setattr(precision, "_has_bf16", lambda _: pytest.fail("nobody asked"))
-    assert resolve_precision(name, CPU) == name
+@pytest.mark.parametrize("usual", ["bf16", "fp32"])
+def test_a_precision_asked_for_by_name_is_given(usual):
+    available = (usual, *{"bf16", "fp32"} - {usual})
+    for name in available:
+        assert resolve_precision(name, available, "torch") == name
+        assert resolve_precision(name, available, "torch", amplified=True) == name
+    assert resolve_precision("auto", available, "torch") == usual
+
+
+@pytest.mark.parametrize(
+    ("available", "chosen"), [(("bf16", "fp32"), "fp32"), (("fp32",), "fp32"), (("int8",), "int8")]
+)
+def test_auto_is_fp32_before_a_fitted_map_where_that_is_computed(available, chosen):
+    assert resolve_precision("auto", available, "the engine", amplified=True) == chosen
 
 
 def test_the_context_decides_the_products():
@@ -101,7 +121,7 @@ def test_unknown_names_are_refused():
     with pytest.raises(
         ConfigError, match="unknown precision 'fp16'; choose one of auto, bf16, fp32"
     ):
-        resolve_precision("fp16", CPU)
+        resolve_precision("fp16", ("bf16", "fp32"), "torch")
     for name in ("auto", "fp16"):
         with pytest.raises(ConfigError, match=f"must be bf16, fp32 or int8 here, not '{name}'"):
             matrix_precision(name, CPU)

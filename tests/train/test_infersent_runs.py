@@ -109,7 +109,7 @@ def test_a_run_is_a_start_for_another(tmp_path, infersent):
         ({"encoder__lstm": None}, r"holds word vectors, over which an LSTM is trained; say its"),
         ({"encoder__pooler": "mean_embed_last"}, "takes the words of an LSTM beside its outputs"),
         ({"encoder__dropout": 0.1}, r"encoder\.dropout is 0\.1, but an LSTM of one layer has none"),
-        ({"train__precision": "bf16"}, "computed in fp32, not in bf16"),
+        ({"train__precision": "bf16"}, "computes in fp32, not in bf16"),
         ({"train__gradient_checkpointing": True}, "no layers to compute again"),
         ({"train__schedule": "linear"}, r"linear, which has no use for train\.rate_decay"),
     ],
@@ -178,7 +178,8 @@ def test_from_the_command_line_to_every_command(tmp_path, glove, nli_file, pairs
     message = refused("evaluate", "run", "--tasks", pairs_file, "--engine", "int8")
     assert message.startswith("this needs a transformer, but the encoder is an LSTM over the words")
     assert refused("evaluate", "run", "--tasks", pairs_file, "--precision", "bf16") == (
-        "an LSTM over word vectors is computed in fp32, not in bf16"
+        "an LSTM over word vectors with engine 'torch' computes in fp32, not in bf16; "
+        "leave the precision out"
     )
 
 

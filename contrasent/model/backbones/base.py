@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
-from contrasent.model.precision import resolve_precision
+from contrasent.model.precision import resolve_precision, torch_precisions
 
 UNBOUNDED = 1_000_000
 """The longest sentence of a backbone that sets no limit."""
@@ -22,6 +22,7 @@ class Backbone(nn.Module, ABC):
     """A pretrained transformer, held as the ``transformers`` model it was loaded as.
 
     Attributes:
+        kind: the architecture, in words.
         engine: what computes it; see :mod:`contrasent.model.engines`.
         model: the ``transformers`` model; its parameters are the backbone's, under its names.
         width: D, numbers in a token state.
@@ -31,6 +32,7 @@ class Backbone(nn.Module, ABC):
             layer once more for its gradient, with the same dropout.
     """
 
+    kind: ClassVar[str] = "a transformer"
     engine: ClassVar[str] = "torch"
     model: PreTrainedModel
     width: int
@@ -91,13 +93,21 @@ class Backbone(nn.Module, ABC):
         """Where it computes."""
         return next(self.parameters()).device
 
-    def resolve_precision(self, name: str) -> str:
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """What its matrix products may run in, the usual one first."""
+        return torch_precisions(self.device)
+
+    def resolve_precision(self, name: str, *, amplified: bool = False) -> str:
         """The precision that ``name``, which may be ``auto``, stands for here.
+
+        With ``amplified``, a fitted map follows, before which ``auto`` is fp32.
 
         Raises:
             ConfigError: there is no such precision, or not here.
         """
-        return resolve_precision(name, self.device)
+        computer = f"{self.kind} with engine {self.engine!r}"
+        return resolve_precision(name, self.precisions, computer, amplified=amplified)
 
     def unchanging(self) -> AbstractContextManager[None]:
         """A promise that no weight changes inside: what is made of them may be kept."""

@@ -15,10 +15,9 @@ from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.data.word_vectors import WordStore
-from contrasent.errors import ConfigError, pick
+from contrasent.errors import ConfigError
 from contrasent.model.backbones.base import UNBOUNDED, Backbone
 from contrasent.model.pooling import pooler
-from contrasent.model.precision import PRECISIONS
 
 
 class WordLstm(Backbone):
@@ -32,6 +31,7 @@ class WordLstm(Backbone):
         lstm: one layer, from D numbers to H in either direction.
     """
 
+    kind = "an LSTM over word vectors"
     depth = 1
     max_tokens = UNBOUNDED
 
@@ -108,11 +108,7 @@ class WordLstm(Backbone):
             "layer to put another state into; start from a transformer"
         )
 
-    @override
-    def resolve_precision(self, name: str) -> str:
-        if pick("precision", name, PRECISIONS) not in ("auto", "fp32"):
-            raise ConfigError(f"an LSTM over word vectors is computed in fp32, not in {name}")
-        return "fp32"
+    precisions = ("fp32",)
 
     @override
     def freeze_embeddings(self) -> None:

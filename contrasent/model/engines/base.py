@@ -10,9 +10,8 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from contrasent.errors import ConfigError, pick
+from contrasent.errors import ConfigError
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.precision import PRECISIONS
 
 
 class Engine(Backbone):
@@ -23,7 +22,7 @@ class Engine(Backbone):
         weights_sha256: hash of the weights it was made from.
     """
 
-    precisions: tuple[str, ...]
+    precisions: tuple[str, ...] = ()
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -50,18 +49,6 @@ class Engine(Backbone):
     @override
     def device(self) -> torch.device:
         return torch.device("cpu")
-
-    @override
-    def resolve_precision(self, name: str) -> str:
-        if name == "auto":
-            return self.precisions[0]
-        if name not in self.precisions:
-            pick("precision", name, {*PRECISIONS, *self.precisions})
-            raise ConfigError(
-                f"the engine {self.engine!r} computes in {' or '.join(self.precisions)}, not in "
-                f"{name}; leave the precision out, or load with engine 'torch'"
-            )
-        return name
 
     @override
     def train(self, mode: bool = True) -> Self:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from contrasent.model.engines.export import PaddedEngine, Piece, output_name
+from contrasent.model.precision import has_bf16
 
 
 class OnnxEngine(PaddedEngine):
@@ -68,8 +69,9 @@ class OpenVinoEngine(PaddedEngine):
 
         self._core = openvino.Core()
         self._model = self._core.read_model(path)
+        # OpenVINO's own oneDNN takes no notice of ONEDNN_MAX_CPU_ISA.
         narrow = "BF16" in self._core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
-        self.precisions = ("bf16", "fp32") if narrow else ("fp32",)
+        self.precisions = ("bf16", "fp32") if narrow and has_bf16(self.device) else ("fp32",)
         self._queues: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._turn = Lock()
 

@@ -133,7 +133,7 @@ def test_what_needs_a_transformer_is_refused(backbone):
         backbone.checkpoint_layers = True
     with pytest.raises(ConfigError, match=r"encoder\.dropout is 0\.1, but an LSTM"):
         backbone.set_dropout(0.1)
-    with pytest.raises(ConfigError, match="is computed in fp32, not in bf16"):
+    with pytest.raises(ConfigError, match="computes in fp32, not in bf16"):
         backbone.resolve_precision("bf16")
     backbone.set_dropout(0.0)
     backbone.checkpoint_layers = False

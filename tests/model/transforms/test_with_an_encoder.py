@@ -9,6 +9,7 @@ import torch
 from helpers.tiny_models import SENTENCES, save_tiny
 
 from contrasent.errors import CheckpointError, ConfigError
+from contrasent.model.backbones import base
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.model.transforms import available, empty
@@ -50,6 +51,18 @@ def test_the_folder_is_the_registry():
     assert available() == ["flow", "whitening"]
     with pytest.raises(ConfigError, match=r"unknown transform 'flov'; .* Did you mean 'flow'\?"):
         empty("flov", {})
+
+
+@pytest.mark.precision
+@pytest.mark.parametrize("kind", KINDS)
+def test_auto_is_fp32_with_it(kind, tiny_encoder, monkeypatch):
+    """Whitening scales a direction by up to 1 / 1e-5: rounded to bf16, that one would be noise."""
+    monkeypatch.setattr(base, "torch_precisions", lambda _: ("bf16", "fp32"))
+    assert tiny_encoder.resolve_precision("auto") == "bf16"
+    encoder = encoder_with(tiny_encoder, kind)
+    assert encoder.resolve_precision("auto") == "fp32"
+    assert encoder.resolve_precision("bf16") == "bf16"
+    np.testing.assert_array_equal(encoder.encode(SENTENCES), encoded(encoder))
 
 
 @pytest.mark.parametrize("normalize", [False, True])
