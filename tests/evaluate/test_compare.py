@@ -72,6 +72,32 @@ def test_differences_of_means_are_drawn_within_subsets(both, encoder, half, aggr
     assert found.p_value == pytest.approx(min(1, 2 * (rarer + 1) / (len(kept) + 1)))
 
 
+@pytest.mark.filterwarnings("ignore::scipy.stats.ConstantInputWarning")
+def test_intervals_are_of_the_same_aggregation_as_their_values(both, encoder):
+    task = both[0][1]
+    draws = [drawn(f"sts13 {s.name}", len(s.gold)) for s in task.subsets]
+    each = [
+        [scored(encoder, subset, rows) for rows in of_subset]
+        for subset, of_subset in zip(task.subsets, draws, strict=True)
+    ]
+    pairs = [len(s.gold) for s in task.subsets]
+    values = {
+        **{s.name: correlations for s, correlations in zip(task.subsets, each, strict=True)},
+        "mean": np.average(each, axis=0),
+        "wmean": np.average(each, axis=0, weights=pairs),
+    }
+    records = {
+        r.subset or r.aggregation: r.interval
+        for r in StsTasks([task]).records(encoder, bootstrap=BOOTSTRAP).records
+        if r.metric == "spearman"
+    }
+    assert set(records) == {*values, "all"}
+    for name, drawn_values in values.items():
+        low, high = np.nanquantile(drawn_values, [0.05, 0.95])
+        interval = records[name]
+        assert (interval.low, interval.high) == pytest.approx((low, high), abs=1e-9)
+
+
 def test_differences_of_whole_tasks_are_drawn_from_all_pairs(both, encoder, half):
     tasks, first, second = both
     found = compare(
