@@ -22,9 +22,9 @@ from benchmarks.race import Race, run
 from benchmarks.remote import Process, Spec, Start
 from benchmarks.results import Result
 from contrasent.errors import DataError
-from contrasent.evaluate.sts_data import Subset, Task, load
-from contrasent.evaluate.sts_suite import load_available
-from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluation.sts_data import Subset, Task, load
+from contrasent.evaluation.sts_suite import load_available
+from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 
 PEERS = ("SentEval", "SentEval test parts")

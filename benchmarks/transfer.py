@@ -25,11 +25,11 @@ from benchmarks.jobs import compiled, senteval
 from benchmarks.results import Result, read, write
 from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
-from contrasent.evaluate.cross_validation import LabelledFeatures, cross_validate
-from contrasent.evaluate.protocols import PRESETS, SEED, TransferProtocol
-from contrasent.evaluate.task_types import EncoderUse
-from contrasent.evaluate.transfer import labelled
-from contrasent.evaluate.transfer_data import TransferTask, load_transfer
+from contrasent.evaluation.cross_validation import LabelledFeatures, cross_validate
+from contrasent.evaluation.protocols import PRESETS, SEED, TransferProtocol
+from contrasent.evaluation.task_types import EncoderUse
+from contrasent.evaluation.transfer import labelled
+from contrasent.evaluation.transfer_data import TransferTask, load_transfer
 from contrasent.files import writing
 from contrasent.model.encoder import SentenceEncoder
 

@@ -13,16 +13,16 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from contrasent.errors import ConfigError
-from contrasent.evaluate.sts import StsTasks
-from contrasent.evaluate.sts_data import Subset, Task, load
-from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.sts_data import Subset, Task, load
+from contrasent.evaluation.task_names import TaskName
 from contrasent.files import refuse_existing, write_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import OFFLINE_NAMES, offline_folder
 from contrasent.recipe import load_recipe
 from contrasent.records import Record
 from contrasent.search.index import Hit, Index
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 ENCODER = OFFLINE_NAMES[0]
 """The name of the encoder it starts from."""

@@ -21,12 +21,12 @@ from contrasent.data.loader import Loader
 from contrasent.data.sources import open_examples
 from contrasent.data.token_store import tokenize
 from contrasent.data.view_sources import Columns
-from contrasent.evaluate.sts import StsTasks
-from contrasent.evaluate.sts_suite import load_available
+from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.sts_suite import load_available
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.settings import TrainSettings
-from contrasent.train.loop import Training, run, trained
-from contrasent.train.state import Progress
+from contrasent.training.loop import Training, run, trained
+from contrasent.training.state import Progress
 
 
 @dataclass
@@ -196,7 +196,7 @@ class TrainRun:
 
     def round(self, _number: int) -> Values:
         """Train; the first step, which compiles, counts neither as sentences nor as time."""
-        from contrasent.train.run import train
+        from contrasent.training.run import train
 
         with TemporaryDirectory() as place:
             train(self._recipe, Path(place) / "run")

@@ -24,9 +24,9 @@ from contrasent.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from contrasent.evaluate.embed import DescribedEncoder
-    from contrasent.evaluate.geometry import Geometry
-    from contrasent.evaluate.neighbours import Neighbours
+    from contrasent.evaluation.embed import DescribedEncoder
+    from contrasent.evaluation.geometry import Geometry
+    from contrasent.evaluation.neighbours import Neighbours
     from contrasent.report.html.contents import Contents
     from contrasent.report.saved import Saved
 
@@ -110,7 +110,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
     """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
     from contrasent.cli.evaluate import listed
     from contrasent.errors import ConfigError, ContrasentError, pick
-    from contrasent.evaluate.embed import PRECISIONS
+    from contrasent.evaluation.embed import PRECISIONS
     from contrasent.report.html.page import refuse_existing_report
     from contrasent.report.saved import read_saved
 
@@ -173,7 +173,7 @@ def _measured(
         failures: takes a line for each model that failed, unless it is the only one.
     """
     from contrasent.errors import ContrasentError
-    from contrasent.evaluate.geometry import RatedPairs, measure
+    from contrasent.evaluation.geometry import RatedPairs, measure
     from contrasent.model.engines import require
     from contrasent.model.loading import load_encoder
 
@@ -198,7 +198,7 @@ def _measured(
 def _write(found: Sequence[Geometry], known: Saved, json: str | None) -> None:
     from rich.console import Console
 
-    from contrasent.evaluate.geometry import geometry_lines, write_geometry
+    from contrasent.evaluation.geometry import geometry_lines, write_geometry
     from contrasent.report.geometry import print_geometry, run_lines
     from contrasent.report.labels import labelled
 
@@ -302,9 +302,9 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
     """Show the sentences of a corpus that are nearest to queries, encoders side by side."""
     from contrasent.cli.evaluate import listed
     from contrasent.errors import ConfigError, ContrasentError, pick
-    from contrasent.evaluate.corpus import read_corpus, read_queries
-    from contrasent.evaluate.embed import PRECISIONS
-    from contrasent.evaluate.neighbours import find_neighbours
+    from contrasent.evaluation.corpus import read_corpus, read_queries
+    from contrasent.evaluation.embed import PRECISIONS
+    from contrasent.evaluation.neighbours import find_neighbours
     from contrasent.model.engines import require
 
     asked = own_precision(precision, engine)
@@ -340,7 +340,7 @@ def _opened(
 ) -> tuple[DescribedEncoder, str]:
     """The encoder or the vectors of words, and the precision these are used in."""
     from contrasent.errors import ConfigError
-    from contrasent.evaluate.vectors import holds_vectors, open_vectors
+    from contrasent.evaluation.vectors import holds_vectors, open_vectors
     from contrasent.model.loading import load_encoder
 
     if not holds_vectors(model):
@@ -359,7 +359,7 @@ def _opened(
 def _write_neighbours(found: Sequence[Neighbours], json: str | None) -> None:
     from rich.console import Console
 
-    from contrasent.evaluate.neighbours import neighbour_lines, write_neighbours
+    from contrasent.evaluation.neighbours import neighbour_lines, write_neighbours
     from contrasent.report.labels import labelled_neighbours
     from contrasent.report.neighbours import print_neighbours
 

@@ -291,9 +291,9 @@ def leaks(
     from contrasent.cli.evaluate import announce, listed
     from contrasent.data.sources import open_examples
     from contrasent.errors import ContrasentError
-    from contrasent.evaluate.leaks import find_leaks
-    from contrasent.evaluate.suite import load_suite
-    from contrasent.evaluate.task_types import Options
+    from contrasent.evaluation.leaks import find_leaks
+    from contrasent.evaluation.suite import load_suite
+    from contrasent.evaluation.task_types import Options
 
     training = open_examples(train, None if columns is None else listed(columns))
     suite = load_suite(listed(tasks), Options(data_dir, listed(splits)))

@@ -24,8 +24,8 @@ from contrasent.cli.overlap import Overlaps
 from contrasent.cli.scores import Found, contents, write
 
 if TYPE_CHECKING:
-    from contrasent.evaluate.sts import Scores
-    from contrasent.evaluate.suite import Suite
+    from contrasent.evaluation.sts import Scores
+    from contrasent.evaluation.suite import Suite
 
 
 def evaluate(  # noqa: PLR0913 - the arguments are the command's options
@@ -154,13 +154,13 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
 ) -> None:
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
     from contrasent.errors import ContrasentError, pick
-    from contrasent.evaluate.bootstrap import Bootstrap
-    from contrasent.evaluate.embed import PRECISIONS
-    from contrasent.evaluate.protocols import TransferProtocol
-    from contrasent.evaluate.protocols import protocol as named_protocol
-    from contrasent.evaluate.suite import load_suite
-    from contrasent.evaluate.task_types import Options
-    from contrasent.evaluate.vectors import holds_vectors, open_vectors
+    from contrasent.evaluation.bootstrap import Bootstrap
+    from contrasent.evaluation.embed import PRECISIONS
+    from contrasent.evaluation.protocols import TransferProtocol
+    from contrasent.evaluation.protocols import protocol as named_protocol
+    from contrasent.evaluation.suite import load_suite
+    from contrasent.evaluation.task_types import Options
+    from contrasent.evaluation.vectors import holds_vectors, open_vectors
 
     asked = own_precision(precision, engine)
     pick("precision", asked, ("auto", *PRECISIONS))
@@ -239,7 +239,7 @@ def listed(text: str) -> list[str]:
 
 def announce(suite: Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
-    from contrasent.evaluate.sts_data import how_to_get_data
+    from contrasent.evaluation.sts_data import how_to_get_data
 
     for note in suite.notes:
         typer.echo(note, err=True)
@@ -259,7 +259,7 @@ def _told(model: str, scores: Scores) -> Scores:
 
 def labels(models: Sequence[str]) -> dict[str, str]:
     """The models by a short name, or by the whole one where the short one is not theirs alone."""
-    from contrasent.evaluate.task_names import short_name
+    from contrasent.evaluation.task_names import short_name
 
     short = [short_name(model) for model in dict.fromkeys(models)]
     return {

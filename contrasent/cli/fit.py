@@ -11,8 +11,8 @@ import typer
 from contrasent.cli.options import Device, Head, Model, Pooler
 
 if TYPE_CHECKING:
-    from contrasent.fit.text import FittingText
-    from contrasent.fit.transforms_fit import FittedEncoder
+    from contrasent.fitting.text import FittingText
+    from contrasent.fitting.transforms_fit import FittedEncoder
     from contrasent.model.encoder import SentenceEncoder
 
 
@@ -119,7 +119,7 @@ def whitening(  # noqa: PLR0913 - the arguments are the command's options
 
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
     """
-    from contrasent.fit.transforms_fit import Embedding, fit_whitening, require_output
+    from contrasent.fitting.transforms_fit import Embedding, fit_whitening, require_output
 
     require_output(output)
     text = _opened(data, columns, data_dir)
@@ -176,8 +176,8 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this
     package is installed beside it and the folder is trusted with trust_remote_code=True.
     """
-    from contrasent.fit.glow import FlowSettings
-    from contrasent.fit.transforms_fit import Embedding, fit_glow, require_output
+    from contrasent.fitting.glow import FlowSettings
+    from contrasent.fitting.transforms_fit import Embedding, fit_glow, require_output
 
     settings = FlowSettings(
         levels=levels,
@@ -233,8 +233,8 @@ def sif(  # noqa: PLR0913 - the arguments are the command's options
     OUTPUT holds the vectors too, and is an encoder for every command but train.
     """
     from contrasent.errors import ConfigError
-    from contrasent.fit.sif import fit_sif, save_sif
-    from contrasent.fit.transforms_fit import require_output
+    from contrasent.fitting.sif import fit_sif, save_sif
+    from contrasent.fitting.transforms_fit import require_output
     from contrasent.model.word_encoder import WordEncoder, are_words
 
     require_output(output)
@@ -254,7 +254,7 @@ def sif(  # noqa: PLR0913 - the arguments are the command's options
 
 def _opened(data: list[str], columns: str | None, data_dir: Path | None) -> FittingText:
     from contrasent.cli.evaluate import listed
-    from contrasent.fit.text import open_fitting_text
+    from contrasent.fitting.text import open_fitting_text
 
     text = open_fitting_text(data, None if columns is None else listed(columns), data_dir)
     for origin in text.origins:
@@ -270,7 +270,7 @@ def _loaded(
     model: str, pooler: str | None, head: str | None, device: str | None
 ) -> SentenceEncoder:
     from contrasent.errors import ConfigError
-    from contrasent.fit.transforms_fit import refuse_second
+    from contrasent.fitting.transforms_fit import refuse_second
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.word_encoder import are_words
 
@@ -286,7 +286,7 @@ def _loaded(
 
 
 def _save(fitted: FittedEncoder, output: Path) -> None:
-    from contrasent.fit.transforms_fit import save_fitted
+    from contrasent.fitting.transforms_fit import save_fitted
 
     save_fitted(fitted, output)
     typer.echo(f"{output}: {fitted.info['transform']['described']}")

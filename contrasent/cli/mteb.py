@@ -21,7 +21,7 @@ from contrasent.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from contrasent.evaluate.calibrate import Calibration
+    from contrasent.evaluation.calibrate import Calibration
     from contrasent.records import Record
 
 
@@ -67,8 +67,8 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
     """Score encoders on tasks of MTEB, by its own runner and on its own data."""
     from contrasent.cli.evaluate import listed
     from contrasent.errors import ContrasentError, pick
-    from contrasent.evaluate.embed import PRECISIONS
-    from contrasent.evaluate.mteb_encoder import MtebEncoder, mteb_tasks, run_mteb
+    from contrasent.evaluation.embed import PRECISIONS
+    from contrasent.evaluation.mteb_encoder import MtebEncoder, mteb_tasks, run_mteb
     from contrasent.model.engines import require
     from contrasent.model.loading import load_encoder
 
@@ -157,8 +157,8 @@ def calibrate(  # noqa: PLR0913 - the arguments are the command's options
 ) -> None:
     """Propose the cosine from which on two sentences are to count as similar."""
     from contrasent.cli.evaluate import listed
-    from contrasent.evaluate.calibrate import calibrate as calibrated
-    from contrasent.evaluate.calibrate import read_judged
+    from contrasent.evaluation.calibrate import calibrate as calibrated
+    from contrasent.evaluation.calibrate import read_judged
     from contrasent.model.loading import load_encoder
 
     judged = read_judged(pairs, data_dir, None if columns is None else listed(columns))
@@ -182,7 +182,7 @@ def calibrate(  # noqa: PLR0913 - the arguments are the command's options
 
 
 def _tell(found: Calibration) -> None:
-    from contrasent.evaluate.calibrate import FOLDS
+    from contrasent.evaluation.calibrate import FOLDS
 
     aim = "largest F1" if found.aim == "f1" else f"largest recall with {found.aim}"
     typer.echo(f"threshold  {found.threshold:.4f} ({aim})")

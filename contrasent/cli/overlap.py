@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from contrasent.evaluate.leaks import Overlap
-    from contrasent.evaluate.sts import Scores
-    from contrasent.evaluate.suite import Suite
+    from contrasent.evaluation.leaks import Overlap
+    from contrasent.evaluation.sts import Scores
+    from contrasent.evaluation.suite import Suite
 
 
 class Overlaps:
@@ -17,7 +17,7 @@ class Overlaps:
 
     def __init__(self, suite: Suite) -> None:
         """Keep the tasks that are looked for."""
-        from contrasent.evaluate.leaks import TrainingCheck
+        from contrasent.evaluation.leaks import TrainingCheck
 
         self._check = TrainingCheck(suite)
 
@@ -25,7 +25,7 @@ class Overlaps:
         """Warn of what is found, and put it into the records."""
         from contrasent.cli.data import progress
         from contrasent.errors import warn
-        from contrasent.evaluate.leaks import overlap_of, trainings
+        from contrasent.evaluation.leaks import overlap_of, trainings
 
         if not trainings(model):
             return scores

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from contrasent.evaluate.bootstrap import Bootstrap
-    from contrasent.evaluate.compare import Comparison
-    from contrasent.evaluate.sts import Scores
-    from contrasent.evaluate.suite import Suite
-    from contrasent.evaluate.task_types import TaskData, TaskType
+    from contrasent.evaluation.bootstrap import Bootstrap
+    from contrasent.evaluation.compare import Comparison
+    from contrasent.evaluation.sts import Scores
+    from contrasent.evaluation.suite import Suite
+    from contrasent.evaluation.task_types import TaskData, TaskType
     from contrasent.records import Record
     from contrasent.report.html.contents import Contents, Mean
 
@@ -50,7 +50,7 @@ def write(found: Found, json: str | None) -> tuple[list[Record], list[Mean]]:
     """
     from rich.console import Console
 
-    from contrasent.evaluate.compare import with_comparison
+    from contrasent.evaluation.compare import with_comparison
     from contrasent.records import json_lines, write_records
     from contrasent.report.html.contents import Mean
 

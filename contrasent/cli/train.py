@@ -28,9 +28,9 @@ from contrasent.cli.options import (
 if TYPE_CHECKING:
     from contrasent.profiling import StepProfile
     from contrasent.recipe import Recipe
-    from contrasent.train.folder import RunFolder
-    from contrasent.train.mlm_eval import HeldOut, HeldOutText
-    from contrasent.train.run import Result
+    from contrasent.training.folder import RunFolder
+    from contrasent.training.mlm_eval import HeldOut, HeldOutText
+    from contrasent.training.run import Result
 
 
 def train(  # noqa: PLR0913 - the arguments are the command's options
@@ -115,7 +115,7 @@ def check_run(root: Path, recipe: Recipe, *, resume: bool, overwrite: bool) -> R
         DataError: the training text is no file that can be read.
     """
     from contrasent.data.sources import source_kind
-    from contrasent.train.folder import RunFolder
+    from contrasent.training.folder import RunFolder
 
     folder = RunFolder(root)
     folder.check_place(resume=resume, overwrite=overwrite)
@@ -128,7 +128,7 @@ def run_in(
     folder: Path, recipe: Recipe, device: str | None, *, resume: bool, overwrite: bool
 ) -> Result | None:
     """Train in ``folder``; whoever interrupts that is told how to go on."""
-    from contrasent.train.run import train as run
+    from contrasent.training.run import train as run
 
     try:
         return run(
@@ -237,7 +237,7 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
 
     folder = check_run(output or Path("runs") / _RECIPE, recipe, resume=resume, overwrite=overwrite)
     from contrasent.errors import ConfigError
-    from contrasent.train.setup import complete
+    from contrasent.training.setup import complete
 
     recipe = complete(recipe)
     if recipe.objective["name"] != "mlm":
@@ -263,7 +263,7 @@ def _measured(recipe: Recipe, file: Path, device: str | None) -> tuple[HeldOutTe
     from contrasent.errors import CheckpointError
     from contrasent.model.hub import resolve
     from contrasent.model.masked_lm import MaskedLm
-    from contrasent.train.mlm_eval import HeldOutText
+    from contrasent.training.mlm_eval import HeldOutText
 
     name = recipe.encoder.name
     text = HeldOutText.read(

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from contrasent.evaluate.compare import Comparison
+from contrasent.evaluation.compare import Comparison
 from contrasent.records import Compared
 from contrasent.report.intervals import CORRELATION
 from contrasent.report.tables import ABSENT, AVERAGE

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from contrasent.errors import ConfigError, pick
-from contrasent.evaluate.geometry import Geometry
-from contrasent.evaluate.trajectory import Trajectory
+from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.trajectory import Trajectory
 from contrasent.records import Record
 from contrasent.report.figures.curves import (
     DENSITIES,

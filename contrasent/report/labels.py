@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from contrasent.evaluate.geometry import Geometry
-from contrasent.evaluate.neighbours import Neighbours
-from contrasent.evaluate.trajectory import Trajectory
+from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.neighbours import Neighbours
+from contrasent.evaluation.trajectory import Trajectory
 
 
 class Used(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from contrasent.evaluate.leaks import Leaks
+from contrasent.evaluation.leaks import Leaks
 from contrasent.report.tables import ABSENT, grid_table, print_grid
 
 _HEADINGS = ("", "sentences", "exact", "normalised", "pairs", "both seen", "exact", "normalised")

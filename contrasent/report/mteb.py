@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from contrasent.evaluate.mteb_encoder import PROTOCOL
+from contrasent.evaluation.mteb_encoder import PROTOCOL
 from contrasent.records import Record
 from contrasent.report.tables import ABSENT, described, grid_table, print_grid
 
@@ -28,7 +28,7 @@ def print_mteb(console: Console, rows: Mapping[str, Sequence[Record]]) -> None:
     Args:
         console: where to.
         rows: records of an encoder by the label of its row, as
-            :func:`contrasent.evaluate.mteb_encoder.run_mteb` makes them.
+            :func:`contrasent.evaluation.mteb_encoder.run_mteb` makes them.
     """
     main = {
         label: [it for it in records if it.protocol == PROTOCOL] for label, records in rows.items()

@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from contrasent.evaluate.neighbours import Neighbour, Neighbours
+from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.report.tables import ABSENT, described, plain_table
 
 _NO_LIMIT = 1_000_000

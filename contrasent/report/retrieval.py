@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from contrasent.evaluate.compare import Comparison
-from contrasent.evaluate.retrieval_data import RetrievalTask
-from contrasent.evaluate.task_names import STSB_RETRIEVAL, TaskName
-from contrasent.evaluate.task_types import Options, TaskData
+from contrasent.evaluation.compare import Comparison
+from contrasent.evaluation.retrieval_data import RetrievalTask
+from contrasent.evaluation.task_names import STSB_RETRIEVAL, TaskName
+from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.records import Record
 from contrasent.report.comparison import print_differences
 from contrasent.report.intervals import said_of_intervals, with_interval

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.errors import DataError
-from contrasent.evaluate.geometry import KIND, Geometry, read_geometry
-from contrasent.evaluate.neighbours import KIND as NEIGHBOURS
-from contrasent.evaluate.neighbours import Neighbours, read_neighbours
-from contrasent.evaluate.task_names import STS
-from contrasent.evaluate.trajectory import Trajectory, read_trajectory
+from contrasent.evaluation.geometry import KIND, Geometry, read_geometry
+from contrasent.evaluation.neighbours import KIND as NEIGHBOURS
+from contrasent.evaluation.neighbours import Neighbours, read_neighbours
+from contrasent.evaluation.task_names import STS
+from contrasent.evaluation.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, read_records
 from contrasent.report.figures.plane import Colours
 

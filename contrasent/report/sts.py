@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from contrasent.evaluate.compare import Comparison
-from contrasent.evaluate.sts_suite import StsSplit
-from contrasent.evaluate.task_types import Options, TaskData
+from contrasent.evaluation.compare import Comparison
+from contrasent.evaluation.sts_suite import StsSplit
+from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.records import Record
 from contrasent.report.comparison import print_comparison
 from contrasent.report.tables import Layout, print_sts

@@ -11,9 +11,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from contrasent.evaluate.neighbours import Neighbours
-from contrasent.evaluate.protocols import Protocol
-from contrasent.evaluate.task_names import SPLITS, STS, TaskName, averaged
+from contrasent.evaluation.neighbours import Neighbours
+from contrasent.evaluation.protocols import Protocol
+from contrasent.evaluation.task_names import SPLITS, STS, TaskName, averaged
 from contrasent.metrics import METRICS
 from contrasent.records import Interval, Record
 from contrasent.report.intervals import (

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from contrasent.evaluate.compare import Comparison
-from contrasent.evaluate.task_names import TRANSFER, TaskName
-from contrasent.evaluate.task_types import Options, TaskData
-from contrasent.evaluate.transfer import SPLITS, TransferSplit
+from contrasent.evaluation.compare import Comparison
+from contrasent.evaluation.task_names import TRANSFER, TaskName
+from contrasent.evaluation.task_types import Options, TaskData
+from contrasent.evaluation.transfer import SPLITS, TransferSplit
 from contrasent.records import Compared, Record
 from contrasent.report.comparison import print_differences
 from contrasent.report.intervals import averaged_interval, said_of_intervals, with_interval

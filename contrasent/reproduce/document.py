@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from contrasent.evaluate.geometry import write_geometry
-from contrasent.evaluate.task_names import STS, TRANSFER, TaskName
+from contrasent.evaluation.geometry import write_geometry
+from contrasent.evaluation.task_names import STS, TRANSFER, TaskName
 from contrasent.files import write_text
 from contrasent.records import Record, write_records
 from contrasent.report.figures.plane import Colours, plane

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contrasent.evaluate.geometry import Geometry, read_geometry
-from contrasent.evaluate.task_names import STS, TRANSFER
+from contrasent.evaluation.geometry import Geometry, read_geometry
+from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.records import Record, read_records
 from contrasent.reproduce.plan import Cited, PlanRow
 from contrasent.reproduce.tables import DONE, GEOMETRY, RECORDS, ROWS, RowResult

@@ -15,9 +15,9 @@ import numpy as np
 
 from contrasent.data.readers import lines
 from contrasent.errors import DataError
-from contrasent.evaluate.embed import DescribedEncoder, Embeddings
+from contrasent.evaluation.embed import DescribedEncoder, Embeddings
 from contrasent.files import sha256_of, writing
-from contrasent.fit.text import FittingText, open_fitting_text
+from contrasent.fitting.text import FittingText, open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import resolve
 from contrasent.model.loading import load_encoder
@@ -293,7 +293,7 @@ class RowBuilder:
         )
 
     def _trained(self, name: str, row: PlanRow) -> DescribedEncoder:
-        from contrasent.train.run import train
+        from contrasent.training.run import train
 
         del row
         run = self.folder / name / _RUN
@@ -301,7 +301,7 @@ class RowBuilder:
         return load_encoder(run, device=self.device)
 
     def _whitened(self, name: str, row: PlanRow) -> SentenceEncoder:
-        from contrasent.fit.transforms_fit import Embedding, fit_whitening
+        from contrasent.fitting.transforms_fit import Embedding, fit_whitening
 
         fitted = fit_whitening(
             self._loaded(name, row), self._text(row), None, Embedding(max_tokens=_PAPERS_TOKENS)
@@ -310,7 +310,7 @@ class RowBuilder:
         return SentenceEncoder.load(self._place(name), device=self.device)
 
     def _flowed(self, name: str, row: PlanRow) -> SentenceEncoder:
-        from contrasent.fit.transforms_fit import Embedding, fit_glow
+        from contrasent.fitting.transforms_fit import Embedding, fit_glow
 
         fitted, _ = fit_glow(
             self._loaded(name, row), self._text(row), None, Embedding(max_tokens=_PAPERS_TOKENS)
@@ -319,7 +319,7 @@ class RowBuilder:
         return SentenceEncoder.load(self._place(name), device=self.device)
 
     def _sif(self, name: str, row: PlanRow) -> WordEncoder:
-        from contrasent.fit.sif import fit_sif
+        from contrasent.fitting.sif import fit_sif
 
         made, info = fit_sif(WordEncoder.load(self.source(name)), self._text(row))
         made.save(self._place(name), info)

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.errors import ConfigError, ContrasentError
-from contrasent.evaluate.embed import DescribedEncoder
-from contrasent.evaluate.geometry import Geometry, RatedPairs, measure, write_geometry
-from contrasent.evaluate.protocols import TransferProtocol
-from contrasent.evaluate.suite import Suite, load_suite
-from contrasent.evaluate.task_types import Options
+from contrasent.evaluation.embed import DescribedEncoder
+from contrasent.evaluation.geometry import Geometry, RatedPairs, measure, write_geometry
+from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.suite import Suite, load_suite
+from contrasent.evaluation.task_types import Options
 from contrasent.files import exclusive, remove_folder, write_text
 from contrasent.records import Record, write_records
 from contrasent.reproduce.plan import Plan, Scale, chosen_rows, load_plan, missing_materials
@@ -310,7 +310,7 @@ def _make_family(work: _Work, family: Sequence[str], tell: Told) -> dict[str, st
 
 
 def _make_row(work: _Work, encoders: Family, name: str) -> str:
-    from contrasent.train.folder import environment
+    from contrasent.training.folder import environment
 
     folder = work.workshop.folder / name
     write_text(folder / _BEGUN, json.dumps(work.identities[name], indent=2) + "\n")

@@ -25,8 +25,8 @@ from benchmarks.material import (
 from benchmarks.remote import Here
 from benchmarks.results import read
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.sts_data import Subset, Task
-from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluation.sts_data import Subset, Task
+from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.recipe import load_recipe

@@ -11,9 +11,9 @@ from benchmarks.jobs import compiled, senteval
 from benchmarks.results import Result, read
 from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
-from contrasent.evaluate import protocols
-from contrasent.evaluate.protocols import Preset
-from contrasent.evaluate.transfer_data import Part, TransferTask
+from contrasent.evaluation import protocols
+from contrasent.evaluation.protocols import Preset
+from contrasent.evaluation.transfer_data import Part, TransferTask
 
 TINY = Preset("test", 3, "adam", 16, 2, 2, max_epochs=12)
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

@@ -16,8 +16,8 @@ from contrasent.cli.data import fetch as command
 from contrasent.data import senteval
 from contrasent.data.senteval import SENTEVAL_URL, fetch
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.sts_data import _SICK, _STSB
-from contrasent.evaluate.task_names import SUBSETS
+from contrasent.evaluation.sts_data import _SICK, _STSB
+from contrasent.evaluation.task_names import SUBSETS
 
 CONTENT = {
     "STS/STSBenchmark/sts-test.csv": b"g\tf\ty\t1\t5.000\ta\tb\n",

@@ -16,8 +16,8 @@ from helpers.tiny_wordnet import only_wordnet
 
 from contrasent.cli.options import overrides_in
 from contrasent.recipe import load_recipe
-from contrasent.train.embedding import embedding
-from contrasent.train.setup import complete, prepare
+from contrasent.training.embedding import embedding
+from contrasent.training.setup import complete, prepare
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 CELLS = {

@@ -14,7 +14,7 @@ from helpers.tiny_sentences import SENTENCES
 
 from contrasent import files
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.train import run as run_module
+from contrasent.training import run as run_module
 
 FILES = ("last/model.safetensors", "best/model.safetensors")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.tiny_words import WORDS, WordEncoder
 
-from contrasent.evaluate.task_names import SUBSETS
+from contrasent.evaluation.task_names import SUBSETS
 
 PAIRS = {"dev": 7, "train": 9, "test": 8}
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from contrasent.cli.analyze import analyze
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
-from contrasent.evaluate.geometry import RatedPairs, measure, read_geometry
+from contrasent.evaluation.geometry import RatedPairs, measure, read_geometry
 from contrasent.model.encoder import SentenceEncoder
 
 FIGURES = ["alignment-uniformity", "cosine-densities", "singular-values"]

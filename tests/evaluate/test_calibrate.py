@@ -8,7 +8,7 @@ from helpers.command_line import refused, worked
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluate.calibrate import _held_out, calibrate, propose, reach, read_judged
+from contrasent.evaluation.calibrate import _held_out, calibrate, propose, reach, read_judged
 from contrasent.model.encoder import SentenceEncoder
 
 WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")

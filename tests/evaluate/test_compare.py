@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 from scipy.stats import spearmanr
 
-from contrasent.evaluate.bootstrap import Bootstrap, holm
-from contrasent.evaluate.compare import compare, with_comparison
-from contrasent.evaluate.sts import StsTasks
-from contrasent.evaluate.sts_suite import load_available
-from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluation.bootstrap import Bootstrap, holm
+from contrasent.evaluation.compare import compare, with_comparison
+from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.sts_suite import load_available
+from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import pair_cosines
 from contrasent.records import read_records, write_records
 from contrasent.report.comparison import print_comparison

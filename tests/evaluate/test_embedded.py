@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from contrasent.errors import CheckpointError
-from contrasent.evaluate.embed import distinct, require_usable
+from contrasent.evaluation.embed import distinct, require_usable
 
 TEXTS = ["a", "b", "c", "d"]
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
-from contrasent.evaluate.bootstrap import Bootstrap
-from contrasent.evaluate.sts_suite import evaluate as evaluate_in_code
+from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.sts_suite import evaluate as evaluate_in_code
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 

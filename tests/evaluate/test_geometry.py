@@ -8,7 +8,7 @@ import torch
 from helpers import oracles
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluate.geometry import (
+from contrasent.evaluation.geometry import (
     RatedPairs,
     geometry_lines,
     grouped,
@@ -16,8 +16,8 @@ from contrasent.evaluate.geometry import (
     read_geometry,
     write_geometry,
 )
-from contrasent.evaluate.sts import prepare
-from contrasent.evaluate.sts_data import MissingDataError
+from contrasent.evaluation.sts import prepare
+from contrasent.evaluation.sts_data import MissingDataError
 
 ROWS = [
     ("red cat", "red dog", 4.5),

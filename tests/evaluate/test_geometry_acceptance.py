@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
-from contrasent.evaluate.geometry import RatedPairs, measure
+from contrasent.evaluation.geometry import RatedPairs, measure
 from contrasent.model.encoder import SentenceEncoder
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]

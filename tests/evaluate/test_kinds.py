@@ -6,8 +6,8 @@ import pytest
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.suite import load_suite, task_types
-from contrasent.evaluate.task_types import EncoderUse, Options
+from contrasent.evaluation.suite import load_suite, task_types
+from contrasent.evaluation.task_types import EncoderUse, Options
 
 
 def test_every_task_type_has_a_table():

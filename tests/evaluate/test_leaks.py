@@ -8,9 +8,9 @@ from helpers.command_line import call, refused, worked
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.data.sources import open_examples
-from contrasent.evaluate.leaks import find_leaks, normalised, tidied
-from contrasent.evaluate.suite import load_suite
-from contrasent.evaluate.task_types import Options
+from contrasent.evaluation.leaks import find_leaks, normalised, tidied
+from contrasent.evaluation.suite import load_suite
+from contrasent.evaluation.task_types import Options
 
 TRIPLETS = [
     ("Red cat.", "The OLD house!", "a green dog"),

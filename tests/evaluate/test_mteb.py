@@ -12,9 +12,9 @@ from helpers.tiny_models import SENTENCES
 from scipy.stats import spearmanr
 
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluate import mteb_encoder as module
-from contrasent.evaluate.mteb_encoder import MtebEncoder, mteb_tasks, run_mteb
-from contrasent.evaluate.sts_suite import evaluate
+from contrasent.evaluation import mteb_encoder as module
+from contrasent.evaluation.mteb_encoder import MtebEncoder, mteb_tasks, run_mteb
+from contrasent.evaluation.sts_suite import evaluate
 from contrasent.metrics import ndcg_at_k, pair_cosines, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder

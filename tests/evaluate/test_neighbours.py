@@ -9,9 +9,9 @@ from helpers.command_line import call, refused, worked
 from rich.console import Console
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluate import neighbours as module
-from contrasent.evaluate.corpus import PUBLISHED, Queries, read_corpus, read_queries
-from contrasent.evaluate.neighbours import find_neighbours, read_neighbours, write_neighbours
+from contrasent.evaluation import neighbours as module
+from contrasent.evaluation.corpus import PUBLISHED, Queries, read_corpus, read_queries
+from contrasent.evaluation.neighbours import find_neighbours, read_neighbours, write_neighbours
 from contrasent.report.neighbours import print_neighbours
 
 LINES = [

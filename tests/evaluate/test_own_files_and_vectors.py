@@ -10,9 +10,9 @@ from helpers.tables import write
 
 from contrasent.data.hub_datasets import retrieval_sources
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.retrieval import evaluate_retrieval
-from contrasent.evaluate.retrieval_data import read_retrieval
-from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluation.retrieval import evaluate_retrieval
+from contrasent.evaluation.retrieval_data import read_retrieval
+from contrasent.evaluation.task_names import TaskName
 from contrasent.model.word_encoder import WordEncoder
 
 CORPUS = {"d1": "red cat", "d2": "old house", "d3": "green dog", "d4": "new cat", "q2": "house"}

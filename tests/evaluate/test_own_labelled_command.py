@@ -11,12 +11,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import StratifiedKFold
 
-from contrasent.evaluate import protocols
-from contrasent.evaluate.bootstrap import Bootstrap, intervals
-from contrasent.evaluate.cross_validation import Accuracy
-from contrasent.evaluate.protocols import Preset, TransferProtocol
-from contrasent.evaluate.transfer import evaluate_transfer, ratios_of
-from contrasent.evaluate.transfer_data import TransferTask
+from contrasent.evaluation import protocols
+from contrasent.evaluation.bootstrap import Bootstrap, intervals
+from contrasent.evaluation.cross_validation import Accuracy
+from contrasent.evaluation.protocols import Preset, TransferProtocol
+from contrasent.evaluation.transfer import evaluate_transfer, ratios_of
+from contrasent.evaluation.transfer_data import TransferTask
 from contrasent.model.encoder import SentenceEncoder
 
 NAMES = ("id", "text", "label")

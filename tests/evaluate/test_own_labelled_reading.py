@@ -8,11 +8,11 @@ from helpers.tables import write
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.labelled import holds_labels, read_labelled, require_enough
-from contrasent.evaluate.protocols import TransferProtocol
-from contrasent.evaluate.sts_data import read_pairs
-from contrasent.evaluate.task_names import joined_sources, short_name
-from contrasent.evaluate.transfer_data import load_transfer
+from contrasent.evaluation.labelled import holds_labels, read_labelled, require_enough
+from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.sts_data import read_pairs
+from contrasent.evaluation.task_names import joined_sources, short_name
+from contrasent.evaluation.transfer_data import load_transfer
 
 NAMES = ("id", "text", "label")
 ROWS = [("a b c", "sport"), ("d  e", "news"), (" f", "sport"), ("g h", "sport")]
@@ -153,8 +153,8 @@ def test_every_class_needs_rows_for_the_folds(tmp_path, monkeypatch, folds, nest
     """The least numbers are those with which scikit-learn makes the folds too."""
     from sklearn.model_selection import StratifiedKFold
 
-    from contrasent.evaluate import protocols
-    from contrasent.evaluate.protocols import Preset
+    from contrasent.evaluation import protocols
+    from contrasent.evaluation.protocols import Preset
 
     made = Preset("test", folds, "adam", 64, 5, 4)
     monkeypatch.setitem(protocols.PRESETS, "test", made)

@@ -5,12 +5,12 @@ import pytest
 from helpers import tables
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate import sts_data as own
-from contrasent.evaluate.sts_data import load, read_pairs
-from contrasent.evaluate.sts_suite import evaluate, load_available
-from contrasent.evaluate.suite import load_suite
-from contrasent.evaluate.task_names import TaskName, task_names
-from contrasent.evaluate.task_types import Options
+from contrasent.evaluation import sts_data as own
+from contrasent.evaluation.sts_data import load, read_pairs
+from contrasent.evaluation.sts_suite import evaluate, load_available
+from contrasent.evaluation.suite import load_suite
+from contrasent.evaluation.task_names import TaskName, task_names
+from contrasent.evaluation.task_types import Options
 
 PAIRS = [("a b", "c d", 1.0), ("e", "f", 2.5), ("g", "h i", -3.0)]
 NAMES = ("id", "sentence1", "sentence2", "score")

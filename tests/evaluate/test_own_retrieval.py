@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import ContrasentError, DataError
-from contrasent.evaluate.retrieval import TASK_TYPE, evaluate_retrieval
-from contrasent.evaluate.retrieval_data import read_retrieval
-from contrasent.evaluate.task_names import TaskName
-from contrasent.evaluate.task_types import Options
+from contrasent.evaluation.retrieval import TASK_TYPE, evaluate_retrieval
+from contrasent.evaluation.retrieval_data import read_retrieval
+from contrasent.evaluation.task_names import TaskName
+from contrasent.evaluation.task_types import Options
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from contrasent.errors import ConfigError
-from contrasent.evaluate.bootstrap import Bootstrap
-from contrasent.evaluate.protocols import PROTOCOLS, protocol
-from contrasent.evaluate.sts import StsTasks
-from contrasent.evaluate.sts_data import load
-from contrasent.evaluate.sts_regressor import Pairs, fit, sentevals_order
-from contrasent.evaluate.sts_suite import evaluate, load_available
-from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.protocols import PROTOCOLS, protocol
+from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.sts_data import load
+from contrasent.evaluation.sts_regressor import Pairs, fit, sentevals_order
+from contrasent.evaluation.sts_suite import evaluate, load_available
+from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS, pair_cosines
 from contrasent.records import read_records, write_records
 

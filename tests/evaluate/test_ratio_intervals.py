@@ -11,18 +11,18 @@ import pytest
 from rich.console import Console
 from sklearn.metrics import f1_score
 
-import contrasent.evaluate.transfer as under_test
-from contrasent.evaluate import bootstrap as statistics
-from contrasent.evaluate.bootstrap import Bootstrap, Ratio, holm, interval, p_value, ratio_draws
-from contrasent.evaluate.compare import compare_ratios
-from contrasent.evaluate.cross_validation import Accuracy
-from contrasent.evaluate.retrieval import TASK_TYPE as RETRIEVAL
-from contrasent.evaluate.retrieval_data import RetrievalTask
-from contrasent.evaluate.sts import Scores
-from contrasent.evaluate.task_names import TaskName
-from contrasent.evaluate.task_types import EncoderUse, Options, TaskData
-from contrasent.evaluate.transfer import score_transfer
-from contrasent.evaluate.transfer_data import Part, TransferTask
+import contrasent.evaluation.transfer as under_test
+from contrasent.evaluation import bootstrap as statistics
+from contrasent.evaluation.bootstrap import Bootstrap, Ratio, holm, interval, p_value, ratio_draws
+from contrasent.evaluation.compare import compare_ratios
+from contrasent.evaluation.cross_validation import Accuracy
+from contrasent.evaluation.retrieval import TASK_TYPE as RETRIEVAL
+from contrasent.evaluation.retrieval_data import RetrievalTask
+from contrasent.evaluation.sts import Scores
+from contrasent.evaluation.task_names import TaskName
+from contrasent.evaluation.task_types import EncoderUse, Options, TaskData
+from contrasent.evaluation.transfer import score_transfer
+from contrasent.evaluation.transfer_data import Part, TransferTask
 from contrasent.records import Compared
 from contrasent.report.comparison import print_differences
 

@@ -8,8 +8,8 @@ import torch
 from scipy.stats import pearsonr
 
 from contrasent.errors import DataError
-from contrasent.evaluate import sts_regressor
-from contrasent.evaluate.sts_regressor import Pairs, fit, sentevals_order, spread
+from contrasent.evaluation import sts_regressor
+from contrasent.evaluation.sts_regressor import Pairs, fit, sentevals_order, spread
 
 
 def pairs(seed, size, width=6):

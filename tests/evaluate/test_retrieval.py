@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluate.retrieval import TASK_TYPE, evaluate_retrieval
-from contrasent.evaluate.retrieval_data import stsb_retrieval
-from contrasent.evaluate.task_names import TaskName, task_names
-from contrasent.evaluate.task_types import Options
+from contrasent.evaluation.retrieval import TASK_TYPE, evaluate_retrieval
+from contrasent.evaluation.retrieval_data import stsb_retrieval
+from contrasent.evaluation.task_names import TaskName, task_names
+from contrasent.evaluation.task_types import Options
 from contrasent.metrics import mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from contrasent.errors import DataError
-from contrasent.evaluate.neighbours import (
+from contrasent.evaluation.neighbours import (
     Neighbour,
     Neighbours,
     Query,

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from contrasent.errors import ConfigError
-from contrasent.evaluate import bootstrap as statistics
-from contrasent.evaluate.bootstrap import Bootstrap, holm, interval, p_value, resampled
+from contrasent.evaluation import bootstrap as statistics
+from contrasent.evaluation.bootstrap import Bootstrap, holm, interval, p_value, resampled
 
 SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}
 

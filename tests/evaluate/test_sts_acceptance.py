@@ -169,7 +169,7 @@ def oracle():
 @pytest.fixture(scope="module")
 def scored():
     """The same figures from the package, and the pairs that each rests on."""
-    from contrasent.evaluate.sts_suite import evaluate
+    from contrasent.evaluation.sts_suite import evaluate
     from contrasent.model.encoder import SentenceEncoder
 
     figures, pairs = {}, {}
@@ -202,7 +202,7 @@ def test_the_known_figure(scored):
 
 
 def test_the_encoders_mode_is_left_as_found(tmp_path):
-    from contrasent.evaluate.sts import prepare
+    from contrasent.evaluation.sts import prepare
     from contrasent.model.encoder import SentenceEncoder
 
     path = tmp_path / "pairs.tsv"

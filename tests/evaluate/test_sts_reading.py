@@ -4,8 +4,8 @@ import hashlib
 import pytest
 
 from contrasent.errors import DataError
-from contrasent.evaluate.sts_data import MissingDataError, load
-from contrasent.evaluate.task_names import SUBSETS, TaskName, task_names
+from contrasent.evaluation.sts_data import MissingDataError, load
+from contrasent.evaluation.task_names import SUBSETS, TaskName, task_names
 
 
 def write(folder, text, name="pairs.tsv"):

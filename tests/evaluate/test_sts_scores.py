@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluate.sts import StsTasks, prepare
-from contrasent.evaluate.sts_suite import evaluate, load_available
-from contrasent.evaluate.task_names import SUBSETS
+from contrasent.evaluation.sts import StsTasks, prepare
+from contrasent.evaluation.sts_suite import evaluate, load_available
+from contrasent.evaluation.task_names import SUBSETS
 
 
 def looped(metric, x, y):

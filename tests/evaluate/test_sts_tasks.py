@@ -1,7 +1,7 @@
 import pytest
 
 from contrasent.errors import ConfigError
-from contrasent.evaluate.task_names import STS, SUBSETS, TaskName, averaged, task_names
+from contrasent.evaluation.task_names import STS, SUBSETS, TaskName, averaged, task_names
 
 
 def labels(asked, splits=("test",)):

@@ -7,7 +7,7 @@ import pytest
 from helpers.command_line import call, worked
 
 from contrasent.data.sources import open_examples
-from contrasent.evaluate.leaks import (
+from contrasent.evaluation.leaks import (
     Counted,
     Overlap,
     TrainingCheck,
@@ -16,7 +16,7 @@ from contrasent.evaluate.leaks import (
     overlap_of,
     trainings,
 )
-from contrasent.evaluate.suite import load_suite
+from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
@@ -177,7 +177,7 @@ def records(model):
 def test_counts_are_kept_for_the_same_text_and_tasks_only(trained, here, monkeypatch):
     model, read = trained(), []
     monkeypatch.setattr(
-        "contrasent.evaluate.leaks.find_leaks",
+        "contrasent.evaluation.leaks.find_leaks",
         lambda *arguments: read.append(1) or find_leaks(*arguments),
     )
     first = overlaps(model)

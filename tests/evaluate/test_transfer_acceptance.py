@@ -7,10 +7,10 @@ import pytest
 from helpers.shared_data import SHARED
 
 from benchmarks.jobs import senteval
-from contrasent.evaluate import protocols
-from contrasent.evaluate.protocols import Preset
-from contrasent.evaluate.transfer import evaluate_transfer
-from contrasent.evaluate.transfer_data import load_transfer
+from contrasent.evaluation import protocols
+from contrasent.evaluation.protocols import Preset
+from contrasent.evaluation.transfer import evaluate_transfer
+from contrasent.evaluation.transfer_data import load_transfer
 
 DATA = SHARED / "data" / "senteval"
 SIZES = {

@@ -12,15 +12,15 @@ from helpers.tiny_transfer import write_transfer
 from sklearn.metrics import accuracy_score, f1_score
 from typer.testing import CliRunner
 
-import contrasent.evaluate.transfer as under_test
+import contrasent.evaluation.transfer as under_test
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
-from contrasent.evaluate import protocols
-from contrasent.evaluate.cross_validation import Accuracy
-from contrasent.evaluate.protocols import Preset, TransferProtocol
-from contrasent.evaluate.task_names import TRANSFER
-from contrasent.evaluate.transfer import evaluate_transfer
-from contrasent.evaluate.transfer_data import load_transfer
+from contrasent.evaluation import protocols
+from contrasent.evaluation.cross_validation import Accuracy
+from contrasent.evaluation.protocols import Preset, TransferProtocol
+from contrasent.evaluation.task_names import TRANSFER
+from contrasent.evaluation.transfer import evaluate_transfer
+from contrasent.evaluation.transfer_data import load_transfer
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import Record, read_records, write_records
 

@@ -10,9 +10,9 @@ from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.jobs.senteval import Classifier
 from contrasent.errors import CheckpointError, DataError
-from contrasent.evaluate import logistic_regression
-from contrasent.evaluate.logistic_regression import Problems
-from contrasent.evaluate.protocols import (
+from contrasent.evaluation import logistic_regression
+from contrasent.evaluation.logistic_regression import Problems
+from contrasent.evaluation.protocols import (
     PRESETS,
     Fold,
     Preset,

@@ -10,9 +10,9 @@ from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.jobs import senteval
 from contrasent.errors import ConfigError, DataError, MissingExtraError
-from contrasent.evaluate import protocols
-from contrasent.evaluate.cross_validation import LabelledFeatures, cross_validate
-from contrasent.evaluate.protocols import Preset, TransferProtocol
+from contrasent.evaluation import protocols
+from contrasent.evaluation.cross_validation import LabelledFeatures, cross_validate
+from contrasent.evaluation.protocols import Preset, TransferProtocol
 
 TINY = {
     "test": Preset("test", 3, "adam", 16, 2, 2, max_epochs=16),

@@ -7,11 +7,11 @@ import pytest
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.sts_data import MissingDataError
-from contrasent.evaluate.task_names import TRANSFER, TaskName, task_names
-from contrasent.evaluate.task_types import Options
-from contrasent.evaluate.transfer import TASK_TYPE
-from contrasent.evaluate.transfer_data import load_transfer
+from contrasent.evaluation.sts_data import MissingDataError
+from contrasent.evaluation.task_names import TRANSFER, TaskName, task_names
+from contrasent.evaluation.task_types import Options
+from contrasent.evaluation.transfer import TASK_TYPE
+from contrasent.evaluation.transfer_data import load_transfer
 
 
 @pytest.fixture

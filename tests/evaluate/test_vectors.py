@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from contrasent.cli import app
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluate.sts import StsTasks
-from contrasent.evaluate.sts_data import load
-from contrasent.evaluate.sts_suite import TASK_TYPE, StsSplit
-from contrasent.evaluate.task_names import TaskName
-from contrasent.evaluate.vectors import holds_vectors, open_vectors
+from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.sts_data import load
+from contrasent.evaluation.sts_suite import TASK_TYPE, StsSplit
+from contrasent.evaluation.task_names import TaskName
+from contrasent.evaluation.vectors import holds_vectors, open_vectors
 from contrasent.metrics import METRICS
 
 

@@ -4,7 +4,7 @@ import pytest
 from helpers.command_line import refused
 
 from contrasent.errors import MissingExtraError
-from contrasent.evaluate.mteb_encoder import MtebEncoder, mteb_tasks
+from contrasent.evaluation.mteb_encoder import MtebEncoder, mteb_tasks
 
 
 def test_without_mteb_the_extra_is_named(monkeypatch, tiny_encoder):

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.fit.text import is_task, open_fitting_text
+from contrasent.fitting.text import is_task, open_fitting_text
 
 
 def test_every_sentence_of_a_row_is_taken_in_the_order_of_the_files(tmp_path):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.fit.glow import FlowSettings, Likelihood, PlainAdamW, _batches, _fit, fit_flow
-from contrasent.fit.text import DrawnRows, finite_rows, open_fitting_text
-from contrasent.fit.transforms_fit import Embedding, fit_glow, fit_whitening
+from contrasent.fitting.glow import FlowSettings, Likelihood, PlainAdamW, _batches, _fit, fit_flow
+from contrasent.fitting.text import DrawnRows, finite_rows, open_fitting_text
+from contrasent.fitting.transforms_fit import Embedding, fit_glow, fit_whitening
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms.flow import Flow
 
@@ -41,7 +41,7 @@ def test_the_covariance_of_what_it_was_fitted_on_becomes_the_identity(encoder, t
 def test_blocks_of_embeddings_are_joined(encoder, text, monkeypatch):
     whole = fit_whitening(encoder, text, 10).encoder.transform.weight
     encoder.transform = None
-    monkeypatch.setattr("contrasent.fit.text._AT_ONCE", 7)
+    monkeypatch.setattr("contrasent.fitting.text._AT_ONCE", 7)
     assert len(list(finite_rows(encoder, text, "fp32"))) == 22
     torch.testing.assert_close(fit_whitening(encoder, text, 10).encoder.transform.weight, whole)
 
@@ -165,7 +165,7 @@ def test_gradients_are_clipped_to_length_1(monkeypatch, rng):
             lengths.append(torch.cat([p.grad.flatten() for p in self._parameters]).norm().item())
             super().step()
 
-    monkeypatch.setattr("contrasent.fit.glow.PlainAdamW", Watched)
+    monkeypatch.setattr("contrasent.fitting.glow.PlainAdamW", Watched)
     order = np.concatenate(_batches(64, FlowSettings(batch_size=32)))
     rows = torch.empty(64, 8)
     rows[order] = Kept(rng(64, 8), 32).rows

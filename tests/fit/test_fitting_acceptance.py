@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from contrasent.fit.glow import FlowSettings
-from contrasent.fit.text import open_fitting_text
-from contrasent.fit.transforms_fit import fit_glow, fit_whitening, save_fitted
+from contrasent.fitting.glow import FlowSettings
+from contrasent.fitting.text import open_fitting_text
+from contrasent.fitting.transforms_fit import fit_glow, fit_whitening, save_fitted
 from contrasent.model.encoder import SentenceEncoder
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]

@@ -8,8 +8,8 @@ import pytest
 from helpers.command_line import refused, tree, worked
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.fit.sif import fit_sif, read_frequencies, word_weights
-from contrasent.fit.text import open_fitting_text
+from contrasent.fitting.sif import fit_sif, read_frequencies, word_weights
+from contrasent.fitting.text import open_fitting_text
 from contrasent.model.loading import load_encoder
 from contrasent.model.word_encoder import WordEncoder
 

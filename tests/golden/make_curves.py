@@ -17,7 +17,7 @@ from helpers.tiny_models import save_tiny, save_tiny_masked_lm
 from helpers.tiny_runs import TINY, TinyRun
 from helpers.tiny_wordnet import only_wordnet
 
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 FILE = Path(__file__).parent / "curves.json"
 STEPS = 20

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import pytest
 
-from contrasent.train import run as run_module
+from contrasent.training import run as run_module
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from contrasent.evaluate.geometry import Geometry, Group, Position
-from contrasent.evaluate.neighbours import Neighbour, Neighbours, Query
-from contrasent.evaluate.protocols import TransferProtocol
-from contrasent.evaluate.task_names import STS, TRANSFER
-from contrasent.evaluate.trajectory import Trajectory
+from contrasent.evaluation.geometry import Geometry, Group, Position
+from contrasent.evaluation.neighbours import Neighbour, Neighbours, Query
+from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.task_names import STS, TRANSFER
+from contrasent.evaluation.trajectory import Trajectory
 from contrasent.records import Compared, Interval, Record
 from contrasent.report.html.contents import Contents
 

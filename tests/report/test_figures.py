@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import gaussian_kde
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.geometry import Geometry, Group, Position, write_geometry
-from contrasent.evaluate.trajectory import Trajectory, read_trajectory
+from contrasent.evaluation.geometry import Geometry, Group, Position, write_geometry
+from contrasent.evaluation.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, write_records
 from contrasent.report.figures.curves import densities, density, spectra, trajectories
 from contrasent.report.figures.style import look, refuse_existing_pictures, write_pictures

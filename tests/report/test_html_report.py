@@ -24,7 +24,7 @@ from helpers.report_contents import (
 )
 
 from contrasent.errors import ConfigError
-from contrasent.evaluate.task_names import STS, TRANSFER
+from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.report.html.contents import Contents
 from contrasent.report.html.neighbours import MOST
 from contrasent.report.html.page import page, refuse_existing_report, write_report

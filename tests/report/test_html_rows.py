@@ -7,7 +7,7 @@ import pytest
 from helpers.html_reader import grid, read
 from helpers.report_contents import compared, contents, geometry, neighbours, record
 
-from contrasent.evaluate.protocols import TransferProtocol
+from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.report.html.contents import Contents, Mean
 from contrasent.report.html.page import page
 

@@ -3,7 +3,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from contrasent.evaluate.task_names import TaskName, task_names
+from contrasent.evaluation.task_names import TaskName, task_names
 from contrasent.records import Record
 from contrasent.report.tables import Layout, average, print_sts, protocol
 

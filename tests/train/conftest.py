@@ -4,7 +4,7 @@ import pytest
 from helpers.tiny_sentences import sentence
 
 from contrasent.recipe import load_recipe
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 
 @pytest.fixture

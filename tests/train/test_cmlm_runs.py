@@ -3,7 +3,7 @@
 import pytest
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 SETTINGS = {"train__max_steps": 8, "objective__vectors": 3}
 

@@ -6,7 +6,7 @@ from helpers.interrupted import metrics
 
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 SMALL = {"data__max_tokens": 32, "encoder__channels": 4, "train__max_steps": 8}
 

@@ -5,7 +5,7 @@ from helpers.interrupted import metrics
 from helpers.tiny_models import WORDS
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 SETTINGS = {
     "data__max_tokens": 32,

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives._difference import OPERATIONS
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 QUIET = ("--evaluation.task", "none", "--evaluation.final", "none", "--train.precision", "fp32")
 REFERENCE = {

@@ -17,7 +17,7 @@ from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective
 from contrasent.recipe import load_recipe
 from contrasent.settings import TrainSettings
-from contrasent.train.embedding import embedding, refuse_other_ways
+from contrasent.training.embedding import embedding, refuse_other_ways
 
 CHUNKS = (None, 4)
 

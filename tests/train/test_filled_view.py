@@ -11,8 +11,8 @@ from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.settings import ViewSettings
-from contrasent.train.mlm_view import FilledView
-from contrasent.train.run import train
+from contrasent.training.mlm_view import FilledView
+from contrasent.training.run import train
 
 CPU = torch.device("cpu")
 

@@ -4,10 +4,10 @@ import pytest
 from helpers.interrupted import metrics
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluate.geometry import RatedPairs, measure
-from contrasent.evaluate.trajectory import read_trajectory
+from contrasent.evaluation.geometry import RatedPairs, measure
+from contrasent.evaluation.trajectory import read_trajectory
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 FILES = ("last/model.safetensors", "best/model.safetensors")
 

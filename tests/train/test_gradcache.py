@@ -14,7 +14,7 @@ from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective
-from contrasent.train.gradcache import Chunks, GradientCache, refuse_uncacheable
+from contrasent.training.gradcache import Chunks, GradientCache, refuse_uncacheable
 
 CHUNK = 5
 
@@ -240,10 +240,10 @@ def test_batch_normalisation_in_the_encoder_is_refused(make_encoder):
 
 def test_it_is_refused_before_the_text_is_read(recipe, tmp_path, monkeypatch):
     from contrasent.objectives.simcse import SimCSE
-    from contrasent.train.run import train
+    from contrasent.training.run import train
 
     monkeypatch.setattr(SimCSE, "layers", (1,))
-    monkeypatch.setattr("contrasent.train.setup.open_views", None)
+    monkeypatch.setattr("contrasent.training.setup.open_views", None)
     with pytest.raises(ConfigError, match="gradient caching keeps embeddings only"):
         train(recipe(train__gradcache_chunk=4), tmp_path / "run")
     assert not (tmp_path / "run").exists()

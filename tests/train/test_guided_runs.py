@@ -5,7 +5,7 @@ from helpers.interrupted import metrics
 from safetensors.torch import load_file
 
 from contrasent.errors import ConfigError
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 SG_OPT = {"data__max_tokens": 32, "objective__projection": 16, "train__max_steps": 8}
 CONSERT = {"data__max_tokens": 32, "train__max_steps": 8}

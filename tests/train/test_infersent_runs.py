@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 SMALL = {"encoder__lstm": 5, "objective__hidden": [7, 7]}
 WEIGHTS = "1_LSTM/model.safetensors"

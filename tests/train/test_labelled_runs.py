@@ -8,8 +8,8 @@ from helpers.careless import prepare
 from helpers.command_line import call, refused, worked
 from helpers.interrupted import RunFiles, metrics
 
-from contrasent.train import run as run_module
-from contrasent.train.run import train
+from contrasent.training import run as run_module
+from contrasent.training.run import train
 
 COMMON = (
     "--encoder",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 
 def losses(folder):

@@ -3,8 +3,8 @@ import torch
 
 from contrasent.errors import ContrasentError
 from contrasent.settings import TrainSettings
-from contrasent.train.loop import trained as trained_parameters
-from contrasent.train.schedule import learning_rate
+from contrasent.training.loop import trained as trained_parameters
+from contrasent.training.schedule import learning_rate
 
 
 def test_the_rate_falls_linearly_from_the_first_step_to_zero():

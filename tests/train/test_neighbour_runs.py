@@ -11,8 +11,8 @@ from helpers.tiny_sentences import sentence
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe
-from contrasent.train.run import train
-from contrasent.train.setup import complete, prepare
+from contrasent.training.run import train
+from contrasent.training.setup import complete, prepare
 
 LENGTHS = (5, 1, 9, 2, 13)
 SMALL = {"data__max_tokens": 16, "train__max_steps": 6}

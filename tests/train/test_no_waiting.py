@@ -18,7 +18,7 @@ from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.pooling import POOLERS, pooler
 from contrasent.model.protocol import Encoded
 from contrasent.settings import TrainSettings
-from contrasent.train.embedding import embedding
+from contrasent.training.embedding import embedding
 
 META = torch.device("meta")
 

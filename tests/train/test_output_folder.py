@@ -11,7 +11,7 @@ from helpers.careless import prepare, train
 from helpers.command_line import refused, tree, worked
 
 from contrasent.files import exclusive
-from contrasent.train import folder, metrics_log
+from contrasent.training import folder, metrics_log
 
 
 @pytest.fixture(autouse=True)

@@ -21,9 +21,9 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.generator import Generator
 from contrasent.model.masked_lm import MaskedLm, mask_tokens
 from contrasent.recipe import load_recipe
-from contrasent.train.loop import trained
-from contrasent.train.mlm_eval import HeldOutText
-from contrasent.train.run import train
+from contrasent.training.loop import trained
+from contrasent.training.mlm_eval import HeldOutText
+from contrasent.training.run import train
 
 WEIGHTS = "last/model.safetensors"
 

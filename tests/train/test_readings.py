@@ -5,8 +5,8 @@ import torch
 
 from contrasent.data.batch import pack
 from contrasent.errors import ContrasentError
-from contrasent.train import metrics_log as readings_module
-from contrasent.train.metrics_log import MetricsReader, StepTimes
+from contrasent.training import metrics_log as readings_module
+from contrasent.training.metrics_log import MetricsReader, StepTimes
 
 BATCH = pack([[1, 2]] * 16, views=2)
 

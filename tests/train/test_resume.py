@@ -17,8 +17,8 @@ from helpers.tiny_sentences import sentence, write
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.recipe import recipes, to_yaml
-from contrasent.train import run as run_module
-from contrasent.train.run import train
+from contrasent.training import run as run_module
+from contrasent.training.run import train
 
 SAVED = ("save_state", 2)
 LOGGED = {

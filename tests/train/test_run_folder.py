@@ -18,7 +18,7 @@ from contrasent import __version__
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives import simcse
 from contrasent.recipe import Recipe, fields_of, load_recipe
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 ENCODER = {
     "1_Pooling/config.json",
@@ -72,7 +72,7 @@ def test_an_unfinished_run_has_a_state_and_no_result(recipe, tmp_path, monkeypat
     def stop(*_):
         raise RuntimeError("stopped")
 
-    monkeypatch.setattr("contrasent.train.run._Session.finish", stop)
+    monkeypatch.setattr("contrasent.training.run._Session.finish", stop)
     with pytest.raises(RuntimeError, match="stopped"):
         train(recipe(), tmp_path / "run")
     found = files(tmp_path / "run")
@@ -82,7 +82,7 @@ def test_an_unfinished_run_has_a_state_and_no_result(recipe, tmp_path, monkeypat
 
 
 def test_only_tensors_and_text_are_kept(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("contrasent.train.run._Session.finish", lambda *_: None)
+    monkeypatch.setattr("contrasent.training.run._Session.finish", lambda *_: None)
     train(recipe(), tmp_path / "run")
     kinds = {name.rpartition(".")[2] for name in files(tmp_path / "run")}
     assert kinds == {"json", "jsonl", "yaml", "txt", "safetensors"}
@@ -218,7 +218,7 @@ def test_several_evaluations_of_a_resumed_run_are_told_once(trained, tmp_path):
     trained()
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
     whole = text.splitlines(keepends=True)
-    from contrasent.train.metrics_log import MetricsFile
+    from contrasent.training.metrics_log import MetricsFile
 
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(whole[:4]) + "\0\0\0\n" + '{"step": 3, "lo')

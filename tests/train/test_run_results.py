@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from contrasent.evaluate.sts_suite import evaluate
+from contrasent.evaluation.sts_suite import evaluate
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.records import read_records
-from contrasent.train import run as run_module
-from contrasent.train.run import train
+from contrasent.training import run as run_module
+from contrasent.training.run import train
 
 
 def weights(folder, which="last"):

@@ -6,7 +6,7 @@ from transformers import get_linear_schedule_with_warmup
 
 from contrasent.errors import ConfigError
 from contrasent.settings import TrainSettings
-from contrasent.train.schedule import (
+from contrasent.training.schedule import (
     below_min_rate,
     decayed_factor,
     learning_rate,

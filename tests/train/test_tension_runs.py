@@ -7,7 +7,7 @@ import torch
 from helpers.interrupted import metrics
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 NAME = "contrastive-tension"
 SMALL = {

@@ -8,7 +8,7 @@ by some tenths; three seeds must reach 70.7 and 74.5 in the mean, one must not b
 import pytest
 
 from contrasent.recipe import load_recipe
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 CASES = {
     "unsup-simcse-bert-base": ("wiki/wiki1m_for_simcse.head11914.txt", {}, 70.4),

@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.train.callbacks import score_dev
-from contrasent.train.folder import RunFolder
-from contrasent.train.run import save_encoders
-from contrasent.train.run import train as train_recipe
-from contrasent.train.state import Progress, load_state, save_state
+from contrasent.training.callbacks import score_dev
+from contrasent.training.folder import RunFolder
+from contrasent.training.run import save_encoders
+from contrasent.training.run import train as train_recipe
+from contrasent.training.state import Progress, load_state, save_state
 
 TWIN = {"encoder__encoders": "twin"}
 LAST = ("last", "last-twin")
@@ -146,7 +146,7 @@ def test_the_better_encoder_is_kept(better, tmp_path, recipe, monkeypatch):
     settings = recipe(**TWIN)
     train_recipe(settings, tmp_path / "whole")
     monkeypatch.setattr(
-        "contrasent.train.setup.dev_task",
+        "contrasent.training.setup.dev_task",
         lambda _: Dev(*([0.1, 0.2] if better else [0.2, 0.1]) * 3),
     )
     train_recipe(recipe(**TWIN, encoder__keep="better"), tmp_path / "kept")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contrasent.settings import TrainSettings
-from contrasent.train.loop import gradient_norm, optimizer_of, set_rate, update
+from contrasent.training.loop import gradient_norm, optimizer_of, set_rate, update
 
 SHAPES = [(300, 16), (16,), (16, 16), (1,)]
 

@@ -8,7 +8,7 @@ import yaml
 from helpers.command_line import refused, worked
 from helpers.tiny_models import WORDS
 
-from contrasent.train.run import train
+from contrasent.training.run import train
 
 PLAIN = [word for word in WORDS if word.isalpha()]
 FILES = ["last/model.safetensors", "best/model.safetensors"]

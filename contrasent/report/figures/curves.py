@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.evaluate.geometry import Geometry
-from contrasent.evaluate.trajectory import Trajectory
+from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.trajectory import Trajectory
 from contrasent.metrics import Vector
 from contrasent.report.figures.style import LINES, Picture, look, picture
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from contrasent.evaluate.geometry import Geometry
+from contrasent.evaluation.geometry import Geometry
 from contrasent.report.figures.style import GREY, Picture, picture
 
 if TYPE_CHECKING:

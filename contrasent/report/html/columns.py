@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluation.task_names import TaskName
 from contrasent.records import Record
 from contrasent.report.html.contents import PageRow
 from contrasent.report.html.grid import Cell, Grid, score, with_best

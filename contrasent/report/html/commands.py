@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from contrasent.evaluate.geometry import Geometry
-from contrasent.evaluate.neighbours import Neighbours
-from contrasent.evaluate.task_names import STS, TRANSFER, TaskName
+from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.neighbours import Neighbours
+from contrasent.evaluation.task_names import STS, TRANSFER, TaskName
 from contrasent.model.pooling import POOLERS
 from contrasent.records import Record
 from contrasent.report.html.compared import baseline_row

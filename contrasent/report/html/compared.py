@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluation.task_names import TaskName
 from contrasent.records import Compared
 from contrasent.report.html.columns import metric_heading
 from contrasent.report.html.contents import Identity, Mean, PageRow, identity

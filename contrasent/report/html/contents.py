@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from contrasent.evaluate.geometry import Geometry
-from contrasent.evaluate.neighbours import Neighbours
-from contrasent.evaluate.trajectory import Trajectory
+from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.neighbours import Neighbours
+from contrasent.evaluation.trajectory import Trajectory
 from contrasent.records import Compared, Record
 from contrasent.report.labels import Used, labels
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from contrasent.evaluate.geometry import Geometry
-from contrasent.evaluate.trajectory import Trajectory
+from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.trajectory import Trajectory
 from contrasent.report.figures.curves import DENSITIES, SPECTRA, TRAJECTORIES
 from contrasent.report.figures.plane import PLANE
 from contrasent.report.figures.style import Picture

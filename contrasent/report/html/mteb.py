@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contrasent.evaluate.mteb_encoder import PROTOCOL
+from contrasent.evaluation.mteb_encoder import PROTOCOL
 from contrasent.records import Record
 from contrasent.report.html.columns import Column, Named, choose, scores_grid
 from contrasent.report.html.contents import PageRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from contrasent.evaluate.neighbours import Neighbour, Neighbours
+from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.report.html.contents import Contents, Identity, PageRow, identity
 from contrasent.report.neighbours import searched
 

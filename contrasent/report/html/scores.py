@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from contrasent.evaluate.protocols import PROTOCOLS, Protocol
-from contrasent.evaluate.task_names import SPLITS, STS, TRANSFER, TaskName, averaged
+from contrasent.evaluation.protocols import PROTOCOLS, Protocol
+from contrasent.evaluation.task_names import SPLITS, STS, TRANSFER, TaskName, averaged
 from contrasent.metrics import METRICS
 from contrasent.records import Record
 from contrasent.report.html.columns import (

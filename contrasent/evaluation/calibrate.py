@@ -1,0 +1,218 @@
+"""From which cosine on two sentences are to count as similar, learned from judged pairs.
+
+Shapes: P pairs, C different cosines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contrasent.errors import ConfigError, DataError, pick
+from contrasent.evaluation.embed import PRECISIONS, DescribedEncoder
+from contrasent.evaluation.geometry import RatedPairs
+from contrasent.metrics import Vector, pair_cosines
+
+FOLDS = 5
+_SEED = 0
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """What a threshold makes of pairs, all in [0, 1].
+
+    Attributes:
+        precision: share of the pairs at or above it that are similar; 1 if there are none.
+        recall: share of the similar pairs that are at or above it.
+        f1: harmonic mean of both.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A threshold for one encoder.
+
+    Attributes:
+        encoder: the name or folder that was measured.
+        pooler: how token states became the embedding.
+        precision: of the computation, such as ``fp32``.
+        pairs: what was asked for, such as ``pairs.tsv>=4``.
+        count: P.
+        similar: how many of them are similar.
+        aim: ``f1``, or the least precision that was asked for, such as ``precision>=0.9``.
+        threshold: pairs with this cosine or a larger one are to count as similar.
+        reached: on the pairs that the threshold was chosen on.
+        held_out: on pairs that had no part in the choice, by cross-validation; None if there are
+            too few pairs.
+        data_sha256: hash of the pairs.
+    """
+
+    encoder: str
+    pooler: str
+    precision: str
+    pairs: str
+    count: int
+    similar: int
+    aim: str
+    threshold: float
+    reached: Threshold
+    held_out: Threshold | None
+    data_sha256: str
+
+
+def read_judged(
+    asked: str,
+    data_dir: str | Path | None = None,
+    columns: Sequence[str] | None = None,
+) -> RatedPairs:
+    """Read pairs of which some are similar and some are not.
+
+    Args:
+        asked: as :meth:`RatedPairs.read` takes it; without a rating, pairs labelled 1 are similar
+            and those labelled 0 are not.
+        data_dir: as :func:`contrasent.evaluation.sts_data.load` takes it.
+        columns: of a user's file, as :func:`contrasent.evaluation.sts_data.read_pairs` takes them.
+
+    Raises:
+        ConfigError: the pairs have other ratings than 0 and 1, and ``asked`` names none; or as
+            :meth:`RatedPairs.read`.
+        DataError: all pairs are similar, or none; or as :meth:`RatedPairs.read`.
+    """
+    labelled = ">" not in asked
+    found = RatedPairs.read(f"{asked}>0" if labelled else asked, data_dir, columns)
+    if labelled and not np.isin(found.gold, (0, 1)).all():
+        raise ConfigError(
+            f"{asked} has ratings from {found.gold.min():g} to {found.gold.max():g}, not labels 0 "
+            f"and 1; say from which rating on sentences are similar, such as '{asked}>=4'"
+        )
+    if found.positive.all():
+        raise DataError(
+            f"{found.label}: all {len(found.gold)} pairs are similar, so every threshold is right; "
+            "some that are not are needed"
+        )
+    return found
+
+
+def calibrate(
+    encoder: DescribedEncoder,
+    pairs: RatedPairs,
+    *,
+    least_precision: float | None = None,
+    precision: str = "fp32",
+    show_progress: bool = False,
+) -> Calibration:
+    """Propose a threshold for an encoder's cosines.
+
+    Args:
+        encoder: what is to be used with it.
+        pairs: as :func:`read_judged` reads them.
+        least_precision: choose the largest recall with this precision, in (0, 1]; None for the
+            largest F1.
+        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
+        show_progress: a progress bar while encoding.
+
+    Raises:
+        ConfigError: ``least_precision`` is out of range, or no such precision.
+        CheckpointError: an embedding is zero or not finite.
+        DataError: no threshold reaches ``least_precision``.
+    """
+    pick("precision", precision, PRECISIONS)
+    if least_precision is not None and not 0 < least_precision <= 1:
+        raise ConfigError(f"the least precision is a share above 0 up to 1, not {least_precision}")
+    embeddings = pairs.embed(encoder, precision, show_progress)
+    cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
+    threshold = propose(cosines, pairs.positive, least_precision)
+    return Calibration(
+        encoder=encoder.name,
+        pooler=encoder.pooler,
+        precision=precision,
+        pairs=pairs.label,
+        count=len(pairs.gold),
+        similar=int(pairs.positive.sum()),
+        aim="f1" if least_precision is None else f"precision>={least_precision:g}",
+        threshold=threshold,
+        reached=reach(cosines >= threshold, pairs.positive),
+        held_out=_held_out(cosines, pairs.positive, least_precision),
+        data_sha256=pairs.task.sha256,
+    )
+
+
+def propose(cosines: Vector, similar: Flags, least_precision: float | None = None) -> float:
+    """The threshold in the middle between two neighbouring cosines that serves the aim best.
+
+    Of equally good ones it is the highest.
+
+    Args:
+        cosines: ``(P,)``.
+        similar: ``(P,)``, with at least one that is.
+        least_precision: as :func:`calibrate` takes it.
+
+    Raises:
+        DataError: no threshold reaches ``least_precision``.
+    """
+    levels, counts = np.unique(cosines, return_counts=True)
+    right = np.zeros(len(levels))
+    np.add.at(right, np.searchsorted(levels, cosines[similar]), 1)
+    hits, taken = np.cumsum(right[::-1]), np.cumsum(counts[::-1])
+    precisions = hits / taken
+    value = 2 * hits / (taken + hits[-1])
+    if least_precision is not None:
+        enough = precisions >= least_precision
+        if not enough.any():
+            largest = np.floor(precisions.max() * 1e4) / 1e4
+            raise DataError(
+                f"no threshold has a precision of {least_precision:g}; the largest is "
+                f"{largest:.4f}, so ask for that or less"
+            )
+        value = np.where(enough, hits, -1)
+    best = int(np.argmax(value))
+    lowest = levels[::-1][best]
+    below = levels[::-1][best + 1] if best + 1 < len(levels) else lowest
+    middle = (lowest + below) / 2
+    return float(middle if middle > below else lowest)
+
+
+def reach(taken: Flags, similar: Flags) -> Threshold:
+    """Precision, recall and F1 of taking some of ``(P,)`` pairs for similar.
+
+    At least one pair is to be similar.
+    """
+    right, chosen, all_similar = (int(it.sum()) for it in (taken & similar, taken, similar))
+    return Threshold(
+        precision=right / chosen if chosen else 1.0,
+        recall=right / all_similar,
+        f1=2 * right / (chosen + all_similar),
+    )
+
+
+def _held_out(cosines: Vector, similar: Flags, least_precision: float | None) -> Threshold | None:
+    """What thresholds chosen on four fifths of the pairs reach on the other fifth, all together.
+
+    Where four fifths have no threshold that is precise enough, no pair of the other is taken. None
+    if a fifth would be without a similar pair or one that is not.
+    """
+    if min(similar.sum(), (~similar).sum()) < FOLDS:
+        return None
+    draw = np.random.default_rng(_SEED)
+    fold = np.empty(len(cosines), dtype=np.int64)
+    for group in (np.flatnonzero(similar), np.flatnonzero(~similar)):
+        fold[draw.permutation(group)] = np.arange(len(group)) % FOLDS
+    taken = np.zeros(len(cosines), dtype=bool)
+    for number in range(FOLDS):
+        chosen_on = fold != number
+        try:
+            threshold = propose(cosines[chosen_on], similar[chosen_on], least_precision)
+        except DataError:
+            continue
+        taken[~chosen_on] = cosines[~chosen_on] >= threshold
+    return reach(taken, similar)

@@ -1,0 +1,187 @@
+"""Whether one encoder is better than another on the same pairs, sentences or queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from contrasent.evaluation.bootstrap import Bootstrap, holm, interval, p_value, ratio_draws
+from contrasent.evaluation.scores import aggregation_draws
+from contrasent.evaluation.sts import Scores
+from contrasent.evaluation.sts_data import Task
+from contrasent.evaluation.task_names import TaskName, averaged
+from contrasent.metrics import Vector
+from contrasent.records import Compared, Record
+
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One encoder against another, task by task.
+
+    Attributes:
+        metric: such as ``spearman``, ``accuracy`` or ``recall@10``.
+        aggregation: ``all``, ``mean`` or ``wmean`` of a correlation; None where there is but one.
+        tasks: in the order asked for; those that both have a score of.
+        average: over the test splits of named tasks; None if there are fewer than two of them. Its
+            p-value is one test of its own and is not adjusted.
+    """
+
+    metric: str
+    aggregation: str | None
+    tasks: Mapping[TaskName, Compared]
+    average: Compared | None
+
+
+def compare(
+    tasks: Sequence[Task],
+    baseline: Scores,
+    other: Scores,
+    *,
+    metric: str,
+    aggregation: str,
+    bootstrap: Bootstrap,
+) -> Comparison:
+    """A paired bootstrap: pairs are drawn again, and both encoders are scored on what was drawn.
+
+    The similarities of two encoders have scales of their own, so they cannot be exchanged between
+    them as a permutation test would do.
+
+    Args:
+        tasks: what both were scored on.
+        baseline: scores of the one.
+        other: of the other; differences are ``other`` minus ``baseline``.
+        metric: which correlation.
+        aggregation: of the subsets.
+        bootstrap: how pairs are drawn.
+    """
+    values = [_values(scores, metric, aggregation) for scores in (baseline, other)]
+    differences: dict[TaskName, float] = {}
+    draws: dict[TaskName, Vector] = {}
+    for task in tasks:
+        name = task.name
+        if all(name.label in scores.similarities for scores in (baseline, other)):
+            both = [scores.similarities[name.label] for scores in (baseline, other)]
+            before, after = aggregation_draws(task, both, metric, aggregation, bootstrap)
+            draws[name] = after - before
+            differences[name] = values[1][name] - values[0][name]
+    found = _Scores(metric, aggregation, differences, draws)
+    return _comparison(found, averaged(draws), _encoder(baseline), bootstrap)
+
+
+def compare_ratios(
+    names: Sequence[TaskName],
+    baseline: Scores,
+    other: Scores,
+    *,
+    averaged_over: Sequence[TaskName],
+    bootstrap: Bootstrap,
+) -> list[Comparison]:
+    """A paired bootstrap of means and F1: what they are of is drawn again, for both encoders.
+
+    Args:
+        names: tasks and splits, of which those are compared that both have scores of.
+        baseline: scores of the one.
+        other: of the other; differences are ``other`` minus ``baseline``.
+        averaged_over: tasks whose accuracies have an average, as in
+            :meth:`contrasent.evaluation.task_types.TaskType.averaged`.
+        bootstrap: how sentences or queries are drawn.
+
+    Returns:
+        One for each metric, in the order of the scores.
+    """
+    found: dict[str, _Scores] = {}
+    for name in names:
+        metrics = [of for task, of in baseline.ratios if task == name]
+        shared = [of for of in metrics if (name, of) in other.ratios]
+        if not shared:
+            continue
+        pairs = [scores.ratios[name, of] for scores in (baseline, other) for of in shared]
+        drawn = ratio_draws(pairs, bootstrap, name.label)
+        for place, metric in enumerate(shared):
+            before, after = place, place + len(shared)
+            of_metric = found.setdefault(metric, _Scores(metric, None, {}, {}))
+            # What is no difference is to be 0, however the sums were rounded.
+            of_metric.draws[name] = np.round(drawn[after] - drawn[before], _DIGITS)
+            of_metric.differences[name] = pairs[after].value - pairs[before].value
+    return [
+        _comparison(
+            of_metric,
+            [name for name in of_metric.draws if name in averaged_over],
+            _encoder(baseline),
+            bootstrap,
+        )
+        for of_metric in found.values()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Differences in one metric, as they are and as they were drawn."""
+
+    metric: str
+    aggregation: str | None
+    differences: dict[TaskName, float]
+    draws: dict[TaskName, Vector]
+
+
+def _comparison(
+    of_metric: _Scores, named: Sequence[TaskName], encoder: str, bootstrap: Bootstrap
+) -> Comparison:
+    differences, draws = of_metric.differences, of_metric.draws
+    found = {name: _compared(encoder, differences[name], draws[name], bootstrap) for name in draws}
+    adjusted = holm([one.p_value for one in found.values()])
+    mean = None
+    if len(named) > 1:
+        difference = sum(differences[name] for name in named) / len(named)
+        drawn = np.mean([draws[name] for name in named], axis=0)
+        mean = _compared(encoder, difference, drawn, bootstrap)
+    return Comparison(
+        of_metric.metric,
+        of_metric.aggregation,
+        {
+            name: replace(one, p_holm=p, tests=len(found))
+            for (name, one), p in zip(found.items(), adjusted, strict=True)
+        },
+        mean,
+    )
+
+
+def with_comparison(records: Sequence[Record], comparison: Comparison) -> list[Record]:
+    """The records, those that were compared saying how."""
+
+    def compared(record: Record) -> Compared | None:
+        if record.metric != comparison.metric:
+            return None
+        if comparison.aggregation not in (None, record.aggregation):
+            return None
+        return comparison.tasks.get(TaskName(record.task, record.split))
+
+    return [replace(record, compared=compared(record) or record.compared) for record in records]
+
+
+def _encoder(scores: Scores) -> str:
+    return scores.records[0].encoder if scores.records else ""
+
+
+def _values(scores: Scores, metric: str, aggregation: str) -> dict[TaskName, float]:
+    return {
+        TaskName(record.task, record.split): record.value
+        for record in scores.records
+        if (record.metric, record.aggregation) == (metric, aggregation)
+    }
+
+
+def _compared(baseline: str, difference: float, draws: Vector, bootstrap: Bootstrap) -> Compared:
+    p = p_value(draws)
+    return Compared(
+        baseline=baseline,
+        difference=difference,
+        interval=interval(draws, bootstrap),
+        p_value=p,
+        p_holm=p,
+        tests=1,
+    )

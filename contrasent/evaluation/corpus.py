@@ -1,0 +1,172 @@
+"""What is searched for nearest neighbours, and what is looked for in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contrasent.data.sources import open_examples
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.sts_data import load
+from contrasent.evaluation.task_names import STS, TaskName, task_names
+
+PUBLISHED = {
+    "simcse-table8": (
+        "Gao et al. 2021 (SimCSE), Table 8",
+        (
+            "A man riding a small boat in a harbor.",
+            "A dog runs on the green grass near a wooden fence.",
+        ),
+    ),
+    "diffcse-table9": (
+        "Chuang et al. 2022 (DiffCSE), Table 9",
+        (
+            "you can do it, too.",
+            "this is not a problem.",
+            "i think that is not a bad idea.",
+        ),
+    ),
+}
+"""The queries of the papers' tables. SimCSE looks in the captions of Flickr30k, DiffCSE in the
+sentences of STS-B's test split."""
+
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """N distinct sentences.
+
+    Attributes:
+        source: the file, data set or task.
+        columns: how its columns were understood.
+        sentences: how many it has, repeated ones counted each time.
+        texts: the N sentences, in the order in which they first stand there.
+        rows: ``(N,)``, where that is, counted from 0 over all sentences.
+        sha256: hash of content and columns.
+    """
+
+    source: str
+    columns: str
+    sentences: int
+    texts: tuple[str, ...]
+    rows: NDArray[np.int64]
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Sentences to look for.
+
+    Attributes:
+        texts: one or more.
+        asked: where they come from.
+    """
+
+    texts: tuple[str, ...]
+    asked: str
+
+
+def read_corpus(
+    source: str, columns: Sequence[str] | None = None, data_dir: str | Path | None = None
+) -> Corpus:
+    """Read every sentence of a source.
+
+    Args:
+        source: whatever :func:`contrasent.data.sources.open_examples` reads, all sentences of a row
+            one after the other, or an STS task such as ``stsb`` or ``stsb-dev``.
+        columns: of a file or data set, as :func:`contrasent.data.sources.open_examples` takes them.
+        data_dir: of a task, as :func:`contrasent.evaluation.sts_data.load` takes it.
+
+    Raises:
+        DataError: the source is missing or damaged, or has no sentence.
+        ConfigError: ``columns`` does not fit it.
+    """
+    task = _task(source)
+    places: dict[str, int] = {}
+    count = 0
+    if task:
+        found = load(task, data_dir)
+        pairs = [zip(subset.first, subset.second, strict=True) for subset in found.subsets]
+        for sentence in (sentence for subset in pairs for pair in subset for sentence in pair):
+            places.setdefault(sentence, count)
+            count += 1
+        understood, sha256 = "both sentences of every pair", found.sha256
+    else:
+        examples = open_examples(source, columns)
+        for example in examples:
+            for sentence in example:
+                places.setdefault(sentence, count)
+                count += 1
+        understood, sha256 = examples.columns, examples.sha256
+    if not count:
+        raise DataError(f"{source} holds no sentence; a corpus needs at least one")
+    rows = np.fromiter(places.values(), np.int64, len(places))
+    return Corpus(source, understood, count, tuple(places), rows, sha256)
+
+
+def read_queries(
+    source: str | None, given: Sequence[str], corpus: Corpus, sample: int = 3
+) -> Queries:
+    """What to look for: sentences that were given, or some of the corpus itself.
+
+    Args:
+        source: a name in :data:`PUBLISHED`, or a file or data set with a sentence in every row;
+            None for none.
+        given: sentences.
+        corpus: without ``source`` and ``given``, sentences of it are drawn, as for SimCSE's
+            Table 8.
+        sample: how many.
+
+    Raises:
+        DataError: a sentence is empty, or the source is missing, damaged or without a sentence.
+        ConfigError: a row of the source has several sentences, or ``sample`` is below 1.
+    """
+    if source is None and not given:
+        if sample < 1:
+            raise ConfigError(f"sample must be 1 or more, not {sample}")
+        order = np.random.default_rng(_SEED).permutation(len(corpus.texts))[:sample]
+        drawn = tuple(corpus.texts[place] for place in order)
+        return Queries(drawn, f"{len(drawn)} of the corpus, drawn with seed {_SEED}")
+    empty = next((text for text in given if not text.strip()), None)
+    if empty is not None:
+        raise DataError(f"the query {empty!r} is empty; there is nothing to look for")
+    told, texts = ("", ()) if source is None else _named(source)
+    asked = [told, f"{len(given)} given" if given else ""]
+    return Queries((*texts, *given), ", ".join(filter(None, asked)))
+
+
+def _named(source: str) -> tuple[str, tuple[str, ...]]:
+    if source in PUBLISHED:
+        return PUBLISHED[source]
+    try:
+        examples = open_examples(source)
+    except DataError as error:
+        if Path(source).exists():
+            raise
+        raise DataError(f"{error}; or name {' or '.join(PUBLISHED)}") from error
+    if examples.views > 1:
+        raise ConfigError(
+            f"{source} has {examples.views} sentences in a row ({examples.columns}); a file of "
+            "queries has one in each"
+        )
+    texts = tuple(example[0] for example in examples)
+    if not texts:
+        raise DataError(f"{source} holds no query; it needs at least one")
+    return source, texts
+
+
+def _task(source: str) -> TaskName | None:
+    """The STS task of that name; None where it is a file or data set."""
+    names: list[TaskName] = []
+    if not Path(source).exists():
+        with suppress(ConfigError):
+            names = [name for name in task_names([source]) if name.name in STS]
+    if len(names) > 1:
+        raise ConfigError(f"{source!r} is {len(names)} tasks; name one of them as the corpus")
+    return names[0] if names else None

@@ -1,0 +1,275 @@
+"""Cross-validation: SentEval's three procedures from features to accuracies, and scikit-learn's.
+
+Shapes: N sentences or pairs of a part.
+
+Shapes: N sentences or pairs, width numbers per feature vector, K folds, P penalties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contrasent.errors import MissingExtraError
+from contrasent.evaluation.protocols import (
+    PENALTIES,
+    SEED,
+    Fold,
+    Rows,
+    TransferProtocol,
+    judged_folds,
+    stratified_folds,
+    with_held_out,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+Part = tuple[NDArray[np.float32], Rows]
+"""Feature vectors ``(N, width)`` and classes ``(N,)``."""
+
+_PENALTY = 1.0
+_MOST_STEPS = 1000
+
+
+Found = tuple[float, float, Rows, Rows | None]
+"""As the attributes of :class:`contrasent.evaluation.cross_validation.Accuracy`."""
+
+
+def cross_validate_by_sklearn(parts: Mapping[str, Part], protocol: TransferProtocol) -> Found:
+    """Accuracy on dev and test rows, the classes found for these, and their folds.
+
+    C is 1. Without a test part, every fold is one once, and dev rows are a fold of the others;
+    without a dev part, the folds of the training part are.
+
+    Args:
+        parts: as in :func:`contrasent.evaluation.cross_validation.cross_validate`.
+        protocol: folds and seed.
+
+    Raises:
+        DataError: too few sentences of a class for the folds.
+        MissingExtraError: scikit-learn is not installed.
+    """
+    folds, seed = protocol.settings.folds, protocol.seed
+    if "all" in parts:
+        return _over_folds(parts["all"], folds, seed)
+    train, test = parts["train"], parts["test"]
+    predicted = _predicted(train, test[0], seed)
+    if "dev" in parts:
+        features, labels = parts["dev"]
+        dev = _share(_predicted(train, features, seed), labels)
+    else:
+        dev = float(
+            np.mean(
+                [
+                    _judged(train, rows, judged, seed)
+                    for rows, judged in stratified_folds(train[1], folds, seed)
+                ]
+            )
+        )
+    return dev, _share(predicted, test[1]), predicted, None
+
+
+def logistic_regression() -> Any:
+    """Scikit-learn's class.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise MissingExtraError(
+            "--classifier sklearn needs scikit-learn; pip install 'contrasent[sklearn]'"
+        ) from error
+    return LogisticRegression
+
+
+def _over_folds(part: Part, folds: int, seed: int) -> Found:
+    features, labels = part
+    dev, test = [], []
+    predicted, fold_of = (np.empty_like(labels) for _ in range(2))
+    for fold, (train, judged) in enumerate(stratified_folds(labels, folds, SEED)):
+        inner, held_out = stratified_folds(labels[train], folds, SEED)[0]
+        dev.append(_judged(part, train[inner], train[held_out], seed))
+        found = _predicted((features[train], labels[train]), features[judged], seed)
+        predicted[judged], fold_of[judged] = found, fold
+        test.append(_share(found, labels[judged]))
+    return float(np.mean(dev)), float(np.mean(test)), predicted, fold_of
+
+
+def _judged(part: Part, train: Rows, judged: Rows, seed: int) -> float:
+    features, labels = part
+    found = _predicted((features[train], labels[train]), features[judged], seed)
+    return _share(found, labels[judged])
+
+
+def _predicted(train: Part, features: NDArray[np.float32], seed: int) -> Rows:
+    model = logistic_regression()(C=_PENALTY, random_state=seed, max_iter=_MOST_STEPS)
+    found: Rows = model.fit(*train).predict(features)
+    return found
+
+
+def _share(found: Rows, labels: Rows) -> float:
+    return float((found == labels).mean())
+
+
+Features = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledFeatures:
+    """Feature vectors ``(N, width)`` of one part and their classes ``(N,)``."""
+
+    features: Features
+    labels: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What a classifier reached on a task.
+
+    Attributes:
+        dev: accuracy on the rows that chose the penalty, in [0, 1].
+        test: accuracy on the test rows; the mean over the folds where there are folds.
+        predicted: classes ``(N,)`` of the test rows.
+        folds: ``(N,)``, the fold that each of them is the test row of; None without folds.
+    """
+
+    dev: float
+    test: float
+    predicted: Rows
+    folds: Rows | None = None
+
+
+def cross_validate(
+    parts: Mapping[str, LabelledFeatures],
+    classes: int,
+    protocol: TransferProtocol,
+    device: torch.device | str,
+) -> Accuracy:
+    """Judge features by a task's parts.
+
+    With ``all``, nested cross-validation; with ``train`` and ``test``, cross-validation on train,
+    then training on it again with 5 % held out; with ``dev`` besides, training stopped by dev.
+
+    Args:
+        parts: as in :class:`contrasent.evaluation.transfer_data.TransferTask`.
+        classes: C.
+        protocol: classifier, preset and seed.
+        device: where SentEval's classifier is trained.
+
+    Raises:
+        DataError: too few sentences, or too few of a class, for the folds.
+        CheckpointError: numbers are too large to learn from.
+        MissingExtraError: scikit-learn is asked for and not installed.
+    """
+    if protocol.classifier == "sklearn":
+        found = cross_validate_by_sklearn(
+            {name: (part.features, part.labels) for name, part in parts.items()}, protocol
+        )
+        return Accuracy(*found)
+    bench = _CrossValidator(list(parts.values()), classes, protocol, device)
+    if "all" in parts:
+        return bench.nested()
+    if "dev" in parts:
+        return bench.by_dev_part()
+    return bench.by_folds()
+
+
+class _CrossValidator:
+    """The rows of all parts behind one another, with what fits classifiers to them."""
+
+    def __init__(
+        self,
+        parts: Sequence[LabelledFeatures],
+        classes: int,
+        protocol: TransferProtocol,
+        device: torch.device | str,
+    ) -> None:
+        import torch
+
+        from contrasent.evaluation.logistic_regression import Problems
+
+        features = np.concatenate([part.features for part in parts])
+        self._labels = np.concatenate([part.labels for part in parts])
+        ends = np.cumsum([len(part.labels) for part in parts])
+        self._rows = [
+            np.arange(end - len(part.labels), end) for part, end in zip(parts, ends, strict=True)
+        ]
+        self._problems = Problems(
+            torch.from_numpy(features).to(device, torch.float32),
+            torch.from_numpy(self._labels),
+            classes,
+        )
+        self._preset, self._seed = protocol.settings, protocol.seed
+
+    def nested(self) -> Accuracy:
+        """Every fold is the test part once; folds of the others choose its penalty."""
+        count = self._preset.folds
+        outer = stratified_folds(self._labels, count, SEED)
+        inner = [judged_folds(train, self._labels, count, SEED) for train, _ in outer]
+        accuracy = self._search([fold for folds in inner for fold in folds])
+        accuracy = accuracy.reshape(count, count, len(PENALTIES))
+        chosen = [_best(scores) for scores in accuracy]
+        dev = [scores[:, best].mean() for scores, best in zip(accuracy, chosen, strict=True)]
+        fitted = self._problems.fit(
+            [with_held_out(train, self._seed) for train, _ in outer],
+            [[PENALTIES[best]] for best in chosen],
+            self._preset,
+            self._seed,
+        )
+        predicted, fold_of = (np.empty_like(self._labels) for _ in range(2))
+        test = []
+        for fold, (_, rows) in enumerate(outer):
+            found = self._predicted(fitted.weights[fold, 0], rows)
+            predicted[rows], fold_of[rows] = found, fold
+            test.append((found == self._labels[rows]).mean())
+        return Accuracy(float(np.mean(dev)), float(np.mean(test)), predicted, fold_of)
+
+    def by_folds(self) -> Accuracy:
+        """Folds of the training part choose the penalty."""
+        train, test = self._rows
+        accuracy = self._search(judged_folds(train, self._labels, self._preset.folds, self._seed))
+        best = _best(accuracy)
+        last = [with_held_out(train, self._seed)]
+        fitted = self._problems.fit(last, [[PENALTIES[best]]], self._preset, self._seed)
+        predicted = self._predicted(fitted.weights[0, 0], test)
+        right = float((predicted == self._labels[test]).mean())
+        return Accuracy(float(accuracy[:, best].mean()), right, predicted)
+
+    def by_dev_part(self) -> Accuracy:
+        """The dev part chooses the penalty, and when to stop.
+
+        SentEval then trains with that penalty again; from the same seed that is the same
+        classifier.
+        """
+        train, dev, test = self._rows
+        fitted = self._problems.fit([Fold(train, dev)], [PENALTIES], self._preset, self._seed)
+        accuracy = fitted.accuracy.numpy()
+        best = _best(accuracy)
+        predicted = self._predicted(fitted.weights[0, best], test)
+        right = float((predicted == self._labels[test]).mean())
+        return Accuracy(float(accuracy[0, best]), right, predicted)
+
+    def _search(self, folds: Sequence[Fold]) -> NDArray[np.float64]:
+        """Accuracies ``(len(folds), P)``."""
+        fitted = self._problems.fit(folds, [PENALTIES] * len(folds), self._preset, self._seed)
+        found: NDArray[np.float64] = fitted.accuracy.numpy()
+        return found
+
+    def _predicted(self, weights: torch.Tensor, rows: Rows) -> Rows:
+        import torch
+
+        found: Rows = self._problems.predict(weights, torch.from_numpy(rows)).cpu().numpy()
+        return found
+
+
+def _best(accuracy: NDArray[np.float64]) -> int:
+    """Which penalty: the first of the best, of means rounded to 0.01 points as SentEval's are."""
+    return int(np.argmax([round(100 * mean, 2) for mean in accuracy.mean(axis=0)]))

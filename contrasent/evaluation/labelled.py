@@ -1,0 +1,364 @@
+"""A user's own labelled sentences, or pairs of sentences, as a task for classifiers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+from contrasent.data.columns import ColumnSpec
+from contrasent.data.hub_datasets import dataset_parts, labelled_splits
+from contrasent.data.rows import SourceRows, as_text, open_rows_of
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.cross_validation import logistic_regression
+from contrasent.evaluation.protocols import HELD_OUT, TransferProtocol
+from contrasent.evaluation.sts_data import PAIRS
+from contrasent.evaluation.task_names import (
+    CLASSIFY,
+    OWN_FILE,
+    TaskName,
+    joined_sources,
+    require_source,
+)
+from contrasent.evaluation.task_types import Options
+from contrasent.evaluation.transfer import SPLITS, Transfer, TransferSplit
+from contrasent.evaluation.transfer_data import Item, TransferTask, sorted_part
+
+_LABELS = (
+    *("label", "class", "category", "coarse_label", "gold_label", "target"),
+    *("sentiment", "intent", "topic", "emotion", "labels"),
+)
+_MEND = "mend the row or take it out"
+SENTENCES = ColumnSpec(
+    roles=("sentence", "class"),
+    names=(
+        (
+            *("text", "sentence", "review", "question", "query", "comment", "tweet", "utterance"),
+            *("content", "document", "headline", "title"),
+        ),
+        _LABELS,
+    ),
+    ranked=("sentence", "class"),
+    bare=(2,),
+    mend=_MEND,
+)
+"""A sentence and its class."""
+
+SENTENCE_PAIRS = ColumnSpec(
+    roles=("first sentence", "second sentence", "class"),
+    names=(*PAIRS.names[:2], _LABELS),
+    ranked=("class",),
+    bare=(3,),
+    mend=_MEND,
+)
+"""Two sentences and the class of the pair."""
+
+_PARTS = {1: ("all",), 2: ("train", "test"), 3: ("train", "dev", "test")}
+_SHARES = 1 / HELD_OUT
+_BY_NAME = "(by name)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row as it was read.
+
+    Attributes:
+        where: ``path:line``.
+        texts: one sentence, or the two of a pair.
+        label: its class.
+    """
+
+    where: str
+    texts: tuple[str, ...]
+    label: str
+
+
+def holds_labels(source: str, columns: Sequence[str] | None) -> bool:
+    """Whether a file or data set without a prefix holds labelled sentences and no scored pairs.
+
+    It does if two ``columns`` are chosen, or if a sentence and a class are known by their names
+    and a pair with a score is not. What cannot be read holds none.
+    """
+    if columns is not None:
+        return len(columns) == len(SENTENCES.roles)
+    return _known(source, PAIRS) is None and _known(source, SENTENCES) is not None
+
+
+def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferTask:
+    """Read labelled sentences, or labelled pairs of sentences.
+
+    One file is judged by nested folds, as SentEval judges MR. ``TRAIN+TEST`` and
+    ``TRAIN+DEV+TEST`` are judged as TREC and SST-2 are. A data set of the hub without ``@split`` is
+    judged by its own splits, if it has a train and a test split.
+
+    Args:
+        name: the file or files, perhaps after :data:`CLASSIFY`.
+        columns: sentence and class, or both sentences and the class, by name or by number from 0;
+            None to know them by name, or by their order where there are two or three columns
+            without a known name.
+
+    Returns:
+        The task, its parts in SentEval's order, its classes in the order of their names.
+
+    Raises:
+        ConfigError: ``columns`` does not fit.
+        DataError: a row has no sentence or class, there is one class only, or a class is not in the
+            training part; the message names file and line.
+        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+    """
+    sources = joined_sources(name.removeprefix(CLASSIFY))
+    if len(sources) == 1:
+        sources = labelled_splits(sources[0]) or sources
+    if len(sources) not in _PARTS:
+        raise ConfigError(
+            f"{name} names {len(sources)} files; a task of labelled sentences is one file, "
+            "train+test or train+dev+test"
+        )
+    opened = [_opened(source, columns) for source in sources]
+    _require_alike(opened)
+    read = [_rows(records, columns) for records in opened]
+    classes = _classes(sources[0], read[0])
+    for rows in read[1:]:
+        _require_known(rows, classes, sources[0])
+    codes = {label: code for code, label in enumerate(classes)}
+    parts = {
+        part: sorted_part([Item(row.texts, codes[row.label]) for row in rows])
+        for part, rows in zip(_PARTS[len(read)], read, strict=True)
+    }
+    hashes = [records.sha256 for records in opened]
+    return TransferTask(
+        name=name,
+        parts=parts,
+        classes=len(classes),
+        sha256=hashes[0] if len(hashes) == 1 else _digest(hashes),
+        class_names=classes,
+        given=tuple(row.texts for rows in read for row in rows),
+        said=_said(dict(zip(parts, read, strict=True))),
+        note="\n".join(
+            f"{records.source}: {records.described}"
+            for records in opened
+            if records.described.endswith(_BY_NAME)
+        ),
+    )
+
+
+def require_enough(task: TransferTask, protocol: TransferProtocol) -> None:
+    """Make sure that every class has enough rows for the folds, before anything is encoded.
+
+    Nested folds need K rows of each class in what is left beside a fold.
+
+    Raises:
+        DataError: one has not, or 5 % of the training rows are none.
+    """
+    part = task.parts.get("all", task.parts.get("train"))
+    if part is None or "dev" in task.parts:
+        return
+    folds = protocol.settings.folds
+    nested = "all" in task.parts
+    counts = Counter(part.labels.tolist())
+    code, count = min(counts.items(), key=lambda it: (it[1], it[0]))
+    needed = next(n for n in range(folds, 3 * folds) if n - nested * -(-n // folds) >= folds)
+    if count < needed:
+        raise DataError(
+            f"class {task.class_names[code]!r} has {count} "
+            f"{_things(task.of_pairs, count)}, but {folds} {'nested ' if nested else ''}folds need "
+            f"{needed} of each class; give more, take the class out, or choose --preset fasttest "
+            "with 5 folds"
+        )
+    total = len(part.labels)
+    trained = total - nested * -(-total // folds)
+    if protocol.classifier == "senteval" and trained < _SHARES:
+        raise DataError(
+            f"{trained} rows to train on are too few to hold out 5 % of them; give "
+            f"{_SHARES:.0f} or more, or choose --classifier sklearn"
+        )
+
+
+def _opened(source: str, columns: Sequence[str] | None) -> SourceRows:
+    """Pairs where two sentences are known or chosen, else single sentences."""
+    if columns is not None:
+        both = {len(wanted.roles): wanted for wanted in (SENTENCES, SENTENCE_PAIRS)}
+        if len(columns) not in both:
+            raise ConfigError(
+                f"--columns {','.join(columns)} names {len(columns)} columns; labelled sentences "
+                "have a sentence and a class (--columns text,label), or two sentences and a class"
+            )
+        return open_rows_of(source, both[len(columns)], columns)
+    known = _known(source, SENTENCE_PAIRS) or _known(source, SENTENCES)
+    if known is not None:
+        return known
+    try:
+        return open_rows_of(source, SENTENCE_PAIRS)
+    except DataError:
+        return open_rows_of(source, SENTENCES)
+
+
+def _known(source: str, wanted: ColumnSpec) -> SourceRows | None:
+    """The rows of a source whose columns are known by their names; None of any other."""
+    try:
+        found = open_rows_of(source, wanted)
+    except DataError:
+        return None
+    return found if found.described.endswith(_BY_NAME) else None
+
+
+def _require_alike(opened: Sequence[SourceRows]) -> None:
+    widths = [records.width for records in opened]
+    if len(set(widths)) > 1:
+        told = " and ".join(f"{records.source} {records.width - 1}" for records in opened)
+        raise DataError(f"sentences in a row differ between files: {told}; choose with --columns")
+
+
+def _rows(records: SourceRows, columns: Sequence[str] | None) -> list[_Row]:
+    found = []
+    for where, (*cells, label) in records.rows():
+        texts = tuple(as_text(cell, where) for cell in cells)
+        if not all(texts):
+            raise DataError(f"{where}: a sentence is empty; {_MEND}")
+        found.append(_Row(where, texts, _class(label, where, records.label_names)))
+    if not found:
+        chosen = "" if columns is None else f" below the names {', '.join(columns)}"
+        raise DataError(f"{records.source} has no row{chosen}")
+    return found
+
+
+def _class(cell: Any, where: str, names: Sequence[str] | None) -> str:
+    """The class in a cell, by its name where the source has names for numbers.
+
+    Raises:
+        DataError: there is none.
+    """
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)  # pandas makes floats of whole numbers beside an empty cell
+    if cell is None or (isinstance(cell, float) and isnan(cell)):
+        raise DataError(f"{where}: the label is missing; {_MEND}")
+    if names is not None and isinstance(cell, int):
+        if not 0 <= cell < len(names):
+            raise DataError(
+                f"{where}: the label {cell} is none of the {len(names)} that the data set names; "
+                "where the labels of a split are hidden, choose others with org/name:config@split"
+            )
+        return names[cell]
+    if not isinstance(cell, str | int):
+        raise DataError(
+            f"{where}: the label must be a name or a whole number, not {cell!r}; a score belongs "
+            "to two sentences: sentence1, sentence2, score"
+        )
+    found = " ".join(str(cell).split())
+    if not found:
+        raise DataError(f"{where}: the label is missing; {_MEND}")
+    return found
+
+
+def _classes(source: str, rows: Sequence[_Row]) -> tuple[str, ...]:
+    """By number where all are numbers, else by name."""
+    found = {row.label for row in rows}
+    if len(found) < 2:
+        raise DataError(
+            f"{source}: the label of all {len(rows)} rows is {rows[0].label!r}; 2 classes or more "
+            "are needed; is the right column taken as the label?"
+        )
+    numbers = all(label.isdecimal() for label in found)
+    return tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
+
+
+def _require_known(rows: Sequence[_Row], classes: Sequence[str], source: str) -> None:
+    unknown = next((row for row in rows if row.label not in classes), None)
+    if unknown is not None:
+        raise DataError(
+            f"{unknown.where}: class {unknown.label!r} is not in {source}, so it cannot be "
+            f"learned; {_MEND}"
+        )
+
+
+def _said(read: dict[str, Sequence[_Row]]) -> str:
+    """Rows, classes, and what is reached by always saying the most frequent class."""
+    judged = read.get("test", read.get("all", ()))
+    counts = Counter(row.label for row in judged)
+    (most, count), *_ = sorted(counts.items(), key=lambda it: (-it[1], it[0]))
+    things = _things(len(judged[0].texts) == 2, 2)
+    sizes = " + ".join(f"{len(rows):,}" for rows in read.values())
+    told = f"{sizes} {things}" + ("" if "all" in read else f" ({', '.join(read)})")
+    classes = len({row.label for rows in read.values() for row in rows})
+    of_test = "" if "all" in read else " of the test part"
+    return (
+        f"{told} of {classes} classes; the most frequent, {most!r}, is "
+        f"{100 * count / len(judged):.2f} %{of_test}"
+    )
+
+
+def _things(of_pairs: bool, count: int) -> str:
+    return ("pair" if of_pairs else "sentence") + "s" * (count != 1)
+
+
+def _digest(hashes: Sequence[str]) -> str:
+    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+
+
+class LabelledTask(Transfer):
+    """Accuracy and macro-F1 of classifiers on frozen embeddings."""
+
+    name = "labelled"
+    place = 25
+
+    def names(self, asked: Sequence[str], options: Options) -> tuple[list[TaskName], list[str]]:
+        """Pick the files and data sets of labelled sentences out of what a user asked for.
+
+        Args:
+            asked: after :data:`contrasent.evaluation.task_names.CLASSIFY` a file, files or a data set
+                as :func:`read_labelled` takes them; or one that :func:`holds_labels` knows; and
+                anything else.
+            options: splits other than dev and test are left out.
+
+        Raises:
+            ConfigError: no split is left, or no file is named.
+        """
+        found: list[TaskName] = []
+        others: list[str] = []
+        for text in asked:
+            if not _is_labelled(text.strip(), options):
+                others.append(text)
+                continue
+            wanted = [split for split in SPLITS[::-1] if split in options.splits]
+            if not wanted:
+                raise ConfigError(
+                    f"{text!r}: labelled sentences have no score on {', '.join(options.splits)}, "
+                    "only on dev and test"
+                )
+            found += [TaskName(text.strip(), split) for split in wanted]
+        return list(dict.fromkeys(found)), others
+
+    def load(self, names: Sequence[TaskName], options: Options) -> TransferSplit:
+        """Read one task, and make sure that its classes have rows for the folds.
+
+        Raises:
+            MissingExtraError: scikit-learn is asked for and not installed.
+        """
+        if options.learning.classifier == "sklearn":
+            logistic_regression()
+        task = read_labelled(names[0].name, options.columns)
+        require_enough(task, options.learning)
+        return TransferSplit(task, tuple(name.split for name in names))
+
+    def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
+        """None: users' own tasks have little in common."""
+        del names
+        return []
+
+    def note(self, task: TransferSplit) -> str:
+        """How the columns were understood."""
+        return task.task.note
+
+
+TASK_TYPE = LabelledTask()
+
+
+def _is_labelled(text: str, options: Options) -> bool:
+    if text.startswith(CLASSIFY):
+        require_source(text, CLASSIFY, "FILE or classify:TRAIN+TEST")
+        return True
+    own = OWN_FILE.search(text) or ("/" in text and dataset_parts(text))
+    return bool(own) and holds_labels(text, options.columns)

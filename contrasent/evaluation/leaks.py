@@ -1,0 +1,390 @@
+"""Leaks: evaluation text that stands in training text too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from contrasent.data.cache import CacheKind, kept
+from contrasent.data.examples import Examples
+from contrasent.data.hub_datasets import dataset_parts
+from contrasent.data.readers import stop
+from contrasent.data.sources import open_examples
+from contrasent.errors import ContrasentError
+from contrasent.evaluation.suite import Suite
+from contrasent.evaluation.task_names import TaskName
+from contrasent.evaluation.task_types import TaskText
+from contrasent.model.checkpoint import INFO_FILE
+from contrasent.model.hub import downloaded
+from contrasent.records import Record
+
+_SHOWN = 3
+_NO_LETTER = re.compile(r"[\W_]+")
+_NO_ASCII_LETTER = {code: None for code in range(128) if not chr(code).isalnum()}
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How much of one task stands in training text.
+
+    Attributes:
+        task: its name.
+        split: the split, or ``all`` where a transfer task has none.
+        sentences: how many it has, repeated ones counted each time, as a score counts them.
+        exact: those of them that training text has, but for white space.
+        normalised: those that it has when only letters and digits in lower case are compared.
+        pairs: pairs of sentences that belong together.
+        pairs_seen: pairs of which training text has both sentences, anywhere, normalised.
+        pairs_exact: pairs that are in one example of the training text, in either order.
+        pairs_normalised: the same of letters and digits in lower case.
+        first: where the first ones stand in the training text, and the sentences there.
+    """
+
+    task: str
+    split: str
+    sentences: int
+    exact: int
+    normalised: int
+    pairs: int
+    pairs_seen: int
+    pairs_exact: int
+    pairs_normalised: int
+    first: tuple[tuple[str, str], ...]
+
+    @property
+    def heading(self) -> str:
+        """How a table names it."""
+        return TaskName(self.task, self.split).heading
+
+
+@dataclass(frozen=True, slots=True)
+class Leaks:
+    """What was found in one source of training text.
+
+    Attributes:
+        source: the file or data set.
+        columns: how its columns were understood.
+        examples: how many were read.
+        sha256: hash of content and columns.
+        tasks: what of every task is in it.
+    """
+
+    source: str
+    columns: str
+    examples: int
+    sha256: str
+    tasks: tuple[Counted, ...]
+
+
+def tidied(text: str) -> str:
+    """A sentence with single spaces between its words."""
+    return " ".join(text.split())
+
+
+def normalised(text: str) -> str:
+    """Letters and digits of a sentence in lower case, without anything between them."""
+    lower = text.lower()
+    # Most text is ASCII, where this is twice as fast as the expression, which it equals.
+    return lower.translate(_NO_ASCII_LETTER) if lower.isascii() else _NO_LETTER.sub("", lower)
+
+
+def fingerprint(suite: Suite) -> str:
+    """Hexadecimal hash of all that :func:`find_leaks` looks for."""
+    digest = hashlib.sha256()
+    for text in suite.texts():
+        digest.update(repr((text.task, text.split, text.sentences, text.pairs)).encode())
+    return digest.hexdigest()
+
+
+def find_leaks(
+    training: Examples, suite: Suite, advance: Callable[[int], None] = lambda _: None
+) -> Leaks:
+    """Look for the text of tasks in training text, which is read once and not kept.
+
+    Args:
+        training: sentences, pairs or triplets.
+        suite: the tasks.
+        advance: is called with 1 for every example.
+
+    Raises:
+        DataError: a row of the training text cannot be read.
+    """
+    texts = list(suite.texts())
+    exact, loose = _Matches(tidied, texts), _Matches(normalised, texts)
+    count = 0
+    for where, sentences in training.read(stop):
+        count += 1
+        advance(1)
+        if loose.look_at(where, sentences):
+            exact.look_at(where, sentences)
+    return Leaks(
+        source=training.source,
+        columns=training.columns,
+        examples=count,
+        sha256=training.sha256,
+        tasks=tuple(_counted(text, exact, loose) for text in texts),
+    )
+
+
+class _Matches:
+    """What training text has of the tasks' sentences, compared in one form."""
+
+    def __init__(self, form: Callable[[str], str], texts: Sequence[TaskText]) -> None:
+        self._form = form
+        self._sentences = {form(sentence) for text in texts for sentence in text.sentences} - {""}
+        self._pairs = {self.key(pair) for text in texts for pair in text.pairs}
+        self.where: dict[str, tuple[str, str]] = {}
+        self._together: set[Pair] = set()
+
+    def look_at(self, where: str, sentences: Sequence[str]) -> bool:
+        """Note what one example has; False if no stricter form can find anything in it."""
+        known = []
+        anything = False
+        for sentence in sentences:
+            key = self._form(sentence)
+            if key in self._sentences:
+                known.append(key)
+                self.where.setdefault(key, (where, sentence))
+            anything |= not key
+        for one, other in combinations(sorted(known), 2):
+            if (one, other) in self._pairs:
+                self._together.add((one, other))
+        return anything or bool(known)
+
+    def key(self, pair: Pair) -> Pair:
+        """A pair without its order."""
+        one, other = sorted(map(self._form, pair))
+        return one, other
+
+    def of_sentences(self, text: TaskText) -> list[str]:
+        """The keys of its sentences that were found, repeated ones each time."""
+        return [key for sentence in text.sentences if (key := self._form(sentence)) in self.where]
+
+    def of_pairs(self, text: TaskText) -> int:
+        """How many of its pairs were found."""
+        return sum(self.key(pair) in self._together for pair in text.pairs)
+
+
+def _counted(text: TaskText, exact: _Matches, loose: _Matches) -> Counted:
+    found = loose.of_sentences(text)
+    return Counted(
+        task=text.task,
+        split=text.split,
+        sentences=len(text.sentences),
+        exact=len(exact.of_sentences(text)),
+        normalised=len(found),
+        pairs=len(text.pairs),
+        pairs_seen=sum(set(loose.key(pair)) <= loose.where.keys() for pair in text.pairs),
+        pairs_exact=exact.of_pairs(text),
+        pairs_normalised=loose.of_pairs(text),
+        first=tuple(loose.where[key] for key in list(dict.fromkeys(found))[:_SHOWN]),
+    )
+
+
+_FORMAT = 1
+_COUNTS = "counts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingText:
+    """The training text that an encoder's ``contrasent.json`` names.
+
+    Attributes:
+        file: as the recipe names it.
+        columns: as the recipe names them.
+        sha256: hash of content and columns when it was trained.
+        beside: the encoder's folder.
+    """
+
+    file: str
+    columns: tuple[str, ...] | None
+    sha256: str
+    beside: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What is known of one training text.
+
+    Attributes:
+        file: as the recipe names it.
+        tasks: what of every task is in it; empty if it could not be checked.
+        trouble: why it could not be checked; empty if it was.
+    """
+
+    file: str
+    tasks: tuple[Counted, ...] = ()
+    trouble: str = ""
+
+    @property
+    def found(self) -> list[Counted]:
+        """The tasks of which a sentence is in it."""
+        return [task for task in self.tasks if task.normalised]
+
+
+class TrainingCheck:
+    """Looks for the text of tasks in what encoders were trained on.
+
+    Counts are kept in the cache by the hash of the training text and of the tasks, so that a text
+    is read once for the same tasks.
+    """
+
+    def __init__(self, suite: Suite, cache_dir: str | Path | None = None) -> None:
+        """Keep what is looked for.
+
+        Args:
+            suite: the tasks.
+            cache_dir: the cache; None for the default one.
+        """
+        self._suite = suite
+        self._cache_dir = cache_dir
+        self._fingerprint = ""
+
+    def overlaps(
+        self, model: str, advance: Callable[[int], None] = lambda _: None
+    ) -> Iterator[Overlap]:
+        """One of each text that an encoder was trained on, and of those it started from.
+
+        Nothing is raised for a text that cannot be read: the overlap says why.
+
+        Args:
+            model: a folder, a training run, or the id of a model that was downloaded before.
+            advance: is called with 1 for every example that is read.
+        """
+        for training in trainings(model):
+            try:
+                counts = self._counts(training, advance)
+                yield Overlap(training.file, counts)
+            except (ContrasentError, OSError, ValueError) as error:
+                yield Overlap(training.file, trouble=" ".join(str(error).split()))
+
+    def _counts(
+        self, training: TrainingText, advance: Callable[[int], None]
+    ) -> tuple[Counted, ...]:
+        examples = _unchanged(training)
+        self._fingerprint = self._fingerprint or fingerprint(self._suite)
+
+        def write(folder: Path) -> None:
+            found = find_leaks(examples, self._suite, advance).tasks
+            # Without the sentences: the cache holds counts, and no text of a task.
+            counts = [{**asdict(task), "first": ()} for task in found]
+            (folder / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")
+
+        key = [_FORMAT, examples.sha256, self._fingerprint]
+        kind = CacheKind("leaks", "counts of overlap", _opened)
+        return kept(kind, key, write, self._cache_dir)
+
+
+def trainings(model: str) -> list[TrainingText]:
+    """What an encoder was trained on, last first; nothing where that is not known.
+
+    The encoder that a run started from may be one of another run, whose text counts too.
+    """
+    found: list[TrainingText] = []
+    seen: set[Path] = set()
+    folder = _described(Path(model).expanduser()) or _of_hub(model)
+    while folder is not None and folder not in seen:
+        seen.add(folder)
+        info = _info(folder)
+        recipe, data = _part(info, "recipe"), _part(info, "data")
+        settings = _part(recipe, "data")
+        if isinstance(file := settings.get("file"), str) and file and "sha256" in data:
+            columns = settings.get("columns")
+            chosen = tuple(map(str, columns)) if isinstance(columns, list) else None
+            found.append(TrainingText(file, chosen, str(data["sha256"]), folder))
+        start = str(_part(recipe, "encoder").get("name") or "")
+        places = _places(start, folder) if start else []
+        folder = next((it for place in places if (it := _described(place))), None)
+    return found
+
+
+def overlap_of(record: Record, overlaps: Iterable[Overlap]) -> dict[str, str | int] | None:
+    """What a record says of its task: of the text that has most of it, if several were checked.
+
+    None if no text was checked.
+    """
+    # A transfer task's accuracy may be of another part of its data than the split's name says.
+    splits = [record.split, *(("all",) if record.split == "test" else ("dev", "train", "all"))]
+    of_task = []
+    for overlap in overlaps:
+        counts = {task.split: task for task in overlap.tasks if task.task == record.task}
+        of_task += [(overlap.file, counts[split]) for split in splits if split in counts][:1]
+    if not of_task:
+        return None
+    file, task = max(of_task, key=lambda it: it[1].normalised)
+    return {
+        "file": file,
+        "sentences": task.sentences,
+        "sentences_seen": task.normalised,
+        "pairs": task.pairs,
+        "pairs_together": task.pairs_normalised,
+    }
+
+
+def _unchanged(training: TrainingText) -> Examples:
+    """The training text.
+
+    Raises:
+        ContrasentError: it is not there, or is not what it was.
+    """
+    there = [place for place in _places(training.file, training.beside) if place.is_file()]
+    for place in there:
+        examples = open_examples(str(place), training.columns)
+        if examples.sha256 == training.sha256:
+            return examples
+    if there:
+        raise ContrasentError(f"{there[0]} has changed since")
+    if dataset_parts(training.file):
+        raise ContrasentError("it is a data set on the hub, which is not read again")
+    raise ContrasentError("there is no such file here any more")
+
+
+def _places(name: str, folder: Path) -> list[Path]:
+    """Where a path of a recipe may be: from here, or from a folder around the encoder's."""
+    path = Path(name).expanduser()
+    if path.is_absolute():
+        return [path]
+    return [path, *(around / path for around in folder.resolve().parents)]
+
+
+def _described(folder: Path) -> Path | None:
+    """The folder that has a ``contrasent.json``: this, or the one of a run that is used."""
+    choices = (folder, folder / "best", folder / "last")
+    return next((it.resolve() for it in choices if (it / INFO_FILE).is_file()), None)
+
+
+def _of_hub(model: str) -> Path | None:
+    if Path(model).expanduser().exists() or dataset_parts(model) is None:
+        return None
+    folder = downloaded(model)
+    return None if folder is None else _described(folder)
+
+
+def _info(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _part(values: dict[str, Any], name: str) -> dict[str, Any]:
+    found = values.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _opened(entry: Path) -> tuple[Counted, ...] | None:
+    """The counts in ``entry``; None if they are missing or damaged."""
+    try:
+        found = json.loads((entry / _COUNTS).read_text(encoding="utf-8"))
+        return tuple(Counted(**{**task, "first": ()}) for task in found)
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,321 @@
+"""MTEB: an encoder as it asks for one, its tasks, and their scores as records.
+
+Shapes: N texts of one call, M of another, D embedding width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from contrasent.errors import ConfigError, ContrasentError, DataError, MissingExtraError
+from contrasent.evaluation.embed import encoded, of_encoder, require_usable
+from contrasent.evaluation.sts import Problem, Scores
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.word_encoder import WordEncoder
+from contrasent.records import Record
+
+if TYPE_CHECKING:
+    from mteb.abstasks import AbsTask
+    from mteb.models.model_meta import ModelMeta
+    from torch import Tensor
+    from torch.nn import Parameter
+
+
+class MtebEncoder:
+    """What MTEB calls ``EncoderProtocol``, around an encoder of ours.
+
+    Text is embedded as MTEB hands it over, without prompts; similarity is the cosine.
+
+    Attributes:
+        encoder: what embeds.
+        precision: what it embeds in.
+        mteb_model_meta: what MTEB keeps of it: the hash of the weights as revision; pooler, head,
+            precision, engine and longest sentence as settings, so that its files of results are
+            told apart by them.
+    """
+
+    def __init__(self, encoder: SentenceEncoder | WordEncoder, precision: str = "fp32") -> None:
+        """Describe the encoder to MTEB.
+
+        Args:
+            encoder: what embeds.
+            precision: ``fp32``, ``bf16`` or ``auto``, or what the encoder's engine computes in.
+
+        Raises:
+            ConfigError: no such precision.
+            MissingExtraError: MTEB is not installed.
+        """
+        self.encoder = encoder
+        self.precision = encoder.resolve_precision(precision)
+        self.mteb_model_meta = _described(encoder, self.precision)
+        self._texts: dict[str, Any] = {}
+
+    def encode(
+        self,
+        inputs: Iterable[Mapping[str, Sequence[str]]],
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: Any = None,
+        **kwargs: Any,
+    ) -> np.ndarray:
+        """Embed what MTEB's loader holds, ``(N, D)`` float32.
+
+        Args:
+            inputs: batches of text; they are put together, as batches here are made by tokens.
+            task_metadata: the task that asks.
+            hf_split: its split, which changes nothing.
+            hf_subset: its subset, which changes nothing.
+            prompt_type: query or document, which changes nothing, as encoders here have no prompts.
+            kwargs: MTEB's settings: ``show_progress_bar`` is followed, ``batch_size`` is not.
+
+        Raises:
+            ConfigError: MTEB is to quantise the embeddings.
+            CheckpointError: an embedding is not finite.
+        """
+        del hf_split, hf_subset, prompt_type
+        quantised = kwargs.get("precision")
+        if quantised not in (None, "float32"):
+            raise ConfigError(
+                f"embeddings are float32, not {quantised!r}; leave 'precision' out of encode_kwargs"
+            )
+        texts = [text for batch in inputs for text in batch["text"]]
+        digest = self._texts.setdefault(task_metadata.name, hashlib.sha256())
+        for text in texts:
+            raw = text.encode("utf-8", "surrogatepass")
+            digest.update(b"%d:" % len(raw) + raw)
+        show_progress = bool(kwargs.get("show_progress_bar", False))
+        found = encoded(self.encoder, texts, precision=self.precision, show_progress=show_progress)
+        require_usable(self.encoder.name, texts, found, of=task_metadata.name, zeros=True)
+        return found
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
+        """Cosine of every row of one ``(N, D)`` with every row of the other ``(M, D)``."""
+        from contrasent.functional import cosine_matrix
+
+        return cosine_matrix(_rows(embeddings1), _rows(embeddings2))
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
+        """Cosine of each row of one ``(N, D)`` with its row of the other, ``(N,)``."""
+        from torch.nn import functional as F
+
+        return F.cosine_similarity(_rows(embeddings1).float(), _rows(embeddings2).float(), dim=-1)
+
+    def texts_sha256(self, task: str) -> str:
+        """Hash of all texts embedded for a task so far, in MTEB's order."""
+        return str(self._texts.get(task, hashlib.sha256()).hexdigest())
+
+
+def import_mteb() -> Any:
+    """MTEB's package.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import mteb
+    except ImportError as error:
+        raise MissingExtraError(
+            "running MTEB needs its package; pip install 'contrasent[mteb]'"
+        ) from error
+    return mteb
+
+
+def _described(encoder: SentenceEncoder | WordEncoder, precision: str) -> ModelMeta:
+    import_mteb()
+    from mteb.models.model_meta import ModelMeta
+
+    parameters: list[Parameter] = []
+    if isinstance(encoder, SentenceEncoder) and encoder.engine == "torch":
+        parameters = [*encoder.parameters()]
+    known: dict[str, Any] = {
+        "name": _name(encoder.name),
+        "revision": encoder.fingerprint()[:16],
+        "n_parameters": sum(it.numel() for it in parameters) or None,
+        "max_tokens": encoder.max_tokens or None,
+        "embed_dim": encoder.width,
+        "framework": ["PyTorch"],
+        "similarity_fn_name": "cosine",
+        "use_instructions": False,
+        "experiment_kwargs": {
+            "pooler": encoder.pooler,
+            "head": encoder.head_name,
+            "precision": precision,
+            "engine": encoder.engine,
+            "max_tokens": encoder.max_tokens,
+        },
+    }
+    # Which fields are there, and have to be, differs between versions of MTEB.
+    needed = {name for name, field in ModelMeta.model_fields.items() if field.is_required()}
+    return ModelMeta(**{**dict.fromkeys(needed - known.keys()), **known})
+
+
+def _name(name: str) -> str:
+    """A name with an organisation, as MTEB wants it; that of a folder does not tell where it is."""
+    path = Path(name)
+    if path.exists() or name.count("/") != 1:
+        return f"contrasent/{path.resolve().name}"
+    return name
+
+
+def _rows(embeddings: Any) -> Tensor:
+    import torch
+
+    rows: Tensor = torch.as_tensor(embeddings)
+    return rows if rows.ndim > 1 else rows[None]
+
+
+PROTOCOL = "mteb"
+
+NOT_SCORES = ("main_score", "hf_subset", "languages", "mteb_version")
+"""What MTEB keeps beside the metrics of a subset; the main score is one of these once more."""
+
+
+def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
+    """MTEB's tasks by their names, such as ``STSBenchmark``, without their data.
+
+    Raises:
+        ConfigError: no such task, or none is named.
+        MissingExtraError: MTEB is not installed.
+    """
+    mteb = import_mteb()
+    if not names:
+        raise ConfigError("no task to run; name some with --tasks, such as STSBenchmark,SICK-R")
+    found = []
+    for name in dict.fromkeys(names):
+        try:
+            found.append(mteb.get_task(name))
+        except KeyError as error:
+            said = str(error.args[0]).removeprefix("KeyError: ")
+            raise ConfigError(f"MTEB {version('mteb')} has no such task: {said}") from error
+    return found
+
+
+def run_mteb(
+    encoder: MtebEncoder,
+    tasks: Sequence[AbsTask],
+    *,
+    output: str | Path | None = None,
+    seed: int | None = None,
+    show_progress: bool = False,
+) -> Scores:
+    """Let MTEB score an encoder; a task that it cannot run costs itself only.
+
+    Args:
+        encoder: what is measured.
+        tasks: MTEB's, by :func:`mteb_tasks`, or of a class of your own.
+        output: a folder for MTEB's own files of results; None for none. Every task is run, also
+            where it has a file already.
+        seed: the seed of the training run that made the encoder, for the records.
+        show_progress: progress bars of MTEB and of encoding.
+
+    Returns:
+        Records of every metric, split and subset. The protocol ``mteb`` is named on the main
+        score. Where there are several subsets, their plain mean comes last, as MTEB reports it.
+    """
+    mteb = import_mteb()
+    cache = None if output is None else mteb.ResultCache(Path(output))
+    records: list[Record] = []
+    problems: list[Problem] = []
+    for task in tasks:
+        name = task.metadata.name
+        try:
+            result = _run(task, encoder, cache, show_progress)
+            records += _records(task, result, encoder, seed)
+        except ContrasentError as error:
+            problems.append(Problem(name, f"{name}: {error}"))
+        finally:
+            if task.data_loaded:
+                task.unload_data()
+    return Scores(tuple(records), tuple(problems))
+
+
+def _run(task: AbsTask, encoder: MtebEncoder, cache: Any, show_progress: bool) -> Any:
+    """What MTEB makes of one task.
+
+    Raises:
+        DataError: its data cannot be had.
+        ContrasentError: MTEB stopped.
+    """
+    mteb = import_mteb()
+    try:
+        task.load_data()
+    except Exception as error:
+        # What can go wrong on the way to the hub has no parent but this one.
+        path = task.metadata.dataset.get("path")
+        raise DataError(
+            f"its data {path} cannot be loaded from the Hugging Face hub: {_first_line(error)}"
+        ) from error
+    result = mteb.evaluate(
+        encoder,
+        task,
+        cache=cache,
+        overwrite_strategy="always",
+        raise_error=False,
+        co2_tracker=False,
+        show_progress_bar=show_progress,
+        encode_kwargs={"show_progress_bar": show_progress},
+    )
+    if result.exceptions:
+        raise ContrasentError(f"MTEB stopped: {result.exceptions[0].exception}")
+    return result.task_results[0]
+
+
+def _records(task: AbsTask, result: Any, encoder: MtebEncoder, seed: int | None) -> list[Record]:
+    said = of_encoder(encoder.encoder, encoder.precision, seed)
+    data = {str(task.metadata.dataset["path"]): str(task.metadata.dataset["revision"])}
+    said["versions"] = {**said["versions"], "mteb": version("mteb"), **data}
+    found = []
+    for split, subsets in result.scores.items():
+        alone = len(subsets) == 1
+
+        def record(
+            metric: str, value: float, aggregation: str, subset: str, pairs: int, where: str = split
+        ) -> Record:
+            main = metric == task.metadata.main_score and aggregation != "subset"
+            return Record(
+                task=task.metadata.name,
+                subset=subset,
+                split=where,
+                metric=metric,
+                aggregation=aggregation,
+                value=float(value),
+                pairs=pairs,
+                protocol=PROTOCOL if main else None,
+                data_sha256=encoder.texts_sha256(task.metadata.name),
+                **said,
+            )
+
+        for scores in subsets:
+            name = scores["hf_subset"]
+            count = _record_rows(task, name, split)
+            found += [
+                record(metric, value, "all" if alone else "subset", "" if alone else name, count)
+                for metric, value in scores.items()
+                if metric not in NOT_SCORES and isinstance(value, int | float)
+            ]
+        if not alone:
+            mean = sum(scores["main_score"] for scores in subsets) / len(subsets)
+            count = sum(_record_rows(task, scores["hf_subset"], split) for scores in subsets)
+            found.append(record(task.metadata.main_score, mean, "mean", "", count))
+    return found
+
+
+def _record_rows(task: AbsTask, subset: str, split: str) -> int:
+    """How many queries or rows a score rests on."""
+    held: Any = task.dataset
+    if subset in held:
+        held = held[subset]
+    held = held[split]
+    return len(held["queries"] if isinstance(held, dict) and "queries" in held else held)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,267 @@
+"""Nearest neighbours of a query in a corpus (SimCSE, Table 8).
+
+Shapes: Q queries, N sentences of a block of the corpus, D embedding width.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contrasent.errors import CheckpointError, ConfigError, pick
+from contrasent.evaluation.corpus import Corpus, Queries
+from contrasent.evaluation.embed import (
+    PRECISIONS,
+    DescribedEncoder,
+    Embeddings,
+    encoded,
+    of_encoder,
+    require_usable,
+)
+from contrasent.files import write_text
+from contrasent.records import read_lines
+from contrasent.search.nearest import nearest
+
+_BLOCK = 65_536
+
+Hit = tuple[int, float]
+"""Place among the distinct sentences of the corpus, and cosine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Neighbour:
+    """A sentence of the corpus.
+
+    Attributes:
+        text: the sentence.
+        cosine: with the query, in [-1, 1].
+        row: where it first stands among the sentences of the corpus, from 0.
+    """
+
+    text: str
+    cosine: float
+    row: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Query:
+    """A sentence and what is nearest to it.
+
+    Attributes:
+        text: the sentence.
+        left_out: sentences of the corpus that are the query itself, whatever their case and white
+            space.
+        nearest: best first; equal cosines in the order of the corpus. Fewer than were asked for
+            only if the corpus has no more.
+    """
+
+    text: str
+    left_out: tuple[str, ...]
+    nearest: tuple[Neighbour, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Neighbours:
+    """What one encoder finds in a corpus, with all that is needed to find it again.
+
+    Attributes:
+        encoder: the name or folder it was loaded from.
+        pooler: how token states became the embedding.
+        head: ``mlp`` or ``none``, the map after the pooler; None if the encoder does not say.
+        transform: the map after the head, and the text it was fitted on, in words; None without.
+        max_tokens: longer sentences were cut there; None if the encoder does not say.
+        engine: what computed the transformer where that was not torch, such as ``onnx``.
+        precision: ``fp32``, ``bf16``, or ``int8`` with that engine.
+        seed: the seed of the training run that made the encoder; None if it is not known.
+        versions: versions of the packages that computed the embeddings.
+        corpus: the file, data set or task.
+        columns: how its columns were understood.
+        sentences: how many it has, repeated ones counted each time.
+        distinct: how many of them differ; a repeated sentence is found once.
+        without_vector: how many of these have a vector of zeros, which is near nothing.
+        corpus_sha256: hash of its content and columns.
+        asked: where the queries come from.
+        top_k: how many neighbours were asked for.
+        queries: in the order they were asked.
+    """
+
+    encoder: str
+    pooler: str
+    head: str | None = None
+    transform: str | None = None
+    max_tokens: int | None = None
+    engine: str | None = None
+    precision: str
+    seed: int | None = None
+    versions: dict[str, str]
+    corpus: str
+    columns: str
+    sentences: int
+    distinct: int
+    without_vector: int = 0
+    corpus_sha256: str
+    asked: str
+    top_k: int
+    queries: tuple[Query, ...]
+
+
+def find_neighbours(
+    encoder: DescribedEncoder,
+    corpus: Corpus,
+    queries: Queries,
+    top_k: int = 3,
+    *,
+    precision: str = "fp32",
+    seed: int | None = None,
+    show_progress: bool = False,
+) -> Neighbours:
+    """The sentences with the largest cosines, of every query.
+
+    The search is exact. The corpus is embedded block by block, so that memory does not grow with
+    it beyond its text.
+
+    Args:
+        encoder: what embeds.
+        corpus: what is searched; a repeated sentence is found once, a query never finds itself.
+        queries: what is looked for.
+        top_k: neighbours of each query, at least 1.
+        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
+        seed: the seed of the training run that made the encoder, to be kept with the result.
+        show_progress: a progress bar while encoding.
+
+    Raises:
+        ConfigError: no such precision, or ``top_k`` is below 1.
+        CheckpointError: an embedding is not finite, that of a query is zero, or all of the
+            corpus's are.
+    """
+    pick("precision", precision, PRECISIONS)
+    if top_k < 1:
+        raise ConfigError(f"top_k must be 1 or more, not {top_k}")
+    wanted = list(queries.texts)
+    found = encoded(encoder, wanted, precision=precision, show_progress=False)
+    require_usable(encoder.name, wanted, found, of="queries")
+    asked = _unit(found)
+    itself = _itself(wanted, corpus.texts)
+    best: list[list[Hit]] = [[] for _ in wanted]
+    empty = 0
+    for start in range(0, len(corpus.texts), _BLOCK):
+        texts = list(corpus.texts[start : start + _BLOCK])
+        found = encoded(encoder, texts, precision=precision, show_progress=show_progress)
+        require_usable(encoder.name, texts, found, of=corpus.source, zeros=True)
+        rows = _unit(found)
+        usable = np.flatnonzero(rows.any(axis=1))
+        empty += len(texts) - len(usable)
+        if len(usable):
+            hits = _hits(rows[usable], asked, start + usable, top_k + max(map(len, itself)))
+            best = [
+                _best([*old, *new], own, top_k)
+                for old, new, own in zip(best, hits, itself, strict=True)
+            ]
+    if empty == len(corpus.texts):
+        raise CheckpointError(f"{encoder.name} gives all of {corpus.source} embeddings of zeros")
+    return Neighbours(
+        **of_encoder(encoder, precision, seed),
+        corpus=corpus.source,
+        columns=corpus.columns,
+        sentences=corpus.sentences,
+        distinct=len(corpus.texts),
+        without_vector=empty,
+        corpus_sha256=corpus.sha256,
+        asked=queries.asked,
+        top_k=top_k,
+        queries=tuple(
+            Query(
+                text=text,
+                left_out=tuple(corpus.texts[place] for place in sorted(own)),
+                nearest=tuple(
+                    Neighbour(text=corpus.texts[place], cosine=cosine, row=int(corpus.rows[place]))
+                    for place, cosine in hits
+                ),
+            )
+            for text, own, hits in zip(wanted, itself, best, strict=True)
+        ),
+    )
+
+
+def _unit(found: Embeddings) -> Embeddings:
+    """Embeddings divided by their lengths, ``(N, D)``; those of zeros stay as they are."""
+    rows: Embeddings = np.ascontiguousarray(found, dtype=np.float32)
+    lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
+    lengths[lengths == 0] = 1.0
+    unit: Embeddings = np.empty_like(rows)
+    np.divide(rows, lengths[:, None], out=unit, casting="same_kind")
+    return unit
+
+
+def _itself(queries: Sequence[str], texts: Sequence[str]) -> list[set[int]]:
+    """Of every query, where the corpus has it."""
+    places: dict[str, set[int]] = {_form(query): set() for query in queries}
+    for place, text in enumerate(texts):
+        own = places.get(_form(text))
+        if own is not None:
+            own.add(place)
+    return [places[_form(query)] for query in queries]
+
+
+def _form(text: str) -> str:
+    """A sentence without case and white space: SentEval's texts are tokenised, the papers' not."""
+    return "".join(text.casefold().split())
+
+
+def _hits(rows: Embeddings, asked: Embeddings, places: np.ndarray, top_k: int) -> list[list[Hit]]:
+    """The best of one block for each query, by their places in the corpus."""
+    found = nearest([rows], asked, top_k)
+    return [[(int(places[row]), cosine) for row, cosine in of_query] for of_query in found]
+
+
+def _best(hits: Sequence[Hit], own: set[int], top_k: int) -> list[Hit]:
+    others = [hit for hit in hits if hit[0] not in own]
+    return sorted(others, key=lambda hit: (-hit[1], hit[0]))[:top_k]
+
+
+KIND = "neighbours"
+FORMAT = 1
+
+
+def neighbour_lines(found: Iterable[Neighbours]) -> str:
+    """One JSON object a line and an encoder; every number in full precision."""
+    return "".join(
+        json.dumps({"kind": KIND, "format": FORMAT, **asdict(it)}, ensure_ascii=False) + "\n"
+        for it in found
+    )
+
+
+def write_neighbours(path: str | Path, found: Iterable[Neighbours]) -> None:
+    """Write neighbours as JSON lines, whole or not at all."""
+    write_text(path, neighbour_lines(found))
+
+
+def read_neighbours(path: str | Path) -> list[Neighbours]:
+    """Read what :func:`write_neighbours` wrote.
+
+    Raises:
+        DataError: a line is not what it wrote; the message names file and line.
+    """
+    return read_lines(path, _neighbours, "no nearest neighbours")
+
+
+def _neighbours(values: Any) -> Neighbours:
+    if not isinstance(values, dict) or values.pop("kind", None) != KIND:
+        raise TypeError(f"no JSON object of kind {KIND!r}")
+    written = values.pop("format")
+    if written != FORMAT:
+        raise ValueError(f"its format is {written}, and only {FORMAT} can be read")
+    queries = tuple(
+        Query(
+            text=query["text"],
+            left_out=tuple(query["left_out"]),
+            nearest=tuple(Neighbour(**it) for it in query["nearest"]),
+        )
+        for query in values.pop("queries")
+    )
+    return Neighbours(**values, queries=queries)

@@ -1,0 +1,399 @@
+"""Queries, documents and relevance: DiffCSE's task, and a user's own data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contrasent.data.columns import ColumnSpec
+from contrasent.data.hub_datasets import Dataset, dataset_parts, retrieval_sources
+from contrasent.data.readers import comma_rows, json_rows, tab_rows
+from contrasent.data.rows import as_text, open_rows_of
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.sts_data import is_number, load, score_of
+from contrasent.evaluation.task_names import RETRIEVE, TaskName, joined_sources
+from contrasent.files import sha256_of
+
+_SAME = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalTask:
+    """Queries, documents, and which of these are to be found.
+
+    Attributes:
+        name: which task and split.
+        corpus: N documents.
+        queries: Q texts.
+        relevant: for each query the rows of the relevant documents with their grades above 0.
+        left_out: for each query the row of the document that is the query itself; None if it is no
+            document.
+        metrics: names such as ``recall@10``, in the order of the table.
+        said: one line on what the queries and documents are.
+        sha256: hash of the bytes of its file, or of the hashes of several.
+        asked: all queries that were read, those without a relevant document among them.
+    """
+
+    name: TaskName
+    corpus: tuple[str, ...]
+    queries: tuple[str, ...]
+    relevant: tuple[Mapping[int, float], ...]
+    left_out: tuple[int | None, ...]
+    metrics: tuple[str, ...]
+    said: str
+    sha256: str
+    asked: tuple[str, ...]
+
+
+def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> RetrievalTask:
+    """DiffCSE, section 6.2: one sentence of a pair rated 5 is to find the other.
+
+    Both sentences of every such pair are queries: only then 78.87 % is a share (153 of 194), which
+    it is not of 97. A sentence that is in the split more than once is one document, and no query
+    finds itself: the top three of the paper's Table 9 hold neither the other two copies of the
+    query nor a sentence twice. Other sentences than the pair's own do not count as found.
+
+    Raises:
+        MissingDataError: the split is not there.
+        DataError: it is damaged, or has no pair of two different sentences rated 5.
+    """
+    source = load(TaskName("stsb", name.split), data_dir)
+    (pairs,) = source.subsets
+    places: dict[str, int] = {}
+    for first, second in zip(pairs.first, pairs.second, strict=True):
+        places.setdefault(first, len(places))
+        places.setdefault(second, len(places))
+    same = [
+        (first, second)
+        for first, second, rating in zip(pairs.first, pairs.second, pairs.gold, strict=True)
+        if rating == _SAME and first != second
+    ]
+    if not same:
+        raise DataError(
+            f"{source.name.heading} has no pair of two different sentences rated 5, so there is "
+            "nothing to retrieve"
+        )
+    both = [*same, *((second, first) for first, second in same)]
+    queries = tuple(query for query, _ in both)
+    return RetrievalTask(
+        name=name,
+        corpus=tuple(places),
+        queries=queries,
+        relevant=tuple({places[other]: 1} for _, other in both),
+        left_out=tuple(places[query] for query, _ in both),
+        metrics=("recall@1", "recall@5", "recall@10"),
+        said=(
+            f"{len(both):,} queries, both sentences of the {len(same)} pairs rated 5; "
+            f"{len(places):,} documents, the different ones of {2 * len(pairs.gold):,} sentences, "
+            "the query left out (DiffCSE, Table 10)"
+        ),
+        sha256=source.sha256,
+        asked=queries,
+    )
+
+
+IDS = (
+    *("_id", "id", "query-id", "query_id", "qid", "corpus-id", "corpus_id", "document_id"),
+    *("doc_id", "docid", "did", "pid", "passage_id"),
+)
+TEXTS = ("text", "query", "question", "document", "passage", "contents", "content", "sentence")
+_WANTED = ColumnSpec(
+    roles=("id", "text", "title"),
+    names=(IDS, TEXTS, ("title",)),
+    ranked=("id", "text"),
+    optional=1,
+)
+
+Row = tuple[str, str, str]
+"""Where a row stands (``path:line``), its id and its text."""
+
+
+def read_texts(source: str, layout: str) -> dict[str, str]:
+    """Texts by their ids, in the order of the source; a title is put before its text.
+
+    Args:
+        source: ``.jsonl`` of objects with id and text; ``.tsv``, ``.csv`` of id and text, with or
+            without a header; each also ``.gz``; ``.parquet``; or a data set of the hub.
+        layout: what is expected, for the message about an empty file.
+
+    Raises:
+        DataError: there is no text, an id is empty or comes twice, or a row is not what it should
+            be; the message names file and line.
+        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+    """
+    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
+    for where, number, text in _rows(source):
+        if not number:
+            raise DataError(f"{where}: the id is empty")
+        if number in found:
+            raise DataError(f"{where}: the id {number!r} is that of {lines[number]} too")
+        found[number], lines[number] = text, where
+    if not found:
+        raise DataError(f"{source} is empty; {layout}")
+    return found
+
+
+def id_of(cell: Any) -> str | None:
+    """An id as text; None if the cell holds neither text nor a whole number."""
+    if isinstance(cell, bool) or not isinstance(cell, str | int):
+        return None
+    return str(cell).strip()
+
+
+def _rows(source: str) -> Iterator[Row]:
+    path = Path(source)
+    kind = Path(path.name.lower().removesuffix(".gz")).suffix
+    if not path.is_file() or kind == ".parquet":
+        return _named_rows(source)
+    if kind == ".jsonl":
+        return _json_rows(path)
+    return _cell_rows(path, commas=kind == ".csv")
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    for line, value in json_rows(path):
+        where = f"{path}:{line}"
+        if not isinstance(value, dict):
+            raise DataError(f"{where}: expected an object with _id and text")
+        number = next((id_of(value[name]) for name in IDS if name in value), None)
+        text = next((value[name] for name in TEXTS if name in value), None)
+        if number is None or not any(name in value for name in TEXTS):
+            raise DataError(f"{where}: expected an object with _id, a text or a number, and text")
+        yield where, number, _joined(value.get("title"), text, where)
+
+
+def _cell_rows(path: Path, *, commas: bool) -> Iterator[Row]:
+    columns: tuple[int, int, int | None] = (0, 1, None)
+    width = 2
+    first = True
+    for line, cells in comma_rows(path) if commas else tab_rows(path):
+        where = f"{path}:{line}"
+        names = [cell.strip().lower() for cell in cells]
+        if not any(names):
+            continue
+        number = next((names.index(name) for name in IDS if name in names), None)
+        text = next((names.index(name) for name in TEXTS if name in names), None)
+        if first and number is not None and text is not None:
+            title = names.index("title") if "title" in names else None
+            columns, width, first = (number, text, title), len(cells), False
+            continue
+        first = False
+        if len(cells) != width:
+            raise DataError(
+                f"{where}: {len(cells)} {'comma' if commas else 'tab'}-separated columns instead "
+                f"of {width}; a row is an id and a text, unless a header names _id, text and title"
+            )
+        title_cell = None if columns[2] is None else cells[columns[2]]
+        told = _joined(title_cell, cells[columns[1]], where)
+        yield where, cells[columns[0]].strip(), told
+
+
+def _named_rows(source: str) -> Iterator[Row]:
+    for where, (cell, text, *title) in open_rows_of(source, _WANTED).rows():
+        number = id_of(cell)
+        if number is None:
+            raise DataError(f"{where}: the id must be a text or a number, not {cell!r}")
+        yield where, number, _joined(title[0] if title else None, text, where)
+
+
+def _joined(title: Any, text: Any, where: str) -> str:
+    """Title and text as one, as BEIR joins them; may be empty, as some documents of BEIR are."""
+    return f"{as_text(title, where)} {as_text(text, where)}".strip()
+
+
+_METRICS = ("ndcg@10", "mrr@10", "recall@1", "recall@5", "recall@10", "recall@100")
+_KINDS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")
+_LAYOUT = (
+    "a folder of retrieval data holds corpus and queries (.jsonl with _id and text, or .tsv of id "
+    "and text) and qrels.tsv of query, document and relevance, or qrels/test.tsv"
+)
+_TEXTS = "a file of queries or documents has an id and a text in every row"
+_RELEVANCE = ColumnSpec(
+    roles=("query's id", "document's id", "relevance"),
+    names=(
+        ("query-id", "query_id", "queryid", "qid", "query"),
+        (
+            *("corpus-id", "corpus_id", "document_id", "document-id", "doc_id", "docid"),
+            *("passage_id", "pid", "did", "document", "passage"),
+        ),
+        ("score", "relevance", "rel", "grade", "label"),
+    ),
+    ranked=("query's id", "document's id", "relevance"),
+    bare=(3,),
+    mend="mend the row or take it out",
+)
+
+Judgement = tuple[str, str, str, Any]
+"""Where it stands (``path:line``), the ids of query and document, and the relevance."""
+
+
+def read_retrieval(name: TaskName) -> RetrievalTask:
+    """Read a user's own retrieval task.
+
+    Queries and documents have an id, a text and, if there is one, a title, which is put before the
+    text; relevance has the ids of a query and of a document and a number, of which 0 or less is
+    that of a document that is not to be found. Columns are known by name, or by this order without
+    a header; a file of relevance that is not ``.csv``, ``.jsonl`` or ``.parquet`` may have TREC's
+    four columns too. A query without a relevant document is not scored; one that is a document, by
+    id and text, does not find itself.
+
+    Args:
+        name: named by a folder laid out as those of BEIR (Thakur et al. 2021), by three files
+            ``QUERIES+DOCUMENTS+RELEVANCE``, or by a data set of the hub, each perhaps after
+            :data:`RETRIEVE`.
+
+    Raises:
+        ConfigError: another number of files is named.
+        DataError: a file is missing or empty, or a row is not what it should be; the message names
+            file and line.
+        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+    """
+    sources = joined_sources(name.name.removeprefix(RETRIEVE))
+    layout = _TEXTS
+    if len(sources) == 1:
+        folder = Path(sources[0])
+        if folder.is_dir():
+            layout = _LAYOUT
+            paths = _only(folder, "queries"), _only(folder, "corpus"), _qrels(folder, name.split)
+            sources = tuple(map(str, paths))
+        elif folder.is_file():
+            raise ConfigError(f"{name.name} names one file; {_three()}")
+        else:
+            sources = retrieval_sources(sources[0], name.split)
+    if len(sources) != 3:
+        raise ConfigError(f"{name.name} names {len(sources)} files; {_three()}")
+    queries, corpus = (read_texts(source, layout) for source in sources[:2])
+    return _assembled(name, sources, queries, corpus)
+
+
+def _three() -> str:
+    return "name three, retrieve:QUERIES+DOCUMENTS+RELEVANCE, or a folder that holds them"
+
+
+def _assembled(
+    name: TaskName, sources: Sequence[str], queries: Mapping[str, str], corpus: Mapping[str, str]
+) -> RetrievalTask:
+    judged = _judged(sources[2], queries, corpus)
+    hashes = [_hash(sources[which]) for which in (1, 0, 2)]
+    rows = {document: row for row, document in enumerate(corpus)}
+    own = {q: rows[q] if corpus.get(q) == queries[q] else None for q in judged}
+    wanted: dict[str, dict[int, float]] = {}
+    for query, grades in judged.items():
+        graded = {rows[document]: grade for document, grade in grades.items() if grade > 0}
+        kept = {row: grade for row, grade in graded.items() if row != own[query]}
+        if kept:
+            wanted[query] = kept
+    if not wanted:
+        raise DataError(
+            f"{sources[2]}: no query has a relevant document, so there is nothing to find"
+        )
+    return RetrievalTask(
+        name=name,
+        corpus=tuple(corpus.values()),
+        queries=tuple(queries[query] for query in wanted),
+        relevant=tuple(wanted.values()),
+        left_out=tuple(own[query] for query in wanted),
+        metrics=_METRICS,
+        said=(
+            f"{len(wanted):,} of {len(queries):,} queries, those with a relevant document; "
+            f"{len(corpus):,} documents"
+        ),
+        sha256=hashlib.sha256(" ".join(hashes).encode()).hexdigest(),
+        asked=tuple(queries.values()),
+    )
+
+
+def _hash(source: str) -> str:
+    """Of a file's bytes, or of a data set's revision."""
+    path = Path(source)
+    parts = None if path.is_file() else dataset_parts(source)
+    return sha256_of(path) if parts is None else Dataset(source, parts).sha256(())
+
+
+def _only(folder: Path, stem: str) -> Path:
+    found = [path for kind in _KINDS if (path := folder / f"{stem}{kind}").is_file()]
+    if not found:
+        raise DataError(f"{folder} has no {stem}.jsonl or {stem}.tsv; {_LAYOUT}")
+    if len(found) > 1:
+        names = " and ".join(path.name for path in found)
+        raise DataError(f"{folder} has {names}; leave the one that is to be read")
+    return found[0]
+
+
+def _qrels(folder: Path, split: str) -> Path:
+    """The relevance file of a split."""
+    found = folder / "qrels" / f"{split}.tsv"
+    if found.is_file():
+        return found
+    if split == "test" and (folder / "qrels.tsv").is_file():
+        return folder / "qrels.tsv"
+    others = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
+    there = f"; there is one for {', '.join(others)}: choose with --splits" if others else ""
+    raise DataError(
+        f"{folder} has no relevance file qrels/{split}.tsv for its {split} split{there}; {_LAYOUT}"
+    )
+
+
+def _judged(
+    source: str, queries: Mapping[str, str], corpus: Mapping[str, str]
+) -> dict[str, dict[str, float]]:
+    """Relevance of documents by the id of the query, in the order of the source."""
+    judged: dict[str, dict[str, float]] = {}
+    for where, query, document, relevance in _judgements(source):
+        for kind, number, known, other in (
+            ("query", query, queries, corpus),
+            ("document", document, corpus, queries),
+        ):
+            if number not in known:
+                swapped = "; a row is query, document, relevance" if number in other else ""
+                raise DataError(f"{where}: there is no {kind} {number!r}{swapped}")
+        if not queries[query]:
+            raise DataError(f"{where}: the text of query {query!r} is empty")
+        grade = score_of(relevance, where)
+        if judged.setdefault(query, {}).setdefault(document, grade) != grade:
+            raise DataError(
+                f"{where}: document {document!r} of query {query!r} has the relevance {grade:g} "
+                f"here and {judged[query][document]:g} before"
+            )
+    return judged
+
+
+def _judgements(source: str) -> Iterator[Judgement]:
+    path = Path(source)
+    kind = Path(path.name.lower().removesuffix(".gz")).suffix
+    if path.is_file() and kind not in (".csv", ".jsonl", ".parquet") and not _is_named(path):
+        yield from _tab_judgements(path)
+        return
+    for where, (query, document, relevance) in open_rows_of(source, _RELEVANCE).rows():
+        query_id, document_id = id_of(query), id_of(document)
+        if query_id is None or document_id is None:
+            wrong = query if query_id is None else document
+            raise DataError(f"{where}: an id must be a text or a number, not {wrong!r}")
+        yield where, query_id, document_id, relevance
+
+
+def _is_named(path: Path) -> bool:
+    """Whether the first row names all three columns, in whatever order."""
+    _, cells = next(tab_rows(path), (0, []))
+    names = {cell.strip().lower() for cell in cells}
+    return all(names & set(known) for known in _RELEVANCE.names)
+
+
+def _tab_judgements(path: Path) -> Iterator[Judgement]:
+    for line, cells in tab_rows(path):
+        where = f"{path}:{line}"
+        row = [cell.strip() for cell in (cells if len(cells) > 1 else cells[0].split())]
+        if not any(row):
+            continue
+        if len(row) == 4:
+            del row[1]
+        if len(row) != 3:
+            raise DataError(
+                f"{where}: {len(row)} columns instead of 3: query, document and relevance"
+            )
+        if line > 1 or is_number(row[2]):
+            yield where, row[0], row[1], row[2]

@@ -1,0 +1,327 @@
+"""Scored sentence pairs from SentEval's folder and from a user's files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contrasent.data.columns import ColumnSpec
+from contrasent.data.hub_datasets import dataset_parts
+from contrasent.data.readers import lines, tab_rows
+from contrasent.data.rows import as_text, open_rows_of
+from contrasent.data.senteval import DATA_VARIABLE, default_folder, senteval_root
+from contrasent.errors import DataError
+from contrasent.evaluation.task_names import ALL_SPLITS, SUBSETS, TaskName
+from contrasent.files import sha256_of
+from contrasent.metrics import Vector
+
+PAIRS = ColumnSpec(
+    roles=("first sentence", "second sentence", "score"),
+    names=(
+        (
+            *("sentence1", "sentence_1", "sentence_a", "text1", "text_a", "sent0", "first"),
+            *("question1", "premise", "anchor", "query"),
+        ),
+        (
+            *("sentence2", "sentence_2", "sentence_b", "text2", "text_b", "sent1", "second"),
+            *("question2", "hypothesis", "positive", "document"),
+        ),
+        (
+            *("score", "similarity", "similarity_score", "relatedness_score", "gold", "rating"),
+            *("label", "is_duplicate"),
+        ),
+    ),
+    ranked=("score",),
+    bare=(3,),
+    mend="mend the row or take it out",
+    otherwise="if it holds sentences with labels, name it classify:FILE",
+)
+_LEAST = 3
+
+Pair = tuple[str, str, float]
+
+
+def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[Pair], str, str]:
+    """Read all pairs of a file or data set.
+
+    Args:
+        source: a ``.tsv``, ``.csv``, ``.jsonl`` or ``.parquet`` file, or ``org/name:config@split``.
+        columns: both sentences and the score, by name or by number from 0; None to know them by
+            name, or by their order where there are three columns without a known name.
+
+    Returns:
+        The pairs, the hash of their source, and one line on how the columns were understood, empty
+        if there was nothing to understand.
+
+    Raises:
+        ConfigError: ``columns`` does not fit.
+        DataError: a row does not hold a pair and its score, or there are fewer than
+            three; the message names file and line.
+        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+    """
+    records = open_rows_of(source, PAIRS, columns)
+    by_place = records.described.endswith(("(no header)", "(chosen by number)"))
+    note = "" if by_place else f"{source}: {records.described}"
+    pairs: list[Pair] = []
+    for where, (first, second, score) in records.rows():
+        if by_place and not pairs and not note and _is_heading(score):
+            note = f"{where}: taken as a header, because {score!r} is not a number"
+        else:
+            _refuse_class(score, where)
+            pairs.append(pair(where, as_text(first, where), as_text(second, where), score))
+    if len(pairs) < _LEAST:
+        raise DataError(f"{source} has {len(pairs)} pairs; a correlation needs at least {_LEAST}")
+    return pairs, records.sha256, note
+
+
+def require_different(source: str, gold: Vector) -> None:
+    """Make sure that something can correlate with the scores, before anything is encoded.
+
+    Raises:
+        DataError: all are the same.
+    """
+    if (gold == gold[0]).all():
+        raise DataError(
+            f"{source}: the score of all {len(gold)} pairs is {gold[0]:g}, so there is no "
+            "correlation; is the right column taken as the score?"
+        )
+
+
+def pair(where: str, first: str, second: str, score: Any) -> Pair:
+    """A pair with single spaces between words, as SentEval's batcher makes them.
+
+    Raises:
+        DataError: a sentence is empty, or the score is no number; ``where`` begins the message.
+    """
+    tidy = " ".join(first.split()), " ".join(second.split())
+    if not all(tidy):
+        raise DataError(f"{where}: a sentence is empty")
+    return *tidy, score_of(score, where)
+
+
+def score_of(score: Any, where: str) -> float:
+    """A finite number, from a cell of text or a value that is one.
+
+    Raises:
+        DataError: it is none.
+    """
+    if not is_number(score) or not isfinite(float(score)):
+        told = score.strip() if isinstance(score, str) else score
+        raise DataError(f"{where}: the score must be a number, not {told!r}")
+    return float(score)
+
+
+def is_number(score: Any) -> bool:
+    """Whether a cell can be read as a number, NaN among them."""
+    if score is None or isinstance(score, bool):
+        return False
+    try:
+        float(score)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def columns_of(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], tuple[str, ...], Vector]:
+    """First sentences, second sentences and scores."""
+    first, second, gold = zip(*pairs, strict=True)
+    return first, second, np.array(gold, dtype=np.float64)
+
+
+def _refuse_class(score: Any, where: str) -> None:
+    if _is_heading(score):
+        raise DataError(
+            f"{where}: the score must be a number, not {score.strip()!r}; if it is a class to be "
+            "learned, put classify: in front of the file"
+        )
+
+
+def _is_heading(score: Any) -> bool:
+    return isinstance(score, str) and bool(score.strip()) and not is_number(score)
+
+
+_STSB = "STS/STSBenchmark/sts-{}.csv"
+_SICK = {
+    "train": "SICK/SICK_train.txt",
+    "dev": "SICK/SICK_trial.txt",
+    "test": "SICK/SICK_test_annotated.txt",
+}
+
+
+class MissingDataError(DataError):
+    """A task's files are not there; the message says which, and how to get them.
+
+    Attributes:
+        path: the first file that is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is missing; {how_to_get_data()}")
+        self.path = path
+
+
+def how_to_get_data() -> str:
+    """What a user without SentEval's data can do."""
+    return (
+        f"get SentEval's data with 'contrasent data fetch' (into {default_folder()}), or name a "
+        f"folder in its layout with --data-dir or {DATA_VARIABLE}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """Pairs that are scored together.
+
+    Attributes:
+        name: such as ``MSRpar``; empty if the task has one part only.
+        first: N sentences.
+        second: N sentences; ``second[i]`` is compared with ``first[i]``.
+        gold: ``(N,)``, how similar people found them.
+    """
+
+    name: str
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    gold: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One split of a task, read.
+
+    Attributes:
+        name: which task and split.
+        subsets: its parts, in SentEval's order.
+        sha256: hash of the bytes of its files, one after the other; of the splits' hashes where
+            several are scored together.
+        note: how the file was understood, where that had to be guessed; else empty.
+    """
+
+    name: TaskName
+    subsets: tuple[Subset, ...]
+    sha256: str
+    note: str = ""
+
+
+def load(
+    name: TaskName,
+    data_dir: str | Path | None = None,
+    columns: Sequence[str] | None = None,
+) -> Task:
+    """Read one task.
+
+    Sentences are split at white space and joined by single spaces, as SentEval's batcher does.
+
+    Args:
+        name: the task and its split.
+        data_dir: SentEval's folder, or one that holds it; else ``CONTRASENT_DATA``, else the
+            folder that ``contrasent data fetch`` fills. Not used for a user's file.
+        columns: of a user's file, as :func:`contrasent.evaluation.sts_data.read_pairs` takes them.
+
+    Raises:
+        MissingDataError: a file is not there.
+        DataError: a file does not hold what it should; the message names file and line.
+    """
+    if name.name in SUBSETS:
+        return _semeval(name, senteval_root(data_dir))
+    if name.name not in ("stsb", "sickr"):
+        return _pairs_file(name, columns)
+    if name.split == "all":
+        return _together(name, [load(TaskName(name.name, s), data_dir) for s in ALL_SPLITS])
+    if name.name == "stsb":
+        return _one_file(name, senteval_root(data_dir) / _STSB.format(name.split), (5, 6, 4))
+    return _one_file(name, senteval_root(data_dir) / _SICK[name.split], (1, 2, 3))
+
+
+def _together(name: TaskName, splits: Sequence[Task]) -> Task:
+    """The pairs of several splits as those of one."""
+    parts = [subset for task in splits for subset in task.subsets]
+    first = tuple(sentence for part in parts for sentence in part.first)
+    second = tuple(sentence for part in parts for sentence in part.second)
+    gold = np.concatenate([part.gold for part in parts])
+    digest = hashlib.sha256(" ".join(task.sha256 for task in splits).encode())
+    return Task(name, (Subset("", first, second, gold),), digest.hexdigest())
+
+
+def _semeval(name: TaskName, root: Path) -> Task:
+    folder = root / "STS" / f"{name.name.upper()}-en-test"
+    digest = hashlib.sha256()
+    subsets = []
+    for subset in SUBSETS[name.name]:
+        sentences = folder / f"STS.input.{subset}.txt"
+        scores = folder / f"STS.gs.{subset}.txt"
+        for path in (sentences, scores):
+            _require(path)
+            digest.update(path.read_bytes())
+        subsets.append(_subset(subset, list(_aligned(sentences, scores)), scores))
+    return Task(name, tuple(subsets), digest.hexdigest())
+
+
+def _aligned(sentences: Path, scores: Path) -> Iterator[Pair]:
+    """Pairs and their scores, line by line; a pair with an empty score line was not scored."""
+    pairs, gold = list(tab_rows(sentences)), list(lines(scores))
+    if len(pairs) != len(gold):
+        raise DataError(
+            f"{scores} has {len(gold)} lines, but {sentences} has {len(pairs)}; "
+            "line n of one must belong to line n of the other"
+        )
+    for (number, cells), (_, score) in zip(pairs, gold, strict=True):
+        if len(cells) != 2:
+            raise DataError(
+                f"{sentences}:{number}: {len(cells)} tab-separated columns instead of 2 sentences"
+            )
+        if score.strip():
+            where = f"{sentences}:{number}"
+            yield pair(where, cells[0], cells[1], score_of(score, f"{scores}:{number}"))
+
+
+def _one_file(name: TaskName, path: Path, columns: tuple[int, int, int]) -> Task:
+    """Read STS-B or SICK: tab-separated, quotes literal; SICK starts with a header.
+
+    Args:
+        name: the task.
+        path: its file.
+        columns: where both sentences and the score are, from 0.
+    """
+    _require(path)
+    first, second, score = columns
+    header = name.name == "sickr"
+    rows: list[Pair] = []
+    for number, cells in tab_rows(path):
+        if len(cells) <= max(columns):
+            raise DataError(
+                f"{path}:{number}: {len(cells)} tab-separated columns; the score and both "
+                f"sentences of {name.heading} need {max(columns) + 1}"
+            )
+        if number > 1 or not header:
+            where = f"{path}:{number}"
+            rows.append(pair(where, cells[first], cells[second], score_of(cells[score], where)))
+        elif is_number(cells[score]):
+            raise DataError(f"{path}:1: expected SICK's header line, found a scored pair")
+    return Task(name, (_subset("", rows, path),), sha256_of(path))
+
+
+def _pairs_file(name: TaskName, columns: Sequence[str] | None) -> Task:
+    path = Path(name.name).expanduser()
+    if not path.exists() and not dataset_parts(name.name):
+        raise DataError(f"no file {path}; a task is one of the STS names or a file of pairs")
+    source = str(path) if path.exists() else name.name
+    pairs, sha256, note = read_pairs(source, columns)
+    return Task(name, (Subset("", *columns_of(pairs)),), sha256, note)
+
+
+def _subset(name: str, rows: Sequence[Pair], path: Path) -> Subset:
+    if not rows:
+        raise DataError(f"{path} has no scored pair")
+    return Subset(name, *columns_of(rows))
+
+
+def _require(path: Path) -> None:
+    if not path.is_file():
+        raise MissingDataError(path)

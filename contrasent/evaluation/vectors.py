@@ -1,0 +1,229 @@
+"""Vectors in place of an encoder: a matrix with a row per sentence, or the vectors of words.
+
+Shapes: N sentences, D numbers in a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from contrasent.data.word_vectors import vector_of, word_lines
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.evaluation.embed import Embeddings
+from contrasent.evaluation.task_names import joined_sources
+
+_WORDS = (".txt", ".vec")
+_ALIKE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Sentences of a task whose vectors stand together, in the order of the task's file.
+
+    Attributes:
+        said: what they are, such as ``first sentences``.
+        sentences: they, repeated ones each time.
+    """
+
+    said: str
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a matrix has to have rows for, to stand in for an encoder on a task.
+
+    Attributes:
+        heading: how messages name the task.
+        sides: the sentences, side after side.
+        apart: the same sentence may have another vector on the other side, as with encoders that
+            tell queries from documents.
+    """
+
+    heading: str
+    sides: tuple[Side, ...]
+    apart: bool = False
+
+
+def holds_vectors(model: str) -> bool:
+    """Whether a model is named by files of vectors: ``.npy``, or ``.txt`` and ``.vec`` of words.
+
+    The files of words may be gzipped; several ``.npy`` are joined by ``+``.
+    """
+    name = model.lower().removesuffix(".gz")
+    return name.endswith((".npy", *_WORDS))
+
+
+def open_vectors(path: str, tasks: Sequence[Given]) -> GivenRows | Words:
+    """Read what :func:`holds_vectors` knows.
+
+    Args:
+        path: the file, or matrices whose rows follow one another, joined by ``+``.
+        tasks: what is to be scored; a matrix belongs to one of them.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or has not a row for each sentence.
+        ConfigError: a matrix is to be scored on more or less than one task.
+    """
+    missing = next((file for file in joined_sources(path) if not Path(file).is_file()), None)
+    if missing is not None:
+        raise CheckpointError(f"there is no file {missing}; look for a misspelling")
+    return GivenRows(path, tasks) if path.lower().endswith(".npy") else Words(path)
+
+
+class _Vectors:
+    """What files of vectors have in common."""
+
+    pooler = "vectors"
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+
+    def resolve_precision(self, name: str) -> str:
+        """``fp32``, as nothing is computed here but means of words.
+
+        Raises:
+            ConfigError: something else was asked for.
+        """
+        if name not in ("auto", "fp32"):
+            raise ConfigError(f"{self.name} holds vectors, which are scored in fp32, not {name}")
+        return "fp32"
+
+
+class GivenRows(_Vectors):
+    """A matrix ``(N, D)`` with a row for every sentence of one task, side after side.
+
+    Both sentences of P pairs together, ``(P, 2, D)``, are understood too.
+    """
+
+    def __init__(self, path: str, tasks: Sequence[Given]) -> None:
+        super().__init__(path)
+        if len(tasks) != 1:
+            raise ConfigError(
+                f"{path} holds the vectors of one task; name that one with --tasks, not "
+                f"{len(tasks)}"
+            )
+        (self._task,) = tasks
+        self._matrix = _matrix(path, self._task)
+        places: list[dict[str, int]] = []
+        row = 0
+        for side in self._task.sides:
+            if not places or self._task.apart:
+                places.append({})
+            for sentence in side.sentences:
+                self._require_alike(places[-1].setdefault(sentence, row), row, sentence)
+                row += 1
+        self._places = places
+
+    def encode(self, sentences: list[str], *, precision: str, show_progress: bool) -> Embeddings:
+        """The rows of N of the task's sentences, ``(N, D)``; the other arguments say nothing.
+
+        Raises:
+            CheckpointError: a sentence is none of the task's.
+        """
+        del precision, show_progress
+        return self.encode_side(0, sentences)
+
+    def encode_side(self, side: int, sentences: Sequence[str]) -> Embeddings:
+        """The rows of N sentences of a side, ``(N, D)``; of all where these are not apart.
+
+        Raises:
+            CheckpointError: a sentence is none of them.
+        """
+        places = self._places[side]
+        unknown = next((sentence for sentence in sentences if sentence not in places), None)
+        if unknown is not None:
+            raise CheckpointError(f"{self.name} has no row for the sentence {unknown!r}")
+        return self._matrix[[places[sentence] for sentence in sentences]]
+
+    @property
+    def apart(self) -> bool:
+        """Whether a sentence has to be looked for on its side."""
+        return self._task.apart
+
+    def _require_alike(self, known: int, row: int, sentence: str) -> None:
+        if not _alike(self._matrix[known], self._matrix[row]):
+            raise CheckpointError(
+                f"{self.name}: rows {known} and {row} differ, but belong to the same sentence "
+                f"{sentence!r}; the rows are to be {_sides(self._task)}, in the order of the file"
+            )
+
+
+class Words(_Vectors):
+    """A text file of a word and D numbers per line, as GloVe's; a sentence is their mean.
+
+    As in SentEval's bag of words: words are what stands between spaces, those that the file does
+    not have are left out, and none is weighted. A word that is not there is looked for in lower
+    case. A first line of two numbers, as fastText's, is no word.
+    """
+
+    def encode(self, sentences: list[str], *, precision: str, show_progress: bool) -> Embeddings:
+        """The mean vector of N sentences, ``(N, D)``, zeros for one without a known word.
+
+        Raises:
+            CheckpointError: a line is not a word and D numbers.
+        """
+        del precision, show_progress
+        words = {word for sentence in sentences for word in sentence.split()}
+        known = self._read(words | {word.lower() for word in words})
+        if not known:
+            raise CheckpointError(f"{self.name} has none of the words that are to be scored")
+        nothing = np.zeros(len(next(iter(known.values()))), np.float32)
+        rows = []
+        for sentence in sentences:
+            found = [known.get(word, known.get(word.lower())) for word in sentence.split()]
+            vectors = [vector for vector in found if vector is not None]
+            rows.append(np.mean(vectors, axis=0) if vectors else nothing)
+        return np.stack(rows).astype(np.float32)
+
+    def _read(self, wanted: set[str]) -> dict[str, Embeddings]:
+        found: dict[str, Embeddings] = {}
+        path = Path(self.name)
+        for number, word, cells in word_lines(path):
+            if word in wanted and word not in found:
+                found[word] = vector_of(cells, path, number)
+        return found
+
+
+def _matrix(path: str, task: Given) -> Embeddings:
+    matrices = [_loaded(file) for file in joined_sources(path)]
+    widths = [matrix.shape[1] for matrix in matrices]
+    if len(set(widths)) > 1:
+        raise CheckpointError(f"{path}: rows of {' and '.join(map(str, widths))} numbers")
+    rows: Embeddings = np.concatenate(matrices).astype(np.float32)
+    needed = sum(len(side.sentences) for side in task.sides)
+    if len(rows) != needed:
+        raise CheckpointError(
+            f"{path} has {len(rows)} rows, but {task.heading} needs {needed}: {_sides(task)}"
+        )
+    return rows
+
+
+def _loaded(path: str) -> Embeddings:
+    try:
+        matrix = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise CheckpointError(f"{path}: not a readable .npy file: {error}") from error
+    if matrix.ndim == 3 and matrix.shape[1] == 2:
+        matrix = np.concatenate([matrix[:, 0], matrix[:, 1]])
+    if matrix.ndim != 2 or not np.issubdtype(matrix.dtype, np.floating):
+        raise CheckpointError(
+            f"{path} holds {matrix.dtype} numbers of shape {matrix.shape}; a row of floating-point "
+            "numbers is needed for each sentence"
+        )
+    found: Embeddings = matrix
+    return found
+
+
+def _sides(task: Given) -> str:
+    return ", then ".join(f"{len(side.sentences)} {side.said}" for side in task.sides)
+
+
+def _alike(one: Embeddings, other: Embeddings) -> bool:
+    """Whether two rows are equal but for rounding; NaN is told of elsewhere."""
+    largest = np.abs(one).max(where=np.isfinite(one), initial=0)
+    return bool(np.allclose(one, other, rtol=0, atol=_ALIKE * largest, equal_nan=True))

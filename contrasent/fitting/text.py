@@ -1,0 +1,258 @@
+"""Text that a transform is fitted on, and its embeddings.
+
+Shapes: N sentences of a text, n of a batch, D width.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from typing_extensions import override
+
+from contrasent.data.batch import pack
+from contrasent.data.examples import Examples
+from contrasent.data.sources import open_examples
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluation.sts_data import Task, load
+from contrasent.evaluation.task_names import STS, TaskName, task_names
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.encoding import token_ids
+from contrasent.model.precision import matrix_precision
+
+_SPLITS = ("train", "dev", "test", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where sentences come from.
+
+    Attributes:
+        source: the file, data set, or task with its split.
+        sentences: how many there are, repeated ones counted each time.
+        columns: how the columns of a file were understood; empty for a task.
+        sha256: hash of the content.
+        target: it is the text of a task, whose test sentences are seen that way.
+    """
+
+    source: str
+    sentences: int
+    columns: str
+    sha256: str
+    target: bool
+
+
+class FittingText:
+    """Sentences read anew by every iteration, all those of a row one after the other."""
+
+    def __init__(self, files: Sequence[Examples], tasks: Sequence[Task]) -> None:
+        """Use :func:`open_fitting_text`."""
+        self._files = files
+        self._tasks = tasks
+
+    def __iter__(self) -> Iterator[str]:
+        for examples in self._files:
+            for sentences in examples:
+                yield from sentences
+        for task in self._tasks:
+            yield from _sentences(task)
+
+    def __len__(self) -> int:
+        """How many sentences there are; the first call reads everything.
+
+        Raises:
+            DataError: a row cannot be read.
+        """
+        return sum(origin.sentences for origin in self.origins)
+
+    @cached_property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where the sentences come from."""
+        files = [
+            Origin(
+                Path(it.source).name if Path(it.source).exists() else it.source,
+                sum(len(sentences) for sentences in it),
+                it.columns,
+                it.sha256,
+                target=False,
+            )
+            for it in self._files
+        ]
+        tasks = [
+            Origin(it.name.heading, sum(1 for _ in _sentences(it)), "", it.sha256, target=True)
+            for it in self._tasks
+        ]
+        return (*files, *tasks)
+
+    @property
+    def is_target(self) -> bool:
+        """Whether text of evaluation tasks is among it."""
+        return bool(self._tasks)
+
+    @property
+    def described(self) -> str:
+        """What it is, in words."""
+        files = [origin.source for origin in self.origins if not origin.target]
+        tasks = [origin.source for origin in self.origins if origin.target]
+        target = f"target text ({', '.join(tasks)}): the test sentences were seen"
+        return " and ".join([*files, *([target] if tasks else [])])
+
+    @property
+    def provenance(self) -> list[dict[str, Any]]:
+        """What is kept of it in ``contrasent.json``."""
+        return [asdict(origin) for origin in self.origins]
+
+
+def open_fitting_text(
+    names: Sequence[str],
+    columns: Sequence[str] | None = None,
+    data_dir: str | Path | None = None,
+) -> FittingText:
+    """Find the text that names stand for.
+
+    Args:
+        names: files and data sets, as training text is named, of which every sentence of a row is
+            taken; or ``sts`` for the seven STS tasks, one of them, each with all its splits, or
+            one with its split, such as ``stsb-dev``. What exists as a file is a file.
+        columns: the sentence columns of the files.
+        data_dir: SentEval's folder, for the tasks.
+
+    Raises:
+        ConfigError: nothing is named, ``columns`` are given without a file, or do not fit it.
+        DataError: a file cannot be read, or a task's data is missing.
+    """
+    if not names:
+        raise ConfigError("no text to fit on: name files with --data, or STS tasks such as sts")
+    tasks: dict[TaskName, None] = {}
+    files = []
+    for name in names:
+        if not Path(name).exists() and is_task(name):
+            tasks.update(dict.fromkeys(task_names([name], ("all", "test"))))
+        else:
+            files.append(open_examples(name, columns))
+    if columns is not None and not files:
+        raise ConfigError(f"--columns {','.join(columns)} is of files, but none is named by --data")
+    text = FittingText(files, [load(task, data_dir) for task in _once(list(tasks))])
+    if not len(text):
+        raise DataError(f"{', '.join(names)}: there is no sentence to fit on")
+    return text
+
+
+def is_task(name: str) -> bool:
+    """Whether ``name`` is an STS task, with or without a split."""
+    plain = name.lower().replace("-", "").replace("_", "").replace(" ", "")
+    known = ("sts", *STS, "stsbenchmark", "sickrelatedness")
+    return plain in {f"{task}{split}" for task in known for split in ("", *_SPLITS)}
+
+
+def _once(tasks: Sequence[TaskName]) -> list[TaskName]:
+    """Without the splits of a task that is there with all of them."""
+    whole = {task.name for task in tasks if task.split == "all"}
+    return [task for task in tasks if task.split == "all" or task.name not in whole]
+
+
+def _sentences(task: Task) -> Iterator[str]:
+    for subset in task.subsets:
+        yield from subset.first
+        yield from subset.second
+
+
+_AT_ONCE = 8192
+"""Sentences that are embedded at a time."""
+
+
+class FittingSentences(Protocol):
+    """Sentences that can be read more than once."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the sentences."""
+
+    def __len__(self) -> int:
+        """N."""
+
+
+def finite_rows(
+    encoder: SentenceEncoder, text: Iterable[str], precision: str, show_progress: bool = False
+) -> Iterator[NDArray[np.float32]]:
+    """Embeddings before normalisation, block by block in the order of the text.
+
+    Raises:
+        CheckpointError: one is not finite.
+    """
+    blocks = encoder.encode_stream(
+        text, chunk=_AT_ONCE, normalize=False, precision=precision, show_progress=show_progress
+    )
+    done = 0
+    for rows in blocks:
+        damaged = ~np.isfinite(rows).all(axis=1)
+        if damaged.any():
+            raise CheckpointError(
+                f"the embedding of sentence {done + int(damaged.argmax())} has a NaN or an "
+                f"infinite number, so nothing can be fitted; is {encoder.name} damaged?"
+            )
+        done += len(rows)
+        yield rows
+
+
+class StoredRows(AbstractContextManager["StoredRows"]):
+    """All embeddings, made once and kept in a temporary file."""
+
+    def __init__(
+        self, encoder: SentenceEncoder, text: FittingSentences, precision: str, show_progress: bool
+    ) -> None:
+        self._device = encoder.device
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            shape = (len(text), encoder.width)
+            self._rows = np.memmap(Path(folder) / "rows", np.float32, "w+", shape=shape)
+            done = 0
+            for rows in finite_rows(encoder, text, precision, show_progress):
+                self._rows[done : done + len(rows)] = rows
+                done += len(rows)
+            self._kept = stack.pop_all()
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        del self._rows
+        self._kept.close()
+
+    def batch(self, numbers: NDArray[np.int64], *, dropout: bool) -> Tensor:
+        """``(n, D)`` embeddings of the sentences with these numbers; none has dropout."""
+        del dropout
+        return torch.from_numpy(self._rows[numbers]).to(self._device)
+
+
+class DrawnRows(AbstractContextManager["DrawnRows"]):
+    """Embeddings made anew whenever they are asked for, under new dropout masks."""
+
+    def __init__(self, encoder: SentenceEncoder, text: FittingSentences, precision: str) -> None:
+        self._encoder = encoder
+        self._precision = encoder.resolve_precision(precision)
+        self._ids: Sequence[NDArray[np.int64]] = token_ids(encoder, list(text), 0, "truncate")[0]
+
+    @override
+    def __enter__(self) -> Self:
+        self._was_training = self._encoder.training
+        return self
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        self._encoder.train(self._was_training)
+
+    def batch(self, numbers: NDArray[np.int64], *, dropout: bool) -> Tensor:
+        """``(n, D)`` embeddings of the sentences with these numbers."""
+        device = self._encoder.device
+        self._encoder.train(dropout)
+        batch = pack([self._ids[number] for number in numbers]).to(device)
+        with torch.no_grad(), matrix_precision(self._precision, device):
+            rows: Tensor = self._encoder(batch).pooled[0]
+        return rows

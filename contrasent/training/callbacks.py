@@ -1,0 +1,142 @@
+"""Callbacks of a run: scores on the dev task, alignment and uniformity."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from accelerate import Accelerator
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.geometry import RatedPairs
+from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.trajectory import KEY, measurement
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.recipe import Recipe
+from contrasent.settings import EncoderSettings, EvaluationSettings
+from contrasent.training.metrics_log import MetricsFile
+
+logger = logging.getLogger("contrasent")
+
+
+@dataclass(frozen=True, slots=True)
+class DevScore:
+    """What an evaluation found.
+
+    Attributes:
+        name: of the dev task.
+        score: of the encoder that is kept, in [-1, 1].
+        other: of the one beside it; None if that was not evaluated.
+        twin_is_better: the one that is kept is the twin.
+    """
+
+    name: str
+    score: float
+    other: float | None
+    twin_is_better: bool
+
+    @property
+    def told(self) -> str:
+        """The scores in words, x 100."""
+        beside = "" if self.other is None else f" (the other encoder {self.other * 100:.2f})"
+        return f"{self.name} Spearman {self.score * 100:.2f}{beside}"
+
+
+def score_dev(
+    dev: StsTasks,
+    encoder: SentenceEncoder,
+    twin: SentenceEncoder | None,
+    recipe: Recipe,
+) -> DevScore:
+    """Evaluate the encoder, and its twin where the better one is kept; of equal ones the first."""
+    precision = recipe.evaluation.precision
+    ((name, first),) = dev.score(encoder, precision=precision).items()
+    if twin is None or recipe.encoder.keep == "first":
+        return DevScore(name, first, None, twin_is_better=False)
+    (second,) = dev.score(twin, precision=precision).values()
+    best, other = max(first, second), min(first, second)
+    return DevScore(name, best, other, twin_is_better=second > first)
+
+
+def check_keep(settings: EncoderSettings, dev: StsTasks | None) -> None:
+    """Make sure that there are two encoders where the better is to be kept.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if settings.keep == "first":
+        return
+    if settings.encoders != "twin":
+        raise ConfigError(
+            "encoder.keep is better, but encoder.encoders is shared, so there is one encoder; "
+            "choose encoder.encoders twin, or encoder.keep first"
+        )
+    if dev is None:
+        logger.warning(
+            "encoder.keep is better, but without a dev task neither encoder is known to be; the "
+            "one of the first view is kept"
+        )
+
+
+logger_geometry = logging.getLogger("contrasent")
+
+
+def followed_pairs(settings: EvaluationSettings) -> RatedPairs | None:
+    """The pairs that are measured during training; None if nothing is to be measured.
+
+    Raises:
+        ConfigError: ``geometry_pairs`` cannot be read.
+        DataError: the data is missing or damaged, or no pair is positive.
+    """
+    if settings.geometry_every is None:
+        return None
+    try:
+        pairs = RatedPairs.read(settings.geometry_pairs, settings.data_dir)
+    except DataError as error:
+        raise DataError(f"{error}\nOr train without: --evaluation.geometry_every null") from error
+    if len(pairs.sentences) < 2:
+        raise DataError(f"{pairs.label}: uniformity needs two different sentences; there is one")
+    return pairs
+
+
+class GeometryLog:
+    """Writes the trajectory of an encoder: SimCSE's Figure 2.
+
+    A measurement draws no random number and leaves every part in its mode, so the run goes on as
+    it would have without.
+    """
+
+    def __init__(
+        self, recipe: Recipe, pairs: RatedPairs | None, metrics: MetricsFile, steps: int
+    ) -> None:
+        """Keep where to write.
+
+        Args:
+            recipe: of the run.
+            pairs: what is measured; None for nothing.
+            metrics: the run's ``metrics.jsonl``.
+            steps: updates in all; the encoder is measured after the last one too.
+        """
+        self._settings, self._trackers = recipe.evaluation, recipe.train.trackers
+        self._pairs, self._metrics, self._steps = pairs, metrics, steps
+
+    def is_due(self, step: int) -> bool:
+        """Whether the encoder is measured after ``step`` updates."""
+        every = self._settings.geometry_every
+        return bool(self._pairs and every) and (step == self._steps or step % (every or 1) == 0)
+
+    def measure(self, step: int, encoder: SentenceEncoder, accelerator: Accelerator) -> None:
+        """Measure the encoder after ``step`` updates if it is due.
+
+        Raises:
+            CheckpointError: an embedding is zero or not finite.
+        """
+        if self._pairs is None or not self.is_due(step):
+            return
+        found = measurement(encoder, self._pairs, self._settings.precision)
+        self._metrics.write({"step": step, KEY: found})
+        said = {name: found[name] for name in ("alignment", "uniformity")}
+        if self._trackers:
+            accelerator.log({f"{KEY}_{name}": v for name, v in said.items()}, step=step)
+        numbers = ", ".join(f"{name} {value:.4f}" for name, value in said.items())
+        logger_geometry.info("step %d: %s (%s)", step, numbers, self._pairs.label)

@@ -1,0 +1,209 @@
+"""The training loop, whole on one screen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from contrasent.data.batch import Batch
+from contrasent.functional import alignment, uniformity
+from contrasent.memory import keep_freed_memory
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.objectives.base import Objective
+from contrasent.profiling import part
+from contrasent.settings import TrainSettings
+from contrasent.training.embedding import embedding
+from contrasent.training.metrics_log import MetricsReader, StepMetrics, StepTimes
+from contrasent.training.schedule import learning_rate
+from contrasent.training.state import Progress
+
+
+def trained(*parts: nn.Module | None) -> list[nn.Parameter]:
+    """The parameters of the ``parts`` there are that an update changes, in a fixed order.
+
+    One that two parts share, such as a decoder tied to the embeddings, is there once.
+    """
+    there = [part for part in parts if part is not None]
+    found = (p for part in there for p in part.parameters() if p.requires_grad)
+    return list(dict.fromkeys(found))
+
+
+def optimizer_of(settings: TrainSettings, parameters: Sequence[nn.Parameter]) -> Optimizer:
+    """The optimiser that ``settings`` ask for, of ``parameters``."""
+    if settings.optimizer == "rmsprop":
+        return torch.optim.RMSprop(
+            parameters,
+            lr=settings.learning_rate,
+            alpha=settings.betas[1],
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
+    if settings.optimizer == "sgd":
+        rate, decay = settings.learning_rate, settings.weight_decay
+        return torch.optim.SGD(parameters, lr=rate, weight_decay=decay)
+    return torch.optim.AdamW(
+        parameters,
+        lr=settings.learning_rate,
+        betas=(settings.betas[0], settings.betas[1]),
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+
+def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """The 2-norm of the gradient of all parameters together, on their device."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients or gradients[0].device.type != "cpu":
+        return nn.utils.get_total_norm(gradients)
+    # A dot product reads a gradient at the speed of memory, torch's norm at a third of it.
+    flat = [gradient.flatten() for gradient in gradients]
+    return torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()
+
+
+def set_rate(optimizer: Optimizer, settings: TrainSettings, rate: float, step: int) -> None:
+    """Make ``rate`` that of update ``step``, counted from 0.
+
+    Without ``bias_correction`` AdamW is to move by m / (sqrt(v) + eps). torch divides m by
+    1 - beta1^t and v by 1 - beta2^t, which another rate, eps and decay undo exactly.
+    """
+    changed = {"lr": rate}
+    if settings.optimizer == "adamw" and not settings.bias_correction:
+        first, second = (1 - beta ** (step + 1) for beta in settings.betas)
+        factor = first / math.sqrt(second)
+        changed = {
+            "lr": rate * factor,
+            "eps": settings.eps / math.sqrt(second),
+            "weight_decay": settings.weight_decay / factor,
+        }
+    for group in optimizer.param_groups:
+        group.update(changed)
+
+
+def update(optimizer: Optimizer, norm: Tensor, clip: float | None) -> None:
+    """Make the step of an optimiser with gradients clipped to ``clip``, and forget them.
+
+    The same as ``clip_grad_norm_`` before the step, but a fused optimiser divides while it reads
+    the gradients, so that they are not read and written once more.
+
+    Args:
+        optimizer: whose rate is set.
+        norm: of the gradient of all its parameters together.
+        clip: the largest norm it may have; None leaves it as it is.
+    """
+    if clip is not None:
+        scale = ((norm + 1e-6) / clip).clamp(min=1)
+        if optimizer.defaults.get("fused"):
+            optimizer.grad_scale = scale  # type: ignore[attr-defined]
+        else:
+            held = (p for group in optimizer.param_groups for p in group["params"])
+            for gradient in (p.grad for p in held if p.grad is not None):
+                gradient.div_(scale)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The moving parts of a run.
+
+    Attributes:
+        encoder: embeds the sentences; of a run with two encoders, the first views.
+        objective: what is minimised.
+        optimizer: of the parameters of ``modules``.
+        accelerator: takes the gradient, on its device.
+        settings: how it is optimised.
+        precision: of the matrix products, ``fp32`` or ``bf16``.
+        steps: updates in all.
+        twin: the second encoder, for all other views.
+        fixed_dropout: all views of an example have the same dropout masks.
+    """
+
+    encoder: SentenceEncoder
+    objective: Objective
+    optimizer: Optimizer
+    accelerator: Accelerator
+    settings: TrainSettings
+    precision: str
+    steps: int
+    twin: SentenceEncoder | None = None
+    fixed_dropout: bool = False
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """What is trained, by the names that it has in a state."""
+        found: dict[str, nn.Module] = {"encoder": self.encoder, "objective": self.objective}
+        return found if self.twin is None else {**found, "twin": self.twin}
+
+
+def run(
+    training: Training,
+    batches: Iterator[Batch],
+    progress: Progress,
+    is_due: Callable[[int], bool],
+    after_steps: Callable[[list[StepMetrics]], bool],
+) -> None:
+    """Train from ``progress.step`` on.
+
+    Args:
+        training: what is trained, and how.
+        batches: the batches from ``progress.step`` on.
+        progress: moved on after each update.
+        is_due: whether every step has to be known, and the weights seen, after so many updates.
+        after_steps: told about the steps that are known by now; on an accelerator the newest is
+            only when it is due. Stops the run by returning False.
+
+    Raises:
+        ContrasentError: the loss or the gradient is not finite.
+    """
+    objective, optimizer = training.objective, training.optimizer
+    settings, device = training.settings, training.accelerator.device
+    parameters, readings = trained(*training.modules.values()), MetricsReader()
+    embed = embedding(
+        training.encoder,
+        objective,
+        settings,
+        training.precision,
+        twin=training.twin,
+        fixed_dropout=training.fixed_dropout,
+    )
+    keep_freed_memory()
+    for module in training.modules.values():
+        module.train()
+    for loaded in batches:
+        batch = objective.prepare(loaded.to(device))
+        with part("encoder"):
+            encoded, backward_through_encoder = embed(batch)
+        terms = objective(encoded, batch)
+        loss = torch.stack(list(terms.values())).sum()
+        with part("backward"):
+            training.accelerator.backward(loss)
+            backward_through_encoder()
+        norm = gradient_norm(parameters)
+
+        rate = learning_rate(settings, training.steps, progress.step) * progress.rate_factor
+        measures = {**_geometry(encoded.pooled.detach(), objective.aligned), **terms.measures}
+        measured = StepTimes(loss, norm, terms, measures)
+        readings.send(progress.step, rate, batch, measured)
+        # Read before the update where that costs nothing, so that none is made with a NaN.
+        known = readings.take(everything=is_due(progress.step + 1))
+        with part("update"):
+            set_rate(optimizer, settings, rate, progress.step)
+            update(optimizer, norm, settings.clip)
+        progress.step += 1
+        if known and not after_steps(known):
+            return
+
+
+def _geometry(pooled: Tensor, aligned: bool) -> dict[str, Tensor]:
+    """Alignment and uniformity of ``(V, B, D)`` embeddings; nothing where there is one view."""
+    if len(pooled) == 1:
+        return {}
+    found = {"alignment": alignment(*pooled[:2])} if aligned else {}
+    return {**found, "uniformity": uniformity(pooled[0])}

@@ -1,0 +1,391 @@
+"""Setup of a run: from a recipe to its parts, everything checked before anything is written."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contrasent import objectives
+from contrasent.data.examples import Examples
+from contrasent.data.labelled_pairs import open_labelled
+from contrasent.data.loader import Loader
+from contrasent.data.sources import open_examples
+from contrasent.data.views import Views, check_view, open_spans, open_views
+from contrasent.data.word_vectors import WordTokenizer, found_marks, open_words
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.geometry import RatedPairs
+from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.sts_data import Task
+from contrasent.evaluation.sts_suite import load_available
+from contrasent.evaluation.task_names import STS, task_names
+from contrasent.model import checkpoint
+from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import Convolutions, MlpHead
+from contrasent.model.word_encoder import WordEncoder, are_words
+from contrasent.objectives.base import Objective
+from contrasent.recipe import Recipe
+from contrasent.settings import EncoderSettings, EvaluationSettings
+from contrasent.training.callbacks import check_keep, followed_pairs
+from contrasent.training.embedding import refuse_other_labels, refuse_other_ways
+from contrasent.training.gradcache import refuse_uncacheable
+from contrasent.training.metrics_log import reading_progress
+from contrasent.training.mlm_view import FilledView
+from contrasent.training.schedule import refuse_at_odds
+
+
+def add_new_parts(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
+    """Give ``encoder`` the convolutions and the head that ``settings`` ask for.
+
+    Raises:
+        ConfigError: it cannot have those convolutions.
+    """
+    if settings.lstm is not None:
+        _renew_lstm(encoder, settings)
+    _add_convolutions(encoder, settings)
+    if settings.head == "mlp" and encoder.head is None:
+        encoder.head = MlpHead(encoder.width)
+
+
+def new_word_lstm(settings: EncoderSettings) -> SentenceEncoder:
+    """A new LSTM over the vectors of a file, with the largest outputs as the embedding.
+
+    Raises:
+        ConfigError: its size is not said, ``settings`` have no sense for it, or a folder of fitted
+            vectors is named.
+        CheckpointError: there is no such file, or it is damaged.
+    """
+    if settings.lstm is None:
+        raise ConfigError(
+            f"{settings.name} holds word vectors, over which an LSTM is trained; say its size with "
+            "encoder.lstm, as the recipe infersent does"
+        )
+    path = Path(settings.name).expanduser()
+    if path.is_dir():
+        raise ConfigError(
+            f"{settings.name} has weights fitted to words (SIF), which an LSTM would leave out; "
+            "name the file of word vectors that it was made from"
+        )
+    store = open_words(path)
+    chosen = settings.pooler or "max"
+    require_pooler(chosen)
+    tokenizer = WordTokenizer(store, found_marks(store))
+    encoder = SentenceEncoder(WordLstm(store, settings.lstm), tokenizer, chosen)
+    encoder.name = settings.name
+    if settings.dropout is not None:
+        encoder.backbone.set_dropout(settings.dropout)
+    return encoder
+
+
+def _renew_lstm(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
+    """Draw the weights of a new LSTM, or make sure that the one there is what is asked for."""
+    backbone = encoder.backbone
+    if not isinstance(backbone, WordLstm) or backbone.width != 2 * (settings.lstm or 0):
+        raise ConfigError(
+            f"encoder.lstm is {settings.lstm}, for a new LSTM over a .txt or .vec file of word "
+            f"vectors, but {settings.name} is an encoder of its own; leave encoder.lstm out"
+        )
+    if are_words(settings.name):
+        backbone.lstm.reset_parameters()
+
+
+def _add_convolutions(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
+    """Give ``encoder`` the convolutions that ``settings`` ask for, unless it has them.
+
+    Raises:
+        ConfigError: a width is even; the pooler is not the mean of the last layer; the encoder has
+            other ones, or a head.
+    """
+    widths = settings.convolutions
+    if widths is None:
+        return
+    if not widths or any(width % 2 == 0 for width in widths):
+        raise ConfigError(
+            f"encoder.convolutions is {widths}, but a convolution sees a token and as many on "
+            "either side, so each width must be odd, such as 1, 3 or 5"
+        )
+    if encoder.pooler != "mean":
+        raise ConfigError(
+            f"encoder.convolutions are for the mean over tokens, but encoder.pooler is "
+            f"{encoder.pooler}; set it to mean"
+        )
+    there = encoder.convolutions
+    if there is not None:
+        if (list(there.widths), there.channels) != (widths, settings.channels):
+            raise ConfigError(
+                f"{settings.name} has convolutions of widths {list(there.widths)} with "
+                f"{there.channels} channels, not the {widths} with {settings.channels} of "
+                "encoder.convolutions and encoder.channels; leave these out"
+            )
+        return
+    if encoder.head is not None:
+        raise ConfigError(
+            f"{settings.name} has a head for embeddings without convolutions; set encoder.head to "
+            "none to leave it out, or leave encoder.convolutions out"
+        )
+    encoder.convolutions = Convolutions(encoder.backbone.width, widths, settings.channels)
+
+
+logger = logging.getLogger("contrasent")
+
+_DEV, _FINAL = "stsb-dev", "sts"
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """What a run is made of.
+
+    Attributes:
+        encoder: the start, with new weights where the recipe asks for a new head.
+        twin: a copy of it, for all views but the first; None if one encoder embeds all.
+        objective: with its own new weights.
+        loader: the batches.
+        filled: makes the view ``mlm`` of a batch; None if the view is another.
+        steps: updates in all.
+        dev: the task that selects ``best``; None without one.
+        final: the tasks scored before and after; None without.
+        followed: the pairs whose geometry is measured during training; None without.
+        data: what is kept of the data in ``contrasent.json``.
+    """
+
+    encoder: SentenceEncoder
+    twin: SentenceEncoder | None
+    objective: Objective
+    loader: Loader
+    filled: FilledView | None
+    steps: int
+    dev: StsTasks | None
+    final: StsTasks | None
+    followed: RatedPairs | None
+    data: dict[str, Any]
+
+
+def complete(recipe: Recipe) -> Recipe:
+    """``recipe`` with every setting of its objective, also those that were left to the default.
+
+    Raises:
+        ConfigError: the objective or one of its settings is unknown, or cannot have its value.
+    """
+    given = {"name": "simcse", **recipe.objective}
+    name = str(given.pop("name"))
+    return replace(recipe, objective={"name": name, **asdict(objectives.config_of(name, given))})
+
+
+def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -> RunParts:
+    """Read the data, load the encoder, build the objective of a :func:`complete` recipe.
+
+    Raises:
+        ConfigError: settings are missing, wrong or at odds with each other or with the data.
+        DataError: the training or evaluation data is missing or damaged.
+        CheckpointError: the encoder cannot be loaded.
+    """
+    if not recipe.encoder.name:
+        raise ConfigError("no encoder to start from: name a folder or model with --encoder")
+    if not recipe.data.file:
+        raise ConfigError("no training text: name a file or data set with --data")
+    opened = open_labelled if recipe.data.labels == "nli" else open_examples
+    examples = opened(recipe.data.file, recipe.data.columns)
+    logger.info("data: %s", examples.columns)
+    dev, final = dev_task(recipe.evaluation), final_tasks(recipe.evaluation)
+    refuse_at_odds(recipe.train)
+    check_keep(recipe.encoder, dev)
+    followed = followed_pairs(recipe.evaluation)
+    check_view(recipe.view, examples.views)
+    examples.require(2)
+
+    encoder = start_encoder(recipe.encoder)
+    torch.manual_seed(recipe.train.seed)
+    add_new_parts(encoder, recipe.encoder)
+    encoder.to(device)
+    if recipe.encoder.freeze_embeddings:
+        encoder.backbone.freeze_embeddings()
+    encoder.backbone.checkpoint_layers = recipe.train.gradient_checkpointing
+    settings = dict(recipe.objective)
+    precision = encoder.resolve_precision(recipe.train.precision)
+    filled = FilledView.of(recipe.view, encoder, device, precision)
+    objective = objectives.build(
+        str(settings.pop("name")),
+        settings,
+        width=encoder.width,
+        data_views=examples.views,
+        encoder=encoder,
+        precision=precision,
+        batch_size=recipe.train.batch_size,
+    ).to(device)
+    refuse_other_ways(recipe, objective, examples.views)
+    refuse_other_labels(recipe, objective)
+    if recipe.train.gradcache_chunk is not None:
+        refuse_uncacheable(encoder, objective)
+    _refuse_longer_sentences(recipe, encoder, objective, filled)
+    views = _open_views(recipe, examples, encoder, objective, show_progress)
+    logger.info("%d examples; %s", len(views.source), views.left_out)
+    loader = Loader(
+        views.source,
+        batch_size=recipe.train.batch_size,
+        seed=recipe.train.seed,
+        shuffle=recipe.data.shuffle,
+        drop_last=recipe.data.drop_last,
+    )
+    logger.info("an example: %s", views.described)
+    steps = recipe.train.max_steps or recipe.train.epochs * loader.steps_per_epoch
+    data = {
+        "source": Path(recipe.data.file).name,
+        "sha256": examples.sha256,
+        "columns": examples.columns,
+        "examples": len(views.source),
+        **views.origin,
+    }
+    twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
+    return RunParts(encoder, twin, objective, loader, filled, steps, dev, final, followed, data)
+
+
+def _open_views(
+    recipe: Recipe,
+    examples: Examples,
+    encoder: SentenceEncoder,
+    objective: Objective,
+    show_progress: bool,
+) -> Views:
+    longest = recipe.data.max_tokens
+    if objective.spans is not None:
+        return open_spans(objective.spans, examples, encoder.tokenizer, longest)
+    with reading_progress(show_progress) as advance:
+        return open_views(
+            recipe.view,
+            examples,
+            encoder.tokenizer,
+            longest,
+            views=objective.views,
+            following=objective.following,
+            ordered=objective.ordered,
+            progress=advance,
+        )
+
+
+def _refuse_longer_sentences(
+    recipe: Recipe, encoder: SentenceEncoder, objective: Objective, filled: FilledView | None
+) -> None:
+    """Stop where a sentence may get more tokens than a model has positions for."""
+    longest = recipe.data.max_tokens
+    if longest > encoder.max_tokens:
+        raise ConfigError(
+            f"data.max_tokens is {longest}, but {recipe.encoder.name} takes at most "
+            f"{encoder.max_tokens} tokens"
+        )
+    if objective.max_tokens is not None and "generator" not in recipe.objective:
+        if longest > objective.max_tokens:
+            raise ConfigError(
+                f"data.max_tokens is {longest}, but the objective {recipe.objective['name']} "
+                f"leaves room for {objective.max_tokens} tokens of a sentence; lower it"
+            )
+        return
+    generators = {
+        (f"objective {recipe.objective['name']}", "objective.generator"): objective.max_tokens,
+        ("view mlm", "view.generator"): filled.generator.max_tokens if filled else None,
+    }
+    for (owner, setting), limit in generators.items():
+        if limit is not None and longest > limit:
+            raise ConfigError(
+                f"data.max_tokens is {longest}, but the generator of {owner} takes at most {limit} "
+                f"tokens; lower it, or name another {setting}"
+            )
+
+
+def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
+    """The encoder a run starts from, before new weights are added.
+
+    A sentence encoder's stored head is taken on. The layer over [CLS] of a plain masked language
+    model is not: it was trained for something else, and SimCSE starts anew.
+    """
+    if are_words(settings.name):
+        return new_word_lstm(settings)
+    finished = checkpoint.is_sentence_encoder(settings.name)
+    encoder = SentenceEncoder.load(
+        settings.name,
+        pooler=settings.pooler or (None if finished else "cls"),
+        head=settings.head if settings.head == "none" else None if finished else "none",
+        device="cpu",
+    )
+    if encoder.transform is not None:
+        raise ConfigError(
+            f"{settings.name} has a map fitted to its embeddings ({encoder.transform.described}), "
+            "which training would leave behind; train the encoder that it was made from, and fit "
+            "again with 'contrasent fit'"
+        )
+    if settings.dropout is not None:
+        encoder.backbone.set_dropout(settings.dropout)
+    return encoder
+
+
+def scored_start(settings: EncoderSettings) -> SentenceEncoder | WordEncoder:
+    """The encoder that a run is compared with: its start, which for word vectors is their mean."""
+    words = are_words(settings.name)
+    return WordEncoder.load(settings.name) if words else start_encoder(settings)
+
+
+def dev_task(settings: EvaluationSettings) -> StsTasks | None:
+    """The task that selects ``best``.
+
+    Raises:
+        ConfigError: it is not exactly one task.
+        DataError: its data is missing, and the recipe names it.
+    """
+    if settings.task not in ("none", "auto"):
+        names = task_names(settings.task.split(","))
+        if len(names) != 1:
+            raise ConfigError(
+                f"evaluation.task must be one task, because it selects the best step; "
+                f"{settings.task!r} is {len(names)}"
+            )
+        if names[0].name in STS and names[0].split == "test":
+            logger.warning(
+                "the best step is selected by the test split of %s, whose score is then no test "
+                "any more; stsb-dev is meant for it",
+                names[0].heading,
+            )
+    tasks = _named(settings.task, _DEV, settings, "no dev scores, and only `last` is kept")
+    return None if tasks is None else StsTasks(tasks)
+
+
+def final_tasks(settings: EvaluationSettings) -> StsTasks | None:
+    """The tasks scored before and after; errors as :func:`dev_task`."""
+    tasks = _named(settings.final, _FINAL, settings, "no scores before and after")
+    return None if tasks is None else StsTasks(tasks)
+
+
+def _named(
+    name: str, usual: str, settings: EvaluationSettings, consequence: str
+) -> Sequence[Task] | None:
+    if name == "none":
+        return None
+    asked = usual if name == "auto" else name
+    try:
+        found = load_available(asked.split(","), settings.data_dir)
+    except DataError as error:
+        if name != "auto":
+            raise DataError(f"{error}\nOr train without: --evaluation.task none") from error
+        logger.warning(
+            "%s: the data of %s was not found; 'contrasent data fetch' gets it", consequence, asked
+        )
+        return None
+    for problem in found.problems:
+        logger.warning("%s is not scored: %s", problem.task, problem.message)
+    for task in found.tasks:
+        _refuse_equal_gold(task)
+    return found.tasks
+
+
+def _refuse_equal_gold(task: Task) -> None:
+    """Find now what would otherwise end the run at its first evaluation."""
+    gold = {float(score) for subset in task.subsets for score in subset.gold}
+    if len(gold) == 1:
+        raise DataError(
+            f"{task.name.label}: every score is {gold.pop():g}, so nothing correlates with them; "
+            "give pairs of different similarity"
+        )
