@@ -99,3 +99,11 @@ def tiny_masked_lm(tmp_path_factory):
     from helpers.tiny_models import save_tiny_masked_lm
 
     return save_tiny_masked_lm(tmp_path_factory.mktemp("tiny") / "masked-lm")
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A stand-in for the Hugging Face hub, without any data set."""
+    from helpers.hub import Hub
+
+    return Hub().install(monkeypatch)

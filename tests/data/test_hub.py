@@ -14,19 +14,9 @@ ROWS = [
 
 
 @pytest.fixture
-def hub(monkeypatch):
-    """A hub with one data set; ``hub.asked`` is what was loaded, ``hub.rows`` what it holds."""
-    state = SimpleNamespace(asked=[], rows=ROWS, revision="abc")
-
-    def load_dataset(name, config, **settings):
-        state.asked.append((name, config, settings))
-        return iter(state.rows)
-
-    library = SimpleNamespace(load_dataset=load_dataset)
-    monkeypatch.setitem(sys.modules, "datasets", library)
-    info = SimpleNamespace(dataset_info=lambda _: SimpleNamespace(sha=state.revision))
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: info)
-    return state
+def hub(hub):
+    hub.rows = ROWS
+    return hub
 
 
 def test_a_data_set_is_streamed_at_one_revision(hub):

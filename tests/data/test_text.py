@@ -24,56 +24,25 @@ def write(tmp_path):
     return written
 
 
-def as_csv(rows, header=None):
-    rows = [header, *rows] if header else rows
+def as_csv(rows):
     return "".join(",".join('"' + c.replace('"', '""') + '"' for c in row) + "\n" for row in rows)
 
 
-def as_tsv(rows, header=None):
-    rows = [header, *rows] if header else rows
-    return "".join("\t".join(row) + "\n" for row in rows)
-
-
-def as_objects(rows):
-    return "".join(json.dumps({"sent1": b, "id": 3, "sent0": a}) + "\n" for a, b in rows)
-
-
-def as_arrays(rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def as_parquet(rows, path):
-    columns = {"sent0": [a for a, _ in rows], "n": [1] * len(rows), "sent1": [b for _, b in rows]}
-    parquet.write_table(pyarrow.table(columns), path)
-
-
-@pytest.mark.parametrize("gz", ["", ".gz"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("f.csv", as_csv(PAIRS)),
-        ("f.csv", as_csv(PAIRS, ["sent0", "sent1"])),
-        ("f.tsv", as_tsv(PAIRS)),
-        ("F.TSV", as_tsv(PAIRS, ["anchor", "positive"])),
-        ("f.jsonl", as_objects(PAIRS)),
-        ("f.jsonl", as_arrays(PAIRS)),
+        ("f.tsv", "".join("\t".join(row) + "\n" for row in PAIRS)),
+        ("F.TSV", "anchor\tpositive\n" + "".join("\t".join(row) + "\n" for row in PAIRS)),
+        ("f.jsonl", "".join(json.dumps({"sent1": b, "sent0": a}) + "\n" for a, b in PAIRS)),
+        ("f.jsonl", "".join(json.dumps(row) + "\n" for row in PAIRS)),
     ],
 )
-def test_every_kind_gives_the_same_pairs(write, name, content, end, mark, gz):
-    examples = open_examples(write(name + gz, mark + content.replace("\n", end)))
+def test_rows_without_a_header_or_in_another_order_give_the_same_pairs(write, name, content):
+    examples = open_examples(write(name, content))
     assert examples.views == 2
-    assert list(examples) == PAIRS
-    assert list(examples) == PAIRS
+    assert list(examples) == list(examples) == PAIRS
     assert (examples.skipped, examples.blank) == (0, 0)
-
-
-def test_a_parquet_file_gives_them_too(tmp_path):
-    as_parquet(PAIRS, tmp_path / "f.parquet")
-    examples = open_examples(str(tmp_path / "f.parquet"))
-    assert list(examples) == PAIRS
-    assert examples.columns == "sent0 as anchor, sent1 as positive (by name; ignored: n)"
 
 
 def test_lines_are_sentences_and_blank_lines_are_left_out(write):

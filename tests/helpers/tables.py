@@ -1,12 +1,22 @@
 """Files of rows in every data format."""
 
+import csv
 import gzip
+import io
 import json
 
 
-def write(path, *, names, rows):
-    """A file with a column of numbers and then the rows', in the path's format."""
-    table = [dict(zip(names, (number, *row), strict=True)) for number, row in enumerate(rows)]
+def write(path, *, names, rows, mark="", end="\n"):
+    """A file with a column of numbers and then the rows', in the format that its name says.
+
+    Args:
+        path: the file; ``.txt`` has tabs between the cells too.
+        names: of the columns, that of the numbers first.
+        rows: cells of every row.
+        mark: what stands before the first line, as a byte order mark.
+        end: what ends a line.
+    """
+    table = records(names, rows)
     if path.suffix == ".parquet":
         import pyarrow
         from pyarrow import parquet
@@ -14,11 +24,19 @@ def write(path, *, names, rows):
         parquet.write_table(pyarrow.Table.from_pylist(table), path)
         return str(path)
     if ".jsonl" in path.name:
-        text = "".join(json.dumps(row) + "\n" for row in table)
+        text = "".join(json.dumps(row) + end for row in table)
+    elif ".csv" in path.name:
+        file = io.StringIO()
+        csv.writer(file, lineterminator=end).writerows([names, *(row.values() for row in table)])
+        text = file.getvalue()
     else:
-        mark = "," if ".csv" in path.name else "\t"
-        text = "".join(
-            mark.join(map(str, row)) + "\n" for row in [names, *(r.values() for r in table)]
-        )
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+        cells = [names, *(row.values() for row in table)]
+        text = "".join("\t".join(map(str, row)) + end for row in cells)
+    data = (mark + text).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return str(path)
+
+
+def records(names, rows):
+    """The rows as objects, with a number each in front."""
+    return [dict(zip(names, (number, *row), strict=True)) for number, row in enumerate(rows)]

@@ -1,0 +1,229 @@
+"""Every reader of data gets the same rows from every format, and tells the same faults of them."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from helpers.command_line import call
+from helpers.tables import records, write
+
+from contrasent.data.labelled_pairs import open_labelled
+from contrasent.data.sources import open_examples
+from contrasent.errors import DataError
+from contrasent.evaluate.labelled import read_labelled
+from contrasent.evaluate.retrieval_data import read_retrieval
+from contrasent.evaluate.sts_data import read_pairs
+from contrasent.evaluate.task_names import TaskName
+from contrasent.search.sentences import open_sentences
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header that readers know; the first column of the file is a number."""
+
+    header: str
+    rows: list
+
+    def write(self, path, **how):
+        return write(path, names=self.header.split(), rows=self.rows, **how)
+
+    def records(self):
+        return records(self.header.split(), self.rows)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What reads tables, what it makes of them, and whether ``.txt`` is one to it."""
+
+    read: Any
+    expected: Any
+    tables: tuple
+    txt: bool = True
+
+
+def examples(source):
+    return list(open_examples(source))
+
+
+def labelled_examples(source):
+    pairs = open_labelled(source)
+    return list(pairs), list(pairs.labels), pairs.unlabelled
+
+
+def build(kind):
+    def read(source):
+        result = call("data", "build", kind, source, "--output", "built.csv", "--overwrite")
+        if result.code:
+            raise DataError(result.err)
+        return examples("built.csv")
+
+    return read
+
+
+def scored_pairs(source):
+    return read_pairs(source)[0]
+
+
+def labelled_sentences(source):
+    task = read_labelled(f"classify:{source}")
+    return task.class_names, task.given
+
+
+def retrieval(*sources):
+    task = read_retrieval(TaskName("retrieve:" + "+".join(sources)))
+    return task.queries, task.corpus, task.relevant
+
+
+def search(source):
+    with open_sentences(source, "sentence", "name") as sentences:
+        return sentences.ids(), [*sentences]
+
+
+ODD = ('naïve "café"', "日本語, 😀")
+PAIRS = [("a dog", "a puppy"), ODD]
+TRIPLETS = [(*pair, "c") for pair in PAIRS]
+SCORED = [("a dog", "a puppy", 2.5), ("e", "f g", 1.0), (*ODD, -3.0)]
+NLI = [
+    *(("a dog", "an animal", "entailment"), ("a dog", "a cat", "contradiction")),
+    *(("x", "y", "-"), (*ODD, "neutral")),
+]
+CLASSES = [(ODD[0], "sport"), ("d  e", "news"), (" f", "sport")]
+READERS = {
+    "text": Reader(
+        examples, [("a dog",), ODD[:1]], (Table("id text", [["a dog"], ODD[:1]]),), False
+    ),
+    "pairs": Reader(examples, PAIRS, (Table("id sent0 sent1", PAIRS),), False),
+    "triplets": Reader(
+        examples, TRIPLETS, (Table("id anchor positive negative", TRIPLETS),), False
+    ),
+    "labelled pairs": Reader(
+        labelled_examples,
+        ([NLI[0][:2], NLI[1][:2], ODD], [1, 0, 2], 1),
+        (Table("id premise hypothesis label", NLI),),
+    ),
+    "build nli": Reader(
+        build("nli"),
+        [("a dog", "an animal", "a cat")],
+        (Table("id sentence1 sentence2 gold_label", NLI),),
+    ),
+    "build captions": Reader(
+        build("captions"),
+        [ODD],
+        (Table("id image_id caption", [("7", ODD[0]), ("8", "z"), ("7", ODD[1])]),),
+    ),
+    "build duplicates": Reader(
+        build("duplicates"),
+        [ODD],
+        (Table("id question1 question2 is_duplicate", [("a", "b", 0), (*ODD, 1)]),),
+    ),
+    "build paraphrases": Reader(
+        build("paraphrases"), PAIRS, (Table("id reference paraphrase", PAIRS),)
+    ),
+    "scored pairs": Reader(scored_pairs, SCORED, (Table("id sentence1 sentence2 score", SCORED),)),
+    "labelled sentences": Reader(
+        labelled_sentences,
+        (("news", "sport"), ((ODD[0],), ("d e",), ("f",))),
+        (Table("id text label", CLASSES),),
+    ),
+    "retrieval": Reader(
+        retrieval,
+        (("blue cat",), ODD, ({1: 2},)),
+        (
+            Table("n qid query", [("q1", "blue cat")]),
+            Table("n title doc_id text", [("", "d1", ODD[0]), ("", "d2", ODD[1])]),
+            Table("n corpus-id query-id score", [("d2", "q1", 2)]),
+        ),
+    ),
+    "search": Reader(
+        search,
+        (["one", "two"], [*ODD]),
+        (Table("id name sentence", [("one", ODD[0]), ("two", ODD[1])]),),
+        False,
+    ),
+}
+ENDS = (("", "\n"), ("\ufeff", "\r\n"))
+KINDS = ("csv", "tsv", "jsonl", "txt")
+FORMATS = [
+    *((kind, *end) for kind in KINDS for end in ENDS),
+    *((f"{kind}.gz", *ENDS[0]) for kind in KINDS),
+    *(("parquet", "", ""), ("hub", "", "")),
+]
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "mark", "end"),
+    [
+        (name, *form)
+        for name, reader in READERS.items()
+        for form in FORMATS
+        if reader.txt or "txt" not in form[0]
+    ],
+)
+def test_every_format_gives_the_same_rows(name, kind, mark, end, tmp_path, hub):
+    reader, sources = READERS[name], []
+    for number, table in enumerate(reader.tables):
+        if kind == "hub":
+            hub.tables[f"org/t{number}", None] = {"train": table.records()}
+            sources.append(f"org/t{number}@train")
+        else:
+            sources.append(table.write(tmp_path / f"{number}.{kind}", mark=mark, end=end))
+    assert reader.read(*sources) == reader.expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "message"),
+    [
+        ("csv", b"\xff,b\n", "not UTF-8: byte 0xff at 0"),
+        ("tsv", b"\xff\tb\n", "not UTF-8: byte 0xff at 0"),
+        ("jsonl", b"\xff\n", "not UTF-8: byte 0xff at 0"),
+        ("tsv", b"a\0b\n", "holds a NUL byte"),
+        ("csv", b'"a" b\n', "not a row of quoted CSV"),
+        ("csv", b"x\n", "1 .*columns?.* [2-4]"),
+        ("tsv", b"x\n", "1 .*columns?.* [2-4]"),
+        ("jsonl", b"{\n", "not JSON"),
+        ("jsonl", b"[]\n", "expected an object"),
+        ("jsonl", b'{"n": 1}\n', "no '|expected an object with "),
+    ],
+)
+@pytest.mark.parametrize("name", READERS)
+def test_a_bad_row_is_named_by_its_line(name, kind, row, message, tmp_path):
+    reader = READERS[name]
+    paths = [tmp_path / f"{number}.{kind}" for number in range(len(reader.tables))]
+    sources = [table.write(path) for table, path in zip(reader.tables, paths, strict=True)]
+    with paths[0].open("ab") as file:
+        file.write(row)
+    line = paths[0].read_bytes().count(b"\n")
+    with pytest.raises(DataError, match=f"{re.escape(str(paths[0]))}:{line}: (?:{message})"):
+        reader.read(*sources)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("csv", None, "there is no file {path}"),
+        ("csv", b"", "{path} is empty"),
+        ("tsv", b"\n\r\n", "{path} is empty"),
+        ("jsonl", b"\n", "{path} is empty"),
+        ("csv.gz", b"a,b\n", "{path}: damaged or truncated gzip"),
+        ("csv", "a,b\n".encode("utf-16"), "{path}:1: UTF-16 text"),
+        ("parquet", b"no", "{path}: not a readable Parquet file"),
+    ],
+)
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_is_none_is_named(name, kind, content, message, tmp_path):
+    reader = READERS[name]
+    paths = [tmp_path / f"{number}.{kind}" for number in range(len(reader.tables))]
+    sources = [table.write(path) for table, path in zip(reader.tables, paths, strict=True)]
+    paths[0].unlink()
+    if content is not None:
+        paths[0].write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        reader.read(*sources)
+    assert message.format(path=paths[0]) in str(caught.value)
