@@ -11,10 +11,10 @@ from helpers.tables import records, write
 from contrasent.data.labelled_pairs import open_labelled
 from contrasent.data.sources import open_examples
 from contrasent.errors import DataError
-from contrasent.evaluate.labelled import read_labelled
-from contrasent.evaluate.retrieval_data import read_retrieval
-from contrasent.evaluate.sts_data import read_pairs
-from contrasent.evaluate.task_names import TaskName
+from contrasent.evaluation.labelled import read_labelled
+from contrasent.evaluation.retrieval_data import read_retrieval
+from contrasent.evaluation.sts_data import read_pairs
+from contrasent.evaluation.task_names import TaskName
 from contrasent.search.sentences import open_sentences
 
 

@@ -308,8 +308,8 @@ class LabelledTask(Transfer):
         """Pick the files and data sets of labelled sentences out of what a user asked for.
 
         Args:
-            asked: after :data:`contrasent.evaluation.task_names.CLASSIFY` a file, files or a data set
-                as :func:`read_labelled` takes them; or one that :func:`holds_labels` knows; and
+            asked: after :data:`contrasent.evaluation.task_names.CLASSIFY` a file, files or a data
+                set as :func:`read_labelled` takes them; or one that :func:`holds_labels` knows; and
                 anything else.
             options: splits other than dev and test are left out.
 

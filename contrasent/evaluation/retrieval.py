@@ -177,7 +177,8 @@ class Retrieval(OneByOne[RetrievalTask]):
             asked: names of tasks: ``stsb-retrieval``, it with its split such as
                 ``stsb-retrieval-dev``, a folder, or after
                 :data:`contrasent.evaluation.task_names.RETRIEVE` anything that
-                :func:`contrasent.evaluation.retrieval_data.read_retrieval` takes, and anything else.
+                :func:`contrasent.evaluation.retrieval_data.read_retrieval` takes, and anything
+                else.
             options: of the splits, ``all`` is none. Three files have no splits.
 
         Raises:

@@ -125,8 +125,8 @@ def train(
         Where it ended; None if ``resume`` finds the run complete.
 
     Raises:
-        ContrasentError: see :func:`contrasent.training.setup.prepare`; ``output`` holds another run;
-            the loss is not finite. Nothing is written before the first step can be made.
+        ContrasentError: see :func:`contrasent.training.setup.prepare`; ``output`` holds another
+            run; the loss is not finite. Nothing is written before the first step can be made.
     """
     recipe = complete(recipe)
     folder = RunFolder(Path(output))
