@@ -1,41 +1,11 @@
-"""Training runs that die at a chosen call, and the files of a run to compare."""
+"""Training runs that die at a chosen call."""
 
-import hashlib
-import json
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import attrgetter
 
 import pytest
 
 from contrasent.training import run as run_module
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """The digest of every weight that a run saved, by path, and what it logged of each step."""
-
-    weights: dict
-    metrics: list
-
-    @classmethod
-    def read(cls, folder):
-        """The files of a run, or of a whole folder of them."""
-        saved = [path for kind in ("best", "last") for path in folder.glob(f"{kind}*/**/*")]
-        weights = {
-            str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in saved
-            if path.suffix == ".safetensors"
-        }
-        assert weights
-        return cls(weights, metrics(folder))
-
-
-def metrics(folder):
-    """What a run logged, without what depends on the clock."""
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    values = [json.loads(line) for line in lines]
-    return [{k: v for k, v in line.items() if k != "sentences_per_second"} for line in values]
 
 
 class CutError(BaseException):

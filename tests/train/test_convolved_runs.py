@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.interrupted import metrics
+from helpers.run_files import logged_losses
 
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
@@ -13,7 +13,7 @@ SMALL = {"data__max_tokens": 32, "encoder__channels": 4, "train__max_steps": 8}
 
 def test_convolutions_are_trained_saved_and_taken_on(trained, tmp_path):
     trained("is-bert", "run", **SMALL)
-    losses = [line["loss"] for line in metrics(tmp_path / "run") if "loss" in line]
+    losses = logged_losses(tmp_path / "run")
     assert losses[-1] < losses[0]
     once = SentenceEncoder.load(tmp_path / "run" / "last", device="cpu")
     assert once.convolutions.widths == (1, 3, 5) and once.width == 12

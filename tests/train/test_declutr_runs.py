@@ -1,7 +1,7 @@
 """DeCLUTR as runs: bits after a resume, counts of documents, and what is refused."""
 
 import pytest
-from helpers.interrupted import metrics
+from helpers.run_files import logged_losses, logged_steps
 from helpers.tiny_models import WORDS
 
 from contrasent.errors import ConfigError, DataError
@@ -32,7 +32,7 @@ def test_documents_that_are_left_out_are_counted(documents, tmp_path, trained, c
         trained("declutr", **{**SETTINGS, **documents})
     said = "8 examples; 6 of 14 documents left out, which have fewer than 24 words"
     assert said in caplog.messages
-    steps = [line for line in metrics(tmp_path / "run") if "loss" in line]
+    steps = logged_steps(tmp_path / "run")
     assert {"term_contrast", "term_mlm", "mlm_accuracy"} <= steps[0].keys()
     assert "alignment" not in steps[0]
     assert steps[0]["loss"] == pytest.approx(steps[0]["term_contrast"] + steps[0]["term_mlm"])
@@ -61,8 +61,5 @@ def test_cached_gradients_serve_the_contrast_alone(documents, tmp_path, recipe):
     plain = {**SETTINGS, **documents, "objective__mlm_weight": 0.0, "encoder__dropout": 0.0}
     train(recipe("declutr", **plain), tmp_path / "whole")
     train(recipe("declutr", **plain, train__gradcache_chunk=5), tmp_path / "parts")
-    whole, parts = (
-        [line["loss"] for line in metrics(tmp_path / name) if "loss" in line]
-        for name in ("whole", "parts")
-    )
+    whole, parts = (logged_losses(tmp_path / name) for name in ("whole", "parts"))
     assert len(whole) == 8 and parts == pytest.approx(whole, rel=1e-3)

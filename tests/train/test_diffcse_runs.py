@@ -8,7 +8,8 @@ import pytest
 import torch
 import transformers
 from helpers.command_line import refused, tree, worked
-from helpers.interrupted import kill_after, metrics
+from helpers.interrupted import kill_after
+from helpers.run_files import logged_steps
 from helpers.tiny_models import save_tiny_masked_lm
 from safetensors.torch import load_file
 
@@ -45,16 +46,12 @@ def documents(tmp_path, text_file):
     return path
 
 
-def steps_of(folder):
-    return [line for line in metrics(folder) if "loss" in line]
-
-
 # What is logged and what is saved
 
 
 def test_every_step_tells_both_terms_and_how_the_discriminator_does(diffcse, tmp_path):
     train(diffcse(), tmp_path / "run")
-    steps = steps_of(tmp_path / "run")
+    steps = logged_steps(tmp_path / "run")
     assert len(steps) == 10
     for line in steps:
         terms = {name: value for name, value in line.items() if name.startswith("term_")}
@@ -145,7 +142,7 @@ def test_other_tokenizers_are_edited_by_the_names_of_their_special_tokens(
         monkeypatch.setitem(OPERATIONS, name, noting)
     settings = {"objective__edit_operation": operation, "train__max_steps": 2}
     train(diffcse(encoder__name=str(folder), **settings), tmp_path / "run")
-    assert len(steps_of(tmp_path / "run")) == 2
+    assert len(logged_steps(tmp_path / "run")) == 2
     assert ends and all(all(row) for row in ends)
 
 
@@ -154,7 +151,7 @@ def test_a_smaller_generator_of_its_own(diffcse, tmp_path):
     generator = save_tiny_masked_lm(tmp_path / "generator", **small, seed=1)
     for name, changes in (("own", {}), ("small", {"objective__generator": str(generator)})):
         train(diffcse(train__max_steps=2, **changes), tmp_path / name)
-    own, other = (steps_of(tmp_path / name)[0] for name in ("own", "small"))
+    own, other = (logged_steps(tmp_path / name)[0] for name in ("own", "small"))
     assert own["term_contrast"] == other["term_contrast"]
     assert own["term_rtd"] != other["term_rtd"]
 
@@ -188,7 +185,7 @@ def test_products_in_bf16(diffcse, tmp_path):
         changes = {"train__precision": precision, "train__max_steps": 1, "encoder__dropout": 0}
         settings = {"objective__task": "corrective", "objective__edit": "argmax"}
         train(diffcse(**changes, **settings), tmp_path / precision)
-        losses[precision] = steps_of(tmp_path / precision)[0]["loss"]
+        losses[precision] = logged_steps(tmp_path / precision)[0]["loss"]
     assert losses["bf16"] != losses["fp32"]
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
 

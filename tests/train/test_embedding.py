@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers.careless import prepare, train
 from helpers.command_line import refused, tree, worked
-from helpers.interrupted import metrics
+from helpers.run_files import metrics
 
 from contrasent import objectives
 from contrasent.data.batch import pack

@@ -1,11 +1,10 @@
 """The first steps, once more in transformers' padded forward, plain loops and torch's AdamW."""
 
-import json
-
 import pytest
 import torch
 import transformers
 from helpers import oracles
+from helpers.run_files import logged_losses
 from safetensors.torch import load_file
 
 from contrasent.data.tokenizer import Tokenizer
@@ -55,13 +54,8 @@ def other_implementation(folder, rows, temperature, head_seed, own_weight=1.0):
     return losses, model.state_dict(), head.state_dict()
 
 
-def losses_of(result):
-    lines = (result.last.parent / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)["loss"] for line in lines]
-
-
 def check(result, expected, weights):
-    assert losses_of(result) == pytest.approx(expected, abs=2e-5)
+    assert logged_losses(result.last.parent) == pytest.approx(expected, abs=2e-5)
     stored = load_file(result.last / "model.safetensors")
     for name, tensor in stored.items():
         if name.endswith("key.bias"):
@@ -99,7 +93,7 @@ def test_supervised_steps_equal_another_implementation(trained, tiny_bert, tripl
 def test_the_first_line_is_the_loss_before_any_update(trained):
     slow = trained(train__max_steps=1, train__learning_rate=1e-9, **PLAIN)
     quick = trained(folder="quick", train__max_steps=2, train__learning_rate=1.0, **PLAIN)
-    assert losses_of(slow)[0] == losses_of(quick)[0]
+    assert logged_losses(slow.last.parent)[0] == logged_losses(quick.last.parent)[0]
 
 
 def test_frozen_embeddings_stay_those_of_the_start(trained, tmp_path, tiny_bert):

@@ -1,7 +1,7 @@
 """A run that measures its geometry is the run it would have been without."""
 
 import pytest
-from helpers.interrupted import metrics
+from helpers.run_files import metrics
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.geometry import RatedPairs, measure

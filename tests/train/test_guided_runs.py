@@ -1,7 +1,7 @@
 """SG-OPT and ConSERT as runs: frozen embeddings, bits after a resume, and what is refused."""
 
 import pytest
-from helpers.interrupted import metrics
+from helpers.run_files import metrics
 from safetensors.torch import load_file
 
 from contrasent.errors import ConfigError

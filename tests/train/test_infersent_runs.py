@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.command_line import refused, worked
-from helpers.interrupted import metrics
+from helpers.run_files import logged_losses, metrics
 from helpers.shared_data import SHARED
 from helpers.tiny_glove import save_glove
 from helpers.tiny_sentences import sentence
@@ -74,7 +74,7 @@ def test_labels_that_the_text_decides_are_learnt(tmp_path, infersent):
     path.write_text("premise\thypothesis\tlabel\n" + "\n".join(rows) + "\n")
     changed = {"data__file": str(path), "train__epochs": 40, "train__learning_rate": 0.5}
     train(infersent(**changed, evaluation__task="none", evaluation__every=6), tmp_path / "run")
-    losses = [line["loss"] for line in metrics(tmp_path / "run") if "loss" in line]
+    losses = logged_losses(tmp_path / "run")
     assert losses[0] > 1 and losses[-1] < 0.3
 
 
@@ -224,5 +224,5 @@ def test_real_vectors_and_real_pairs(tmp_path, infersent):
     train(
         infersent(**changed, **how, evaluation__every=50, evaluation__task="none"), tmp_path / "r"
     )
-    losses = [line["loss"] for line in metrics(tmp_path / "r") if "loss" in line]
+    losses = logged_losses(tmp_path / "r")
     assert np.mean(losses[-20:]) < np.mean(losses[:20]) - 0.002

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.careless import prepare
 from helpers.command_line import call, refused, worked
-from helpers.interrupted import RunFiles, metrics
+from helpers.run_files import RunFiles, logged_steps, metrics
 
 from contrasent.training import run as run_module
 from contrasent.training.run import train
@@ -81,7 +81,7 @@ def test_an_interrupted_joint_run_goes_on_to_the_same_bits(desk, monkeypatch):
 def test_a_joint_run_is_evaluated_and_encodes(desk):
     """Both losses of ConSERT's sup-joint are there, and what is kept is a plain encoder."""
     worked("train", "consert-joint", *COMMON, "--evaluation.task", "pairs.tsv")
-    steps = [line for line in metrics(desk / "out") if "loss" in line]
+    steps = logged_steps(desk / "out")
     for line in steps:
         parts = sum(value for key, value in line.items() if key.startswith("term_"))
         assert parts == pytest.approx(line["loss"], rel=1e-6)
@@ -106,7 +106,7 @@ def test_labels_are_learnt(tmp_path, recipe):
     changed = {"data__max_tokens": 32, "train__epochs": 6, "train__learning_rate": 1e-2}
     settings = recipe("nli-softmax", data__file=str(path), **changed)
     train(settings, tmp_path / "run")
-    steps = [line for line in metrics(tmp_path / "run") if "loss" in line]
+    steps = logged_steps(tmp_path / "run")
     assert steps[0]["loss"] > 0.8 and steps[-1]["loss"] < 0.2
 
 

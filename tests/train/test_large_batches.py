@@ -1,15 +1,9 @@
 """Whole runs with gradient caching and gradient checkpointing."""
 
-import json
-
 import pytest
+from helpers.run_files import logged_losses
 
 from contrasent.training.run import train
-
-
-def losses(folder):
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [values["loss"] for values in map(json.loads, lines) if "loss" in values]
 
 
 @pytest.mark.parametrize("name", ["unsup-simcse", "sup-simcse"])
@@ -19,7 +13,9 @@ def test_without_dropout_a_cached_run_is_the_plain_one(name, recipe, tmp_path, t
         changes["data__file"] = str(triplet_file)
     train(recipe(name, **changes), tmp_path / "plain")
     train(recipe(name, **changes, train__gradcache_chunk=6), tmp_path / "cached")
-    assert losses(tmp_path / "cached") == pytest.approx(losses(tmp_path / "plain"), abs=1e-4)
+    assert logged_losses(tmp_path / "cached") == pytest.approx(
+        logged_losses(tmp_path / "plain"), abs=1e-4
+    )
 
 
 def test_a_cached_run_has_the_last_smaller_batch_too(recipe, tmp_path):
@@ -32,4 +28,6 @@ def test_a_run_with_checkpointed_layers_is_the_plain_one(chunk, recipe, tmp_path
     changes = {"train__gradcache_chunk": chunk, "evaluation__task": "none"}
     train(recipe(**changes), tmp_path / "plain")
     train(recipe(**changes, train__gradient_checkpointing=True), tmp_path / "saving")
-    assert losses(tmp_path / "saving") == pytest.approx(losses(tmp_path / "plain"), abs=1e-5)
+    assert logged_losses(tmp_path / "saving") == pytest.approx(
+        logged_losses(tmp_path / "plain"), abs=1e-5
+    )

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from helpers.interrupted import metrics
+from helpers.run_files import logged_losses, logged_steps
 from helpers.tiny_sentences import sentence
 
 from contrasent.errors import ConfigError, DataError
@@ -50,7 +50,7 @@ def test_batches_are_contiguous_and_know_the_borders(documents, recipe):
 def test_it_trains_both_encoders_and_keeps_the_first(documents, trained, tmp_path, tiny_bert):
     trained("quick-thoughts", **SMALL, data__file=str(documents), train__batch_size=10)
     run = tmp_path / "run"
-    steps = [line for line in metrics(run) if "loss" in line]
+    steps = logged_steps(run)
     assert len(steps) == 6 and all("alignment" not in line for line in steps)
     assert steps[0]["with_neighbour"] == pytest.approx(0.9)
     texts = ["a dog runs", "music"]
@@ -64,10 +64,7 @@ def test_gradient_caching_gives_the_same_run(documents, trained, tmp_path):
     for folder, chunk in (("whole", None), ("chunks", 5)):
         changed = {"train__gradcache_chunk": chunk, "encoder__dropout": 0.0}
         trained("quick-thoughts", folder, **SMALL, data__file=str(documents), **changed)
-    losses = [
-        [line["loss"] for line in metrics(tmp_path / name) if "loss" in line]
-        for name in ("whole", "chunks")
-    ]
+    losses = [logged_losses(tmp_path / name) for name in ("whole", "chunks")]
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]))
 
 

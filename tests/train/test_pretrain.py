@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from helpers.command_line import refused, worked
-from helpers.interrupted import metrics
+from helpers.run_files import metrics
 from helpers.tiny_models import SENTENCES, save_tiny, save_tiny_masked_lm, transformer, word_piece
 from safetensors.torch import load_file
 from torch.nn import functional as F

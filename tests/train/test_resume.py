@@ -10,7 +10,8 @@ import sys
 import time
 
 import pytest
-from helpers.interrupted import CutError, RunFiles, cut, kill_after
+from helpers.interrupted import CutError, cut, kill_after
+from helpers.run_files import RunFiles
 from helpers.tiny_glove import save_glove
 from helpers.tiny_runs import TINY, write_data
 from helpers.tiny_sentences import sentence, write

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from helpers.command_line import tree, worked
+from helpers.run_files import logged_evaluations, logged_steps
 
 from contrasent import __version__
 from contrasent.model.encoder import SentenceEncoder
@@ -39,13 +40,6 @@ def files(folder):
 
 def weights(folder, which="last"):
     return (folder / which / "model.safetensors").read_bytes()
-
-
-def lines(folder):
-    """The lines of metrics.jsonl, steps and evaluations apart."""
-    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-    values = [json.loads(line) for line in text.splitlines()]
-    return [v for v in values if "loss" in v], [v for v in values if "evaluation" in v]
 
 
 def info(folder):
@@ -184,7 +178,7 @@ def test_contrasent_json_says_where_an_encoder_comes_from(trained, tmp_path, tex
 
 def test_every_step_has_a_line_with_these_fields(trained, tmp_path):
     trained(train__epochs=2)
-    steps, evaluations = lines(tmp_path / "run")
+    steps, evaluations = (read(tmp_path / "run") for read in (logged_steps, logged_evaluations))
     fields = [
         *("step", "loss", "term_contrast", "learning_rate", "gradient_norm"),
         *("alignment", "uniformity", "sentences_per_second"),
@@ -204,7 +198,7 @@ def test_alignment_and_uniformity_are_those_of_the_encoder_before_any_update(
 ):
     """Without dropout both views are one: alignment is 0, uniformity that of the first batch."""
     trained(encoder__dropout=0.0, data__shuffle=False)
-    first = lines(tmp_path / "run")[0][0]
+    first = logged_steps(tmp_path / "run")[0]
     texts = text_file.read_text(encoding="utf-8").splitlines()[:8]
     encoder = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
     rows = encoder.encode(texts, precision="fp32", normalize=True)

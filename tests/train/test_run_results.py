@@ -1,9 +1,9 @@
 """What a run comes to: best and last, when it ends, scores before and after, trackers."""
 
-import json
 import shutil
 
 import pytest
+from helpers.run_files import logged_evaluations, logged_steps
 
 from contrasent.evaluation.sts_suite import evaluate
 from contrasent.model.encoder import SentenceEncoder
@@ -17,18 +17,11 @@ def weights(folder, which="last"):
     return (folder / which / "model.safetensors").read_bytes()
 
 
-def lines(folder):
-    """The lines of metrics.jsonl, steps and evaluations apart."""
-    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-    values = [json.loads(line) for line in text.splitlines()]
-    return [v for v in values if "loss" in v], [v for v in values if "evaluation" in v]
-
-
 def test_best_has_the_highest_dev_score_and_last_is_after_the_last_step(
     trained, tmp_path, pairs_file
 ):
     result = trained(train__epochs=8, train__learning_rate=0.01)
-    _, evaluations = lines(tmp_path / "run")
+    evaluations = logged_evaluations(tmp_path / "run")
     scores = {v["step"]: v["evaluation"][str(pairs_file)] for v in evaluations}
     assert result.best_score == max(scores.values())
     assert result.best_step == min(s for s, v in scores.items() if v == result.best_score)
@@ -64,7 +57,7 @@ def test_patience_ends_a_run_that_gets_no_better(trained, tmp_path):
     )
     assert result.best_step == 3
     assert result.steps == 9
-    _, evaluations = lines(tmp_path / "run")
+    evaluations = logged_evaluations(tmp_path / "run")
     assert [values["step"] for values in evaluations] == [3, 6, 9]
     assert "no new best in 2 evaluations: stopping" in (tmp_path / "run" / "log.txt").read_text()
 
@@ -73,7 +66,7 @@ def test_patience_ends_a_run_that_gets_no_better(trained, tmp_path):
 def test_max_steps_ends_the_decay(epochs, steps, trained, tmp_path):
     result = trained(train__max_steps=steps, train__epochs=epochs)
     assert result.steps == steps
-    rates = [values["learning_rate"] for values in lines(tmp_path / "run")[0]]
+    rates = [values["learning_rate"] for values in logged_steps(tmp_path / "run")]
     assert rates == pytest.approx([1e-3 * (steps - step) / steps for step in range(steps)])
 
 
@@ -149,7 +142,7 @@ def test_tensorboard_gets_every_number(trained, tmp_path, pairs_file):
     trained(train__trackers=["tensorboard"])
     (events,) = (tmp_path / "run" / "trackers" / "contrasent").glob("events.out.*")
     found = loader.EventAccumulator(str(events.parent)).Reload()
-    steps, evaluations = lines(tmp_path / "run")
+    steps, evaluations = (read(tmp_path / "run") for read in (logged_steps, logged_evaluations))
     for name in ("loss", "term_contrast", "learning_rate", "alignment", "uniformity"):
         told = [(event.step, event.value) for event in found.Scalars(name)]
         assert told == [(v["step"], pytest.approx(v[name], rel=1e-5)) for v in steps]

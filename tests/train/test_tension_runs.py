@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from helpers.interrupted import metrics
+from helpers.run_files import logged_losses, metrics
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.training.run import train
@@ -38,10 +38,7 @@ def test_both_encoders_are_trained_scored_and_saved(trained, tmp_path):
 def test_gradient_caching_gives_the_same_run(trained, tmp_path):
     for folder, chunk in (("whole", None), ("chunks", 5)):
         trained(NAME, folder, **SMALL, train__gradcache_chunk=chunk)
-    losses = [
-        [line["loss"] for line in metrics(tmp_path / name) if "loss" in line]
-        for name in ("whole", "chunks")
-    ]
+    losses = [logged_losses(tmp_path / name) for name in ("whole", "chunks")]
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]))
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from helpers.careless import prepare, train
 from helpers.command_line import tree, worked
-from helpers.interrupted import CutError, RunFiles, cut, kill_after, metrics
+from helpers.interrupted import CutError, cut, kill_after
+from helpers.run_files import RunFiles, metrics
 from safetensors.torch import load_file
 
 from contrasent.errors import CheckpointError, ConfigError

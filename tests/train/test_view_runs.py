@@ -6,6 +6,7 @@ import re
 import pytest
 import yaml
 from helpers.command_line import refused, worked
+from helpers.run_files import logged_losses
 from helpers.tiny_models import WORDS
 
 from contrasent.training.run import train
@@ -35,17 +36,16 @@ def command(encoder, text, output, *words):
     )
 
 
-def losses(folder):
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [values["loss"] for values in map(json.loads, lines) if "loss" in values]
-
-
 def test_one_command_trains_on_cropped_sentences(tmp_path, tiny_bert, text_file):
     words = ("--view.name", "crop", "--view.share", "0.2")
     worked(*command(tiny_bert, text_file, tmp_path / "crop", *words))
     worked(*command(tiny_bert, text_file, tmp_path / "again", *words))
     worked(*command(tiny_bert, text_file, tmp_path / "dropout"))
-    assert losses(tmp_path / "crop") == losses(tmp_path / "again") != losses(tmp_path / "dropout")
+    assert (
+        logged_losses(tmp_path / "crop")
+        == logged_losses(tmp_path / "again")
+        != logged_losses(tmp_path / "dropout")
+    )
     kept = yaml.safe_load((tmp_path / "crop" / "recipe.yaml").read_text(encoding="utf-8"))
     assert (kept["view"]["name"], kept["view"]["share"]) == ("crop", 0.2)
 
