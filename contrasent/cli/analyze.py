@@ -37,7 +37,6 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
         typer.Argument(
             metavar="[MODEL]...",
             help="Encoders to measure: a folder, a training run or a Hugging Face id.",
-            show_default=False,
         ),
     ] = None,
     saved: Annotated[
@@ -48,7 +47,6 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
             help="Take what was saved before, without a model: a file of --json, a training run "
             "that measured its geometry, or the scores of 'contrasent evaluate --json', whose "
             "average colours the encoders. Give it once for each.",
-            show_default=False,
         ),
     ] = None,
     pairs: Annotated[
@@ -62,8 +60,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
         str | None,
         typer.Option(
             help="Sentence, sentence and score of your file of --pairs: three names, or numbers "
-            "from 0.",
-            show_default=False,
+            "from 0."
         ),
     ] = None,
     pooler: Pooler = None,
@@ -78,15 +75,12 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
             metavar="FILE",
             help="Write numbers, spectra and cosines to FILE, a JSON line for each encoder, for "
             "--from; '-' prints them instead of the table.",
-            show_default=False,
         ),
     ] = None,
     figures: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Draw the papers' figures into FOLDER, as SVG and PNG.",
-            show_default=False,
+            metavar="FOLDER", help="Draw the papers' figures into FOLDER, as SVG and PNG."
         ),
     ] = None,
     supervised: Annotated[
@@ -95,13 +89,11 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
             metavar="MODEL",
             help="An encoder whose spectrum and cosines stand in a panel of their own, as in "
             "SimCSE's Figures F.1 and G.1. Give it once for each.",
-            show_default=False,
         ),
     ] = None,
     html: Html = None,
     published: Annotated[
-        bool,
-        typer.Option(help="Show the points that DiffCSE prints beside the encoders."),
+        bool, typer.Option(help="Show the points that DiffCSE prints beside the encoders.")
     ] = True,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that are already there.")
@@ -248,28 +240,24 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
             metavar="MODEL",
             help="Encoders, a column each: a folder, a training run or a Hugging Face id; or a "
             "file of word vectors (GloVe's .txt, .vec).",
-            show_default=False,
         ),
     ],
     corpus: Annotated[
         str,
         typer.Option(
             help="What is searched: a .txt, .csv, .tsv, .jsonl (each also .gz) or .parquet file, a "
-            "data set of the hub (org/name:config@split), or an STS task (stsb, stsb-dev).",
-            show_default=False,
+            "data set of the hub (org/name:config@split), or an STS task (stsb, stsb-dev)."
         ),
     ],
     queries: Annotated[
         str | None,
         typer.Option(
             help="A file with a query in every row; or those of a paper's table: simcse-table8, "
-            "diffcse-table9.",
-            show_default=False,
+            "diffcse-table9."
         ),
     ] = None,
     query: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="A sentence; give it once for each.", show_default=False),
+        list[str] | None, typer.Option(metavar="TEXT", help="A sentence; give it once for each.")
     ] = None,
     sample: Annotated[
         int,
@@ -279,8 +267,7 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
     columns: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated sentence columns of the corpus: names, or numbers from 0.",
-            show_default=False,
+            help="Comma-separated sentence columns of the corpus: names, or numbers from 0."
         ),
     ] = None,
     pooler: Pooler = None,
@@ -295,7 +282,6 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
             metavar="FILE",
             help="Write everything as JSON to FILE, a line for each encoder; '-' prints it instead "
             "of the table.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -158,10 +158,7 @@ def options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            help="Print the version and exit.",
-            is_eager=True,
-            callback=_tell_version,
+            "--version", help="Print the version and exit.", is_eager=True, callback=_tell_version
         ),
     ] = False,
 ) -> None:

@@ -23,28 +23,20 @@ Sources = Annotated[
     list[str],
     typer.Argument(
         help="Files (.csv, .tsv, .jsonl, .parquet; others hold tabs; each also .gz) or data sets "
-        "on the Hugging Face hub as org/name:config@split.",
-        show_default=False,
+        "on the Hugging Face hub as org/name:config@split."
     ),
 ]
 Output = Annotated[
-    Path,
-    typer.Option(
-        help="The file to write: .csv, .tsv or .jsonl, each also .gz.", show_default=False
-    ),
+    Path, typer.Option(help="The file to write: .csv, .tsv or .jsonl, each also .gz.")
 ]
 Columns = Annotated[
     str | None,
     typer.Option(
         help="Comma-separated columns of every source, in the order of the text above: header "
-        "names, or numbers from 0; else known by name.",
-        show_default=False,
+        "names, or numbers from 0; else known by name."
     ),
 ]
-Sample = Annotated[
-    int | None,
-    typer.Option(min=1, help="Draw so many of the examples; else all.", show_default=False),
-]
+Sample = Annotated[int | None, typer.Option(min=1, help="Draw so many of the examples; else all.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of whatever is drawn.")]
 Skip = Annotated[
     bool,
@@ -88,8 +80,7 @@ def nli(  # noqa: PLR0913 - the arguments are the command's options
         str | None,
         typer.Option(
             help="What the numbers of labels mean, from 0: such as "
-            "entailment,neutral,contradiction. For sources with numbers that do not say it.",
-            show_default=False,
+            "entailment,neutral,contradiction. For sources with numbers that do not say it."
         ),
     ] = None,
     columns: Columns = None,
@@ -157,12 +148,8 @@ def duplicates(  # noqa: PLR0913 - as above
 def paraphrases(  # noqa: PLR0913 - as above
     sources: Sources,
     output: Output,
-    min_score: Annotated[
-        float | None, typer.Option(help="Leave lower scores out.", show_default=False)
-    ] = None,
-    max_score: Annotated[
-        float | None, typer.Option(help="Leave higher scores out.", show_default=False)
-    ] = None,
+    min_score: Annotated[float | None, typer.Option(help="Leave lower scores out.")] = None,
+    max_score: Annotated[float | None, typer.Option(help="Leave higher scores out.")] = None,
     columns: Columns = None,
     sample: Sample = None,
     seed: Seed = 0,

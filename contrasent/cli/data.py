@@ -27,28 +27,24 @@ def check(
         str,
         typer.Argument(
             help="Text file (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on "
-            "the Hugging Face hub as org/name:config@split.",
-            show_default=False,
+            "the Hugging Face hub as org/name:config@split."
         ),
     ],
     columns: Annotated[
         str | None,
         typer.Option(
             help="Comma-separated sentence columns, anchor first: header names, or numbers from 0; "
-            "else picked by well-known names, or all if there is no header.",
-            show_default=False,
+            "else picked by well-known names, or all if there is no header."
         ),
     ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="Folder or Hugging Face id of the encoder to train: count in its tokens too.",
-            show_default=False,
+            help="Folder or Hugging Face id of the encoder to train: count in its tokens too."
         ),
     ] = None,
     max_tokens: Annotated[
-        int,
-        typer.Option(help="With --encoder: count the sentences that this training limit cuts."),
+        int, typer.Option(help="With --encoder: count the sentences that this training limit cuts.")
     ] = 32,
     labels: Annotated[
         str,
@@ -204,16 +200,12 @@ def fetch(
         Path | None,
         typer.Option(
             help="Folder to fill or check; else $CONTRASENT_DATA, else the folder where "
-            "'contrasent evaluate' looks by itself.",
-            show_default=False,
+            "'contrasent evaluate' looks by itself."
         ),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(
-            help="Archive to take: http://, https:// or a local path; else SimCSE's.",
-            show_default=False,
-        ),
+        typer.Option(help="Archive to take: http://, https:// or a local path; else SimCSE's."),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only compare the folder with the published files.")
@@ -261,8 +253,7 @@ def leaks(
         str,
         typer.Argument(
             help="Training text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set "
-            "on the Hugging Face hub as org/name:config@split.",
-            show_default=False,
+            "on the Hugging Face hub as org/name:config@split."
         ),
     ],
     tasks: Annotated[
@@ -273,15 +264,13 @@ def leaks(
         ),
     ] = "sts",
     splits: Annotated[
-        str,
-        typer.Option(help="Splits of tasks named without one: any of train,dev,test,all."),
+        str, typer.Option(help="Splits of tasks named without one: any of train,dev,test,all.")
     ] = "test",
     columns: Annotated[
         str | None,
         typer.Option(
             help="Comma-separated sentence columns of the training text, anchor first: names, or "
-            "numbers from 0.",
-            show_default=False,
+            "numbers from 0."
         ),
     ] = None,
     data_dir: DataDir = None,

@@ -48,23 +48,19 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
     device: Device = None,
     precision: Precision = "auto",
     batch_tokens: Annotated[
-        int | None,
-        typer.Option(help="Tokens computed at once; memory grows with it.", show_default=False),
+        int | None, typer.Option(help="Tokens computed at once; memory grows with it.")
     ] = None,
     normalize: Annotated[
         bool | None,
         typer.Option(
             "--normalize/--no-normalize",
             help="Scale every row to length 1; else as the encoder was saved.",
-            show_default=False,
         ),
     ] = None,
     columns: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN",
-            help="The column of the sentences, by name or by number from 0.",
-            show_default=False,
+            metavar="COLUMN", help="The column of the sentences, by name or by number from 0."
         ),
     ] = None,
     shard_size: Annotated[
@@ -79,7 +75,6 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         typer.Option(
             metavar="FILE.json.gz",
             help="Record batches 4 to 6 into this trace, and tell where their time went.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -142,8 +137,7 @@ def _report(output: Path, written: Written, max_tokens: int) -> None:
         typer.echo(f"{written.resumed} rows came from shards of an earlier run", err=True)
     if written.truncated:
         typer.echo(
-            f"{written.truncated} sentences were longer than {max_tokens} tokens and cut",
-            err=True,
+            f"{written.truncated} sentences were longer than {max_tokens} tokens and cut", err=True
         )
     new = written.rows - written.resumed
     rate = f", {new / written.seconds:.0f} sentences/s" if new else ""

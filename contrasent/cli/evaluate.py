@@ -37,7 +37,6 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             "of vectors: of words (GloVe's .txt, .vec), or .npy with a row for every sentence of "
             "one task (pairs: all first, then all second; retrieval: queries, then documents; "
             "a.npy+b.npy joins two).",
-            show_default=False,
         ),
     ],
     tasks: Annotated[
@@ -52,15 +51,13 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         ),
     ] = "sts",
     splits: Annotated[
-        str,
-        typer.Option(help="Splits of tasks named without one: any of train,dev,test,all."),
+        str, typer.Option(help="Splits of tasks named without one: any of train,dev,test,all.")
     ] = "test",
     columns: Annotated[
         str | None,
         typer.Option(
             help="Sentence, sentence and score of your files, or sentence and label: names, or "
-            "numbers from 0.",
-            show_default=False,
+            "numbers from 0."
         ),
     ] = None,
     pooler: Pooler = None,
@@ -80,13 +77,11 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         str | None,
         typer.Option(
             help="In place of the protocol's: all (one correlation over all pairs of a task), "
-            "mean over its subsets, or wmean, weighted by their pairs.",
-            show_default=False,
+            "mean over its subsets, or wmean, weighted by their pairs."
         ),
     ] = None,
     metric: Annotated[
-        str | None,
-        typer.Option(help="In place of the protocol's: spearman or pearson.", show_default=False),
+        str | None, typer.Option(help="In place of the protocol's: spearman or pearson.")
     ] = None,
     regressor: Annotated[
         bool | None,
@@ -94,14 +89,11 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             "--regressor/--no-regressor",
             help="In place of the protocol's: score STS-B and SICK-R by SentEval's regressor, "
             "fitted to their training splits, or by cosines.",
-            show_default=False,
         ),
     ] = None,
     confidence: Annotated[
         float | None,
-        typer.Option(
-            help="Show bootstrap intervals of this confidence, such as 0.95.", show_default=False
-        ),
+        typer.Option(help="Show bootstrap intervals of this confidence, such as 0.95."),
     ] = None,
     compare: Annotated[
         bool,
@@ -144,7 +136,6 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             metavar="FILE",
             help="Write every metric, aggregation, subset and split as JSON lines to FILE; "
             "'-' prints them instead of the table.",
-            show_default=False,
         ),
     ] = None,
     html: Html = None,

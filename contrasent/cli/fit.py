@@ -16,19 +16,14 @@ if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
 
 
-Weights = Annotated[
-    Path, typer.Argument(help="infersent1.pkl or infersent2.pkl.", show_default=False)
-]
+Weights = Annotated[Path, typer.Argument(help="infersent1.pkl or infersent2.pkl.")]
 Words = Annotated[
     Path,
     typer.Argument(
-        help="The word vectors it was trained over: glove.840B.300d.txt, or crawl-300d-2M.vec.",
-        show_default=False,
+        help="The word vectors it was trained over: glove.840B.300d.txt, or crawl-300d-2M.vec."
     ),
 ]
-Output = Annotated[
-    Path, typer.Option(help="The folder to write; it must not exist.", show_default=False)
-]
+Output = Annotated[Path, typer.Option(help="The folder to write; it must not exist.")]
 Version = Annotated[
     int,
     typer.Option(
@@ -61,26 +56,19 @@ Data = Annotated[
     typer.Option(
         help="Text to fit on: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face "
         "dataset id, every sentence of a row; or sts, or an STS task such as stsb or stsb-dev, "
-        "which shows the test sentences to the fit. Give it once for each.",
-        show_default=False,
+        "which shows the test sentences to the fit. Give it once for each."
     ),
 ]
-FitOutput = Annotated[
-    Path, typer.Option(help="The folder to write; it must not exist.", show_default=False)
-]
+FitOutput = Annotated[Path, typer.Option(help="The folder to write; it must not exist.")]
 Columns = Annotated[
     str | None,
-    typer.Option(
-        help="Comma-separated sentence columns of the files: names, or numbers from 0.",
-        show_default=False,
-    ),
+    typer.Option(help="Comma-separated sentence columns of the files: names, or numbers from 0."),
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(
         help="Folder in SentEval's layout, for tasks; else $CONTRASENT_DATA, else the folder that "
-        "'contrasent data fetch' fills.",
-        show_default=False,
+        "'contrasent data fetch' fills."
     ),
 ]
 MaxTokens = Annotated[
@@ -89,7 +77,6 @@ MaxTokens = Annotated[
         min=1,
         help="Cut the sentences to fit on there, at most where the encoder does; the papers took "
         "64.",
-        show_default=False,
     ),
 ]
 FitPrecision = Annotated[str, typer.Option(help="fp32, bf16 or auto, to embed the text in.")]
@@ -103,8 +90,7 @@ def whitening(  # noqa: PLR0913 - the arguments are the command's options
         int | None,
         typer.Option(
             help="Keep this many, those of the largest variance; else all in which embeddings "
-            "differ.",
-            show_default=False,
+            "differ."
         ),
     ] = None,
     columns: Columns = None,
@@ -206,8 +192,7 @@ def sif(  # noqa: PLR0913 - the arguments are the command's options
     words: Annotated[
         str,
         typer.Argument(
-            help="Word vectors: a .txt or .vec file of a word and its numbers per line, also .gz.",
-            show_default=False,
+            help="Word vectors: a .txt or .vec file of a word and its numbers per line, also .gz."
         ),
     ],
     data: Data,
@@ -220,10 +205,7 @@ def sif(  # noqa: PLR0913 - the arguments are the command's options
     ] = 1,
     frequencies: Annotated[
         Path | None,
-        typer.Option(
-            help="A word and its count per line; else words of the text are counted.",
-            show_default=False,
-        ),
+        typer.Option(help="A word and its count per line; else words of the text are counted."),
     ] = None,
     columns: Columns = None,
     data_dir: DataDir = None,

@@ -31,15 +31,11 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
         typer.Argument(
             metavar="MODEL",
             help="Encoders, a row each: a folder, a training run or a Hugging Face id.",
-            show_default=False,
         ),
     ],
     tasks: Annotated[
         str,
-        typer.Option(
-            help="Comma-separated names of MTEB's tasks, such as STSBenchmark,SICK-R.",
-            show_default=False,
-        ),
+        typer.Option(help="Comma-separated names of MTEB's tasks, such as STSBenchmark,SICK-R."),
     ],
     pooler: Pooler = None,
     head: Head = None,
@@ -48,11 +44,7 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
     precision: OwnPrecision = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Write MTEB's own files of results into FOLDER too.",
-            show_default=False,
-        ),
+        typer.Option(metavar="FOLDER", help="Write MTEB's own files of results into FOLDER too."),
     ] = None,
     json: Annotated[
         str | None,
@@ -60,7 +52,6 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
             metavar="FILE",
             help="Write every metric, subset and split as JSON lines to FILE; '-' prints them "
             "instead of the table.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -135,16 +126,14 @@ def calibrate(  # noqa: PLR0913 - the arguments are the command's options
     columns: Annotated[
         str | None,
         typer.Option(
-            help="Sentence, sentence and label of your file: three names, or numbers from 0.",
-            show_default=False,
+            help="Sentence, sentence and label of your file: three names, or numbers from 0."
         ),
     ] = None,
     min_precision: Annotated[
         float | None,
         typer.Option(
             help="Find as many similar pairs as this precision allows, such as 0.9; else the "
-            "largest F1.",
-            show_default=False,
+            "largest F1."
         ),
     ] = None,
     pooler: Pooler = None,

@@ -23,23 +23,16 @@ Model = Annotated[
 ]
 Pooler = Annotated[
     str | None,
-    typer.Option(
-        help="cls, mean, max, mean_top2, mean_first_last, mean_embed_last; else its own.",
-        show_default=False,
-    ),
+    typer.Option(help="cls, mean, max, mean_top2, mean_first_last, mean_embed_last; else its own."),
 ]
-Head = Annotated[
-    str | None,
-    typer.Option(help="none or mlp; else the encoder's own.", show_default=False),
-]
+Head = Annotated[str | None, typer.Option(help="none or mlp; else the encoder's own.")]
 Precision = Annotated[
     str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")
 ]
 OwnPrecision = Annotated[
     str | None,
     typer.Option(
-        help="fp32, bf16 or auto; else fp32, or what an engine other than torch computes in.",
-        show_default=False,
+        help="fp32, bf16 or auto; else fp32, or what an engine other than torch computes in."
     ),
 ]
 Engine = Annotated[
@@ -48,44 +41,27 @@ Engine = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option(
-        help="cpu, cuda, cuda:1 and the like; else the accelerator if there is one.",
-        show_default=False,
-    ),
+    typer.Option(help="cpu, cuda, cuda:1 and the like; else the accelerator if there is one."),
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(
         help="Folder in SentEval's layout; else $CONTRASENT_DATA, else the folder that "
-        "'contrasent data fetch' fills.",
-        show_default=False,
+        "'contrasent data fetch' fills."
     ),
 ]
-MaxSteps = Annotated[
-    int | None, typer.Option(help="Stop after this many steps.", show_default=False)
-]
-BatchSize = Annotated[
-    int | None, typer.Option(help="Examples per step; else the recipe's.", show_default=False)
-]
-Epochs = Annotated[
-    int | None, typer.Option(help="Passes over the data; else the recipe's.", show_default=False)
-]
+MaxSteps = Annotated[int | None, typer.Option(help="Stop after this many steps.")]
+BatchSize = Annotated[int | None, typer.Option(help="Examples per step; else the recipe's.")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the data; else the recipe's.")]
 LearningRate = Annotated[
-    float | None,
-    typer.Option("--learning-rate", "--lr", help="Else the recipe's.", show_default=False),
+    float | None, typer.Option("--learning-rate", "--lr", help="Else the recipe's.")
 ]
 TrainPrecision = Annotated[
     str | None,
-    typer.Option(
-        help="fp32, bf16, or auto: bf16 where the hardware has it; else the recipe's.",
-        show_default=False,
-    ),
+    typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it; else the recipe's."),
 ]
 Seed = Annotated[
-    int | None,
-    typer.Option(
-        help="Decides new weights, order and dropout; else the recipe's.", show_default=False
-    ),
+    int | None, typer.Option(help="Decides new weights, order and dropout; else the recipe's.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")]
 OverwriteRun = Annotated[
@@ -208,7 +184,6 @@ Html = Annotated[
         metavar="FILE",
         help="Write a report to FILE: tables, figures, settings and how to repeat them, in one "
         "page that loads nothing.",
-        show_default=False,
     ),
 ]
 

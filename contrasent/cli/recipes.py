@@ -17,7 +17,6 @@ def recipes(
         str | None,
         typer.Argument(
             help="Print this one instead, with every setting explained: a recipe file.",
-            show_default=False,
             autocompletion=complete_recipe,
         ),
     ] = None,

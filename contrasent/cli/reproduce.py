@@ -103,17 +103,16 @@ The encoder is a sentence-transformers folder:
 
 
 def _material(about: str) -> object:
-    return typer.Option(help=about, show_default=False)
+    return typer.Option(help=about)
 
 
 def reproduce(  # noqa: PLR0913 - the arguments are the command's options
-    table: Annotated[str, typer.Argument(help="The table: baselines.", show_default=False)],
+    table: Annotated[str, typer.Argument(help="The table: baselines.")],
     output: Annotated[
         Path,
         typer.Option(
             help="The folder; what is done in it already is kept, so that the same command goes "
-            "on with a run that was cut off.",
-            show_default=False,
+            "on with a run that was cut off."
         ),
     ],
     encoder: Annotated[
@@ -135,8 +134,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         _material("Premise, hypothesis, label: 'contrasent data build nli --make labelled'."),
     ] = None,
     triplets: Annotated[
-        str | None,
-        _material("Premise, entailment, contradiction: 'contrasent data build nli'."),
+        str | None, _material("Premise, entailment, contradiction: 'contrasent data build nli'.")
     ] = None,
     scale: Annotated[
         str | None,
@@ -147,19 +145,14 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         ),
     ] = None,
     rows: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated rows, by name; else all.", show_default=False),
+        str | None, typer.Option(help="Comma-separated rows, by name; else all.")
     ] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(
-            help="What is scored, in place of the scale's tasks: such as sts,transfer.",
-            show_default=False,
-        ),
+        typer.Option(help="What is scored, in place of the scale's tasks: such as sts,transfer."),
     ] = None,
     jobs: Annotated[
-        int,
-        typer.Option(min=1, help="Rows that are worked on at once, sharing the cores."),
+        int, typer.Option(min=1, help="Rows that are worked on at once, sharing the cores.")
     ] = 1,
     data_dir: DataDir = None,
     device: Device = None,

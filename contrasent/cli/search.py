@@ -22,19 +22,11 @@ Source = Annotated[
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="The column of the texts, by name or by number from 0.",
-        show_default=False,
-    ),
+    typer.Option(metavar="COLUMN", help="The column of the texts, by name or by number from 0."),
 ]
 Ids = Annotated[
     str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="The column of the ids; else texts are numbered from 0.",
-        show_default=False,
-    ),
+    typer.Option(metavar="COLUMN", help="The column of the ids; else texts are numbered from 0."),
 ]
 
 
@@ -84,10 +76,7 @@ def add(
     columns: Columns = None,
     ids: Ids = None,
     encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="Where the encoder of the index is, if it has moved.", show_default=False
-        ),
+        str | None, typer.Option(help="Where the encoder of the index is, if it has moved.")
     ] = None,
     device: Device = None,
 ) -> None:
@@ -141,10 +130,7 @@ def search(
     query: Annotated[str, typer.Argument(help="The text to look for.")],
     top_k: Annotated[int, typer.Option("--top-k", help="Hits to show.")] = 10,
     encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="Where the encoder of the index is, if it has moved.", show_default=False
-        ),
+        str | None, typer.Option(help="Where the encoder of the index is, if it has moved.")
     ] = None,
     device: Device = None,
     json: Annotated[

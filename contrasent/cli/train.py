@@ -41,25 +41,21 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
             metavar="RECIPE",
             help="A packaged recipe: unsup-simcse, sup-simcse or diffcse, or one of the papers' "
             "such as unsup-simcse-bert-base ('contrasent recipes' lists them); or a YAML file.",
-            show_default=False,
             autocompletion=complete_recipe,
         ),
     ],
     encoder: Annotated[
-        str | None,
-        typer.Option(help="Start from this folder, run or Hugging Face id.", show_default=False),
+        str | None, typer.Option(help="Start from this folder, run or Hugging Face id.")
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
             help="Training text: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging "
-            "Face dataset id.",
-            show_default=False,
+            "Face dataset id."
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the run; else runs/RECIPE.", show_default=False),
+        Path | None, typer.Option(help="Folder of the run; else runs/RECIPE.")
     ] = None,
     batch_size: BatchSize = None,
     epochs: Epochs = None,
@@ -186,31 +182,20 @@ _RECIPE = "pretrain-mlm"
 
 def pretrain(  # noqa: PLR0913 - the arguments are the command's options
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Start from this folder, run or Hugging Face id.",
-            show_default=False,
-        ),
-    ],
+    model: Annotated[str, typer.Argument(help="Start from this folder, run or Hugging Face id.")],
     data: Annotated[
         str | None,
         typer.Option(
             help="Training text, a sentence or paragraph per line or row: .txt, .csv, .tsv, "
-            ".jsonl, .parquet, .gz of these, or a Hugging Face dataset id.",
-            show_default=False,
+            ".jsonl, .parquet, .gz of these, or a Hugging Face dataset id."
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the run; else runs/pretrain-mlm.", show_default=False),
+        Path | None, typer.Option(help="Folder of the run; else runs/pretrain-mlm.")
     ] = None,
     held_out: Annotated[
         Path | None,
-        typer.Option(
-            help="Text that is not trained on, to measure the loss on before and after.",
-            show_default=False,
-        ),
+        typer.Option(help="Text that is not trained on, to measure the loss on before and after."),
     ] = None,
     batch_size: BatchSize = None,
     epochs: Epochs = None,
