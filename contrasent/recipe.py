@@ -174,6 +174,39 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     return checked(Recipe, content, "recipe")
 
 
+def overrides_in(words: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+    """``--section.key value`` and ``--section.key=value`` as a mapping; ``-`` in a key is ``_``.
+
+    Raises:
+        ConfigError: another word is among them; ``options`` are what it may have been meant for.
+    """
+    settings: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or "." not in name:
+            if word.startswith("--"):
+                pick("option", name, options)
+            raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise ConfigError(f"--{name} needs a value: --{name} VALUE")
+            value = rest.pop(0)
+        name = name.replace("-", "_")
+        settings[name] = _split(name, value)
+    return settings
+
+
+def _split(name: str, value: str) -> str | list[str]:
+    """``a,b`` as a list where the setting is one; ``[a, b]`` and null are left to YAML."""
+    section, _, key = name.partition(".")
+    setting = fields_of(type(getattr(Recipe(), section, None))).get(key)
+    if setting is None or "list[" not in str(setting.type) or value == "null" or value[:1] == "[":
+        return value
+    return [part.strip() for part in value.split(",")]
+
+
 def to_yaml(recipe: Recipe) -> str:
     """The whole recipe, defaults included, as YAML."""
     content: str = yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False, allow_unicode=True)

@@ -23,10 +23,9 @@ from contrasent.cli.encode import encode, similarity
 from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fit import flow, infersent, sif, whitening
 from contrasent.cli.mteb import calibrate, mteb
-from contrasent.cli.recipes import recipes
 from contrasent.cli.reproduce import quickstart, reproduce
 from contrasent.cli.search import add, build, info, search
-from contrasent.cli.train import pretrain, train
+from contrasent.cli.train import pretrain, recipes, train
 from contrasent.errors import ContrasentError
 
 P = ParamSpec("P")
@@ -128,9 +127,6 @@ def _say(kind: str, message: str) -> None:
 
 
 _HELP = {"help_option_names": ["-h", "--help"]}
-# Every other word of `train` and `pretrain` may be a setting of the recipe: --section.key value.
-_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-
 # Plain help: the framed one wraps some texts at odd places, and takes [ ] in them for markup.
 app = typer.Typer(
     name="contrasent",
@@ -140,11 +136,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings=_HELP,
 )
-data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-build_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-index_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-fit_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-import_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+data_app, build_app, index_app, fit_app, import_app = (
+    typer.Typer(rich_markup_mode=None, no_args_is_help=True) for _ in range(5)
+)
 
 
 def _tell_version(asked: bool) -> None:
@@ -165,46 +159,28 @@ def options(
     """Train, evaluate and use contrastive sentence embeddings."""
 
 
-def _add(
-    to: typer.Typer, command: Callable[..., None], settings: dict[str, Any] | None = None
-) -> None:
-    """Make a function a command; the list of commands shows the first paragraph of its text."""
-    first = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
-    to.command(short_help=first, context_settings=settings)(guarded(command))
+def _add(to: typer.Typer, *commands: Callable[..., None], **settings: Any) -> None:
+    """Make functions commands; the list of commands shows the first paragraph of their text."""
+    for command in commands:
+        first = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
+        to.command(short_help=first, context_settings=settings)(guarded(command))
 
 
+# Every other word of `train` and `pretrain` may be a setting of the recipe: --section.key value.
 _add(app, quickstart)
-_add(app, train, _SETTINGS)
-_add(app, pretrain, _SETTINGS)
-_add(app, recipes)
-_add(fit_app, whitening)
-_add(fit_app, flow)
-_add(fit_app, sif)
-app.add_typer(fit_app, name="fit", help="Fit a map to an encoder's embeddings, to go with it.")
+_add(app, train, pretrain, allow_extra_args=True, ignore_unknown_options=True)
+_add(app, recipes, evaluate, analyze, neighbours, mteb, reproduce)
+_add(app, encode, similarity, calibrate, search)
+_add(fit_app, whitening, flow, sif)
 _add(import_app, infersent)
+_add(index_app, build, add, info)
+_add(data_app, check, fetch, leaks)
+_add(build_app, nli, captions, duplicates, paraphrases)
+app.add_typer(fit_app, name="fit", help="Fit a map to an encoder's embeddings, to go with it.")
 app.add_typer(import_app, name="import", help="Make encoders of published weights of other forms.")
-_add(app, evaluate)
-_add(app, analyze)
-_add(app, neighbours)
-_add(app, mteb)
-_add(app, reproduce)
-_add(app, encode)
-_add(app, similarity)
-_add(app, calibrate)
-_add(index_app, build)
-_add(index_app, add)
-_add(index_app, info)
 app.add_typer(index_app, name="index", help="Build and extend a search index.")
-_add(app, search)
-_add(data_app, check)
-_add(data_app, fetch)
-_add(data_app, leaks)
-_add(build_app, nli)
-_add(build_app, captions)
-_add(build_app, duplicates)
-_add(build_app, paraphrases)
-data_app.add_typer(build_app, name="build", help="Make training files from labelled sentences.")
 app.add_typer(data_app, name="data", help="Check and build training text; get evaluation data.")
+data_app.add_typer(build_app, name="build", help="Make training files from labelled sentences.")
 
 
 def main() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.data import plural, progress, shown, views
+from contrasent.cli.data import shown, views
+from contrasent.cli.options import Json, grouped, listed, plural, print_json, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,41 +27,42 @@ Sources = Annotated[
         "on the Hugging Face hub as org/name:config@split."
     ),
 ]
-Output = Annotated[
-    Path, typer.Option(help="The file to write: .csv, .tsv or .jsonl, each also .gz.")
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        help="Comma-separated columns of every source, in the order of the text above: header "
-        "names, or numbers from 0; else known by name."
-    ),
-]
-Sample = Annotated[int | None, typer.Option(min=1, help="Draw so many of the examples; else all.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of whatever is drawn.")]
-Skip = Annotated[
-    bool,
-    typer.Option("--skip-unreadable", help="Leave rows out that cannot be read; else end there."),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it is there.")]
-Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    """What the commands have in common."""
+@dataclass(frozen=True)
+class BuildOptions:
+    """The options of every command that builds training files."""
 
-    output: Path
-    sample: int | None
-    seed: int
-    skip_unreadable: bool
-    overwrite: bool
-    json: bool
+    output: Annotated[
+        Path, typer.Option(help="The file to write: .csv, .tsv or .jsonl, each also .gz.")
+    ]
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated columns of every source, in the order of the text above: header "
+            "names, or numbers from 0; else known by name."
+        ),
+    ] = None
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Draw so many of the examples; else all.")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of whatever is drawn.")] = 0
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unreadable", help="Leave rows out that cannot be read; else end there."
+        ),
+    ] = False
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUTPUT if it is there.")
+    ] = False
+    json: Json = False
 
 
-def nli(  # noqa: PLR0913 - the arguments are the command's options
+@grouped
+def nli(
     sources: Sources,
-    output: Output,
+    options: BuildOptions,
     make: Annotated[
         str,
         typer.Option(
@@ -83,12 +85,6 @@ def nli(  # noqa: PLR0913 - the arguments are the command's options
             "entailment,neutral,contradiction. For sources with numbers that do not say it."
         ),
     ] = None,
-    columns: Columns = None,
-    sample: Sample = None,
-    seed: Seed = 0,
-    skip_unreadable: Skip = False,
-    overwrite: Overwrite = False,
-    json: Json = False,
 ) -> None:
     """Make triplets or pairs from natural language inference: premise, hypothesis, label.
 
@@ -96,66 +92,42 @@ def nli(  # noqa: PLR0913 - the arguments are the command's options
     """
     from contrasent.data.build.nli import WANTED, Nli
 
-    order = None if labels is None else _split(labels)
-    writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
+    order = listed(labels)
 
     def kind(found: Sequence[SourceRows]) -> DataKind:
-        return Nli(found, make, per=per, order=order, seed=seed)
+        return Nli(found, make, per=per, order=order, seed=options.seed)
 
-    _build(kind, WANTED, sources, columns, writing)
+    _build(kind, WANTED, sources, options)
 
 
-def captions(  # noqa: PLR0913 - as above
-    sources: Sources,
-    output: Output,
-    columns: Columns = None,
-    sample: Sample = None,
-    seed: Seed = 0,
-    skip_unreadable: Skip = False,
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
+@grouped
+def captions(sources: Sources, options: BuildOptions) -> None:
     """Make pairs of any two captions of an image: image, caption.
 
     Reads Flickr's lines of image.jpg#k, tab, caption, and tables of image and caption.
     """
     from contrasent.data.build.paraphrases import CAPTIONS, Captions
 
-    writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
-    _build(Captions, CAPTIONS, sources, columns, writing)
+    _build(Captions, CAPTIONS, sources, options)
 
 
-def duplicates(  # noqa: PLR0913 - as above
-    sources: Sources,
-    output: Output,
-    columns: Columns = None,
-    sample: Sample = None,
-    seed: Seed = 0,
-    skip_unreadable: Skip = False,
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
+@grouped
+def duplicates(sources: Sources, options: BuildOptions) -> None:
     """Make pairs of duplicate questions: first question, second question, label 0 or 1.
 
     Reads Quora's question pairs (also GLUE's QQP), MRPC, PAWS and the like.
     """
     from contrasent.data.build.paraphrases import DUPLICATES, Duplicates
 
-    writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
-    _build(Duplicates, DUPLICATES, sources, columns, writing)
+    _build(Duplicates, DUPLICATES, sources, options)
 
 
-def paraphrases(  # noqa: PLR0913 - as above
+@grouped
+def paraphrases(
     sources: Sources,
-    output: Output,
+    options: BuildOptions,
     min_score: Annotated[float | None, typer.Option(help="Leave lower scores out.")] = None,
     max_score: Annotated[float | None, typer.Option(help="Leave higher scores out.")] = None,
-    columns: Columns = None,
-    sample: Sample = None,
-    seed: Seed = 0,
-    skip_unreadable: Skip = False,
-    overwrite: Overwrite = False,
-    json: Json = False,
 ) -> None:
     """Make pairs of sentences and their paraphrases: reference, paraphrase and, if any, score.
 
@@ -163,51 +135,37 @@ def paraphrases(  # noqa: PLR0913 - as above
     """
     from contrasent.data.build.paraphrases import PARAPHRASES, Paraphrases
 
-    writing = _Writing(output, sample, seed, skip_unreadable, overwrite, json)
-
     def kind(found: Sequence[SourceRows]) -> DataKind:
         return Paraphrases(found, min_score, max_score)
 
-    _build(kind, PARAPHRASES, sources, columns, writing)
+    _build(kind, PARAPHRASES, sources, options)
 
 
 def _build(
     kind: Callable[[Sequence[SourceRows]], DataKind],
     wanted: ColumnSpec,
     sources: Sequence[str],
-    columns: str | None,
-    writing: _Writing,
+    options: BuildOptions,
 ) -> None:
     from contrasent.data.build.write import build, require_output
     from contrasent.data.rows import open_rows_of
 
-    require_output(writing.output, sources, writing.overwrite)
-    chosen = None if columns is None else _split(columns)
-    made = kind([open_rows_of(source, wanted, chosen) for source in sources])
-    with progress("rows") as advance:
+    require_output(options.output, sources, options.overwrite)
+    columns = listed(options.columns)
+    made = kind([open_rows_of(source, wanted, columns) for source in sources])
+    with reading("rows") as advance:
         built = build(
             made,
-            writing.output,
-            sample=writing.sample,
-            seed=writing.seed,
-            skip_unreadable=writing.skip_unreadable,
+            options.output,
+            sample=options.sample,
+            seed=options.seed,
+            skip_unreadable=options.skip_unreadable,
             progress=advance,
         )
-    if writing.json:
-        _print_json(built)
+    if options.json:
+        print_json(asdict(built), indent=2)
     else:
         _print(built, made)
-
-
-def _split(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",")]
-
-
-def _print_json(built: Built) -> None:
-    import json
-    from dataclasses import asdict
-
-    typer.echo(json.dumps(asdict(built), ensure_ascii=False, indent=2))
 
 
 def _print(built: Built, kind: DataKind) -> None:

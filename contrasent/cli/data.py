@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import DataDir
+from contrasent.cli.options import (
+    DataDir,
+    Json,
+    listed,
+    plural,
+    print_json,
+    raise_failures,
+    reading,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,20 +61,19 @@ def check(
             "read them; counts each class."
         ),
     ] = "none",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    json: Json = False,
 ) -> None:
     """Check training text: what is understood, how long it is, what would do harm.
 
     Ends with exit code 2 if training could not use the file.
     """
-    from contrasent.data.check import check as checked
+    from contrasent.data.check import check as survey
 
-    chosen = None if columns is None else [column.strip() for column in columns.split(",")]
     tokenizer = None if encoder is None else _tokenizer(encoder)
-    with progress("examples") as advance:
-        report = checked(file, chosen, tokenizer, max_tokens, advance, labels=labels)
+    with reading("examples") as advance:
+        report = survey(file, listed(columns), tokenizer, max_tokens, advance, labels=labels)
     if json:
-        _print_json(report)
+        print_json(asdict(report), indent=2)
     else:
         _print_tables(report)
     report.require_usable()
@@ -81,28 +88,6 @@ def _tokenizer(encoder: str) -> Tokenizer:
     if st_folder.is_in(folder):
         folder = st_folder.read(folder).transformer
     return Tokenizer.load(folder)
-
-
-@contextmanager
-def progress(what: str) -> Iterator[Callable[[int], None]]:
-    """On a terminal, count what was read; yields what takes the number of further ones."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    told = TextColumn(f"reading: {{task.completed:,.0f}} {what}")
-    columns = (SpinnerColumn(), told, TimeElapsedColumn())
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task("reading", total=None)
-        yield lambda count: progress.advance(task, count)
-
-
-def _print_json(report: Report) -> None:
-    import json
-    from dataclasses import asdict
-
-    typer.echo(json.dumps(asdict(report), ensure_ascii=False, indent=2))
 
 
 def _print_tables(report: Report) -> None:
@@ -190,11 +175,6 @@ def shown(sentence: str) -> str:
     return line if len(line) <= _ENOUGH else f"{line[:_ENOUGH]}..."
 
 
-def plural(count: int, what: str) -> str:
-    """A number of things."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def fetch(
     data_dir: Annotated[
         Path | None,
@@ -274,32 +254,26 @@ def leaks(
         ),
     ] = None,
     data_dir: DataDir = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json: Json = False,
 ) -> None:
     """Look for evaluation sentences and pairs in training text."""
-    from contrasent.cli.evaluate import announce, listed
+    from contrasent.cli.evaluate import announce
     from contrasent.data.sources import open_examples
-    from contrasent.errors import ContrasentError
     from contrasent.evaluation.leaks import find_leaks
     from contrasent.evaluation.suite import load_suite
     from contrasent.evaluation.task_types import Options
 
-    training = open_examples(train, None if columns is None else listed(columns))
+    training = open_examples(train, listed(columns))
     suite = load_suite(listed(tasks), Options(data_dir, listed(splits)))
     announce(suite)
-    with progress("examples") as advance:
+    with reading("examples") as advance:
         found = find_leaks(training, suite, advance)
     if json:
-        import json as writer
-        from dataclasses import asdict
-
-        typer.echo(writer.dumps(asdict(found), ensure_ascii=False, indent=2))
+        print_json(asdict(found), indent=2)
     else:
         from rich.console import Console
 
         from contrasent.report.leaks import print_leaks
 
         print_leaks(Console(), found)
-    failures = [f"{p.task}: {p.message}" for p in suite.problems if not p.missing]
-    if failures:
-        raise ContrasentError("\n".join(failures))
+    raise_failures([f"{p.task}: {p.message}" for p in suite.problems if not p.missing])

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import (
-    Device,
-    Engine,
-    Head,
-    Model,
-    OwnPrecision,
-    Pooler,
-    Precision,
-    own_precision,
-)
+from contrasent.cli.options import Loading, Measuring, Model, Precision, grouped, print_json
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
@@ -26,7 +17,9 @@ if TYPE_CHECKING:
     from contrasent.search.shards import Written
 
 
+@grouped
 def encode(  # noqa: PLR0913 - the arguments are the command's options
+    *,
     model: Model,
     source: Annotated[
         str,
@@ -42,10 +35,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
             help=".npy: a float32 matrix, a row per sentence; .parquet: columns text, embedding."
         ),
     ],
-    pooler: Pooler = None,
-    head: Head = None,
-    engine: Engine = "torch",
-    device: Device = None,
+    loading: Loading,
     precision: Precision = "auto",
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens computed at once; memory grows with it.")
@@ -96,10 +86,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
                 "are those of the other rows, in order",
                 err=True,
             )
-
-        from contrasent.model.loading import load_encoder
-
-        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
+        encoder = loading.load(model)
         with _recording(recorded, encoder):
             written = write_embeddings(
                 encoder, sentences, output, settings, overwrite=overwrite, show_progress=True
@@ -144,27 +131,22 @@ def _report(output: Path, written: Written, max_tokens: int) -> None:
     typer.echo(f"{output}: {written.rows} rows of {written.width} numbers{rate}", err=True)
 
 
-def similarity(  # noqa: PLR0913 - the arguments are the command's options
+@grouped
+def similarity(
+    *,
     model: Model,
     text_a: Annotated[str, typer.Argument(help="A text.")],
     text_b: Annotated[str, typer.Argument(help="Another text.")],
-    pooler: Pooler = None,
-    head: Head = None,
-    engine: Engine = "torch",
-    device: Device = None,
-    precision: OwnPrecision = None,
+    measuring: Measuring,
     json: Annotated[
         bool, typer.Option("--json", help="Full precision, with what it was computed with.")
     ] = False,
 ) -> None:
     """Print the cosine of the embeddings of two texts."""
-    from json import dumps
-
-    from contrasent.model.loading import load_encoder
     from contrasent.search.index import similarity as cosine_of
 
-    encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
-    used = encoder.resolve_precision(own_precision(precision, engine))
+    encoder = measuring.load(model)
+    used = encoder.resolve_precision(measuring.precision_name)
     cosine = cosine_of(encoder, text_a, text_b, precision=used)
     if not json:
         typer.echo(f"{cosine:.4f}")
@@ -178,4 +160,4 @@ def similarity(  # noqa: PLR0913 - the arguments are the command's options
         "precision": used,
         "fingerprint": encoder.fingerprint(),
     }
-    typer.echo(dumps(described))
+    print_json(described)

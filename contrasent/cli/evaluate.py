@@ -10,15 +10,15 @@ import typer
 
 from contrasent.cli.options import (
     DataDir,
-    Device,
-    Engine,
-    Head,
     Html,
-    OwnPrecision,
-    Pooler,
-    own_precision,
+    Measuring,
+    for_each,
+    grouped,
+    labels,
+    listed,
+    raise_failures,
     refuse_json_folder,
-    report,
+    write_html,
 )
 from contrasent.cli.overlap import Overlaps
 from contrasent.cli.scores import Found, contents, write
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from contrasent.evaluation.suite import Suite
 
 
+@grouped
 def evaluate(  # noqa: PLR0913 - the arguments are the command's options
+    *,
     models: Annotated[
         list[str],
         typer.Argument(
@@ -60,11 +62,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             "numbers from 0."
         ),
     ] = None,
-    pooler: Pooler = None,
-    head: Head = None,
-    engine: Engine = "torch",
-    device: Device = None,
-    precision: OwnPrecision = None,
+    measuring: Measuring,
     protocol: Annotated[
         str,
         typer.Option(
@@ -144,17 +142,13 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     ] = False,
 ) -> None:
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
-    from contrasent.errors import ContrasentError, pick
     from contrasent.evaluation.bootstrap import Bootstrap
-    from contrasent.evaluation.embed import PRECISIONS
     from contrasent.evaluation.protocols import TransferProtocol
     from contrasent.evaluation.protocols import protocol as named_protocol
     from contrasent.evaluation.suite import load_suite
     from contrasent.evaluation.task_types import Options
-    from contrasent.evaluation.vectors import holds_vectors, open_vectors
 
-    asked = own_precision(precision, engine)
-    pick("precision", asked, ("auto", *PRECISIONS))
+    measuring.require()
     numbers = named_protocol(protocol, metric=metric, aggregation=aggregation, regressor=regressor)
     bootstrap = None if confidence is None else Bootstrap(confidence)
     learning = TransferProtocol(classifier, preset, classifier_seed)
@@ -164,43 +158,38 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         Options(
             data_dir,
             listed(splits),
-            None if columns is None else listed(columns),
+            listed(columns),
             protocol=numbers,
             learning=learning,
             bootstrap=bootstrap,
         ),
     )
     announce(suite)
-    failures = [f"{p.task}: {p.message}" for p in suite.problems if not p.missing]
-
-    from contrasent.model.engines import require
-    from contrasent.model.loading import load_encoder
-
-    require(engine, device)
     check = Overlaps(suite) if leak_check else None
-    rows: dict[str, Scores | None] = {}
-    for label, model in labels(models).items():
-        try:
-            encoder = (
-                open_vectors(model, suite.given())
-                if holds_vectors(model)
-                else load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
-            )
-            used = encoder.resolve_precision(asked)
-            rows[label] = scores = _told(model, suite.records(encoder, used, show_progress=True))
-        except ContrasentError as error:
-            if len(models) == 1:
-                raise
-            rows[label] = None
-            failures.append(f"{model}: {error}")
-        else:
-            failures += [f"{model}: {problem.message}" for problem in scores.problems]
-            rows[label] = check.noted(scores, model) if check else scores
-    if any(scores and scores.records for scores in rows.values()):
+
+    def score(model: str) -> Scores:
+        encoder = measuring.load_or_open(model, suite.given())
+        precision = encoder.resolve_precision(measuring.precision_name)
+        scores = suite.records(encoder, precision, show_progress=True)
+        for note in scores.notes:
+            typer.echo(f"{model}: {note}", err=True)
+        return check.noted(scores, model) if check else scores
+
+    outcomes = for_each(models, score)
+    failures = [
+        *(
+            f"{problem.task}: {problem.message}"
+            for problem in suite.problems
+            if not problem.missing
+        ),
+        *outcomes.failures,
+        *(f"{m}: {p.message}" for m, scores in outcomes.results.items() for p in scores.problems),
+    ]
+    if any(scores.records for scores in outcomes.results.values()):
+        rows = {label: outcomes.results.get(model) for label, model in labels(models).items()}
         found = Found(suite, rows, (bootstrap or Bootstrap()) if compare else None)
-        report(html, contents(suite, write(found, json), failures))
-    if failures:
-        raise ContrasentError("\n".join(failures))
+        write_html(html, contents(suite, write(found, json), failures))
+    raise_failures(failures)
 
 
 def _refuse(
@@ -223,11 +212,6 @@ def _refuse(
         raise ConfigError("--compare needs two models or more; the others are held to the first")
 
 
-def listed(text: str) -> list[str]:
-    """What stands between commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 def announce(suite: Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
     from contrasent.evaluation.sts_data import how_to_get_data
@@ -239,21 +223,3 @@ def announce(suite: Suite) -> None:
         typer.echo(f"{problem.task} is left out: {problem.message}", err=True)
     if missing:
         typer.echo(how_to_get_data(), err=True)
-
-
-def _told(model: str, scores: Scores) -> Scores:
-    """The scores, once it is told what is to be known of them."""
-    for note in scores.notes:
-        typer.echo(f"{model}: {note}", err=True)
-    return scores
-
-
-def labels(models: Sequence[str]) -> dict[str, str]:
-    """The models by a short name, or by the whole one where the short one is not theirs alone."""
-    from contrasent.evaluation.task_names import short_name
-
-    short = [short_name(model) for model in dict.fromkeys(models)]
-    return {
-        name if name and short.count(name) == 1 else model: model
-        for name, model in zip(short, dict.fromkeys(models), strict=True)
-    }

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Device, Head, Model, Pooler
+from contrasent.cli.options import DataDir, Device, Head, Model, Pooler, grouped, listed
 
 if TYPE_CHECKING:
     from contrasent.fitting.text import FittingText
-    from contrasent.fitting.transforms_fit import FittedEncoder
+    from contrasent.fitting.transforms_fit import Embedding, FittedEncoder
     from contrasent.model.encoder import SentenceEncoder
 
 
@@ -51,41 +52,94 @@ def infersent(weights: Weights, words: Words, output: Output, version: Version =
     typer.echo(f"next: contrasent evaluate {shlex.quote(str(output))}", err=True)
 
 
-Data = Annotated[
-    list[str],
-    typer.Option(
-        help="Text to fit on: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face "
-        "dataset id, every sentence of a row; or sts, or an STS task such as stsb or stsb-dev, "
-        "which shows the test sentences to the fit. Give it once for each."
-    ),
-]
-FitOutput = Annotated[Path, typer.Option(help="The folder to write; it must not exist.")]
-Columns = Annotated[
-    str | None,
-    typer.Option(help="Comma-separated sentence columns of the files: names, or numbers from 0."),
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder in SentEval's layout, for tasks; else $CONTRASENT_DATA, else the folder that "
-        "'contrasent data fetch' fills."
-    ),
-]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Cut the sentences to fit on there, at most where the encoder does; the papers took "
-        "64.",
-    ),
-]
-FitPrecision = Annotated[str, typer.Option(help="fp32, bf16 or auto, to embed the text in.")]
+@dataclass(frozen=True)
+class FitOptions:
+    """The options of every command that fits something to text."""
+
+    data: Annotated[
+        list[str],
+        typer.Option(
+            help="Text to fit on: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging "
+            "Face dataset id, every sentence of a row; or sts, or an STS task such as stsb or "
+            "stsb-dev, which shows the test sentences to the fit. Give it once for each."
+        ),
+    ]
+    output: Output
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated sentence columns of the files: names, or numbers from 0."
+        ),
+    ] = None
+    data_dir: DataDir = None
+
+    def open_text(self) -> FittingText:
+        """The text, once it is known that ``output`` can be written."""
+        from contrasent.fitting.text import open_fitting_text
+        from contrasent.fitting.transforms_fit import require_output
+
+        require_output(self.output)
+        text = open_fitting_text(self.data, listed(self.columns), self.data_dir)
+        for origin in text.origins:
+            columns = f"; {origin.columns}" if origin.columns else ""
+            typer.echo(f"{origin.source}: {origin.sentences} sentences{columns}", err=True)
+        if text.is_target:
+            tasks = ", ".join(origin.source for origin in text.origins if origin.target)
+            typer.echo(f"target text: the test sentences of {tasks} were seen", err=True)
+        return text
 
 
-def whitening(  # noqa: PLR0913 - the arguments are the command's options
+@dataclass(frozen=True)
+class MapOptions(FitOptions):
+    """The options of every command that fits a map to an encoder."""
+
+    pooler: Pooler = None
+    head: Head = None
+    device: Device = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Cut the sentences to fit on there, at most where the encoder does; the papers "
+            "took 64.",
+        ),
+    ] = None
+    precision: Annotated[str, typer.Option(help="fp32, bf16 or auto, to embed the text in.")] = (
+        "fp32"
+    )
+
+    def load(self, model: str) -> SentenceEncoder:
+        """The encoder, which has to be one that can take a map."""
+        from contrasent.errors import ConfigError
+        from contrasent.fitting.transforms_fit import refuse_second
+        from contrasent.model.encoder import SentenceEncoder
+        from contrasent.model.word_encoder import are_words
+
+        if are_words(model):
+            raise ConfigError(
+                f"{model} holds word vectors, and the folder of their means has no place for a "
+                "whitening or a flow; 'contrasent fit sif' weighs them and takes out what all "
+                "sentences share, or fit on an encoder trained over them ('contrasent train "
+                "infersent')"
+            )
+        encoder = SentenceEncoder.load(
+            model, pooler=self.pooler, head=self.head, device=self.device
+        )
+        refuse_second(encoder)
+        return encoder
+
+    @property
+    def embedding(self) -> Embedding:
+        """How the text is embedded."""
+        from contrasent.fitting.transforms_fit import Embedding
+
+        return Embedding(precision=self.precision, max_tokens=self.max_tokens)
+
+
+@grouped
+def whitening(
     model: Model,
-    data: Data,
-    output: FitOutput,
+    options: MapOptions,
     dimensions: Annotated[
         int | None,
         typer.Option(
@@ -93,44 +147,28 @@ def whitening(  # noqa: PLR0913 - the arguments are the command's options
             "differ."
         ),
     ] = None,
-    columns: Columns = None,
-    pooler: Pooler = None,
-    head: Head = None,
-    device: Device = None,
-    max_tokens: MaxTokens = None,
-    precision: FitPrecision = "fp32",
-    data_dir: DataDir = None,
 ) -> None:
     """Whiten an encoder's embeddings: mean 0, covariance the identity (BERT-whitening).
 
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
     """
-    from contrasent.fitting.transforms_fit import Embedding, fit_whitening, require_output
+    from contrasent.fitting.transforms_fit import fit_whitening
 
-    require_output(output)
-    text = _opened(data, columns, data_dir)
-    encoder = _loaded(model, pooler, head, device)
-    fitted = fit_whitening(
-        encoder,
-        text,
-        dimensions,
-        Embedding(precision=precision, max_tokens=max_tokens),
-        show_progress=True,
-    )
-    found = fitted.info["transform"]
-    kept = f"{found['dimensions']} of {found['width']} dimensions kept"
+    text, encoder = options.open_text(), options.load(model)
+    fitted = fit_whitening(encoder, text, dimensions, options.embedding, show_progress=True)
+    facts = fitted.info["transform"]
     typer.echo(
-        f"{kept}, with {found['variance_kept']:.2%} of the variance; embeddings differ in "
-        f"{found['rank']}",
+        f"{facts['dimensions']} of {facts['width']} dimensions kept, with "
+        f"{facts['variance_kept']:.2%} of the variance; embeddings differ in {facts['rank']}",
         err=True,
     )
-    _save(fitted, output)
+    _save(fitted, options.output)
 
 
+@grouped
 def flow(  # noqa: PLR0913 - the arguments are the command's options
     model: Model,
-    data: Data,
-    output: FitOutput,
+    options: MapOptions,
     levels: Annotated[int, typer.Option(help="Levels; each halves what it hands on.")] = 3,
     depth: Annotated[int, typer.Option(help="Steps of a level.")] = 3,
     coupling_width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 32,
@@ -149,13 +187,6 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     seed: Annotated[
         int, typer.Option(help="Of the first weights, the order of the sentences, and dropout.")
     ] = 1234,
-    columns: Columns = None,
-    pooler: Pooler = None,
-    head: Head = None,
-    device: Device = None,
-    max_tokens: MaxTokens = None,
-    precision: FitPrecision = "fp32",
-    data_dir: DataDir = None,
 ) -> None:
     """Map an encoder's embeddings to a normal distribution by an invertible network (BERT-flow).
 
@@ -163,7 +194,7 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     package is installed beside it and the folder is trusted with trust_remote_code=True.
     """
     from contrasent.fitting.glow import FlowSettings
-    from contrasent.fitting.transforms_fit import Embedding, fit_glow, require_output
+    from contrasent.fitting.transforms_fit import fit_glow
 
     settings = FlowSettings(
         levels=levels,
@@ -175,28 +206,25 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
         dropout=dropout,
         seed=seed,
     )
-    require_output(output)
-    text = _opened(data, columns, data_dir)
-    encoder = _loaded(model, pooler, head, device)
-    how = Embedding(precision=precision, max_tokens=max_tokens)
-    fitted, likelihood = fit_glow(encoder, text, settings, how, show_progress=True)
+    text, encoder = options.open_text(), options.load(model)
+    fitted, likelihood = fit_glow(encoder, text, settings, options.embedding, show_progress=True)
     typer.echo(
         f"bits per dimension of {likelihood.sentences} of the sentences: "
         f"{likelihood.before:.4f} before, {likelihood.after:.4f} after",
         err=True,
     )
-    _save(fitted, output)
+    _save(fitted, options.output)
 
 
-def sif(  # noqa: PLR0913 - the arguments are the command's options
+@grouped
+def sif(
     words: Annotated[
         str,
         typer.Argument(
             help="Word vectors: a .txt or .vec file of a word and its numbers per line, also .gz."
         ),
     ],
-    data: Data,
-    output: FitOutput,
+    options: FitOptions,
     smoothing: Annotated[
         float, typer.Option("--a", help="A word counts a / (a + its frequency).")
     ] = 1e-3,
@@ -207,8 +235,6 @@ def sif(  # noqa: PLR0913 - the arguments are the command's options
         Path | None,
         typer.Option(help="A word and its count per line; else words of the text are counted."),
     ] = None,
-    columns: Columns = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Weigh word vectors by frequency and take out what all sentences share (SIF).
 
@@ -216,55 +242,20 @@ def sif(  # noqa: PLR0913 - the arguments are the command's options
     """
     from contrasent.errors import ConfigError
     from contrasent.fitting.sif import fit_sif, save_sif
-    from contrasent.fitting.transforms_fit import require_output
     from contrasent.model.word_encoder import WordEncoder, are_words
 
-    require_output(output)
     if not are_words(words):
         raise ConfigError(f"{words} is no file of word vectors; its name must end in .txt or .vec")
-    text = _opened(data, columns, data_dir)
-    made, info = fit_sif(
+    text = options.open_text()
+    encoder, info = fit_sif(
         WordEncoder.load(words),
         text,
         smoothing=smoothing,
         components=components,
         frequencies=frequencies,
     )
-    save_sif(made, info, output)
-    typer.echo(f"{output}: {made.transform_described}")
-
-
-def _opened(data: list[str], columns: str | None, data_dir: Path | None) -> FittingText:
-    from contrasent.cli.evaluate import listed
-    from contrasent.fitting.text import open_fitting_text
-
-    text = open_fitting_text(data, None if columns is None else listed(columns), data_dir)
-    for origin in text.origins:
-        columns_said = f"; {origin.columns}" if origin.columns else ""
-        typer.echo(f"{origin.source}: {origin.sentences} sentences{columns_said}", err=True)
-    if text.is_target:
-        tasks = ", ".join(origin.source for origin in text.origins if origin.target)
-        typer.echo(f"target text: the test sentences of {tasks} were seen", err=True)
-    return text
-
-
-def _loaded(
-    model: str, pooler: str | None, head: str | None, device: str | None
-) -> SentenceEncoder:
-    from contrasent.errors import ConfigError
-    from contrasent.fitting.transforms_fit import refuse_second
-    from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.word_encoder import are_words
-
-    if are_words(model):
-        raise ConfigError(
-            f"{model} holds word vectors, and the folder of their means has no place for a "
-            "whitening or a flow; 'contrasent fit sif' weighs them and takes out what all "
-            "sentences share, or fit on an encoder trained over them ('contrasent train infersent')"
-        )
-    encoder = SentenceEncoder.load(model, pooler=pooler, head=head, device=device)
-    refuse_second(encoder)
-    return encoder
+    save_sif(encoder, info, options.output)
+    typer.echo(f"{options.output}: {encoder.transform_described}")
 
 
 def _save(fitted: FittedEncoder, output: Path) -> None:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from contrasent.cli.options import (
-    STDOUT,
     DataDir,
-    Device,
-    Engine,
-    Head,
+    Json,
+    Measuring,
     Model,
-    OwnPrecision,
-    Pooler,
-    own_precision,
+    for_each,
+    grouped,
+    labels,
+    listed,
+    print_json,
     refuse_json_folder,
+    write_lines,
 )
 
 if TYPE_CHECKING:
     from contrasent.evaluation.calibrate import Calibration
-    from contrasent.records import Record
+    from contrasent.evaluation.sts import Scores
 
 
-def mteb(  # noqa: PLR0913 - the arguments are the command's options
+@grouped
+def mteb(
+    *,
     models: Annotated[
         list[str],
         typer.Argument(
@@ -37,11 +41,7 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
         str,
         typer.Option(help="Comma-separated names of MTEB's tasks, such as STSBenchmark,SICK-R."),
     ],
-    pooler: Pooler = None,
-    head: Head = None,
-    engine: Engine = "torch",
-    device: Device = None,
-    precision: OwnPrecision = None,
+    measuring: Measuring,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write MTEB's own files of results into FOLDER too."),
@@ -56,64 +56,36 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
     ] = None,
 ) -> None:
     """Score encoders on tasks of MTEB, by its own runner and on its own data."""
-    from contrasent.cli.evaluate import listed
-    from contrasent.errors import ContrasentError, pick
-    from contrasent.evaluation.embed import PRECISIONS
-    from contrasent.evaluation.mteb_encoder import MtebEncoder, mteb_tasks, run_mteb
-    from contrasent.model.engines import require
-    from contrasent.model.loading import load_encoder
+    from rich.console import Console
 
-    asked = own_precision(precision, engine)
-    pick("precision", asked, ("auto", *PRECISIONS))
-    _refuse(output, json)
-    require(engine, device)
-    wanted = mteb_tasks(listed(tasks))
-    rows: dict[str, list[Record]] = {}
-    failures: list[str] = []
-    for model in dict.fromkeys(models):
-        try:
-            encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
-            scores = run_mteb(
-                MtebEncoder(encoder, asked), wanted, output=output, show_progress=True
-            )
-        except ContrasentError as error:
-            if len(models) == 1:
-                raise
-            failures.append(f"{model}: {error}")
-        else:
-            rows[model] = list(scores.records)
-            failures += [f"{model}: {problem.message}" for problem in scores.problems]
-    if any(rows.values()):
-        _write(rows, json)
-    if failures:
-        raise ContrasentError("\n".join(failures))
-
-
-def _refuse(output: Path | None, json: str | None) -> None:
     from contrasent.errors import ConfigError
+    from contrasent.evaluation.mteb_encoder import MtebEncoder, mteb_tasks, run_mteb
+    from contrasent.records import json_lines
+    from contrasent.report.mteb import print_mteb
 
     refuse_json_folder(json)
     if output is not None and output.is_file():
         raise ConfigError(f"--output {output} is a file; name a folder")
+    measuring.require()
+    wanted = mteb_tasks(listed(tasks))
+
+    def measure(model: str) -> Scores:
+        encoder = MtebEncoder(measuring.load(model), measuring.precision_name)
+        return run_mteb(encoder, wanted, output=output, show_progress=True)
+
+    outcomes = for_each(models, measure)
+    rows = {model: scores.records for model, scores in outcomes.results.items()}
+    for model, scores in outcomes.results.items():
+        outcomes.failures.extend(f"{model}: {problem.message}" for problem in scores.problems)
+    records = [record for of_model in rows.values() for record in of_model]
+    if records and not write_lines(json, json_lines(records)):
+        print_mteb(Console(), {label: rows[model] for label, model in labels(list(rows)).items()})
+    outcomes.end()
 
 
-def _write(rows: dict[str, list[Record]], json: str | None) -> None:
-    from rich.console import Console
-
-    from contrasent.cli.evaluate import labels
-    from contrasent.records import json_lines, write_records
-    from contrasent.report.mteb import print_mteb
-
-    records = [record for found in rows.values() for record in found]
-    if json == STDOUT:
-        typer.echo(json_lines(records), nl=False)
-        return
-    if json is not None:
-        write_records(json, records)
-    print_mteb(Console(), {label: rows[model] for label, model in labels(list(rows)).items()})
-
-
-def calibrate(  # noqa: PLR0913 - the arguments are the command's options
+@grouped
+def calibrate(
+    *,
     model: Model,
     pairs: Annotated[
         str,
@@ -136,52 +108,45 @@ def calibrate(  # noqa: PLR0913 - the arguments are the command's options
             "largest F1."
         ),
     ] = None,
-    pooler: Pooler = None,
-    head: Head = None,
-    engine: Engine = "torch",
-    device: Device = None,
-    precision: OwnPrecision = None,
+    measuring: Measuring,
     data_dir: DataDir = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON in full precision.")] = False,
+    json: Json = False,
 ) -> None:
     """Propose the cosine from which on two sentences are to count as similar."""
-    from contrasent.cli.evaluate import listed
-    from contrasent.evaluation.calibrate import calibrate as calibrated
+    from contrasent.evaluation.calibrate import calibrate as propose
     from contrasent.evaluation.calibrate import read_judged
-    from contrasent.model.loading import load_encoder
 
-    judged = read_judged(pairs, data_dir, None if columns is None else listed(columns))
+    judged = read_judged(pairs, data_dir, listed(columns))
     if judged.task.note:
         typer.echo(judged.task.note, err=True)
-    encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
-    found = calibrated(
+    encoder = measuring.load(model)
+    calibration = propose(
         encoder,
         judged,
         least_precision=min_precision,
-        precision=encoder.resolve_precision(own_precision(precision, engine)),
+        precision=encoder.resolve_precision(measuring.precision_name),
         show_progress=True,
     )
     if json:
-        from dataclasses import asdict
-        from json import dumps
-
-        typer.echo(dumps(asdict(found)))
+        print_json(asdict(calibration))
     else:
-        _tell(found)
+        _print(calibration)
 
 
-def _tell(found: Calibration) -> None:
+def _print(calibration: Calibration) -> None:
     from contrasent.evaluation.calibrate import FOLDS
 
-    aim = "largest F1" if found.aim == "f1" else f"largest recall with {found.aim}"
-    typer.echo(f"threshold  {found.threshold:.4f} ({aim})")
-    typer.echo(f"pairs      {found.count:,}, {found.similar:,} of them similar ({found.pairs})")
-    told = {"on them": found.reached, "held out": found.held_out}
-    for name, it in told.items():
-        if it:
-            numbers = f"precision {it.precision:.4f}, recall {it.recall:.4f}, F1 {it.f1:.4f}"
+    aim = calibration.aim
+    reason = "largest F1" if aim == "f1" else f"largest recall with {aim}"
+    typer.echo(f"threshold  {calibration.threshold:.4f} ({reason})")
+    similar = f"{calibration.similar:,} of them similar ({calibration.pairs})"
+    typer.echo(f"pairs      {calibration.count:,}, {similar}")
+    rows = {"on them": calibration.reached, "held out": calibration.held_out}
+    for name, row in rows.items():
+        if row:
+            numbers = f"precision {row.precision:.4f}, recall {row.recall:.4f}, F1 {row.f1:.4f}"
             typer.echo(f"{name:<11}{numbers}")
-    if found.held_out:
+    if calibration.held_out:
         typer.echo(f"Held out: chosen on the other pairs each time, {FOLDS} folds.")
     else:
         typer.echo("Too few pairs to hold some out: what is reached on others will be less.")

@@ -1,19 +1,25 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and what is done with them."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hints, overload
 
 import typer
 
 if TYPE_CHECKING:
-    from contrasent.recipe import Recipe
+    from contrasent.evaluation.vectors import Given, GivenRows, Words
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.word_encoder import WordEncoder
     from contrasent.report.html.contents import Contents
 
+T = TypeVar("T")
 
 STDOUT = "-"
 """What names standard output in place of a file."""
@@ -26,6 +32,14 @@ Pooler = Annotated[
     typer.Option(help="cls, mean, max, mean_top2, mean_first_last, mean_embed_last; else its own."),
 ]
 Head = Annotated[str | None, typer.Option(help="none or mlp; else the encoder's own.")]
+Engine = Annotated[
+    str,
+    typer.Option(help="What computes the transformer: torch, or on a CPU int8, onnx, openvino."),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cpu, cuda, cuda:1 and the like; else the accelerator if there is one."),
+]
 Precision = Annotated[
     str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")
 ]
@@ -35,14 +49,6 @@ OwnPrecision = Annotated[
         help="fp32, bf16 or auto; else fp32, or what an engine other than torch computes in."
     ),
 ]
-Engine = Annotated[
-    str,
-    typer.Option(help="What computes the transformer: torch, or on a CPU int8, onnx, openvino."),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(help="cpu, cuda, cuda:1 and the like; else the accelerator if there is one."),
-]
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -50,31 +56,166 @@ DataDir = Annotated[
         "'contrasent data fetch' fills."
     ),
 ]
-MaxSteps = Annotated[int | None, typer.Option(help="Stop after this many steps.")]
-BatchSize = Annotated[int | None, typer.Option(help="Examples per step; else the recipe's.")]
-Epochs = Annotated[int | None, typer.Option(help="Passes over the data; else the recipe's.")]
-LearningRate = Annotated[
-    float | None, typer.Option("--learning-rate", "--lr", help="Else the recipe's.")
-]
-TrainPrecision = Annotated[
-    str | None,
-    typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it; else the recipe's."),
-]
-Seed = Annotated[
-    int | None, typer.Option(help="Decides new weights, order and dropout; else the recipe's.")
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")]
-OverwriteRun = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
-]
-PrintSettings = Annotated[
-    bool, typer.Option("--settings", help="Print the recipe with every setting, and exit.")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON in full precision, not a table.")]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Write a report to FILE: tables, figures, settings and how to repeat them, in one "
+        "page that loads nothing.",
+    ),
 ]
 
 
-def own_precision(asked: str | None, engine: str) -> str:
-    """What ``OwnPrecision`` stands for with ``engine``."""
-    return asked or ("fp32" if engine == "torch" else "auto")
+@dataclass(frozen=True)
+class Loading:
+    """The options that choose how an encoder is loaded."""
+
+    pooler: Pooler = None
+    head: Head = None
+    engine: Engine = "torch"
+    device: Device = None
+
+    def require(self) -> None:
+        """Refuse an engine or a device that cannot compute here, before anything is loaded."""
+        from contrasent.model.engines import require
+
+        require(self.engine, self.device)
+
+    def load(self, model: str) -> SentenceEncoder | WordEncoder:
+        """The encoder."""
+        from contrasent.model.loading import load_encoder
+
+        return load_encoder(
+            model, pooler=self.pooler, head=self.head, engine=self.engine, device=self.device
+        )
+
+
+@dataclass(frozen=True)
+class Measuring(Loading):
+    """The options that choose how an encoder is loaded to be measured."""
+
+    precision: OwnPrecision = None
+
+    @property
+    def precision_name(self) -> str:
+        """The precision as an encoder resolves it: full, unless the engine has one of its own."""
+        return self.precision or ("fp32" if self.engine == "torch" else "auto")
+
+    def require(self) -> None:
+        """As of loading, and refuse an unknown precision."""
+        from contrasent.errors import pick
+        from contrasent.evaluation.embed import PRECISIONS
+
+        pick("precision", self.precision_name, ("auto", *PRECISIONS))
+        super().require()
+
+    def load_or_open(
+        self, model: str, given: Sequence[Given] = ()
+    ) -> SentenceEncoder | WordEncoder | GivenRows | Words:
+        """The encoder, or the vectors of words or of the sentences of a task, ``given``."""
+        from contrasent.evaluation.vectors import holds_vectors, open_vectors
+
+        return open_vectors(model, given) if holds_vectors(model) else self.load(model)
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each field of a dataclass among its parameters."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        options = {name: (hints[name], parameter.default)}
+        if group := groups.get(name):
+            types = get_type_hints(group, include_extras=True)
+            options = {field.name: (types[field.name], field.default) for field in fields(group)}
+        parameters += [
+            inspect.Parameter(
+                option,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if default is MISSING else default,
+                annotation=kind,
+            )
+            for option, (kind, default) in options.items()
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+@overload
+def listed(text: str) -> list[str]: ...
+@overload
+def listed(text: None) -> None: ...
+def listed(text: str | None) -> list[str] | None:
+    """What stands between commas."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def labels(models: Sequence[str]) -> dict[str, str]:
+    """The models by a short name, or by the whole one where the short one is not theirs alone."""
+    from contrasent.evaluation.task_names import short_name
+
+    short = [short_name(model) for model in dict.fromkeys(models)]
+    return {
+        name if name and short.count(name) == 1 else model: model
+        for name, model in zip(short, dict.fromkeys(models), strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class Outcomes(Generic[T]):
+    """What came of several models.
+
+    Attributes:
+        results: by model.
+        failures: a message for each thing that failed.
+    """
+
+    results: dict[str, T]
+    failures: list[str]
+
+    def end(self) -> None:
+        """Raise what failed, once the others are written."""
+        raise_failures(self.failures)
+
+
+def for_each(models: Sequence[str], measure: Callable[[str], T]) -> Outcomes[T]:
+    """Measure every model that can be loaded and measured; the failure of an only one is raised."""
+    from contrasent.errors import ContrasentError
+
+    outcomes: Outcomes[T] = Outcomes({}, [])
+    for model in dict.fromkeys(models):
+        try:
+            outcomes.results[model] = measure(model)
+        except ContrasentError as error:
+            if len(models) == 1:
+                raise
+            outcomes.failures.append(f"{model}: {error}")
+    return outcomes
+
+
+def raise_failures(failures: Sequence[str]) -> None:
+    """End with exit code 2 if something failed."""
+    from contrasent.errors import ContrasentError
+
+    if failures:
+        raise ContrasentError("\n".join(failures))
+
+
+def print_json(value: object, indent: int | None = None) -> None:
+    """Print JSON in full precision."""
+    from json import dumps
+
+    typer.echo(dumps(value, ensure_ascii=False, indent=indent))
 
 
 def refuse_json_folder(json: str | None) -> None:
@@ -89,109 +230,42 @@ def refuse_json_folder(json: str | None) -> None:
         raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
 
 
-_SHORT = {
-    "encoder": "encoder.name",
-    "model": "encoder.name",
-    "data": "data.file",
-    **{
-        name: f"train.{name}"
-        for name in ("max_steps", "batch_size", "epochs", "learning_rate", "precision", "seed")
-    },
-}
-"""The settings that have an option of their own, by the name of its parameter."""
+def write_lines(json: str | None, lines: str) -> bool:
+    """Write JSON lines to a file, or print them; True if they stand in place of the table."""
+    from contrasent.files import write_text
+
+    if json == STDOUT:
+        typer.echo(lines, nl=False)
+        return True
+    if json is not None:
+        write_text(json, lines)
+    return False
 
 
-def print_settings(recipe: Recipe) -> None:
-    """Print a recipe as YAML, with every setting explained."""
-    from contrasent.report.settings import describe
-
-    typer.echo(describe(recipe), nl=False)
-
-
-def complete_recipe(incomplete: str) -> list[str]:
-    """The packaged recipes that a shell may complete a word to."""
-    from contrasent.recipe import recipes
-
-    return [name for name in recipes() if name.startswith(incomplete)]
-
-
-def load_settings(context: typer.Context, recipe: str) -> Recipe:
-    """The recipe with the settings of the command line.
-
-    Raises:
-        ConfigError: a setting is given twice, by its option and by its name; or as `load_recipe`.
-    """
-    from contrasent.errors import ConfigError
-    from contrasent.recipe import load_recipe
-
-    options = {it.name or "": it.opts[0] for it in context.command.params}
-    short = {
-        key: (options[name], context.params[name])
-        for name, key in _SHORT.items()
-        if context.params.get(name) is not None
-    }
-    overrides = overrides_in(context.args, [word.removeprefix("--") for word in options.values()])
-    for key, (option, value) in short.items():
-        if key in overrides:
-            shown = f"{option} {value}" if option.startswith("--") else f"{option.upper()} {value}"
-            raise ConfigError(
-                f"{shown} and --{key} {overrides[key]} are the same setting; give one of them"
-            )
-    return load_recipe(recipe, {**{key: value for key, (_, value) in short.items()}, **overrides})
-
-
-def overrides_in(words: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
-    """``--section.key value`` and ``--section.key=value`` as a mapping; ``-`` in a key is ``_``.
-
-    Raises:
-        ConfigError: another word is among them; ``options`` are what it may have been meant for.
-    """
-    from contrasent.errors import ConfigError, pick
-
-    settings: dict[str, Any] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or "." not in name:
-            if word.startswith("--"):
-                pick("option", name, options)
-            raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
-        if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise ConfigError(f"--{name} needs a value: --{name} VALUE")
-            value = rest.pop(0)
-        name = name.replace("-", "_")
-        settings[name] = _listed(name, value)
-    return settings
-
-
-def _listed(name: str, value: str) -> str | list[str]:
-    """``a,b`` as a list where the setting is one; ``[a, b]`` and null are left to YAML."""
-    from contrasent.recipe import Recipe, fields_of
-
-    section, _, key = name.partition(".")
-    setting = fields_of(type(getattr(Recipe(), section, None))).get(key)
-    if setting is None or "list[" not in str(setting.type) or value == "null" or value[:1] == "[":
-        return value
-    return [part.strip() for part in value.split(",")]
-
-
-Html = Annotated[
-    Path | None,
-    typer.Option(
-        "--html",
-        metavar="FILE",
-        help="Write a report to FILE: tables, figures, settings and how to repeat them, in one "
-        "page that loads nothing.",
-    ),
-]
-
-
-def report(path: Path | None, contents: Contents) -> None:
+def write_html(path: Path | None, contents: Contents) -> None:
     """Write a report that names the command that was called, where one is asked for."""
     from contrasent.report.html.page import write_report
 
     if path is not None:
         write_report(path, replace(contents, command=("contrasent", *sys.argv[1:])))
         typer.echo(f"{path}", err=True)
+
+
+@contextmanager
+def reading(what: str) -> Iterator[Callable[[int], None]]:
+    """On a terminal, count what was read; yields what takes the number of further ones."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    text = TextColumn(f"reading: {{task.completed:,.0f}} {what}")
+    columns = (SpinnerColumn(), text, TimeElapsedColumn())
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task("reading", total=None)
+        yield lambda count: progress.advance(task, count)
+
+
+def plural(count: int, what: str) -> str:
+    """A number of things."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -23,13 +23,13 @@ class Overlaps:
 
     def noted(self, scores: Scores, model: str) -> Scores:
         """Warn of what is found, and put it into the records."""
-        from contrasent.cli.data import progress
+        from contrasent.cli.options import reading
         from contrasent.errors import warn
         from contrasent.evaluation.leaks import overlap_of, trainings
 
         if not trainings(model):
             return scores
-        with progress("training examples (--no-leak-check leaves that out)") as advance:
+        with reading("training examples (--no-leak-check leaves that out)") as advance:
             found = list(self._check.overlaps(model, advance))
         for overlap in found:
             if said := _told(model, overlap):
@@ -45,7 +45,7 @@ def _told(model: str, overlap: Overlap) -> str:
         return f"{trained}; whether that has text of the tasks was not checked: {overlap.trouble}"
     if not overlap.found:
         return ""
-    from contrasent.cli.data import plural
+    from contrasent.cli.options import plural
 
     counts = []
     for task in overlap.found:

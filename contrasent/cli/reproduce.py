@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import DataDir, Device
+from contrasent.cli.options import DataDir, Device, listed
 
 if TYPE_CHECKING:
     from contrasent.quickstart import QuickstartResult
@@ -102,10 +102,6 @@ The encoder is a sentence-transformers folder:
   SentenceTransformer({str(outcome.encoder)!r}).encode(["a sentence"])""")
 
 
-def _material(about: str) -> object:
-    return typer.Option(help=about)
-
-
 def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     table: Annotated[str, typer.Argument(help="The table: baselines.")],
     output: Annotated[
@@ -117,24 +113,31 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     ],
     encoder: Annotated[
         str | None,
-        _material("Start of every trained transformer: a masked language model, folder or id."),
+        typer.Option(
+            help="Start of every trained transformer: a masked language model, folder or id."
+        ),
     ] = None,
     words: Annotated[
-        str | None, _material("Word vectors, a .txt or .vec file such as GloVe's.")
+        str | None, typer.Option(help="Word vectors, a .txt or .vec file such as GloVe's.")
     ] = None,
     sentences: Annotated[
-        str | None, _material("Training text, one sentence per line, also .gz.")
+        str | None, typer.Option(help="Training text, one sentence per line, also .gz.")
     ] = None,
     documents: Annotated[
         str | None,
-        _material("Text in its order: a sentence per line, a blank line between documents."),
+        typer.Option(
+            help="Text in its order: a sentence per line, a blank line between documents."
+        ),
     ] = None,
     labelled: Annotated[
         str | None,
-        _material("Premise, hypothesis, label: 'contrasent data build nli --make labelled'."),
+        typer.Option(
+            help="Premise, hypothesis, label: 'contrasent data build nli --make labelled'."
+        ),
     ] = None,
     triplets: Annotated[
-        str | None, _material("Premise, entailment, contradiction: 'contrasent data build nli'.")
+        str | None,
+        typer.Option(help="Premise, entailment, contradiction: 'contrasent data build nli'."),
     ] = None,
     scale: Annotated[
         str | None,
@@ -168,14 +171,13 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from contrasent.cli.evaluate import listed
     from contrasent.errors import ContrasentError
     from contrasent.reproduce.document import page, write_table
     from contrasent.reproduce.results import read_lines
     from contrasent.reproduce.tables import Request
     from contrasent.reproduce.tables import reproduce as run
 
-    brought = {
+    materials = {
         "encoder": encoder,
         "words": words,
         "sentences": sentences,
@@ -186,7 +188,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     order = Request(
         table=table,
         scale=scale,
-        given={name: value for name, value in brought.items() if value is not None},
+        given={name: value for name, value in materials.items() if value is not None},
         rows=tuple(listed(rows or "")),
         tasks=tuple(listed(tasks or "")),
         data_dir=None if data_dir is None else str(data_dir),

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from contrasent.cli.options import STDOUT
+from contrasent.cli.options import write_lines
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -51,7 +49,7 @@ def write(found: Found, json: str | None) -> tuple[list[Record], list[Mean]]:
     from rich.console import Console
 
     from contrasent.evaluation.compare import with_comparison
-    from contrasent.records import json_lines, write_records
+    from contrasent.records import json_lines
     from contrasent.report.html.contents import Mean
 
     rows = {label: list(scores.records) if scores else [] for label, scores in found.rows.items()}
@@ -66,11 +64,8 @@ def write(found: Found, json: str | None) -> tuple[list[Record], list[Mean]]:
         for comparison in comparisons
         if comparison.average
     ]
-    if json == STDOUT:
-        typer.echo(json_lines(records), nl=False)
+    if write_lines(json, json_lines(records)):
         return records, means
-    if json is not None:
-        write_records(json, records)
     console = Console()
     _print_tables(console, found.suite, rows)
     for label, (kind, read), comparisons in compared:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Device, Engine, Head, Model, Pooler, Precision
+from contrasent.cli.options import Device, Json, Loading, Model, Precision, grouped, print_json
 
 if TYPE_CHECKING:
     from contrasent.search.sentences import Sentences
@@ -24,22 +24,25 @@ Columns = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="The column of the texts, by name or by number from 0."),
 ]
+MovedEncoder = Annotated[
+    str | None,
+    typer.Option("--encoder", help="Where the encoder of the index is, if it has moved."),
+]
 Ids = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="The column of the ids; else texts are numbered from 0."),
 ]
 
 
+@grouped
 def build(  # noqa: PLR0913 - the arguments are the command's options
+    *,
     model: Model,
     source: Source,
     index: Annotated[Path, typer.Argument(help="The folder to write.")],
     columns: Columns = None,
     ids: Ids = None,
-    pooler: Pooler = None,
-    head: Head = None,
-    engine: Engine = "torch",
-    device: Device = None,
+    loading: Loading,
     precision: Precision = "auto",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an index that is there already.")
@@ -54,10 +57,7 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
     require_folder(index, overwrite)
     with open_sentences(source, columns, ids) as sentences:
         _announce(sentences)
-
-        from contrasent.model.loading import load_encoder
-
-        encoder = load_encoder(model, pooler=pooler, head=head, engine=engine, device=device)
+        encoder = loading.load(model)
         made = Index.build(
             encoder,
             sentences,
@@ -75,9 +75,7 @@ def add(
     source: Source,
     columns: Columns = None,
     ids: Ids = None,
-    encoder: Annotated[
-        str | None, typer.Option(help="Where the encoder of the index is, if it has moved.")
-    ] = None,
+    encoder: MovedEncoder = None,
     device: Device = None,
 ) -> None:
     """Embed more texts and append them to an index."""
@@ -94,11 +92,10 @@ def add(
 
 def info(
     index: Annotated[Path, typer.Argument(help="The index.")],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Say what an index holds, and which encoder made it."""
     from dataclasses import asdict
-    from json import dumps
 
     from contrasent.search.index import Index
 
@@ -112,7 +109,7 @@ def info(
         **{"encoder" if k == "name" else k: v for k, v in asdict(opened.manifest.encoder).items()},
     }
     if json:
-        typer.echo(dumps(described))
+        print_json(described)
         return
     for key, value in described.items():
         typer.echo(f"{key:<12} {value}")
@@ -129,17 +126,13 @@ def search(
     index: Annotated[Path, typer.Argument(help="A folder made by: contrasent index build")],
     query: Annotated[str, typer.Argument(help="The text to look for.")],
     top_k: Annotated[int, typer.Option("--top-k", help="Hits to show.")] = 10,
-    encoder: Annotated[
-        str | None, typer.Option(help="Where the encoder of the index is, if it has moved.")
-    ] = None,
+    encoder: MovedEncoder = None,
     device: Device = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per hit, in full precision.")
     ] = False,
 ) -> None:
     """Print the texts of an index that are nearest to a query."""
-    from json import dumps
-
     from contrasent.search.index import Index, encoder_of, require_query
 
     require_query(query, top_k)
@@ -148,7 +141,7 @@ def search(
     if json:
         for rank, hit in enumerate(hits, start=1):
             found = {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
-            typer.echo(dumps(found, ensure_ascii=False))
+            print_json(found)
         return
     width = max(len("id"), *(len(hit.id) for hit in hits))
     typer.echo(f"rank   score  {'id':<{width}}  text")

@@ -1,29 +1,16 @@
-"""``contrasent train`` and ``contrasent pretrain``."""
+"""``contrasent train``, ``contrasent pretrain`` and ``contrasent recipes``."""
 
 from __future__ import annotations
 
 import shlex
 from contextlib import nullcontext
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import (
-    BatchSize,
-    Device,
-    Epochs,
-    LearningRate,
-    MaxSteps,
-    OverwriteRun,
-    PrintSettings,
-    Resume,
-    Seed,
-    TrainPrecision,
-    complete_recipe,
-    load_settings,
-    print_settings,
-)
+from contrasent.cli.options import Device, grouped
 
 if TYPE_CHECKING:
     from contrasent.profiling import StepProfile
@@ -32,8 +19,61 @@ if TYPE_CHECKING:
     from contrasent.training.mlm_eval import HeldOut, HeldOutText
     from contrasent.training.run import Result
 
+_SHORT = {
+    "encoder": "encoder.name",
+    "model": "encoder.name",
+    "data": "data.file",
+    **{
+        name: f"train.{name}"
+        for name in ("batch_size", "epochs", "max_steps", "learning_rate", "precision", "seed")
+    },
+}
+"""The settings that have an option of their own, by the name of its parameter."""
 
-def train(  # noqa: PLR0913 - the arguments are the command's options
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Settings of the recipe that are set often; :func:`load_settings` reads them."""
+
+    batch_size: Annotated[
+        int | None, typer.Option(help="Examples per step; else the recipe's.")
+    ] = None
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data; else the recipe's.")] = (
+        None
+    )
+    max_steps: Annotated[int | None, typer.Option(help="Stop after this many steps.")] = None
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", "--lr", help="Else the recipe's.")
+    ] = None
+    precision: Annotated[
+        str | None,
+        typer.Option(help="fp32, bf16 or auto: bf16 where the hardware has it; else the recipe's."),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Decides new weights, order and dropout; else the recipe's.")
+    ] = None
+    device: Device = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the output folder.")
+    ] = False
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
+    ] = False
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Print the recipe with every setting, and exit.")
+    ] = False
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """The packaged recipes that a shell may complete a word to."""
+    from contrasent.recipe import recipes as packaged
+
+    return [name for name in packaged() if name.startswith(incomplete)]
+
+
+@grouped
+def train(
+    *,
     context: typer.Context,
     recipe: Annotated[
         str,
@@ -57,15 +97,7 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     output: Annotated[
         Path | None, typer.Option(help="Folder of the run; else runs/RECIPE.")
     ] = None,
-    batch_size: BatchSize = None,
-    epochs: Epochs = None,
-    max_steps: MaxSteps = None,
-    learning_rate: LearningRate = None,
-    precision: TrainPrecision = None,
-    seed: Seed = None,
-    device: Device = None,
-    resume: Resume = False,
-    overwrite: OverwriteRun = False,
+    options: TrainOptions,
     profile: Annotated[
         bool,
         typer.Option(
@@ -74,25 +106,24 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
             "time went.",
         ),
     ] = False,
-    settings: PrintSettings = False,
 ) -> None:
     """Train a sentence encoder on your text.
 
     Any setting of the recipe can follow as --section.key VALUE, for example --data.max_tokens 64
     --objective.temperature 0.1; --settings shows them all.
     """
-    del encoder, data, batch_size, epochs, max_steps, learning_rate, precision, seed  # in context
+    del encoder, data  # load_settings reads them
     loaded = load_settings(context, recipe)
-    if settings:
+    if options.settings:
         print_settings(loaded)
         return
 
     folder = output or Path("runs") / Path(recipe).stem
-    check_run(folder, loaded, resume=resume, overwrite=overwrite)
-    recorded = _profile(loaded, folder, overwrite) if profile else None
+    check_run(folder, loaded, options)
+    recorded = _profile(loaded, folder, options.overwrite) if profile else None
 
     with recorded.of_updates() if recorded else nullcontext():
-        result = run_in(folder, loaded, device, resume=resume, overwrite=overwrite)
+        result = run_in(folder, loaded, options)
     if result is not None:
         _report(result)
     if recorded is not None:
@@ -103,7 +134,7 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
         print_profile(Console(stderr=True), recorded)
 
 
-def check_run(root: Path, recipe: Recipe, *, resume: bool, overwrite: bool) -> RunFolder:
+def check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
     """The folder of a run, and the file of its text, looked at before anything is loaded.
 
     Raises:
@@ -114,21 +145,24 @@ def check_run(root: Path, recipe: Recipe, *, resume: bool, overwrite: bool) -> R
     from contrasent.training.folder import RunFolder
 
     folder = RunFolder(root)
-    folder.check_place(resume=resume, overwrite=overwrite)
-    if recipe.data.file and not (resume and folder.is_complete):
+    folder.check_place(resume=options.resume, overwrite=options.overwrite)
+    if recipe.data.file and not (options.resume and folder.is_complete):
         source_kind(recipe.data.file)
     return folder
 
 
-def run_in(
-    folder: Path, recipe: Recipe, device: str | None, *, resume: bool, overwrite: bool
-) -> Result | None:
+def run_in(folder: Path, recipe: Recipe, options: TrainOptions) -> Result | None:
     """Train in ``folder``; whoever interrupts that is told how to go on."""
     from contrasent.training.run import train as run
 
     try:
         return run(
-            recipe, folder, resume=resume, overwrite=overwrite, device=device, show_progress=True
+            recipe,
+            folder,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            device=options.device,
+            show_progress=True,
         )
     except KeyboardInterrupt as error:
         if not (folder / "recipe.yaml").is_file():
@@ -180,7 +214,9 @@ def report_speed(result: Result) -> None:
 _RECIPE = "pretrain-mlm"
 
 
-def pretrain(  # noqa: PLR0913 - the arguments are the command's options
+@grouped
+def pretrain(
+    *,
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="Start from this folder, run or Hugging Face id.")],
     data: Annotated[
@@ -197,16 +233,7 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
         Path | None,
         typer.Option(help="Text that is not trained on, to measure the loss on before and after."),
     ] = None,
-    batch_size: BatchSize = None,
-    epochs: Epochs = None,
-    max_steps: MaxSteps = None,
-    learning_rate: LearningRate = None,
-    precision: TrainPrecision = None,
-    seed: Seed = None,
-    device: Device = None,
-    resume: Resume = False,
-    overwrite: OverwriteRun = False,
-    settings: PrintSettings = False,
+    options: TrainOptions,
 ) -> None:
     """Train a masked language model on your text.
 
@@ -214,13 +241,13 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
     the recipe pretrain-mlm can follow as --section.key VALUE, for example --data.max_tokens 256
     --objective.mask_rate 0.2; --settings shows them all.
     """
-    del model, data, batch_size, epochs, max_steps, learning_rate, precision, seed  # in context
+    del model, data  # load_settings reads them
     recipe = load_settings(context, _RECIPE)
-    if settings:
+    if options.settings:
         print_settings(recipe)
         return
 
-    folder = check_run(output or Path("runs") / _RECIPE, recipe, resume=resume, overwrite=overwrite)
+    folder = check_run(output or Path("runs") / _RECIPE, recipe, options)
     from contrasent.errors import ConfigError
     from contrasent.training.setup import complete
 
@@ -230,12 +257,12 @@ def pretrain(  # noqa: PLR0913 - the arguments are the command's options
             f"objective.name is {recipe.objective['name']}, but pretrain trains with mlm alone; "
             "for other objectives take contrasent train"
         )
-    text, before = _measured(recipe, held_out, device) if held_out else (None, None)
-    result = run_in(folder.root, recipe, device, resume=resume, overwrite=overwrite)
+    text, before = _measured(recipe, held_out, options.device) if held_out else (None, None)
+    result = run_in(folder.root, recipe, options)
     if result is not None:
         report_speed(result)
     if text is not None and held_out is not None and folder.is_complete:
-        _compare(folder, held_out, device, text, before)
+        _compare(folder, held_out, options.device, text, before)
     if result is not None:
         typer.echo(f"masked language model: {result.last}")
         shown = shlex.quote(str(result.last))
@@ -292,3 +319,60 @@ def _compare(
         **{when: score and asdict(score) for when, score in found.items()},
     }
     write_text(folder.held_out, json.dumps(kept, indent=2) + "\n")
+
+
+_HEADINGS = ("recipe", "objective", "needs", "source")
+
+
+def recipes(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Print this one instead, with every setting explained: a recipe file.",
+            autocompletion=complete_recipe,
+        ),
+    ] = None,
+) -> None:
+    """List the packaged recipes: what they minimise, the data they need, and their paper."""
+    from contrasent.recipe import load_recipe, summarize_recipes
+
+    if name is not None:
+        print_settings(load_recipe(name))
+        return
+    rows = [_HEADINGS, *(astuple(summary) for summary in summarize_recipes())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+def print_settings(recipe: Recipe) -> None:
+    """Print a recipe as YAML, with every setting explained."""
+    from contrasent.report.settings import describe
+
+    typer.echo(describe(recipe), nl=False)
+
+
+def load_settings(context: typer.Context, recipe: str) -> Recipe:
+    """The recipe with the settings of the command line.
+
+    Raises:
+        ConfigError: a setting is given twice, by its option and by its name; or as `load_recipe`.
+    """
+    from contrasent.errors import ConfigError
+    from contrasent.recipe import load_recipe, overrides_in
+
+    options = {it.name or "": it.opts[0] for it in context.command.params}
+    short = {
+        key: (options[name], context.params[name])
+        for name, key in _SHORT.items()
+        if context.params.get(name) is not None
+    }
+    overrides = overrides_in(context.args, [word.removeprefix("--") for word in options.values()])
+    for key, (option, value) in short.items():
+        if key in overrides:
+            shown = f"{option} {value}" if option.startswith("--") else f"{option.upper()} {value}"
+            raise ConfigError(
+                f"{shown} and --{key} {overrides[key]} are the same setting; give one of them"
+            )
+    return load_recipe(recipe, {**{key: value for key, (_, value) in short.items()}, **overrides})

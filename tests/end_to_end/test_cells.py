@@ -14,8 +14,7 @@ from helpers.command_line import worked
 from helpers.tiny_sentences import SENTENCES, sentence, write
 from helpers.tiny_wordnet import only_wordnet
 
-from contrasent.cli.options import overrides_in
-from contrasent.recipe import load_recipe
+from contrasent.recipe import load_recipe, overrides_in
 from contrasent.training.embedding import embedding
 from contrasent.training.setup import complete, prepare
 

@@ -26,7 +26,7 @@ def command(encoder, senteval, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     loaded = []
 
-    def load(name, *, pooler=None, head=None, engine="torch"):
+    def load(name, *, pooler=None, head=None, engine="torch", **_):
         loaded.append((name, pooler, head))
         if name == "gone":
             raise CheckpointError("'gone' is no folder here")
