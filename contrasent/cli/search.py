@@ -49,11 +49,12 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
     ] = False,
 ) -> None:
     """Embed texts and write an index."""
-    from contrasent.model.protocol import require_precision
+    from contrasent.errors import pick
+    from contrasent.model.precision import PRECISIONS
     from contrasent.search.index import Index, require_folder
     from contrasent.search.sentences import open_sentences
 
-    require_precision(precision)
+    pick("precision", precision, PRECISIONS)
     require_folder(index, overwrite)
     with open_sentences(source, columns, ids) as sentences:
         _announce(sentences)

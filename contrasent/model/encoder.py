@@ -21,11 +21,11 @@ from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
 from contrasent.model import checkpoint, engines
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.encoding import Serving, encoding_options, stream
+from contrasent.model.encoding import Serving, encode_blocks
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.precision import default_device
-from contrasent.model.protocol import Encoded, Encoder, EncoderParts
+from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
 from contrasent.model.transforms.base import Transform
 
 
@@ -36,9 +36,6 @@ def digest_of(described: tuple[object, ...], module: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-_CHUNK = 65_536
 
 
 class SentenceEncoder(nn.Module, Encoder):
@@ -153,26 +150,26 @@ class SentenceEncoder(nn.Module, Encoder):
         )
 
     @property
+    @override
     def width(self) -> int:
-        """D, numbers in an embedding."""
         if self.transform is not None:
             return self.transform.width
         own = self.backbone if self.convolutions is None else self.convolutions
         return own.width if self.head is None else self.head.linear.out_features
 
     @property
+    @override
     def pooler(self) -> str:
-        """The pooler's name."""
         return self._pooler.name
 
     @property
+    @override
     def head_name(self) -> str:
-        """``mlp`` if there is an inference head, else ``none``."""
         return "none" if self.head is None else "mlp"
 
     @property
+    @override
     def transform_described(self) -> str | None:
-        """What the transform is and was fitted on, in words; None without one."""
         return None if self.transform is None else self.transform.described
 
     @property
@@ -181,8 +178,8 @@ class SentenceEncoder(nn.Module, Encoder):
         return self.backbone.device
 
     @property
+    @override
     def engine(self) -> str:
-        """What computes the backbone, ``torch`` unless `load` was told otherwise."""
         return self.backbone.engine
 
     @property
@@ -190,15 +187,12 @@ class SentenceEncoder(nn.Module, Encoder):
         """Whether somebody promised, with :meth:`serving`, that only `encode` is called."""
         return self._serving.users > 0
 
+    @override
     def resolve_precision(self, name: str) -> str:
-        """The precision that `encode` uses when asked for ``name``; errors as there.
-
-        With a fitted map, ``auto`` is fp32: it amplifies the rounding errors of bf16.
-        """
         return self.backbone.resolve_precision(name, amplified=self.transform is not None)
 
+    @override
     def fingerprint(self) -> str:
-        """Hash of everything that decides an embedding: equal encoders have equal fingerprints."""
         described = (self.pooler, self.head_name, self.normalize, self.max_tokens)
         parts = (*described, self.tokenizer.fingerprint, *self.backbone.identity)
         mapped = () if self.transform is None else (repr(self.transform.settings()),)
@@ -221,38 +215,12 @@ class SentenceEncoder(nn.Module, Encoder):
         return Encoded(pooled.float().view(batch.views, -1, self.width), states, convolved)
 
     @override
-    def encode_stream(
-        self,
-        sentences: Iterable[str],
-        *,
-        chunk: int = _CHUNK,
-        batch_tokens: int | None = None,
-        normalize: bool | None = None,
-        precision: str = "auto",
-        show_progress: bool = False,
-        on_overflow: str = "warn",
-    ) -> Iterator[np.ndarray]:
-        """Embed any number of sentences in bounded memory.
+    def count_truncated(self, texts: Sequence[str]) -> int:
+        return self.tokenizer.ids(texts, self.max_tokens)[1]
 
-        Args as in :meth:`encode`; ``chunk`` sentences are read, sorted by length and embedded at
-        a time.
-
-        Returns:
-            An iterator of ``(chunk, D)`` float32, rows in the order of ``sentences``; the last may
-            be shorter. Settings are checked at once, sentences as they are read.
-        """
-        if isinstance(sentences, str):
-            raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")
-        how = encoding_options(
-            self,
-            chunk=chunk,
-            batch_tokens=batch_tokens,
-            normalize=normalize,
-            precision=precision,
-            show_progress=show_progress,
-            on_overflow=on_overflow,
-        )
-        return stream(self, sentences, how)
+    @override
+    def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
+        return encode_blocks(self, sentences, options)
 
     @contextmanager
     def serving(self) -> Iterator[Self]:

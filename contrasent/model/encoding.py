@@ -16,13 +16,14 @@ from torch import nn
 from typing_extensions import override
 
 from contrasent.data.batch import pack
-from contrasent.errors import ConfigError, DataError, pick, warn
+from contrasent.errors import DataError, warn
 from contrasent.memory import give_back_freed_memory, keep_freed_memory
 from contrasent.model.precision import matrix_precision
 from contrasent.progress import sentence_progress
 
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.protocol import EncodingOptions
 
 
 Item = TypeVar("Item")
@@ -104,53 +105,12 @@ class Serving(AbstractContextManager[None]):
                 self._mode = nullcontext()
 
 
-ON_OVERFLOW = ("error", "truncate", "warn")
+_BATCH_TOKENS = {False: 4096, True: 65_536}
+"""Padded tokens computed at once on a CPU, and on a device beside it."""
 _BATCHES_ON_A_CPU = 1
 _BATCHES_ON_A_DEVICE = 16
 """After how many batches their rows are copied: a device stands still while it is asked."""
 _BATCHES_BETWEEN_TRIMS = 25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodingOptions:
-    """Checked settings of one call of `SentenceEncoder.encode_stream`, where they are explained."""
-
-    chunk: int
-    batch_tokens: int
-    normalize: bool
-    precision: str
-    show_progress: bool
-    on_overflow: str
-
-
-def encoding_options(
-    encoder: SentenceEncoder,
-    *,
-    chunk: int,
-    batch_tokens: int | None,
-    normalize: bool | None,
-    precision: str,
-    show_progress: bool,
-    on_overflow: str,
-) -> EncodingOptions:
-    """The settings of a call with its defaults filled in.
-
-    Raises:
-        ConfigError: a setting is not one of its choices, or out of range.
-    """
-    pick("on_overflow", on_overflow, ON_OVERFLOW)
-    usual = 4096 if encoder.device.type == "cpu" else 65_536
-    budget = usual if batch_tokens is None else batch_tokens
-    if budget < 1 or chunk < 1:
-        raise ConfigError(f"batch_tokens {budget} and chunk {chunk} must be above 0")
-    return EncodingOptions(
-        chunk=chunk,
-        batch_tokens=budget,
-        normalize=encoder.normalize if normalize is None else normalize,
-        precision=encoder.resolve_precision(precision),
-        show_progress=show_progress,
-        on_overflow=on_overflow,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +121,20 @@ class _Chunk:
     cut: int
 
 
-def stream(
-    encoder: SentenceEncoder, sentences: Iterable[str], how: EncodingOptions
+def encode_blocks(
+    encoder: SentenceEncoder, sentences: Iterable[str], options: EncodingOptions
 ) -> Iterator[np.ndarray]:
-    """Embed ``how.chunk`` sentences at a time; see `SentenceEncoder.encode_stream`."""
+    """Embed ``options.chunk`` sentences at a time; see `SentenceEncoder.encode_stream`."""
     total = len(sentences) if isinstance(sentences, Sequence) else None
+    budget = options.batch_tokens or _BATCH_TOKENS[overlaps(encoder)]
     truncated = wordless = done = 0
-    with sentence_progress(total, how.show_progress) as advance:
-        for chunk in _tokenized(encoder, sentences, how):
+    with sentence_progress(total, options.show_progress) as advance:
+        for chunk in _tokenized(encoder, sentences, options):
             truncated, done = truncated + chunk.cut, done + len(chunk.ids)
             wordless += encoder.tokenizer.wordless(chunk.ids)
-            rows = embed(encoder, chunk.ids, how.batch_tokens, how.precision, advance)
-            yield unit_rows(rows) if how.normalize else rows
-    if truncated and how.on_overflow == "warn":
+            rows = embed(encoder, chunk.ids, budget, options.precision, advance)
+            yield unit_rows(rows) if options.normalize else rows
+    if truncated and options.on_overflow == "warn":
         warn(f"{truncated} of {done} sentences were cut at {encoder.max_tokens} tokens")
     if wordless:
         warn(
@@ -183,7 +144,7 @@ def stream(
 
 
 def _tokenized(
-    encoder: SentenceEncoder, sentences: Iterable[str], how: EncodingOptions
+    encoder: SentenceEncoder, sentences: Iterable[str], options: EncodingOptions
 ) -> Iterator[_Chunk]:
     """The token ids of each chunk, read and made while the one before is computed.
 
@@ -191,11 +152,11 @@ def _tokenized(
     """
 
     def tokens(numbered: tuple[int, list[str]]) -> _Chunk:
-        return _Chunk(*token_ids(encoder, numbered[1], numbered[0], how.on_overflow))
+        return _Chunk(*token_ids(encoder, numbered[1], numbered[0], options.on_overflow))
 
-    found = _chunks(sentences, how.chunk)
-    small = isinstance(sentences, Sequence) and len(sentences) <= how.chunk
-    return map(tokens, found) if small or not overlaps(encoder) else prefetch(found, tokens)
+    chunks = _chunks(sentences, options.chunk)
+    small = isinstance(sentences, Sequence) and len(sentences) <= options.chunk
+    return map(tokens, chunks) if small or not overlaps(encoder) else prefetch(chunks, tokens)
 
 
 def overlaps(encoder: SentenceEncoder) -> bool:

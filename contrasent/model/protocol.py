@@ -1,4 +1,4 @@
-"""The interface of every encoder, and its parts.
+"""The interface of every encoder, the options of its calls, and its parts.
 
 Shapes: N sentences, D embedding width.
 """
@@ -8,16 +8,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import pick
+from contrasent.errors import ConfigError, pick
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.transforms.base import Transform
+
+ON_OVERFLOW = ("error", "truncate", "warn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Encoded:
     Attributes:
         pooled: ``(V, B, D)`` embeddings, view by view.
         states: the token states that were asked for, each ``(T, D)``, by their layer number.
-        convolved: the last ones behind the encoder's convolutions, if it has any.
+        convolved: the last ones after the encoder's convolutions, if it has any.
     """
 
     pooled: Tensor
@@ -49,34 +50,119 @@ class EncoderParts:
     max_tokens: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodingOptions:
+    """Options of one call of `Encoder.encode_stream`, which explains them, checked.
+
+    Attributes:
+        normalize: settled: what the encoder was saved with is filled in.
+        precision: settled: never ``auto``.
+    """
+
+    chunk: int
+    batch_tokens: int | None
+    normalize: bool
+    precision: str
+    show_progress: bool
+    on_overflow: str
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range.
+
+        Raises:
+            ConfigError: an option is not one of its choices, or below 1.
+        """
+        pick("on_overflow", self.on_overflow, ON_OVERFLOW)
+        for name, number in (("chunk", self.chunk), ("batch_tokens", self.batch_tokens)):
+            if number is not None and number < 1:
+                raise ConfigError(f"{name} must be above 0, not {number}")
+
+
 class Encoder(ABC):
-    """Sentences in, rows of D numbers out."""
+    """Sentences in, rows of D numbers out.
+
+    Attributes:
+        name: what it was loaded from.
+        normalize: whether rows have length 1 unless a call says otherwise.
+        max_tokens: longer sentences are cut; 0 if none is.
+    """
+
+    name: str
+    normalize: bool
+    max_tokens: int
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """D, numbers in an embedding."""
+        """D, dimensions of an embedding."""
+
+    @property
+    @abstractmethod
+    def pooler(self) -> str:
+        """How token states become an embedding."""
+
+    @property
+    @abstractmethod
+    def head_name(self) -> str:
+        """The map after the pooler, ``none`` or ``mlp``."""
+
+    @property
+    def engine(self) -> str:
+        """What computes the transformer."""
+        return "torch"
+
+    @property
+    def transform_described(self) -> str | None:
+        """The fitted map and the text it was fitted on, in words; None without one."""
+        return None
 
     @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash that is equal for encoders that give equal embeddings."""
+
+    @abstractmethod
+    def resolve_precision(self, name: str) -> str:
+        """The precision that `encode` uses when asked for ``name``; errors as there."""
+
+    @abstractmethod
+    def count_truncated(self, texts: Sequence[str]) -> int:
+        """The number of ``texts`` that are longer than ``max_tokens``."""
+
+    @abstractmethod
+    def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
+        """The embeddings of ``sentences``, of at most ``options.chunk`` at a time."""
+
     def encode_stream(
         self,
         sentences: Iterable[str],
         *,
-        chunk: int = ...,
+        chunk: int = 65_536,
         batch_tokens: int | None = None,
         normalize: bool | None = None,
         precision: str = "auto",
         show_progress: bool = False,
         on_overflow: str = "warn",
     ) -> Iterator[np.ndarray]:
-        """Embed any number of sentences in bounded memory, ``chunk`` of them at a time.
+        """Embed any number of sentences in bounded memory.
 
-        Other arguments and errors as in :meth:`encode`.
+        ``chunk`` of them are read, sorted by length and embedded at a time. Other arguments and
+        errors as in :meth:`encode`.
 
         Returns:
-            An iterator of ``(chunk, D)`` float32, rows in the order of ``sentences``; the last may
-            be shorter. Settings are checked at once, sentences as they are read.
+            An iterator of at most ``(chunk, D)`` float32, rows in the order of ``sentences``.
+            Options are checked at once, sentences as they are read.
         """
+        if isinstance(sentences, str):
+            raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")
+        options = EncodingOptions(
+            chunk=chunk,
+            batch_tokens=batch_tokens,
+            normalize=self.normalize if normalize is None else normalize,
+            precision=self.resolve_precision(precision),
+            show_progress=show_progress,
+            on_overflow=on_overflow,
+        )
+        return self.blocks(sentences, options)
 
     def encode(
         self,
@@ -108,10 +194,10 @@ class Encoder(ABC):
             ``(N, D)`` float32.
 
         Raises:
-            ConfigError: a setting is not one of its choices, or one string was given.
+            ConfigError: an option is not one of its choices, or one string was given.
             DataError: an item is not a string, or is too long under `on_overflow="error"`.
         """
-        parts = self.encode_stream(
+        blocks = self.encode_stream(
             sentences,
             batch_tokens=batch_tokens,
             normalize=normalize,
@@ -120,93 +206,21 @@ class Encoder(ABC):
             on_overflow=on_overflow,
         )
         total = len(sentences) if isinstance(sentences, Sequence) else None
-        return _joined(parts, total, self.width)
+        return _concat(blocks, total, self.width)
 
 
-def _joined(parts: Iterable[np.ndarray], total: int | None, width: int) -> np.ndarray:
-    """One matrix of all parts; with their ``total`` rows known, each is let go once it is in."""
+def _concat(blocks: Iterable[np.ndarray], total: int | None, width: int) -> np.ndarray:
+    """One matrix of all blocks; with ``total`` rows known, each is freed once it is copied."""
     if total is None:
-        return np.concatenate([np.empty((0, width), np.float32), *parts])
+        return np.concatenate([np.empty((0, width), np.float32), *blocks])
     rows = np.empty((0, width), np.float32)
     done = 0
-    for part in parts:
-        if len(part) == total:
-            rows = part  # without leaving: a warning may follow the last part
+    for block in blocks:
+        if len(block) == total:
+            rows = block  # without leaving: a warning may follow the last block
             continue
         if not done:
             rows = np.empty((total, width), np.float32)
-        rows[done : done + len(part)] = part
-        done += len(part)
+        rows[done : done + len(block)] = block
+        done += len(block)
     return rows
-
-
-class CountingTokenizer(Protocol):
-    """A tokenizer that says how many texts it had to cut."""
-
-    def ids(self, texts: Sequence[str], max_tokens: int | None) -> tuple[list[Any], int]:
-        """Token ids of each text, and how many texts were longer than ``max_tokens``."""
-        ...
-
-
-class TextEncoder(Protocol):
-    """Sentences in, rows of D numbers out.
-
-    Attributes:
-        name: what the encoder was loaded from.
-        max_tokens: longer sentences are cut.
-    """
-
-    name: str
-    max_tokens: int
-
-    @property
-    def width(self) -> int:
-        """D, numbers in an embedding."""
-        ...
-
-    @property
-    def pooler(self) -> str:
-        """How token states become an embedding."""
-        ...
-
-    @property
-    def head_name(self) -> str:
-        """The map after the pooler, ``none`` or ``mlp``."""
-        ...
-
-    @property
-    def engine(self) -> str:
-        """What computes the transformer."""
-        ...
-
-    @property
-    def tokenizer(self) -> CountingTokenizer:
-        """What cuts long sentences."""
-        ...
-
-    def fingerprint(self) -> str:
-        """Equal for encoders that give equal embeddings."""
-        ...
-
-    def encode_stream(
-        self,
-        sentences: Iterable[str],
-        *,
-        chunk: int = ...,
-        batch_tokens: int | None = ...,
-        normalize: bool | None = ...,
-        precision: str = ...,
-        show_progress: bool = ...,
-        on_overflow: str = ...,
-    ) -> Iterator[np.ndarray]:
-        """Blocks of at most ``chunk`` rows, ``(chunk, D)`` float32, in the order of the input."""
-        ...
-
-
-def require_precision(name: str) -> None:
-    """Make sure that ``name`` is a precision an encoder takes, without importing one.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    pick("precision", name, ("auto", "bf16", "fp32"))

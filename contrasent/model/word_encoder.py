@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_words
-from contrasent.errors import CheckpointError, ConfigError, DataError, pick, warn
+from contrasent.errors import CheckpointError, DataError, warn
 from contrasent.files import writing_folder
 from contrasent.model.checkpoint import INFO_FILE, write_info
-from contrasent.model.encoding import ON_OVERFLOW, unit_rows
+from contrasent.model.encoding import unit_rows
 from contrasent.model.precision import resolve_precision
-from contrasent.model.protocol import Encoder
+from contrasent.model.protocol import Encoder, EncodingOptions
 from contrasent.progress import sentence_progress
 
 _WEIGHTS, _COMPONENTS = "weights.npy", "components.npy"
@@ -53,9 +53,10 @@ class WordEncoder(Encoder):
         transform_described: what was fitted on which text, in words; None for plain means.
     """
 
-    pooler, head_name, engine = "vectors", "none", "torch"
+    pooler, head_name = "vectors", "none"
     max_tokens = 0
     normalize = False
+    transform_described: str | None = None
 
     def __init__(
         self,
@@ -105,30 +106,20 @@ class WordEncoder(Encoder):
             write_info(partial, {"pooler": self.pooler, "head": self.head_name, **info})
 
     @property
+    @override
     def width(self) -> int:
-        """D, numbers in an embedding."""
         return self.store.width
 
-    @property
-    def tokenizer(self) -> Self:
-        """What would cut long sentences: itself, since it cuts none."""
-        return self
-
-    def ids(self, texts: Sequence[str], max_tokens: int | None) -> tuple[list[Any], int]:
-        """No token ids, and no text that is too long."""
-        del texts, max_tokens
-        return [], 0
-
+    @override
     def resolve_precision(self, name: str) -> str:
-        """``fp32``.
-
-        Raises:
-            ConfigError: something else was asked for.
-        """
         return resolve_precision(name, ("fp32",), f"the mean of the word vectors in {self.name}")
 
+    @override
+    def count_truncated(self, texts: Sequence[str]) -> int:
+        return 0
+
+    @override
     def fingerprint(self) -> str:
-        """Hash of everything that decides an embedding."""
         digest = hashlib.sha256(f"words {self.store.sha256}".encode())
         if self.weights is not None:
             digest.update(np.ascontiguousarray(self.weights).tobytes())
@@ -136,41 +127,19 @@ class WordEncoder(Encoder):
         return digest.hexdigest()
 
     @override
-    def encode_stream(
-        self,
-        sentences: Iterable[str],
-        *,
-        chunk: int = _CHUNK,
-        batch_tokens: int | None = None,
-        normalize: bool | None = None,
-        precision: str = "auto",
-        show_progress: bool = False,
-        on_overflow: str = "warn",
-    ) -> Iterator[np.ndarray]:
-        """Embed ``chunk`` sentences at a time; as `SentenceEncoder.encode_stream`."""
-        if isinstance(sentences, str):
-            raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")
-        pick("on_overflow", on_overflow, ON_OVERFLOW)
-        self.resolve_precision(precision)
-        if chunk < 1 or (batch_tokens is not None and batch_tokens < 1):
-            raise ConfigError(f"batch_tokens {batch_tokens} and chunk {chunk} must be above 0")
-        return self._blocks(sentences, chunk, normalize, show_progress)
-
-    def _blocks(
-        self, sentences: Iterable[str], chunk: int, normalize: bool | None, show_progress: bool
-    ) -> Iterator[np.ndarray]:
+    def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         rest = iter(sentences)
         done = unknown = 0
         total = len(sentences) if isinstance(sentences, Sequence) else None
-        with sentence_progress(total, show_progress) as advance:
-            while texts := list(islice(rest, chunk)):
+        with sentence_progress(total, options.show_progress) as advance:
+            while texts := list(islice(rest, min(options.chunk, _CHUNK))):
                 for number, text in enumerate(texts, start=done):
                     if not isinstance(text, str):
                         raise DataError(f"sentence {number} is {type(text).__name__}, no string")
                 rows, known = self.means(texts)
                 rows -= (rows @ self.components.T) @ self.components
                 done, unknown = done + len(texts), unknown + int((known == 0).sum())
-                yield unit_rows(rows) if normalize else rows
+                yield unit_rows(rows) if options.normalize else rows
                 advance(len(texts))
         if unknown:
             warn(

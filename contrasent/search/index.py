@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.files import exclusive, recover_folder, refuse_existing, writing_folder
-from contrasent.model.protocol import TextEncoder, require_precision
+from contrasent.model.precision import PRECISIONS
+from contrasent.model.protocol import Encoder
 from contrasent.search.nearest import nearest
 from contrasent.search.storage import (
     FILE,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from contrasent.model.word_encoder import WordEncoder
 
 
-def similarity(encoder: TextEncoder, a: str, b: str, *, precision: str = "auto") -> float:
+def similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:
     """Cosine of the embeddings of two texts, in [-1, 1].
 
     Raises:
@@ -81,12 +82,12 @@ class Index:
         self.folder = folder
         self.manifest = manifest
         self._rows = rows
-        self._checked: weakref.ref[TextEncoder] | None = None
+        self._checked: weakref.ref[Encoder] | None = None
 
     @classmethod
     def build(
         cls,
-        encoder: TextEncoder,
+        encoder: Encoder,
         texts: Iterable[str],
         folder: str | Path,
         ids: Sequence[str | int] | None = None,
@@ -113,7 +114,7 @@ class Index:
         """
         folder = Path(folder)
         require_folder(folder, overwrite)
-        require_precision(precision)
+        pick("precision", precision, PRECISIONS)
         maker = Maker(
             name=_lasting_name(encoder.name),
             fingerprint=encoder.fingerprint(),
@@ -150,7 +151,7 @@ class Index:
 
     def add(
         self,
-        encoder: TextEncoder,
+        encoder: Encoder,
         texts: Iterable[str],
         ids: Sequence[str | int] | None = None,
         *,
@@ -186,9 +187,7 @@ class Index:
         grown = Index.open(self.folder)
         self.manifest, self._rows = grown.manifest, grown._rows
 
-    def search(
-        self, encoder: TextEncoder, queries: Sequence[str], top_k: int = 10
-    ) -> list[list[Hit]]:
+    def search(self, encoder: Encoder, queries: Sequence[str], top_k: int = 10) -> list[list[Hit]]:
         """The ``top_k`` texts nearest to each query by cosine, best first.
 
         Equal scores are in the order of the rows. Fewer hits than ``top_k`` come back only when
@@ -213,7 +212,7 @@ class Index:
         found = nearest([rows.vectors for rows in self._rows], np.concatenate(blocks), top_k)
         return [[self._hit(row, score) for row, score in hits] for hits in found]
 
-    def require(self, encoder: TextEncoder) -> None:
+    def require(self, encoder: Encoder) -> None:
         """Make sure that ``encoder`` is the one that built the index.
 
         Raises:

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.files import exclusive, refuse_existing, write_text, writing
-from contrasent.model.protocol import TextEncoder, require_precision
+from contrasent.model.precision import PRECISIONS
+from contrasent.model.protocol import Encoder
 from contrasent.search.sentences import Sentences
 from contrasent.search.storage import NpyWriter, open_rows
 
@@ -55,7 +56,7 @@ class Settings:
         Raises:
             ConfigError: a setting is out of range.
         """
-        require_precision(self.precision)
+        pick("precision", self.precision, PRECISIONS)
         if self.batch_tokens is not None and self.batch_tokens < 1:
             raise ConfigError(f"batch_tokens must be at least 1, not {self.batch_tokens}")
         if self.shard_size < 1:
@@ -112,7 +113,7 @@ class Shards:
 
     def fill(
         self,
-        encoder: TextEncoder,
+        encoder: Encoder,
         sentences: Sentences,
         settings: Settings,
         total: int,
@@ -148,7 +149,7 @@ class Shards:
 
 
 def _embedded(
-    encoder: TextEncoder, sentences: Iterable[str], settings: Settings
+    encoder: Encoder, sentences: Iterable[str], settings: Settings
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Blocks of rows, each with the number of its sentences that were cut."""
     read: deque[str] = deque()
@@ -176,14 +177,14 @@ def _noted(sentences: Iterable[str], read: deque[str]) -> Iterator[str]:
         yield sentence
 
 
-def _truncated(encoder: TextEncoder, texts: list[str]) -> int:
+def _truncated(encoder: Encoder, texts: list[str]) -> int:
     # A token stands for at least one byte, so only these can be too long: the others need not be
     # tokenized a second time.
     long = [text for text in texts if len(text.encode()) + 2 > encoder.max_tokens]
-    return encoder.tokenizer.ids(long, encoder.max_tokens)[1] if long else 0
+    return encoder.count_truncated(long) if long else 0
 
 
-def described(encoder: TextEncoder, sentences: Sentences, settings: Settings) -> dict[str, Any]:
+def described(encoder: Encoder, sentences: Sentences, settings: Settings) -> dict[str, Any]:
     """Everything that decides what is in the shards."""
     return {
         "format": _FORMAT,
@@ -247,7 +248,7 @@ def require_output(output: Path, overwrite: bool) -> None:
 
 
 def write_embeddings(
-    encoder: TextEncoder,
+    encoder: Encoder,
     sentences: Sentences,
     output: str | Path,
     settings: Settings,
@@ -287,13 +288,13 @@ def write_embeddings(
     return Written(parts.rows, encoder.width, parts.truncated, resumed, seconds)
 
 
-def _join_npy(path: Path, parts: Shards, encoder: TextEncoder, _: Sentences) -> None:
+def _join_npy(path: Path, parts: Shards, encoder: Encoder, _: Sentences) -> None:
     with NpyWriter(path, encoder.width) as writer:
         for block in parts.blocks():
             writer.append(block)
 
 
-def _join_parquet(path: Path, parts: Shards, encoder: TextEncoder, sentences: Sentences) -> None:
+def _join_parquet(path: Path, parts: Shards, encoder: Encoder, sentences: Sentences) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 

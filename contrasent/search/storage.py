@@ -21,7 +21,7 @@ import numpy as np
 
 from contrasent.errors import CheckpointError, DataError
 from contrasent.files import write_text, writing
-from contrasent.model.protocol import TextEncoder
+from contrasent.model.protocol import Encoder
 
 _HEADER = 128
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -265,7 +265,7 @@ def read_segment(folder: Path, segment: Segment, width: int) -> SegmentRows:
 def write_segment(
     folder: Path,
     name: str,
-    encoder: TextEncoder,
+    encoder: Encoder,
     maker: Maker,
     addition: Addition,
     *,

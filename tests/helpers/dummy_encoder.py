@@ -6,15 +6,6 @@ from itertools import islice
 import numpy as np
 
 
-class DummyTokenizer:
-    """One token per word."""
-
-    def ids(self, texts, max_tokens):
-        words = [text.split() for text in texts]
-        cut = sum(1 for w in words if max_tokens is not None and len(w) > max_tokens)
-        return [np.arange(len(w), dtype=np.int32)[:max_tokens] for w in words], cut
-
-
 class DummyEncoder:
     """Vectors drawn from the text's own hash, or taken from ``vectors``."""
 
@@ -22,7 +13,6 @@ class DummyEncoder:
         self.width, self.salt, self.vectors = width, salt, vectors or {}
         self.name, self.max_tokens = name, max_tokens
         self.pooler, self.head_name, self.engine = "cls", "none", "torch"
-        self.tokenizer = DummyTokenizer()
         self.normalize = False
         self.embedded = []
         self.precisions = []
@@ -32,6 +22,9 @@ class DummyEncoder:
 
     def resolve_precision(self, name):
         return name
+
+    def count_truncated(self, texts):
+        return sum(len(text.split()) > self.max_tokens for text in texts)
 
     def vector(self, text):
         if text in self.vectors:
