@@ -96,6 +96,14 @@ def test_scores_of_a_test_file_are_those_of_scikit_learn(own, encoder, tmp_path)
     assert records["test", "accuracy"]["task"] == task
 
 
+def test_sentences_without_known_words_are_classified_by_their_zeros(own, encoder):
+    embed = encoder.embed
+    encoder.embed = lambda text: embed(text) * ("cat" not in text)
+    assert not encoder.embed("old cat").any()
+    records = scored("--tasks", own, "--classifier", "sklearn")
+    assert records["test", "accuracy"]["pairs"] == 51
+
+
 def test_own_files_of_mr_give_mrs_accuracy(senteval, encoder, tmp_path):
     write_transfer(senteval)
     rows = [
