@@ -11,7 +11,7 @@ from sklearn.model_selection import StratifiedKFold
 from benchmarks.jobs import senteval
 from contrasent.errors import ConfigError, DataError, MissingExtraError
 from contrasent.evaluation import protocols
-from contrasent.evaluation.cross_validation import LabelledFeatures, cross_validate
+from contrasent.evaluation.cross_validation import LabelledFeatures, _best, cross_validate
 from contrasent.evaluation.protocols import Preset, TransferProtocol
 
 TINY = {
@@ -78,6 +78,19 @@ def test_a_dev_part(preset, seed):
     dev, test, predicted = senteval.by_dev_part(*map(pair, data.values()), 2, TINY[preset], seed)
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "chosen"),
+    [
+        ([[0.5, 0.50004, 0.4]], 0),
+        ([[0.5, 0.5001, 0.4]], 1),
+        ([[0.6, 0.4], [0.4, 0.61]], 1),
+        ([[0.6, 0.4], [0.4, 0.60006]], 0),
+    ],
+)
+def test_means_that_round_to_the_same_hundredth_of_a_point_are_a_tie(accuracies, chosen):
+    assert _best(np.array(accuracies)) == chosen
 
 
 def right(train, test):
