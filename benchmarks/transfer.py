@@ -29,7 +29,7 @@ from contrasent.evaluation.cross_validation import LabelledFeatures, cross_valid
 from contrasent.evaluation.protocols import PRESETS, SEED, TransferProtocol
 from contrasent.evaluation.task_types import EncoderUse
 from contrasent.evaluation.transfer import labelled
-from contrasent.evaluation.transfer_data import TransferTask, load_transfer
+from contrasent.evaluation.transfer_data import TransferData, load_transfer
 from contrasent.files import writing
 from contrasent.model.encoder import SentenceEncoder
 
@@ -149,7 +149,7 @@ def _measure(
         write(result, path)
 
 
-def embedded(task: TransferTask, encoder: str, pooler: str, kept: Path) -> Parts:
+def embedded(task: TransferData, encoder: str, pooler: str, kept: Path) -> Parts:
     """The features of every part, from the folder ``kept`` if they are there."""
     mark = hashlib.sha256(f"{encoder} {pooler} {task.sha256}".encode()).hexdigest()[:16]
     path = kept / f"{task.name}-{mark}.npz"

@@ -22,6 +22,8 @@ from contrasent.cli.options import (
 )
 from contrasent.cli.overlap import Overlaps
 from contrasent.cli.scores import Found, contents, write
+from contrasent.evaluation.task_names import STS_TASKS
+from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 
 if TYPE_CHECKING:
     from contrasent.evaluation.sts import Scores
@@ -44,10 +46,11 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     tasks: Annotated[
         str,
         typer.Option(
-            help="Comma-separated: sts (all seven), sts12 to sts16, stsb, sickr, one with its "
+            help="Comma-separated: sts (the papers' seven), "
+            f"{', '.join(STS_TASKS)}, one with its "
             "split (stsb-dev, sickr-all), or a .tsv, .csv, .jsonl or .parquet file or a data set "
-            "of the hub (org/name:config@split) of sentence, sentence, score; transfer (all "
-            "seven), mr, cr, subj, mpqa, sst2, trec, mrpc, one with its split (mr-dev); such a "
+            "of the hub (org/name:config@split) of sentence, sentence, score; transfer (the "
+            f"papers' seven), {', '.join(TRANSFER_TASKS)}, one with its split (mr-dev); such a "
             "file of text and label, or classify:TRAIN+TEST; stsb-retrieval, a folder of corpus, "
             "queries and qrels as BEIR's, retrieve:QUERIES+DOCUMENTS+RELEVANCE, retrieve:ORG/NAME."
         ),
@@ -214,7 +217,7 @@ def _refuse(
 
 def announce(suite: Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
-    from contrasent.evaluation.sts_data import how_to_get_data
+    from contrasent.data.senteval import how_to_get_data
 
     for note in suite.notes:
         typer.echo(note, err=True)

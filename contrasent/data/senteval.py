@@ -100,6 +100,26 @@ def senteval_root(data_dir: str | Path | None = None) -> Path:
     return folder
 
 
+class MissingDataError(DataError):
+    """A task's files are not there; the message says which, and how to get them.
+
+    Attributes:
+        path: the first file that is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is missing; {how_to_get_data()}")
+        self.path = path
+
+
+def how_to_get_data() -> str:
+    """What a user without SentEval's data can do."""
+    return (
+        f"get SentEval's data with 'contrasent data fetch' (into {default_folder()}), or name a "
+        f"folder in its layout with --data-dir or {DATA_VARIABLE}"
+    )
+
+
 SENTEVAL_URL = (
     "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/senteval.tar"
 )

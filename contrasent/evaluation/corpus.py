@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from contrasent.data.sources import open_examples
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.sts_data import load
-from contrasent.evaluation.task_names import STS, TaskName, task_names
+from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
 
 PUBLISHED = {
     "simcse-table8": (
@@ -166,7 +166,7 @@ def _task(source: str) -> TaskName | None:
     names: list[TaskName] = []
     if not Path(source).exists():
         with suppress(ConfigError):
-            names = [name for name in task_names([source]) if name.name in STS]
+            names = [name for name in task_names([source]) if name.name in STS_TASKS]
     if len(names) > 1:
         raise ConfigError(f"{source!r} is {len(names)} tasks; name one of them as the corpus")
     return names[0] if names else None

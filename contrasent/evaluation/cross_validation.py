@@ -159,7 +159,7 @@ def cross_validate(
     then training on it again with 5 % held out; with ``dev`` besides, training stopped by dev.
 
     Args:
-        parts: as in :class:`contrasent.evaluation.transfer_data.TransferTask`.
+        parts: as in :class:`contrasent.evaluation.transfer_data.TransferData`.
         classes: C.
         protocol: classifier, preset and seed.
         device: where SentEval's classifier is trained.

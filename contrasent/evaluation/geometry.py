@@ -28,7 +28,7 @@ from contrasent.evaluation.embed import (
 )
 from contrasent.evaluation.scores import Score
 from contrasent.evaluation.sts_data import Task, load
-from contrasent.evaluation.task_names import STS, SUBSETS, TaskName, task_names
+from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
 from contrasent.files import write_text
 from contrasent.metrics import (
     Vector,
@@ -110,7 +110,7 @@ class RatedPairs:
         name, sign, text = found.groups()
         threshold = _number(text, asked)
         chosen = _one_task(name)
-        if columns is not None and chosen.name in STS:
+        if columns is not None and chosen.name in STS_TASKS:
             raise ConfigError(f"--columns is of your own files, and {name} is a task; leave it out")
         task = load(chosen, data_dir, columns)
         gold = np.concatenate([subset.gold for subset in task.subsets])
@@ -235,7 +235,7 @@ class Geometry:
     def heading(self) -> str:
         """The source, with its split where a table leaves that out: ``STS-B test``."""
         first = self.records[0]
-        several = first.task in STS and first.task not in SUBSETS
+        several = first.task in STS_TASKS and len(STS_TASKS[first.task].splits) > 1
         return f"{self.source} test" if several and first.split == "test" else self.source
 
     def value(self, metric: str) -> float | None:

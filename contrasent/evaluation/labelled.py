@@ -10,7 +10,7 @@ from math import isnan
 from typing import Any
 
 from contrasent.data.columns import ColumnSpec
-from contrasent.data.hub_datasets import dataset_parts, labelled_splits
+from contrasent.data.hub_datasets import labelled_splits
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.cross_validation import logistic_regression
@@ -18,14 +18,14 @@ from contrasent.evaluation.protocols import HELD_OUT, TransferProtocol
 from contrasent.evaluation.sts_data import PAIRS
 from contrasent.evaluation.task_names import (
     CLASSIFY,
-    OWN_FILE,
     TaskName,
     joined_sources,
+    names_own_data,
     require_source,
 )
 from contrasent.evaluation.task_types import Options
 from contrasent.evaluation.transfer import SPLITS, Transfer, TransferSplit
-from contrasent.evaluation.transfer_data import Item, TransferTask, sorted_part
+from contrasent.evaluation.transfer_data import Item, TransferData, sorted_part
 
 _LABELS = (
     *("label", "class", "category", "coarse_label", "gold_label", "target"),
@@ -87,7 +87,7 @@ def holds_labels(source: str, columns: Sequence[str] | None) -> bool:
     return _known(source, PAIRS) is None and _known(source, SENTENCES) is not None
 
 
-def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferTask:
+def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferData:
     """Read labelled sentences, or labelled pairs of sentences.
 
     One file is judged by nested folds, as SentEval judges MR. ``TRAIN+TEST`` and
@@ -129,7 +129,7 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferTa
         for part, rows in zip(_PARTS[len(read)], read, strict=True)
     }
     hashes = [records.sha256 for records in opened]
-    return TransferTask(
+    return TransferData(
         name=name,
         parts=parts,
         classes=len(classes),
@@ -145,7 +145,7 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferTa
     )
 
 
-def require_enough(task: TransferTask, protocol: TransferProtocol) -> None:
+def require_enough(task: TransferData, protocol: TransferProtocol) -> None:
     """Make sure that every class has enough rows for the folds, before anything is encoded.
 
     Nested folds need K rows of each class in what is left beside a fold.
@@ -360,5 +360,4 @@ def _is_labelled(text: str, options: Options) -> bool:
     if text.startswith(CLASSIFY):
         require_source(text, CLASSIFY, "FILE or classify:TRAIN+TEST")
         return True
-    own = OWN_FILE.search(text) or ("/" in text and dataset_parts(text))
-    return bool(own) and holds_labels(text, options.columns)
+    return names_own_data(text) and holds_labels(text, options.columns)

@@ -92,9 +92,6 @@ PROTOCOLS = {
 
 SIMCSE = PROTOCOLS["simcse"]
 
-FITTED = ("stsb", "sickr")
-"""Tasks with training and dev splits, which a protocol with a regressor fits it to."""
-
 
 def protocol(
     name: str = "simcse",

@@ -5,7 +5,6 @@ Shapes: Q queries, N documents, D embedding width.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from contrasent.evaluation.task_names import (
     STSB_RETRIEVAL,
     TaskName,
     joined_sources,
+    known_tasks,
     require_source,
 )
 from contrasent.evaluation.task_types import EncoderUse, OneByOne, Options, TaskText
@@ -161,9 +161,6 @@ def _blank(unit: tuple[Embeddings, Embeddings]) -> tuple[str, ...]:
     )
 
 
-_NAME = re.compile(r"(.+?)(?:-(train|dev|test|all))?")
-
-
 class Retrieval(OneByOne[RetrievalTask]):
     """Rankings by cosine."""
 
@@ -275,9 +272,9 @@ def _understood(text: str) -> tuple[str | None, str | None]:
     folder = Path(text.strip()).expanduser()
     # A folder named without a slash may only by chance be called as a task is.
     is_path = folder.name != text.strip() or any(folder.glob("corpus.*"))
-    matched = _NAME.fullmatch(text.strip().lower())
-    if matched and re.sub(r"[-_ ]", "", matched[1]) == "stsbretrieval":
-        return STSB_RETRIEVAL, matched[2]
+    tasks, split = known_tasks(text)
+    if tasks == (STSB_RETRIEVAL,):
+        return STSB_RETRIEVAL, split
     if text.strip() and folder.is_dir() and is_path:
         return str(folder if folder.name else folder.resolve()), None
     return None, None

@@ -15,9 +15,9 @@ from contrasent.data.columns import ColumnSpec
 from contrasent.data.hub_datasets import dataset_parts
 from contrasent.data.readers import lines, tab_rows
 from contrasent.data.rows import as_text, open_rows_of
-from contrasent.data.senteval import DATA_VARIABLE, default_folder, senteval_root
+from contrasent.data.senteval import MissingDataError, senteval_root
 from contrasent.errors import DataError
-from contrasent.evaluation.task_names import ALL_SPLITS, SUBSETS, TaskName
+from contrasent.evaluation.task_names import ALL_SPLITS, STS_TASKS, StsTask, TaskName
 from contrasent.files import sha256_of
 from contrasent.metrics import Vector
 
@@ -146,34 +146,6 @@ def _is_heading(score: Any) -> bool:
     return isinstance(score, str) and bool(score.strip()) and not is_number(score)
 
 
-_STSB = "STS/STSBenchmark/sts-{}.csv"
-_SICK = {
-    "train": "SICK/SICK_train.txt",
-    "dev": "SICK/SICK_trial.txt",
-    "test": "SICK/SICK_test_annotated.txt",
-}
-
-
-class MissingDataError(DataError):
-    """A task's files are not there; the message says which, and how to get them.
-
-    Attributes:
-        path: the first file that is missing.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} is missing; {how_to_get_data()}")
-        self.path = path
-
-
-def how_to_get_data() -> str:
-    """What a user without SentEval's data can do."""
-    return (
-        f"get SentEval's data with 'contrasent data fetch' (into {default_folder()}), or name a "
-        f"folder in its layout with --data-dir or {DATA_VARIABLE}"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Subset:
     """Pairs that are scored together.
@@ -228,15 +200,15 @@ def load(
         MissingDataError: a file is not there.
         DataError: a file does not hold what it should; the message names file and line.
     """
-    if name.name in SUBSETS:
-        return _semeval(name, senteval_root(data_dir))
-    if name.name not in ("stsb", "sickr"):
+    row = STS_TASKS.get(name.name)
+    if row is None:
         return _pairs_file(name, columns)
+    root = senteval_root(data_dir)
+    if row.subsets:
+        return _semeval(name, row, root / row.folder)
     if name.split == "all":
         return _together(name, [load(TaskName(name.name, s), data_dir) for s in ALL_SPLITS])
-    if name.name == "stsb":
-        return _one_file(name, senteval_root(data_dir) / _STSB.format(name.split), (5, 6, 4))
-    return _one_file(name, senteval_root(data_dir) / _SICK[name.split], (1, 2, 3))
+    return _one_file(name, row, root / row.files[name.split])
 
 
 def _together(name: TaskName, splits: Sequence[Task]) -> Task:
@@ -249,11 +221,10 @@ def _together(name: TaskName, splits: Sequence[Task]) -> Task:
     return Task(name, (Subset("", first, second, gold),), digest.hexdigest())
 
 
-def _semeval(name: TaskName, root: Path) -> Task:
-    folder = root / "STS" / f"{name.name.upper()}-en-test"
+def _semeval(name: TaskName, row: StsTask, folder: Path) -> Task:
     digest = hashlib.sha256()
     subsets = []
-    for subset in SUBSETS[name.name]:
+    for subset in row.subsets:
         sentences = folder / f"STS.input.{subset}.txt"
         scores = folder / f"STS.gs.{subset}.txt"
         for path in (sentences, scores):
@@ -281,29 +252,24 @@ def _aligned(sentences: Path, scores: Path) -> Iterator[Pair]:
             yield pair(where, cells[0], cells[1], score_of(score, f"{scores}:{number}"))
 
 
-def _one_file(name: TaskName, path: Path, columns: tuple[int, int, int]) -> Task:
-    """Read STS-B or SICK: tab-separated, quotes literal; SICK starts with a header.
-
-    Args:
-        name: the task.
-        path: its file.
-        columns: where both sentences and the score are, from 0.
-    """
+def _one_file(name: TaskName, row: StsTask, path: Path) -> Task:
+    """Tab-separated, quotes literal; of STS-B without, of SICK with a header."""
     _require(path)
-    first, second, score = columns
-    header = name.name == "sickr"
+    first, second, score = row.columns
     rows: list[Pair] = []
     for number, cells in tab_rows(path):
-        if len(cells) <= max(columns):
+        if len(cells) <= max(row.columns):
             raise DataError(
                 f"{path}:{number}: {len(cells)} tab-separated columns; the score and both "
-                f"sentences of {name.heading} need {max(columns) + 1}"
+                f"sentences of {name.heading} need {max(row.columns) + 1}"
             )
-        if number > 1 or not header:
+        if number > 1 or not row.header:
             where = f"{path}:{number}"
             rows.append(pair(where, cells[first], cells[second], score_of(cells[score], where)))
         elif is_number(cells[score]):
-            raise DataError(f"{path}:1: expected SICK's header line, found a scored pair")
+            raise DataError(
+                f"{path}:1: expected the header line of {row.heading}, found a scored pair"
+            )
     return Task(name, (_subset("", rows, path),), sha256_of(path))
 
 

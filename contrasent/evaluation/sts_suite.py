@@ -6,22 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrasent.data.senteval import senteval_root
+from contrasent.data.senteval import MissingDataError, how_to_get_data, senteval_root
 from contrasent.errors import DataError
 from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Comparison, compare
 from contrasent.evaluation.embed import DescribedEncoder
-from contrasent.evaluation.protocols import FITTED, SIMCSE, Protocol
+from contrasent.evaluation.protocols import SIMCSE, Protocol
 from contrasent.evaluation.protocols import protocol as named_protocol
 from contrasent.evaluation.sts import Problem, Scores, StsTasks
 from contrasent.evaluation.sts_data import (
-    MissingDataError,
     Task,
-    how_to_get_data,
     load,
     require_different,
 )
-from contrasent.evaluation.task_names import STS, TaskName, task_names
+from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
 from contrasent.evaluation.task_types import EncoderUse, Options, TaskData, TaskText, TaskType
 from contrasent.evaluation.vectors import Given, Side
 from contrasent.records import Record
@@ -67,7 +65,7 @@ def load_available(
             or no task could be read; the message then says why for each.
     """
     names = of_protocol(task_names(tasks, splits), protocol)
-    if any(name.name in STS for name in names):
+    if any(name.name in STS_TASKS for name in names):
         data_dir = senteval_root(data_dir)
     found: list[Task] = []
     problems: list[Problem] = []
@@ -79,7 +77,7 @@ def load_available(
         except MissingDataError as error:
             problems.append(Problem(name.label, f"{error.path} is missing", missing=True))
         except DataError as error:
-            if name.name not in STS:
+            if name.name not in STS_TASKS:
                 raise
             problems.append(Problem(name.label, str(error)))
     if not found:
@@ -104,7 +102,8 @@ def parts_to_fit(
     name: TaskName, protocol: Protocol, data_dir: str | Path | None
 ) -> tuple[Task, Task] | None:
     """Train and dev split of a task that the protocol scores by a regressor; else None."""
-    if not protocol.regressor or name.name not in FITTED:
+    row = STS_TASKS.get(name.name)
+    if not protocol.regressor or row is None or not row.files:
         return None
     train, dev = (load(TaskName(name.name, split), data_dir) for split in ("train", "dev"))
     return train, dev
@@ -208,7 +207,7 @@ class Sts(TaskType[StsSplit]):
         (name,) = names
         fitted = parts_to_fit(name, options.protocol, options.data_dir)
         task = load(name, options.data_dir, options.columns)
-        if name.name not in STS:
+        if name.name not in STS_TASKS:
             require_different(name.label, task.subsets[0].gold)
         return StsSplit(task, fitted)
 

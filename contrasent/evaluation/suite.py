@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contrasent.data.senteval import senteval_root
+from contrasent.data.senteval import how_to_get_data, senteval_root
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.embed import DescribedEncoder
 from contrasent.evaluation.sts import Problem, Scores
-from contrasent.evaluation.sts_data import how_to_get_data
-from contrasent.evaluation.task_names import SENTEVAL
 from contrasent.evaluation.task_types import EncoderUse, Options, TaskData, TaskText, TaskType
 from contrasent.evaluation.vectors import Given
 
@@ -109,10 +107,10 @@ def load_suite(tasks: Sequence[str], options: Options | None = None) -> Suite:
     for kind in reversed(task_types()):
         if rest:
             found[kind], rest = kind.names(rest, options)
-    named = [name.name for names in found.values() for name in names]
-    if any(name in SENTEVAL for name in named):
+    named = [name for names in found.values() for name in names]
+    if any(name.in_senteval for name in named):
         senteval_root(options.data_dir)
-    if options.columns is not None and all(name in SENTEVAL for name in named):
+    if options.columns is not None and all(name.in_senteval for name in named):
         raise ConfigError(
             f"--columns is of your own files, and none is named: {', '.join(tasks)}; leave it out"
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrasent.data.hub_datasets import dataset_parts
 from contrasent.errors import ConfigError, pick
+from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 
 CLASSIFY = "classify:"
 """Stands before sentences with labels, where their columns do not say that they are."""
@@ -16,7 +16,267 @@ CLASSIFY = "classify:"
 RETRIEVE = "retrieve:"
 """Stands before queries, documents and relevance."""
 
-OWN_FILE = re.compile(r"\.((tsv|csv|jsonl|txt|qrels)(\.gz)?|parquet|npy)$", re.IGNORECASE)
+STSB_RETRIEVAL = "stsb-retrieval"
+"""DiffCSE's retrieval task, made of STS-B."""
+
+ALL_SPLITS = ("train", "dev", "test")
+
+SPLITS = ("all", *ALL_SPLITS)
+"""``all`` is the pairs of the three together."""
+
+_OWN_FILE = re.compile(r"\.((tsv|csv|jsonl|txt|qrels)(\.gz)?|parquet|npy)$", re.IGNORECASE)
+_PAIRS_FILE = re.compile(r"\.((tsv|csv|jsonl)(\.gz)?|parquet)$", re.IGNORECASE)
+_SPLIT = re.compile(rf"(.+)-({'|'.join(SPLITS)})")
+
+
+@dataclass(frozen=True, slots=True)
+class StsTask:
+    """An STS task of SentEval's folder, as a row of :data:`STS_TASKS`.
+
+    It has either a folder of subsets, which are its test split, or a tab-separated file per split.
+
+    Attributes:
+        name: as ``--tasks`` takes it, such as ``stsb``; in lower case, without ``-`` and ``_``.
+        heading: as tables name it, such as ``STS-B``.
+        folder: holds ``STS.input.SUBSET.txt`` and ``STS.gs.SUBSET.txt`` of every subset.
+        subsets: in SentEval's order.
+        files: by split.
+        columns: where both sentences and the score are in a file, from 0.
+        header: whether the first line of a file names its columns.
+        papers: one of the seven that ``sts`` stands for and that the papers average.
+        aliases: other names, written as ``name`` is.
+    """
+
+    name: str
+    heading: str
+    folder: str = ""
+    subsets: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[int, int, int] = (0, 1, 2)
+    header: bool = False
+    papers: bool = True
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those that can be scored."""
+        return ("test",) if self.subsets else SPLITS
+
+
+STS_TASKS = {
+    task.name: task
+    for task in (
+        StsTask(
+            name="sts12",
+            heading="STS12",
+            folder="STS/STS12-en-test",
+            subsets=("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+        ),
+        # The SMT part of 2013 may not be redistributed; SentEval leaves it out too.
+        StsTask("sts13", "STS13", "STS/STS13-en-test", ("FNWN", "headlines", "OnWN")),
+        StsTask(
+            name="sts14",
+            heading="STS14",
+            folder="STS/STS14-en-test",
+            subsets=("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+        ),
+        StsTask(
+            name="sts15",
+            heading="STS15",
+            folder="STS/STS15-en-test",
+            subsets=("answers-forums", "answers-students", "belief", "headlines", "images"),
+        ),
+        StsTask(
+            name="sts16",
+            heading="STS16",
+            folder="STS/STS16-en-test",
+            subsets=(
+                *("answer-answer", "headlines", "plagiarism", "postediting"),
+                "question-question",
+            ),
+        ),
+        StsTask(
+            name="stsb",
+            heading="STS-B",
+            files={split: f"STS/STSBenchmark/sts-{split}.csv" for split in ALL_SPLITS},
+            columns=(5, 6, 4),
+            aliases=("stsbenchmark",),
+        ),
+        StsTask(
+            name="sickr",
+            heading="SICK-R",
+            files={
+                "train": "SICK/SICK_train.txt",
+                "dev": "SICK/SICK_trial.txt",
+                "test": "SICK/SICK_test_annotated.txt",
+            },
+            columns=(1, 2, 3),
+            header=True,
+            aliases=("sickrelatedness",),
+        ),
+    )
+}
+"""The STS tasks, in the order of the papers' tables. To add one, add a row."""
+
+STS = tuple(task.name for task in STS_TASKS.values() if task.papers)
+"""The seven tasks that ``sts`` stands for."""
+
+TRANSFER = tuple(task.name for task in TRANSFER_TASKS.values() if task.papers)
+"""The seven tasks that ``transfer`` stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskName:
+    """One task and one split of it.
+
+    Attributes:
+        name: one of :data:`STS_TASKS` or :data:`TRANSFER_TASKS`, :data:`STSB_RETRIEVAL`, the path
+            of a user's file or folder, or a data set's id.
+        split: one of :data:`SPLITS`; a user's file is ``test``.
+    """
+
+    name: str
+    split: str = "test"
+
+    @property
+    def label(self) -> str:
+        """How the user names it: ``stsb``, ``stsb-dev`` or the path of a file."""
+        return self.name if self.split == "test" else f"{self.name}-{self.split}"
+
+    @property
+    def heading(self) -> str:
+        """How a table names it: ``STS-B``, ``STS-B dev`` or the name of a file."""
+        task = STS_TASKS.get(self.name) or TRANSFER_TASKS.get(self.name)
+        if task:
+            name = task.heading
+        else:
+            name = "STS-B retrieval" if self.name == STSB_RETRIEVAL else short_name(self.name)
+        return name if self.split == "test" else f"{name} {self.split}"
+
+    @property
+    def in_senteval(self) -> bool:
+        """Whether it is read from SentEval's folder."""
+        return self.name in (*STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL)
+
+
+def known_tasks(text: str) -> tuple[tuple[str, ...], str | None]:
+    """The tasks of SentEval's folder that a text names, and the split behind it.
+
+    ``STS-B-dev`` names ``stsb`` and ``dev``, ``sts`` the seven and no split, ``mine.tsv`` no task.
+    """
+    name, split = text.strip().lower(), None
+    if suffixed := _SPLIT.fullmatch(name):
+        name, split = suffixed[1], suffixed[2]
+    name = re.sub(r"[-_ ]", "", name)
+    if name in ("sts", "transfer"):
+        return (STS if name == "sts" else TRANSFER), split
+    if name == STSB_RETRIEVAL.replace("-", ""):
+        return (STSB_RETRIEVAL,), split
+    rows = (*STS_TASKS.values(), *TRANSFER_TASKS.values())
+    return tuple(row.name for row in rows if name in (row.name, *row.aliases)), split
+
+
+def refuse_unknown(text: str) -> None:
+    """Refuse what is neither a task nor a file of pairs, and name the nearest tasks.
+
+    Raises:
+        ConfigError: always.
+    """
+    name = re.sub(r"[-_ ]", "", _SPLIT.sub(r"\1", text.strip().lower()))
+    kind = "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
+    pick(kind, name, ("sts", "transfer", *STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL))
+
+
+def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:
+    """Resolve the names of scored pairs, each task and split once, in the order asked.
+
+    Args:
+        asked: ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, a task with its split
+            such as ``stsb-dev``, a ``.tsv``, ``.csv``, ``.jsonl`` (each also with ``.gz``) or
+            ``.parquet`` file of sentence, sentence, score, or such a data set on the hub,
+            ``org/name[:config][@split]``.
+        splits: splits of the tasks asked for without one. Those that a task does not have are
+            left out, as STS12-16 have a test split only.
+
+    Raises:
+        ConfigError: a name or split is unknown, a task has no such split, or nothing is left.
+    """
+    for split in splits:
+        pick("split", split, SPLITS)
+    asked = list(asked)
+    names: list[TaskName] = []
+    for text in asked:
+        named = sts_names(text, splits)
+        if named is None:
+            tasks, _ = known_tasks(text)
+            if not tasks:
+                refuse_unknown(text)
+            kind = "retrieval" if tasks == (STSB_RETRIEVAL,) else "transfer"
+            raise ConfigError(
+                f"{text!r} is a {kind} task, which has no correlation; 'contrasent evaluate' and "
+                "contrasent.evaluate score it"
+            )
+        names += named
+    require_names(names, asked, splits)
+    return list(dict.fromkeys(names))
+
+
+def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
+    """The scored pairs that a text names; None if it names something else.
+
+    Raises:
+        ConfigError: the split behind the name is none of the task's.
+    """
+    if names_pairs(text):
+        return [TaskName(text.strip())]
+    tasks, split = known_tasks(text)
+    if not tasks or tasks[0] not in STS_TASKS:
+        return None
+    wanted = splits if split is None else (split,)
+    names = [TaskName(t, s) for s in wanted for t in tasks if s in STS_TASKS[t].splits]
+    if split and not names:
+        raise ConfigError(f"{text!r}: {tasks[0]} has no {split} split, only test")
+    return names
+
+
+def require_names(names: Sequence[TaskName], asked: Sequence[str], splits: Sequence[str]) -> None:
+    """Make sure that something is left to be scored.
+
+    Raises:
+        ConfigError: no name is.
+    """
+    if not names:
+        named = f"{', '.join(asked)} with split {', '.join(splits)}" if asked else "an empty list"
+        raise ConfigError(
+            f"no task to score: {named} names none; STS12-16 have a test split only, transfer "
+            "tasks a dev and a test split"
+        )
+
+
+def averaged(names: Iterable[TaskName]) -> list[TaskName]:
+    """The papers' STS tasks of ``names`` that an average is over: their test splits.
+
+    Where the test split of a task is not there on its own, that is the pairs of all its splits.
+    """
+    names = list(names)
+    tests = {name.name for name in names if name.split == "test"}
+    return [
+        name
+        for name in names
+        if (task := STS_TASKS.get(name.name))
+        and task.papers
+        and (name.split == "test" or (name.split == "all" and name.name not in tests))
+    ]
+
+
+def names_pairs(text: str) -> bool:
+    """Whether a text names a file or a data set that may hold scored pairs."""
+    return bool(_PAIRS_FILE.search(text.strip())) or _is_dataset(text.strip())
+
+
+def names_own_data(text: str) -> bool:
+    """Whether a text names a user's file or a data set, by its form."""
+    return bool(_OWN_FILE.search(text)) or _is_dataset(text)
 
 
 def joined_sources(text: str) -> tuple[str, ...]:
@@ -27,7 +287,7 @@ def joined_sources(text: str) -> tuple[str, ...]:
     """
     text = text.strip()
     pieces = [piece.strip() for piece in text.split("+")]
-    if Path(text).expanduser().exists() or not all(map(_is_source, pieces)):
+    if Path(text).expanduser().exists() or not all(map(names_own_data, pieces)):
         pieces = [text]
     return tuple(str(Path(piece).expanduser()) if piece else piece for piece in pieces)
 
@@ -53,140 +313,7 @@ def short_name(text: str) -> str:
     return "+".join(Path(piece).name for piece in joined_sources(named))
 
 
-def _is_source(piece: str) -> bool:
-    return bool(OWN_FILE.search(piece) or ("/" in piece and dataset_parts(piece)))
+def _is_dataset(text: str) -> bool:
+    from contrasent.data.hub_datasets import dataset_parts
 
-
-SUBSETS: dict[str, tuple[str, ...]] = {
-    "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    # The SMT part of 2013 may not be redistributed; SentEval leaves it out too.
-    "sts13": ("FNWN", "headlines", "OnWN"),
-    "sts14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-    "sts15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-}
-"""Parts of the SemEval tasks of 2012-2016, which have a test split only."""
-
-STS = (*SUBSETS, "stsb", "sickr")
-"""The seven tasks, in the order of the papers' tables."""
-
-TRANSFER = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
-"""The transfer tasks, in the order of the papers' tables."""
-
-STSB_RETRIEVAL = "stsb-retrieval"
-"""DiffCSE's retrieval task, made of STS-B."""
-
-SENTEVAL = (*STS, *TRANSFER, STSB_RETRIEVAL)
-"""All that is read of SentEval's data."""
-
-ALL_SPLITS = ("train", "dev", "test")
-
-SPLITS = ("all", *ALL_SPLITS)
-"""``all`` is the pairs of the three together."""
-
-_HEADINGS = {
-    "stsb": "STS-B",
-    "sickr": "SICK-R",
-    "sst2": "SST-2",
-    STSB_RETRIEVAL: "STS-B retrieval",
-}
-_LONG_NAMES = {
-    "stsbenchmark": "stsb",
-    "sickrelatedness": "sickr",
-    "stsbretrieval": STSB_RETRIEVAL,
-}
-_FILE = re.compile(r"\.((tsv|csv|jsonl)(\.gz)?|parquet)$", re.IGNORECASE)
-_SPLIT = re.compile(rf"(.+)-({'|'.join(SPLITS)})")
-
-
-@dataclass(frozen=True, slots=True)
-class TaskName:
-    """One task and one split of it.
-
-    Attributes:
-        name: one of :data:`STS` or :data:`TRANSFER`, :data:`STSB_RETRIEVAL`, the path of a user's
-            file or folder, or a data set's id.
-        split: one of :data:`SPLITS`; a user's file is ``test``.
-    """
-
-    name: str
-    split: str = "test"
-
-    @property
-    def label(self) -> str:
-        """How the user names it: ``stsb``, ``stsb-dev`` or the path of a file."""
-        return self.name if self.split == "test" else f"{self.name}-{self.split}"
-
-    @property
-    def heading(self) -> str:
-        """How a table names it: ``STS-B``, ``STS-B dev`` or the name of a file."""
-        known = self.name in SENTEVAL
-        name = _HEADINGS.get(self.name, self.name.upper()) if known else short_name(self.name)
-        return name if self.split == "test" else f"{name} {self.split}"
-
-
-def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:
-    """Resolve what a user asked for, each task and split once, in the order asked.
-
-    Args:
-        asked: ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, a task with its split
-            such as ``stsb-dev``, a ``.tsv``, ``.csv``, ``.jsonl`` (each also with ``.gz``) or
-            ``.parquet`` file of sentence, sentence, score, or such a data set on the hub,
-            ``org/name[:config][@split]``.
-        splits: splits of the tasks asked for without one. Those that a task does not have are
-            left out, as STS12-16 have a test split only.
-
-    Raises:
-        ConfigError: a name or split is unknown, a task has no such split, or nothing is left.
-    """
-    for split in splits:
-        pick("split", split, SPLITS)
-    asked = list(asked)
-    found = [name for text in asked for name in _resolve(text.strip(), splits)]
-    if not found:
-        named = f"{', '.join(asked)} with split {', '.join(splits)}" if asked else "an empty list"
-        raise ConfigError(f"no task to score: {named} names none; STS12-16 have a test split only")
-    return list(dict.fromkeys(found))
-
-
-def averaged(names: Iterable[TaskName]) -> list[TaskName]:
-    """The named tasks that an average is over: their test splits.
-
-    Where the test split of a task is not there on its own, that is the pairs of all its splits.
-    """
-    names = list(names)
-    tests = {name.name for name in names if name.split == "test"}
-    return [
-        name
-        for name in names
-        if name.name in STS
-        and (name.split == "test" or (name.split == "all" and name.name not in tests))
-    ]
-
-
-def _resolve(text: str, splits: Sequence[str]) -> list[TaskName]:
-    if _FILE.search(text) or ("/" in text and dataset_parts(text)):
-        return [TaskName(text)]
-    name, wanted = text.lower(), splits
-    suffixed = _SPLIT.fullmatch(name)
-    if suffixed:
-        name, wanted = suffixed[1], (suffixed[2],)
-    name = re.sub(r"[-_ ]", "", name)
-    kind = "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
-    known = ("sts", "transfer", *SENTEVAL)
-    name = pick(kind, _LONG_NAMES.get(name, name), known)
-    if name in ("transfer", *TRANSFER):
-        raise ConfigError(
-            f"{text!r} is a transfer task, which has no correlation; 'contrasent evaluate' and "
-            "evaluate_transfer score it"
-        )
-    if name == STSB_RETRIEVAL:
-        raise ConfigError(
-            f"{text!r} is a retrieval task, which has no correlation; 'contrasent evaluate' and "
-            "evaluate_retrieval score it"
-        )
-    members = STS if name == "sts" else (name,)
-    found = [TaskName(m, s) for s in wanted for m in members if s == "test" or m not in SUBSETS]
-    if suffixed and not found:
-        raise ConfigError(f"{text!r}: {name} has no {wanted[0]} split, only test")
-    return found
+    return "/" in text and dataset_parts(text) is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
+from contrasent.data.senteval import MissingDataError, how_to_get_data
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError, pick
 from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Comparison, compare_ratios
@@ -15,7 +16,6 @@ from contrasent.evaluation.embed import PRECISIONS, DescribedEncoder
 from contrasent.evaluation.protocols import SIMCSE, Protocol
 from contrasent.evaluation.protocols import TransferProtocol as Learning
 from contrasent.evaluation.sts import Problem, Scores
-from contrasent.evaluation.sts_data import MissingDataError, how_to_get_data
 from contrasent.evaluation.task_names import SPLITS, TaskName
 from contrasent.evaluation.vectors import Given
 from contrasent.records import Record

@@ -5,7 +5,6 @@ Shapes: N sentences or pairs of a part, D embedding width.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,15 +30,15 @@ from contrasent.evaluation.embed import (
 )
 from contrasent.evaluation.protocols import Rows, TransferProtocol
 from contrasent.evaluation.sts import Scores
-from contrasent.evaluation.task_names import TRANSFER, TaskName
+from contrasent.evaluation.task_names import TaskName, known_tasks
 from contrasent.evaluation.task_types import EncoderUse, OneByOne, Options, TaskText
-from contrasent.evaluation.transfer_data import Part, TransferTask, load_transfer
+from contrasent.evaluation.transfer_data import TRANSFER_TASKS, Part, TransferData, load_transfer
 from contrasent.evaluation.vectors import Given, Side
 from contrasent.records import Record
 
 
 def score_transfer(
-    task: TransferTask, splits: Sequence[str], use: EncoderUse, options: Options
+    task: TransferData, splits: Sequence[str], use: EncoderUse, options: Options
 ) -> Scores:
     """Accuracy of a task's splits; of test rows F1 of MRPC, and macro-F1 of a user's own task.
 
@@ -84,7 +83,7 @@ def score_transfer(
     return Scores(tuple(records), (), ratios={(name, of): ratio for of, ratio in ratios.items()})
 
 
-def labelled(task: TransferTask, part: Part, use: EncoderUse) -> LabelledFeatures:
+def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeatures:
     """What a classifier sees of a part: embeddings, of pairs |u - v| and u * v as in SentEval.
 
     Raises:
@@ -114,7 +113,7 @@ def _embed(part: Part, use: EncoderUse) -> Embeddings:
     return found[places].astype(np.float32)
 
 
-def _judging(task: TransferTask) -> tuple[Part, Part]:
+def _judging(task: TransferData) -> tuple[Part, Part]:
     """The parts that dev and test accuracies are of."""
     parts = task.parts
     test = parts.get("test", parts.get("all"))
@@ -124,7 +123,7 @@ def _judging(task: TransferTask) -> tuple[Part, Part]:
     return dev, test
 
 
-def ratios_of(task: TransferTask, reached: Accuracy, labels: Rows) -> dict[str, Ratio]:
+def ratios_of(task: TransferData, reached: Accuracy, labels: Rows) -> dict[str, Ratio]:
     """What the scores of the test rows are sums of, by metric."""
     right = (reached.predicted == labels).astype(np.float64)
     weights = np.ones_like(right)
@@ -149,15 +148,12 @@ def _f1(predicted: Rows, expected: Rows, classes: ArrayLike) -> Ratio:
 SPLITS = ("dev", "test")
 """``dev`` is the accuracy that chose the penalty, ``test`` that of the test part."""
 
-_NAME = re.compile(r"(.+?)(?:-(train|dev|test|all))?")
-_LONG_NAMES = {"sst": "sst2"}
-
 
 @dataclass(frozen=True, slots=True)
 class TransferSplit:
     """A task, and the splits that are to have records."""
 
-    task: TransferTask
+    task: TransferData
     splits: tuple[str, ...]
 
 
@@ -181,8 +177,8 @@ class Transfer(OneByOne[TransferSplit]):
         found: list[TaskName] = []
         others: list[str] = []
         for text in asked:
-            members, split = _understood(text)
-            if not members:
+            members, split = known_tasks(text)
+            if not members or members[0] not in TRANSFER_TASKS:
                 others.append(text)
                 continue
             if split and split not in SPLITS:
@@ -220,8 +216,8 @@ class Transfer(OneByOne[TransferSplit]):
         return score_transfer(task.task, task.splits, use, options)
 
     def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
-        """The test parts."""
-        return [name for name in names if name.split == "test"]
+        """The test parts of the papers' tasks."""
+        return [n for n in names if n.split == "test" and TRANSFER_TASKS[n.name].papers]
 
     def named(self, task: TransferSplit) -> TaskName:
         """The task, whatever its splits."""
@@ -281,18 +277,7 @@ def evaluate_transfer(  # noqa: PLR0913 - what the command takes, by name
     return TASK_TYPE.evaluate(use, tasks, options)
 
 
-def _understood(text: str) -> tuple[tuple[str, ...], str | None]:
-    """Tasks and split that ``text`` names; no tasks if it names none."""
-    matched = _NAME.fullmatch(text.strip().lower())
-    if matched is None:
-        return (), None
-    name = re.sub(r"[-_ ]", "", matched[1])
-    name = _LONG_NAMES.get(name, name)
-    members = TRANSFER if name == "transfer" else (name,) if name in TRANSFER else ()
-    return members, matched[2]
-
-
-def _part(task: TransferTask, split: str) -> list[str]:
+def _part(task: TransferData, split: str) -> list[str]:
     """The part that a split's accuracy is of: the one of that name, or what stands in for it."""
     wanted = ("test", "all") if split == "test" else ("dev", "train", "all")
     return [part for part in wanted if part in task.parts][:1]

@@ -9,31 +9,24 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from contrasent.data.readers import tab_rows
-from contrasent.data.senteval import senteval_root
 from contrasent.errors import DataError
-from contrasent.evaluation.protocols import Rows
-from contrasent.evaluation.sts_data import MissingDataError
 
-FOLDED = {
-    "mr": ("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
-    "cr": ("CR/custrev.pos", "CR/custrev.neg"),
-    "subj": ("SUBJ/subj.objective", "SUBJ/subj.subjective"),
-    "mpqa": ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
-}
-"""Tasks without splits: files of class 1 and of class 0, judged by nested cross-validation."""
+if TYPE_CHECKING:
+    from contrasent.evaluation.protocols import Rows
 
-_FILES = {
-    "sst2": ("SST/binary/sentiment-train", "SST/binary/sentiment-dev", "SST/binary/sentiment-test"),
-    "trec": ("TREC/train_5500.label", "TREC/TREC_10.label"),
-    "mrpc": ("MRPC/msr_paraphrase_train.txt", "MRPC/msr_paraphrase_test.txt"),
-    **FOLDED,
-}
+NESTED_FOLDS = ("all",)
+"""All files are one part, judged by nested cross-validation."""
+
+TRAIN_FOLDS = ("train", "test")
+"""Folds of the training file choose the penalty."""
+
+DEV_PART = ("train", "dev", "test")
+"""The dev file chooses the penalty."""
+
 _QUESTIONS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
-_PARTS = {1: ("all",), 2: ("train", "test"), 3: ("train", "dev", "test")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +44,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Things that stand together in a file or are split into folds together.
+    """Items of one file, or of several that are split into folds together.
 
     Attributes:
         texts: N sentences, or twice as many for pairs: all first ones, then all second ones.
@@ -64,6 +57,126 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TransferTask:
+    """A transfer task, as a row of :data:`TRANSFER_TASKS`.
+
+    Attributes:
+        name: as ``--tasks`` takes it, such as ``sst2``; in lower case, without ``-`` and ``_``.
+        heading: as tables name it, such as ``SST-2``.
+        files: in SentEval's folder, in the order of ``split``.
+        read: reads a file, given its path, its number from 0, and ``classes``.
+        classes: how many classes there are.
+        split: :data:`NESTED_FOLDS`, :data:`TRAIN_FOLDS` or :data:`DEV_PART`.
+        pairs: pairs of sentences are classified; they have an F1 of class 1 too.
+        papers: one of the seven that ``transfer`` stands for and that the papers average.
+        published: its column in published tables, where that is not ``heading``.
+        aliases: other names, written as ``name`` is.
+    """
+
+    name: str
+    heading: str
+    files: tuple[str, ...]
+    read: Callable[[Path, int, int], list[Item]]
+    classes: int = 2
+    split: tuple[str, ...] = NESTED_FOLDS
+    pairs: bool = False
+    papers: bool = True
+    published: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+def polar(path: Path, number: int, _: int) -> list[Item]:
+    """A sentence per line, of class 1 in the first file and of class 0 in the second.
+
+    Blank lines count. Read as latin-1, whose letters are single bytes.
+    """
+    text = path.read_bytes().decode("latin-1")
+    return [Item((_tidy(line),), int(number == 0)) for line in text.splitlines()]
+
+
+def questions(path: Path, _: int, __: int) -> list[Item]:
+    """``COARSE:fine question`` in latin-1; the fine class is left out."""
+    items = []
+    with path.open(encoding="latin-1") as file:
+        for number, line in enumerate(file, start=1):
+            coarse, _colon, rest = line.strip().partition(":")
+            if coarse not in _QUESTIONS or " " not in rest:
+                raise DataError(
+                    f"{path}:{number}: {line.strip()[:40]!r} instead of CLASS:fine question, with "
+                    f"a class of {', '.join(_QUESTIONS)}"
+                )
+            question = rest.split(" ", 1)[1]
+            items.append(Item((_tidy(question),), _QUESTIONS.index(coarse)))
+    return items
+
+
+def sentiments(path: Path, _: int, classes: int) -> list[Item]:
+    """``sentence TAB class``, classes being whole numbers from 0."""
+    items = []
+    for number, cells in tab_rows(path):
+        where = f"{path}:{number}"
+        if len(cells) != 2:
+            raise DataError(f"{where}: {len(cells)} columns instead of sentence and class")
+        items.append(Item((_tidy(cells[0]),), _class(cells[1], where, classes)))
+    return items
+
+
+def paraphrases(path: Path, _: int, classes: int) -> list[Item]:
+    """A header, then class, two ids, two sentences; quotes are literal, a byte order mark goes."""
+    items = []
+    for number, cells in tab_rows(path):
+        where = f"{path}:{number}"
+        if len(cells) != 5:
+            raise DataError(
+                f"{where}: {len(cells)} columns instead of quality, two ids, two sentences"
+            )
+        if number > 1:
+            items.append(Item((_tidy(cells[3]), _tidy(cells[4])), _class(cells[0], where, classes)))
+        elif cells[0].strip() in ("0", "1"):
+            raise DataError(f"{where}: expected MRPC's header line, found a pair")
+    return items
+
+
+_SST = "SST/binary/sentiment-"
+_MRPC = "MRPC/msr_paraphrase_"
+TRANSFER_TASKS = {
+    task.name: task
+    for task in (
+        TransferTask("mr", "MR", ("MR/rt-polarity.pos", "MR/rt-polarity.neg"), polar),
+        TransferTask("cr", "CR", ("CR/custrev.pos", "CR/custrev.neg"), polar),
+        TransferTask("subj", "SUBJ", ("SUBJ/subj.objective", "SUBJ/subj.subjective"), polar),
+        TransferTask("mpqa", "MPQA", ("MPQA/mpqa.pos", "MPQA/mpqa.neg"), polar),
+        TransferTask(
+            name="sst2",
+            heading="SST-2",
+            files=(f"{_SST}train", f"{_SST}dev", f"{_SST}test"),
+            read=sentiments,
+            split=DEV_PART,
+            published="SST",
+            aliases=("sst",),
+        ),
+        TransferTask(
+            name="trec",
+            heading="TREC",
+            files=("TREC/train_5500.label", "TREC/TREC_10.label"),
+            read=questions,
+            classes=len(_QUESTIONS),
+            split=TRAIN_FOLDS,
+        ),
+        TransferTask(
+            name="mrpc",
+            heading="MRPC",
+            files=(f"{_MRPC}train.txt", f"{_MRPC}test.txt"),
+            read=paraphrases,
+            split=TRAIN_FOLDS,
+            pairs=True,
+        ),
+    )
+}
+"""The transfer tasks, in the order of the papers' tables. To add one, add a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferData:
     """A task, read.
 
     Attributes:
@@ -101,111 +214,43 @@ class TransferTask:
         return "all" in self.parts or (split == "dev" and "dev" not in self.parts)
 
 
-def load_transfer(name: str, data_dir: str | Path | None = None) -> TransferTask:
+def load_transfer(name: str, data_dir: str | Path | None = None) -> TransferData:
     """Read a transfer task.
 
     Args:
-        name: ``mr``, ``cr``, ``subj``, ``mpqa``, ``sst2``, ``trec`` or ``mrpc``.
+        name: one of :data:`TRANSFER_TASKS`.
         data_dir: as :func:`contrasent.evaluation.sts_data.load`.
 
     Raises:
         MissingDataError: a file is not there.
         DataError: a file does not hold what it should; the message names file and line.
     """
-    root = senteval_root(data_dir)
-    paths = [root / file for file in _FILES[name]]
+    from contrasent.data.senteval import MissingDataError, senteval_root
+
+    task = TRANSFER_TASKS[name]
+    paths = [senteval_root(data_dir) / file for file in task.files]
     digest = hashlib.sha256()
     for path in paths:
         if not path.is_file():
             raise MissingDataError(path)
         digest.update(path.read_bytes())
-    read = _READERS.get(name, _polar)
-    if name in FOLDED:
-        groups = [[item for path in paths for item in _polar(path, int(path == paths[0]))]]
-    else:
-        groups = [read(path, 0) for path in paths]
+    groups = [task.read(path, number, task.classes) for number, path in enumerate(paths)]
+    if task.split == NESTED_FOLDS:
+        groups = [[item for group in groups for item in group]]
     for path, items in zip(paths, groups, strict=False):
-        _refuse_one_class(path, items)
-    parts = zip(_PARTS[len(groups)], map(sorted_part, groups), strict=True)
-    classes = len(_QUESTIONS) if name == "trec" else 2
-    given = tuple(item.texts for items in groups for item in items)
-    return TransferTask(name, dict(parts), classes, digest.hexdigest(), given)
-
-
-def _polar(path: Path, label: int) -> list[Item]:
-    """A sentence per line; blank lines count. Read as latin-1, whose letters are single bytes."""
-    text = path.read_bytes().decode("latin-1")
-    return [Item((_tidy(line),), label) for line in text.splitlines()]
-
-
-def _questions(path: Path, _: int) -> list[Item]:
-    """``COARSE:fine question`` in latin-1; the fine class is left out."""
-    items = []
-    with path.open(encoding="latin-1") as file:
-        for number, line in enumerate(file, start=1):
-            coarse, _colon, rest = line.strip().partition(":")
-            if coarse not in _QUESTIONS or " " not in rest:
-                raise DataError(
-                    f"{path}:{number}: {line.strip()[:40]!r} instead of CLASS:fine question, with "
-                    f"a class of {', '.join(_QUESTIONS)}"
-                )
-            question = rest.split(" ", 1)[1]
-            items.append(Item((_tidy(question),), _QUESTIONS.index(coarse)))
-    return items
-
-
-def _sentiments(path: Path, _: int) -> list[Item]:
-    """``sentence TAB 0/1``."""
-    items = []
-    for number, cells in tab_rows(path):
-        where = f"{path}:{number}"
-        if len(cells) != 2:
-            raise DataError(f"{where}: {len(cells)} columns instead of sentence, 0 or 1")
-        items.append(Item((_tidy(cells[0]),), _binary(cells[1], where)))
-    return items
-
-
-def _paraphrases(path: Path, _: int) -> list[Item]:
-    """A header, then class, two ids, two sentences; quotes are literal, a byte order mark goes."""
-    items = []
-    for number, cells in tab_rows(path):
-        where = f"{path}:{number}"
-        if len(cells) != 5:
+        classes = {item.label for item in items}
+        if len(classes) < 2:
             raise DataError(
-                f"{where}: {len(cells)} columns instead of quality, two ids, two sentences"
+                f"{path}: {len(items)} sentences of {len(classes)} classes; 2 are needed"
             )
-        if number > 1:
-            items.append(Item((_tidy(cells[3]), _tidy(cells[4])), _binary(cells[0], where)))
-        elif cells[0].strip() in ("0", "1"):
-            raise DataError(f"{where}: expected MRPC's header line, found a pair")
-    return items
-
-
-_READERS: dict[str, Callable[[Path, int], list[Item]]] = {
-    "sst2": _sentiments,
-    "trec": _questions,
-    "mrpc": _paraphrases,
-}
-
-
-def _tidy(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _binary(text: str, where: str) -> int:
-    if text.strip() not in ("0", "1"):
-        raise DataError(f"{where}: the class must be 0 or 1, not {text.strip()!r}")
-    return int(text)
-
-
-def _refuse_one_class(path: Path, items: Sequence[Item]) -> None:
-    classes = {item.label for item in items}
-    if len(classes) < 2:
-        raise DataError(f"{path}: {len(items)} sentences of {len(classes)} classes; 2 are needed")
+    parts = dict(zip(task.split, map(sorted_part, groups), strict=True))
+    given = tuple(item.texts for items in groups for item in items)
+    return TransferData(name, parts, task.classes, digest.hexdigest(), given)
 
 
 def sorted_part(items: Sequence[Item]) -> Part:
     """In SentEval's order: by words of the first, then the second sentence, then by class."""
+    import numpy as np
 
     def order(item: Item) -> tuple[int, ...]:
         return (*(len(text.split()) for text in item.texts), item.label)
@@ -213,3 +258,15 @@ def sorted_part(items: Sequence[Item]) -> Part:
     items = sorted(items, key=order)
     texts = tuple(text for side in zip(*(i.texts for i in items), strict=True) for text in side)
     return Part(texts, np.array([item.label for item in items], dtype=np.int64))
+
+
+def _tidy(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _class(cell: str, where: str, classes: int) -> int:
+    known = [str(label) for label in range(classes)]
+    label = cell.strip()
+    if label not in known:
+        raise DataError(f"{where}: the class must be {' or '.join(known)}, not {label!r}")
+    return int(label)

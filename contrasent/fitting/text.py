@@ -24,12 +24,10 @@ from contrasent.data.examples import Examples
 from contrasent.data.sources import open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.sts_data import Task, load
-from contrasent.evaluation.task_names import STS, TaskName, task_names
+from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import token_ids
 from contrasent.model.precision import matrix_precision
-
-_SPLITS = ("train", "dev", "test", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +147,8 @@ def open_fitting_text(
 
 def is_task(name: str) -> bool:
     """Whether ``name`` is an STS task, with or without a split."""
-    plain = name.lower().replace("-", "").replace("_", "").replace(" ", "")
-    known = ("sts", *STS, "stsbenchmark", "sickrelatedness")
-    return plain in {f"{task}{split}" for task in known for split in ("", *_SPLITS)}
+    tasks, _ = known_tasks(name)
+    return bool(tasks) and tasks[0] in STS_TASKS
 
 
 def _once(tasks: Sequence[TaskName]) -> list[TaskName]:

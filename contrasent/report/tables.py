@@ -13,7 +13,7 @@ from rich.text import Text
 
 from contrasent.evaluation.neighbours import Neighbours
 from contrasent.evaluation.protocols import Protocol
-from contrasent.evaluation.task_names import SPLITS, STS, TaskName, averaged
+from contrasent.evaluation.task_names import SPLITS, STS_TASKS, TaskName, averaged
 from contrasent.metrics import METRICS
 from contrasent.records import Interval, Record
 from contrasent.report.intervals import (
@@ -127,7 +127,7 @@ def protocol(rows: Mapping[str, Sequence[Record]], layout: Layout | None = None)
     ]
     if len(named) > 1:
         said.append(f"{AVERAGE} over {len(named)} tasks")
-    if any(name.name in STS for name in layout.tasks):
+    if any(name.name in STS_TASKS for name in layout.tasks):
         said.append(
             "data of SentEval"
             if layout.protocol
@@ -169,11 +169,12 @@ def _filled(layout: Layout | None, rows: Mapping[str, Sequence[Record]]) -> Layo
         return layout
     every = (r for records in rows.values() for r in records if r.metric in METRICS)
     found = {TaskName(r.task, r.split) for r in every}
+    place = {name: number for number, name in enumerate(STS_TASKS)}
 
     def order(name: TaskName) -> tuple[int, int, str]:
         return (
             SPLITS[::-1].index(name.split),
-            STS.index(name.name) if name.name in STS else len(STS),
+            place.get(name.name, len(place)),
             name.name,
         )
 

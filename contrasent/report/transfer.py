@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from contrasent.evaluation.compare import Comparison
-from contrasent.evaluation.task_names import TRANSFER, TaskName
+from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.evaluation.transfer import SPLITS, TransferSplit
+from contrasent.evaluation.transfer_data import DEV_PART, NESTED_FOLDS, TRANSFER_TASKS
 from contrasent.records import Compared, Record
 from contrasent.report.comparison import print_differences
 from contrasent.report.intervals import averaged_interval, said_of_intervals, with_interval
@@ -51,9 +52,9 @@ def transfer_protocol(rows: Mapping[str, Sequence[Record]], names: Sequence[Task
     said = ["Accuracy of a logistic regression on frozen embeddings x 100"]
     said.append(" and ".join(f"{split} part" for split in splits))
     said += [
-        f"{_heading(('', split, 'accuracy'))} over {len(_tasks(names, split))} tasks"
+        f"{_heading(('', split, 'accuracy'))} over {len(_averaged(names, split))} tasks"
         for split in splits
-        if len(_tasks(names, split)) > 1
+        if len(_averaged(names, split)) > 1
     ]
     lines = ["; ".join(said) + "."]
     how = [record.classifier for records in shown.values() for record in records]
@@ -100,21 +101,26 @@ def print_compared(
 
 
 def _columns(names: Sequence[TaskName]) -> list[Column]:
-    """The tasks of each split, their average, then MRPC's F1, which it leaves out."""
+    """The papers' tasks of each split, their average, then tasks and F1 that it leaves out."""
     columns: list[Column] = []
     for split in SPLITS[::-1]:
-        tasks = _tasks(names, split)
-        columns += [(task, split, "accuracy") for task in tasks]
-        if len(tasks) > 1:
+        tasks, papers = _tasks(names, split), _averaged(names, split)
+        columns += [(task, split, "accuracy") for task in papers]
+        if len(papers) > 1:
             columns.append(("", split, "accuracy"))
-        if split == "test" and "mrpc" in tasks:
-            columns.append(("mrpc", split, "f1"))
+        columns += [(task, split, "accuracy") for task in tasks if task not in papers]
+        of_pairs = [task for task in tasks if TRANSFER_TASKS[task].pairs]
+        columns += [(task, split, "f1") for task in of_pairs if split == "test"]
     return columns
 
 
 def _tasks(names: Sequence[TaskName], split: str) -> list[str]:
     asked = {name.name for name in names if name.split == split}
-    return [task for task in TRANSFER if task in asked]
+    return [task for task in TRANSFER_TASKS if task in asked]
+
+
+def _averaged(names: Sequence[TaskName], split: str) -> list[str]:
+    return [task for task in _tasks(names, split) if TRANSFER_TASKS[task].papers]
 
 
 def _heading(column: Column) -> str:
@@ -126,11 +132,15 @@ def _heading(column: Column) -> str:
 
 
 def _cells(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
-    of_tasks = [record for record in records if record.task in TRANSFER]
+    of_tasks = [record for record in records if record.task in TRANSFER_TASKS]
     line = {(r.task, r.split, r.metric): r.value for r in of_tasks}
     sure = {(r.task, r.split, r.metric): r.interval for r in of_tasks}
     for average in (column for column in columns if not column[0]):
-        parts = [column for column in columns if column[0] and column[1:] == average[1:]]
+        parts = [
+            column
+            for column in columns
+            if column[1:] == average[1:] and column[0] and TRANSFER_TASKS[column[0]].papers
+        ]
         if all(part in line for part in parts):
             line[average] = sum(line[part] for part in parts) / len(parts)
             sure[average] = averaged_interval(line[average], [sure[part] for part in parts])
@@ -141,15 +151,22 @@ def _cells(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
 
 
 def _procedure(how: Mapping[str, str | int]) -> str:
+    nested = _listed(NESTED_FOLDS)
     if how["name"] == "sklearn":
         return (
             "Classifier: scikit-learn's logistic regression, C = 1 and no search for it; "
-            f"{how['folds']} folds for MR, CR, SUBJ and MPQA; seed {how['seed']}. Fast, and not "
+            f"{how['folds']} folds for {nested}; seed {how['seed']}. Fast, and not "
             "the procedure of the papers' figures."
         )
     return (
         f"Classifier and data of SentEval, preset {how['preset']}: {how['optimiser']}, batch "
         f"{how['batch']}, tenacity {how['tenacity']}, epoch size {how['epoch_size']}; the L2 "
-        f"penalty of 1e-5 to 1e-2 is chosen by {how['folds']} folds (nested for MR, CR, SUBJ and "
-        f"MPQA; SST-2 by its dev part); seed {how['seed']}."
+        f"penalty of 1e-5 to 1e-2 is chosen by {how['folds']} folds (nested for {nested}; "
+        f"{_listed(DEV_PART)} by its dev part); seed {how['seed']}."
     )
+
+
+def _listed(split: tuple[str, ...]) -> str:
+    """The tasks that are split so, as ``MR, CR, SUBJ and MPQA``."""
+    *first, last = [task.heading for task in TRANSFER_TASKS.values() if task.split == split]
+    return f"{', '.join(first)} and {last}" if first else last

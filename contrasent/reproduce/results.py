@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.evaluation.geometry import Geometry, read_geometry
-from contrasent.evaluation.task_names import STS, TRANSFER
+from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER
+from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.records import Record, read_records
 from contrasent.reproduce.plan import Cited, PlanRow
 from contrasent.reproduce.tables import DONE, GEOMETRY, RECORDS, ROWS, RowResult
 
 COLUMNS = {
-    **dict(zip(STS, ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"), strict=True)),
-    **dict(zip(TRANSFER, ("MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC"), strict=True)),
+    **{name: task.heading for name, task in STS_TASKS.items()},
+    **{name: task.published or task.heading for name, task in TRANSFER_TASKS.items()},
 }
 """The columns of published tables by task."""
 

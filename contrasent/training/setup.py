@@ -23,7 +23,7 @@ from contrasent.evaluation.geometry import RatedPairs
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.sts_suite import load_available
-from contrasent.evaluation.task_names import STS, task_names
+from contrasent.evaluation.task_names import STS_TASKS, task_names
 from contrasent.model import checkpoint
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.encoder import SentenceEncoder
@@ -343,7 +343,7 @@ def dev_task(settings: EvaluationSettings) -> StsTasks | None:
                 f"evaluation.task must be one task, because it selects the best step; "
                 f"{settings.task!r} is {len(names)}"
             )
-        if names[0].name in STS and names[0].split == "test":
+        if names[0].name in STS_TASKS and names[0].split == "test":
             logger.warning(
                 "the best step is selected by the test split of %s, whose score is then no test "
                 "any more; stsb-dev is meant for it",

@@ -13,7 +13,7 @@ from benchmarks.rounds import Entry
 from contrasent.errors import ConfigError
 from contrasent.evaluation import protocols
 from contrasent.evaluation.protocols import Preset
-from contrasent.evaluation.transfer_data import Part, TransferTask
+from contrasent.evaluation.transfer_data import Part, TransferData
 
 TINY = Preset("test", 3, "adam", 16, 2, 2, max_epochs=12)
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -66,7 +66,7 @@ def given(tiny_encoder, tmp_path, monkeypatch):
             labels = np.arange(60) % 2
             texts = tuple(" ".join(draw.choice(words[label], 4)) for label in labels)
             parts[part] = Part(texts, labels)
-        return TransferTask(name, parts, 2, "0" * 64)
+        return TransferData(name, parts, 2, "0" * 64)
 
     loaded = {name: load(name) for name in names}
     monkeypatch.setattr(transfer, "load_transfer", loaded.__getitem__)

@@ -16,8 +16,7 @@ from contrasent.cli.data import fetch as command
 from contrasent.data import senteval
 from contrasent.data.senteval import SENTEVAL_URL, fetch
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.sts_data import _SICK, _STSB
-from contrasent.evaluation.task_names import SUBSETS
+from contrasent.evaluation.task_names import STS, STS_TASKS
 
 CONTENT = {
     "STS/STSBenchmark/sts-test.csv": b"g\tf\ty\t1\t5.000\ta\tb\n",
@@ -305,11 +304,11 @@ def test_the_default_address_is_simcses():
 
 def test_the_manifest_needs_exactly_what_the_tasks_read(monkeypatch):
     monkeypatch.undo()
-    paths = {_STSB.format(split) for split in ("train", "dev", "test")} | set(_SICK.values())
-    for task, subsets in SUBSETS.items():
-        for subset in subsets:
-            folder = f"STS/{task.upper()}-en-test"
-            paths |= {f"{folder}/STS.{kind}.{subset}.txt" for kind in ("input", "gs")}
+    tasks = [STS_TASKS[name] for name in STS]
+    paths = {path for task in tasks for path in task.files.values()}
+    for task in tasks:
+        for subset in task.subsets:
+            paths |= {f"{task.folder}/STS.{kind}.{subset}.txt" for kind in ("input", "gs")}
     listed = senteval.manifest()
     assert {path for path in listed if senteval.needed(path)} == paths
     assert all(len(sha256) == 64 for sha256 in listed.values())

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from helpers.tiny_sts import SUBSETS
 from helpers.tiny_words import WORDS, WordEncoder
-
-from contrasent.evaluation.task_names import SUBSETS
 
 PAIRS = {"dev": 7, "train": 9, "test": 8}
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import oracles
 
+from contrasent.data.senteval import MissingDataError
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.geometry import (
     RatedPairs,
@@ -17,7 +18,6 @@ from contrasent.evaluation.geometry import (
     write_geometry,
 )
 from contrasent.evaluation.sts import prepare
-from contrasent.evaluation.sts_data import MissingDataError
 
 ROWS = [
     ("red cat", "red dog", 4.5),

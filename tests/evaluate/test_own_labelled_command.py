@@ -16,7 +16,7 @@ from contrasent.evaluation.bootstrap import Bootstrap, intervals
 from contrasent.evaluation.cross_validation import Accuracy
 from contrasent.evaluation.protocols import Preset, TransferProtocol
 from contrasent.evaluation.transfer import evaluate_transfer, ratios_of
-from contrasent.evaluation.transfer_data import TransferTask
+from contrasent.evaluation.transfer_data import TransferData
 from contrasent.model.encoder import SentenceEncoder
 
 NAMES = ("id", "text", "label")
@@ -118,7 +118,7 @@ def test_own_files_of_mr_give_mrs_accuracy(senteval, encoder, tmp_path):
 
 def judged(labels, predicted, folds=None, classes=3):
     """The ratios of accuracy and macro-F1 of a user's own task."""
-    task = TransferTask("x", {}, classes, "", class_names=("a",) * classes)
+    task = TransferData("x", {}, classes, "", class_names=("a",) * classes)
     return ratios_of(task, Accuracy(0, 0, predicted, folds), labels)
 
 

@@ -22,7 +22,7 @@ from contrasent.evaluation.sts import Scores
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import EncoderUse, Options, TaskData
 from contrasent.evaluation.transfer import score_transfer
-from contrasent.evaluation.transfer_data import Part, TransferTask
+from contrasent.evaluation.transfer_data import Part, TransferData
 from contrasent.records import Compared
 from contrasent.report.comparison import print_differences
 
@@ -58,8 +58,8 @@ def reached(monkeypatch, encoder):
         of_folds = [right] if folds is None else [right[folds == k] for k in np.unique(folds)]
         test = float(np.mean([fold.mean() for fold in of_folds]))
         given = Accuracy(0.5, test, found, folds)
-        monkeypatch.setattr(under_test, "reach", lambda *_: given)
-        task = TransferTask(name, parts, 2, "hash")
+        monkeypatch.setattr(under_test, "cross_validate", lambda *_: given)
+        task = TransferData(name, parts, 2, "hash")
         return score_transfer(task, ("test", "dev"), EncoderUse(encoder), options)
 
     return run

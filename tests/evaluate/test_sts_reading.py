@@ -2,10 +2,12 @@ import gzip
 import hashlib
 
 import pytest
+from helpers.tiny_sts import SUBSETS
 
+from contrasent.data.senteval import MissingDataError
 from contrasent.errors import DataError
-from contrasent.evaluation.sts_data import MissingDataError, load
-from contrasent.evaluation.task_names import SUBSETS, TaskName, task_names
+from contrasent.evaluation.sts_data import load
+from contrasent.evaluation.task_names import TaskName, task_names
 
 
 def write(folder, text, name="pairs.tsv"):
@@ -173,7 +175,7 @@ def test_a_file_that_is_not_there(tmp_path):
             "SICK/SICK_test_annotated.txt",
             "1\ta\tb\t3.5\tNEUTRAL\n",
             "sickr",
-            "SICK_test_annotated.txt:1: expected SICK's header line, found a scored pair",
+            "SICK_test_annotated.txt:1: expected the header line of SICK-R, found a scored pair",
         ),
     ],
 )

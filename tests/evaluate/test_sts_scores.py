@@ -4,11 +4,11 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from helpers.tiny_sts import SUBSETS
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.sts import StsTasks, prepare
 from contrasent.evaluation.sts_suite import evaluate, load_available
-from contrasent.evaluation.task_names import SUBSETS
 
 
 def looped(metric, x, y):

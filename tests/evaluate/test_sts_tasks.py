@@ -1,7 +1,8 @@
 import pytest
+from helpers.tiny_sts import SUBSETS
 
 from contrasent.errors import ConfigError
-from contrasent.evaluation.task_names import STS, SUBSETS, TaskName, averaged, task_names
+from contrasent.evaluation.task_names import STS, TaskName, averaged, task_names
 
 
 def labels(asked, splits=("test",)):

@@ -189,7 +189,7 @@ def test_f1_is_of_the_paraphrases(encoder, monkeypatch):
     expected = load_transfer("mrpc").parts["test"].labels
     predicted = np.random.default_rng(0).permutation(expected)
     reached = Accuracy(0.5, float(accuracy_score(expected, predicted)), predicted)
-    monkeypatch.setattr(under_test, "reach", lambda *_: reached)
+    monkeypatch.setattr(under_test, "cross_validate", lambda *_: reached)
     accuracy, f1 = evaluate_transfer(encoder, ["mrpc"])
     assert accuracy.value == accuracy_score(expected, predicted)
     assert f1.value == pytest.approx(f1_score(expected, predicted))
@@ -199,7 +199,7 @@ def test_features_of_pairs_are_distance_and_product(encoder, monkeypatch):
     seen = {}
     monkeypatch.setattr(
         under_test,
-        "reach",
+        "cross_validate",
         lambda parts, *_: seen.update(parts) or Accuracy(0, 0, np.zeros(48, int)),
     )
     evaluate_transfer(encoder, ["mrpc"])

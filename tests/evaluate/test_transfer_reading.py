@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers.tiny_transfer import write_transfer
 
+from contrasent.data.senteval import MissingDataError
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.sts_data import MissingDataError
 from contrasent.evaluation.task_names import TRANSFER, TaskName, task_names
 from contrasent.evaluation.task_types import Options
 from contrasent.evaluation.transfer import TASK_TYPE

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from contrasent.evaluation.protocols import PROTOCOLS, Protocol
-from contrasent.evaluation.task_names import SPLITS, STS, TRANSFER, TaskName, averaged
+from contrasent.evaluation.task_names import SPLITS, STS, STS_TASKS, TRANSFER, TaskName, averaged
+from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.metrics import METRICS
 from contrasent.records import Record
 from contrasent.report.html.columns import (
@@ -67,13 +68,14 @@ def transfer_grids(rows: Sequence[PageRow]) -> list[Grid]:
     for number, way in enumerate(ways):
         chosen = choose(rows, partial(_is_learned, way=way))
         names = [name for line in chosen.values() for name, _ in line]
-        ordered = sorted(set(names), key=lambda it: (it.split != "test", TRANSFER.index(it.name)))
+        place = {task: number for number, task in enumerate(TRANSFER_TASKS)}
+        ordered = sorted(set(names), key=lambda it: (it.split != "test", place[it.name]))
         columns = _transfer_columns(ordered, chosen)
         notes = transfer_protocol(
             {label: list(line.values()) for label, line in chosen.items()}, ordered
         )
         name = "transfer" if number == 0 else f"transfer-{number + 1}"
-        tests = sum(it.split == "test" for it in ordered)
+        tests = sum(it.split == "test" and it.name in TRANSFER for it in ordered)
         summed = f"Transfer {AVERAGE}{_fewer(tests, TRANSFER)}"
         named = Named(name, "Transfer: accuracy", summed, "accuracy")
         found.append(scores_grid(named, columns, chosen, notes))
@@ -162,14 +164,16 @@ def _bases(rows: Sequence[PageRow]) -> list[_Basis]:
 
 
 def _transfer_columns(names: Sequence[TaskName], chosen: Chosen) -> list[Column]:
-    """The tasks of each split, their average, then what else was measured, such as F1."""
+    """The papers' tasks of each split, their average, then others and metrics such as F1."""
     columns = []
     for split in SPLITS[::-1]:
-        tasks = [Column(n.heading, ((n, "accuracy"),)) for n in names if n.split == split]
-        columns += tasks
-        if len(tasks) > 1:
+        tasks = {n: Column(n.heading, ((n, "accuracy"),)) for n in names if n.split == split}
+        papers = [column for name, column in tasks.items() if name.name in TRANSFER]
+        columns += papers
+        if len(papers) > 1:
             heading = AVERAGE if split == "test" else f"{AVERAGE} {split}"
-            columns.append(Column(heading, tuple(key for it in tasks for key in it.keys)))
+            columns.append(Column(heading, tuple(key for it in papers for key in it.keys)))
+        columns += [column for column in tasks.values() if column not in papers]
     rest = dict.fromkeys(key for line in chosen.values() for key in line if key[1] != "accuracy")
     columns += [Column(f"{n.heading} {metric_heading(m)}", ((n, m),)) for n, m in rest]
     return columns
@@ -193,10 +197,10 @@ def _described(chosen: Chosen) -> list[str]:
 
 def _in_order(names: Iterable[TaskName]) -> list[TaskName]:
     """Test splits before the others, the papers' tasks in their order before files."""
-    place = {name: number for number, name in enumerate(STS)}
+    place = {name: number for number, name in enumerate(STS_TASKS)}
     return sorted(
         dict.fromkeys(names),
-        key=lambda it: (SPLITS[::-1].index(it.split), place.get(it.name, len(STS))),
+        key=lambda it: (SPLITS[::-1].index(it.split), place.get(it.name, len(place))),
     )
 
 
@@ -209,7 +213,7 @@ def _is_sts(record: Record) -> bool:
 
 
 def _is_transfer(record: Record) -> bool:
-    return record.classifier is not None and record.task in TRANSFER
+    return record.classifier is not None and record.task in TRANSFER_TASKS
 
 
 def _is_learned(record: Record, way: tuple[object, ...]) -> bool:
