@@ -25,6 +25,7 @@ from contrasent.settings import (
     settings,
 )
 
+_OBJECTIVE = "simcse"
 _DEEPEST = 3
 _SHOWN = 60
 
@@ -94,7 +95,7 @@ class Recipe:
     view: ViewSettings = Field(default_factory=ViewSettings)
     """What makes the positive of a sentence, where the data has one sentence per example."""
 
-    objective: dict[str, Any] = Field(default_factory=lambda: {"name": "simcse"})
+    objective: dict[str, Any] = Field(default_factory=lambda: {"name": _OBJECTIVE})
     """What is minimised: the name of an objective, and its settings."""
 
     train: TrainSettings = Field(default_factory=TrainSettings)
@@ -151,7 +152,7 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     Args:
         name: a packaged recipe, or a YAML file.
         overrides: values by dotted name, such as ``{"train.learning_rate": "1e-5"}``; strings are
-            read as YAML.
+            read as YAML. Another ``objective.name`` drops the settings of the recipe's objective.
 
     Raises:
         ConfigError: no such recipe or setting, or a value that a setting cannot take.
@@ -169,7 +170,11 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
         location = tuple(str(part) for part in error.errors()[0]["loc"])
         explained = _explained(Recipe, error, "recipe")
         raise ConfigError(f"{path}:{line_of(location, lines)}: {explained}") from error
-    for dotted, value in (overrides or {}).items():
+    changes = dict(overrides or {})
+    name = content.get("objective", {}).get("name", _OBJECTIVE)
+    if changes.get("objective.name", name) != name:
+        content["objective"] = {}  # its settings are those of another objective
+    for dotted, value in changes.items():
         _set(content, dotted, value)
     return checked(Recipe, content, "recipe")
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from contrasent.data.batch import Batch, concat, pack
+from contrasent.data.batch import Batch, Need, concat, pack
 from contrasent.errors import DataError
 
 IDS = [[1, 2], [3], [4, 5, 6], [1, 2], [7], [3]]
@@ -36,7 +36,7 @@ def test_on_another_device_it_is_the_same_batch():
     batch = pack(IDS, views=2)
     moved = batch.to(torch.device("meta"))
     assert moved.token_ids.device.type == moved.offsets.device.type == "meta"
-    assert (moved.views, moved.examples, moved.longest, moved.texts) == (2, 3, 3, None)
+    assert (moved.views, moved.examples, moved.longest, moved.duplicate_of) == (2, 3, 3, None)
 
 
 def test_the_longest_sentence_is_known_without_asking():
@@ -54,7 +54,7 @@ def test_pinned_it_is_the_same_batch_and_leaves_nothing_for_the_device_to_ask(mo
     assert len(pinned) == 3
     assert ready.token_ids.equal(batch.token_ids) and ready.offsets.equal(batch.offsets)
     assert (ready.views, ready.longest) == (2, 3)
-    assert ready.same_text() is ready.texts and ready.texts.equal(batch.same_text())
+    assert ready.same_text() is ready.duplicate_of and ready.duplicate_of.equal(batch.same_text())
     moved = ready.to(torch.device("meta"))
     assert moved.same_text().device.type == "meta"
 
@@ -85,8 +85,8 @@ def test_a_view_is_the_sentences_of_that_view(number):
 
 def test_the_following_sentences_go_where_the_batch_goes():
     following = pack([[5, 6], [7]])
-    batch = replace(pack([[1], [2, 3]]), following=following).to(torch.device("cpu"))
-    assert batch.following.token_ids.tolist() == [5, 6, 7]
+    batch = replace(pack([[1], [2, 3]]), next_sentences=following).to(torch.device("cpu"))
+    assert batch.next_sentences.token_ids.tolist() == [5, 6, 7]
 
 
 @pytest.fixture
@@ -96,17 +96,21 @@ def every_field():
     tokens = len(batch.token_ids)
     return replace(
         batch,
-        texts=batch.same_text(),
-        following=pack([[5, 6], [7], [8]]),
-        labels=torch.tensor([2, 0, 1]),
-        factors=torch.arange(1.0, 1 + tokens).unsqueeze(1),
-        places=torch.tensor([0, 1, 6]),
+        duplicate_of=batch.same_text(),
+        next_sentences=pack([[5, 6], [7], [8]]),
+        columns={
+            Need.LABELS: torch.tensor([2, 0, 1]),
+            Need.POSITIONS: torch.tensor([0, 1, 6]),
+        },
+        embedding_mask=torch.arange(1.0, 1 + tokens).unsqueeze(1),
     )
 
 
 def equal(a, b):
     if isinstance(a, Batch):
         return all(equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(Batch))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
@@ -115,19 +119,19 @@ def test_wherever_a_batch_goes_all_of_it_goes_along(every_field, move, monkeypat
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     assert all(getattr(every_field, f.name) is not None for f in fields(Batch))
     moved = move(every_field)
-    following = replace(every_field.following, texts=moved.following.texts)
-    assert equal(moved, replace(every_field, following=following))
+    following = replace(every_field.next_sentences, duplicate_of=moved.next_sentences.duplicate_of)
+    assert equal(moved, replace(every_field, next_sentences=following))
 
 
-def test_sentences_that_are_taken_take_their_factors_along(every_field):
+def test_sentences_that_are_selected_take_their_mask_along(every_field):
     chosen = [4, 0, 4, 2]
-    batch = every_field.taken(torch.tensor(chosen), views=2)
+    batch = every_field.select(torch.tensor(chosen), views=2)
     expected = pack([IDS[s] for s in chosen], views=2)
     assert batch.token_ids.tolist() == expected.token_ids.tolist()
     assert batch.offsets.tolist() == expected.offsets.tolist()
     assert (batch.views, batch.longest) == (2, 3)
-    assert batch.factors.flatten().tolist() == [9, 1, 2, 9, 4, 5, 6]
-    assert every_field.view(1).factors.flatten().tolist() == [7, 8, 9, 10]
+    assert batch.embedding_mask.flatten().tolist() == [9, 1, 2, 9, 4, 5, 6]
+    assert every_field.view(1).embedding_mask.flatten().tolist() == [7, 8, 9, 10]
 
 
 @pytest.mark.parametrize("cut", [[2, 4], [1, 2, 5], []])

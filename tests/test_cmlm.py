@@ -29,7 +29,7 @@ def built(encoder, width=16, **settings):
 
 
 def batch():
-    return dataclasses.replace(pack(ROWS), following=pack(NEXT))
+    return dataclasses.replace(pack(ROWS), next_sentences=pack(NEXT))
 
 
 @pytest.mark.parametrize("kind", [PackedBert, AutoBackbone])
@@ -69,7 +69,7 @@ def test_a_step_and_its_gradients_are_those_of_the_formula(vectors, encoder, tin
     terms = objective(encoder(given), given)
 
     logits, targets, start = [], [], 0
-    hidden = given.following
+    hidden = given.next_sentences
     for row, following in zip(ROWS, NEXT, strict=True):
         embedding = model.bert(torch.tensor([row])).last_hidden_state[0].mean(0)
         before = [embedding]
@@ -104,8 +104,8 @@ def test_tokens_of_the_next_sentence_are_hidden_and_those_of_the_sentence_not(en
     torch.manual_seed(0)
     given = built(encoder, mask_rate=0.5).prepare(batch())
     assert given.token_ids.equal(pack(ROWS).token_ids)
-    assert not given.following.token_ids.equal(pack(NEXT).token_ids)
-    assert given.following.source.token_ids.equal(pack(NEXT).token_ids)
+    assert not given.next_sentences.token_ids.equal(pack(NEXT).token_ids)
+    assert given.next_sentences.source.token_ids.equal(pack(NEXT).token_ids)
 
 
 def test_the_weights_are_the_encoders(encoder):
@@ -122,5 +122,5 @@ def test_the_weights_are_the_encoders(encoder):
 
 
 def test_an_embedding_of_another_width_is_refused(encoder):
-    with pytest.raises(ConfigError, match="embeddings of 8 numbers before token states of 16"):
+    with pytest.raises(ConfigError, match="embeddings of 8 dimensions before token states of 16"):
         built(encoder, width=8)

@@ -11,7 +11,7 @@ from helpers import oracles
 from helpers.tiny_models import transformer
 
 from contrasent import objectives
-from contrasent.data.batch import pack
+from contrasent.data.batch import Need, pack
 from contrasent.functional import nt_xent
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
@@ -76,7 +76,7 @@ def test_nt_xent_knows_no_order_of_the_views_nor_lengths(rng):
 @pytest.mark.parametrize("keep_first", [False, True])
 def test_shuffling_moves_tokens_within_their_sentences(keep_first):
     torch.manual_seed(0)
-    seen = [rows_of(consert.shuffled(pack(ROWS), keep_first=keep_first)) for _ in range(40)]
+    seen = [rows_of(consert.shuffle_tokens(pack(ROWS), keep_first=keep_first)) for _ in range(40)]
     for rows in seen:
         assert [sorted(row) for row in rows] == [sorted(row) for row in ROWS]
     firsts = {tuple(row[0] for row in rows) for rows in seen}
@@ -90,7 +90,7 @@ def test_shuffling_is_that_of_the_paper_for_means(mean_encoder):
     """The paper's way: transformers' own forward, with the positions in another order."""
     torch.manual_seed(0)
     batch = pack(ROWS[:1])
-    shuffled = consert.shuffled(batch, keep_first=False)
+    shuffled = consert.shuffle_tokens(batch, keep_first=False)
     ours = mean_encoder(shuffled).pooled[0]
     # Token ROWS[0][k] has the position that it is moved to.
     positions = torch.tensor([[rows_of(shuffled)[0].index(token) for token in ROWS[0]]])
@@ -103,28 +103,28 @@ def test_shuffling_is_that_of_the_paper_for_means(mean_encoder):
 def test_feature_cut_off_takes_the_same_features_of_all_tokens_of_a_sentence():
     torch.manual_seed(0)
     batch = pack(ROWS)
-    factors = consert.without_features(batch, 0.2, 16).factors
+    factors = consert.without_features(batch, 0.2, 16).embedding_mask
     assert factors.shape == (len(batch.token_ids), 16)
     parts = torch.split(factors, batch.lengths.tolist())
     assert all((part == part[0]).all() and part[0].sum() == 13 for part in parts)
     assert len({tuple(part[0].tolist()) for part in parts}) == 4
-    many = consert.without_features(pack([[1]] * 4000), 0.2, 16).factors
+    many = consert.without_features(pack([[1]] * 4000), 0.2, 16).embedding_mask
     torch.testing.assert_close(many.mean(0), torch.full((16,), 13 / 16), rtol=0, atol=0.03)
 
 
 def test_token_cut_off_takes_a_share_of_each_sentence():
     torch.manual_seed(0)
     batch = pack(ROWS)
-    factors = consert.without_tokens(batch, 0.35).factors
+    factors = consert.without_tokens(batch, 0.35).embedding_mask
     cut = [int((part == 0).sum()) for part in torch.split(factors, batch.lengths.tolist())]
     assert cut == [2, 1, 3, 1] and factors.shape == (len(batch.token_ids), 1)
-    many = consert.without_tokens(pack([[1, 2, 3, 4]] * 4000), 0.25).factors
+    many = consert.without_tokens(pack([[1, 2, 3, 4]] * 4000), 0.25).embedding_mask
     torch.testing.assert_close(many.view(-1, 4).mean(0), torch.full((4,), 0.75), rtol=0, atol=0.03)
 
 
 def test_dropout_takes_single_numbers_and_does_not_scale():
     torch.manual_seed(0)
-    factors = consert.without_numbers(pack(ROWS * 40), 0.2, 16).factors
+    factors = consert.without_components(pack(ROWS * 40), 0.2, 16).embedding_mask
     assert set(factors.unique().tolist()) == {0.0, 1.0}
     assert factors.mean().item() == pytest.approx(0.8, abs=0.02)
     assert factors.mean(0).min() > 0.7 and 0.6 < factors.mean(1).median() < 0.95
@@ -147,7 +147,7 @@ def test_factors_multiply_what_the_embedding_layer_gives(kind, edit, tiny_bert):
     start = 0
     for row in ROWS:
         end = start + len(row)
-        state = model.embeddings(torch.tensor([row])) * batch.factors[start:end]
+        state = model.embeddings(torch.tensor([row])) * batch.embedding_mask[start:end]
         torch.testing.assert_close(ours[0][start:end], state[0], rtol=1e-4, atol=1e-5)
         last = model.encoder(state).last_hidden_state[0]
         torch.testing.assert_close(ours[-1][start:end], last, rtol=1e-4, atol=1e-5)
@@ -155,17 +155,19 @@ def test_factors_multiply_what_the_embedding_layer_gives(kind, edit, tiny_bert):
 
 
 def test_factors_travel_with_their_tokens(rng):
-    batch = dataclasses.replace(pack(ROWS, views=2), factors=rng(23, 16))
+    batch = dataclasses.replace(pack(ROWS, views=2), embedding_mask=rng(23, 16))
     ends = [0, 6, 10, 20, 23]
-    assert batch.view(1).factors.equal(batch.factors[10:])
-    taken = batch.taken(torch.tensor([3, 0]))
-    assert taken.factors.equal(torch.cat([batch.factors[20:], batch.factors[:6]]))
-    assert batch.to(torch.device("cpu")).factors.equal(batch.factors)
+    assert batch.view(1).embedding_mask.equal(batch.embedding_mask[10:])
+    taken = batch.select(torch.tensor([3, 0]))
+    assert taken.embedding_mask.equal(
+        torch.cat([batch.embedding_mask[20:], batch.embedding_mask[:6]])
+    )
+    assert batch.to(torch.device("cpu")).embedding_mask.equal(batch.embedding_mask)
     plain = pack(ROWS, views=2)
     both = consert.beside(batch, plain)
-    assert both.views == 4 and both.factors[: ends[-1]].equal(batch.factors)
-    assert (both.factors[ends[-1] :] == 1).all()
-    assert consert.beside(plain, plain).factors is None
+    assert both.views == 4 and both.embedding_mask[: ends[-1]].equal(batch.embedding_mask)
+    assert (both.embedding_mask[ends[-1] :] == 1).all()
+    assert consert.beside(plain, plain).embedding_mask is None
 
 
 @pytest.mark.parametrize("other", ["twin", "gradcache"])
@@ -203,7 +205,7 @@ def test_each_view_is_edited_as_it_is_said(first, second, mean_encoder):
     for view, name in enumerate((first, second)):
         part = batch.view(view)
         assert (rows_of(part) == ROWS) == (name != "shuffle")
-        cut = (part.factors == 0).any().item()
+        cut = (part.embedding_mask == 0).any().item()
         assert cut == (name not in ("shuffle", "none"))
 
 
@@ -230,8 +232,10 @@ def test_repeated_sentences_are_no_negatives_though_their_views_differ(mean_enco
 def test_joint_is_the_classifier_beside_the_contrast_of_both_sentences(mean_encoder, rng):
     objective = built(mean_encoder, 2, classify=True, weight=0.3, exclude_duplicates=False)
     labels = torch.tensor([1, 2])
-    batch = objective.prepare(dataclasses.replace(pack(ROWS, views=2), labels=labels))
-    assert (batch.views, batch.examples) == (4, 2) and batch.labels.equal(labels)
+    batch = objective.prepare(
+        dataclasses.replace(pack(ROWS, views=2), columns={Need.LABELS: labels})
+    )
+    assert (batch.views, batch.examples) == (4, 2) and batch.column(Need.LABELS).equal(labels)
     pooled = rng(4, 2, 16)
     premise, hypothesis, premise_2, hypothesis_2 = pooled
     terms = objective(Encoded(pooled, {}), batch)

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import ContrastiveTensionLoss
 
 from contrasent import objectives
-from contrasent.data.batch import pack
+from contrasent.data.batch import Need, pack
 from contrasent.errors import ConfigError
 from contrasent.functional import contrastive_tension
 from contrasent.model.encoder import SentenceEncoder
@@ -62,7 +62,7 @@ def test_large_dot_products_stay_finite():
 def test_negative_pairs_are_of_two_other_sentences():
     batch = built(negatives=2).prepare(sentences(10))
     assert pairs_of(batch) == [(0, 0), (1, 2), (3, 4), (5, 5), (6, 7), (8, 9)]
-    assert batch.labels.tolist() == [1, 0, 0, 1, 0, 0]
+    assert batch.column(Need.LABELS).tolist() == [1, 0, 0, 1, 0, 0]
     assert (batch.views, batch.examples) == (2, 6)
     lengths = [[1 + n % 3 for n in side] for side in ((0, 1, 3, 5, 6, 8), (0, 2, 4, 5, 7, 9))]
     assert batch.lengths.view(2, -1).tolist() == lengths
@@ -71,7 +71,7 @@ def test_negative_pairs_are_of_two_other_sentences():
 def test_negative_pairs_may_be_of_the_anchor():
     batch = built(negatives=2, negative_pairs="anchor").prepare(sentences(6))
     assert pairs_of(batch) == [(0, 0), (0, 1), (0, 2), (3, 3), (3, 4), (3, 5)]
-    assert batch.labels.tolist() == [1, 0, 0, 1, 0, 0]
+    assert batch.column(Need.LABELS).tolist() == [1, 0, 0, 1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_sentences_that_fill_no_group_are_left_out_unless_there_is_no_other(coun
 def test_a_negative_pair_of_one_text_is_left_out():
     rows = [[7], [8], [8], [9], [7]]
     batch = pack(rows)
-    assert built(negatives=2).prepare(batch).labels.tolist() == [1, -1, 0]
+    assert built(negatives=2).prepare(batch).column(Need.LABELS).tolist() == [1, -1, 0]
     kept = built(negatives=2, exclude_duplicates=False).prepare(batch)
-    assert kept.labels.tolist() == [1, 0, 0]
+    assert kept.column(Need.LABELS).tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize("size", [14, 16, 8])

@@ -6,9 +6,10 @@ from helpers import oracles
 from helpers.tiny_diffcse import Noted, batch_of, build, scored, sentences, still_encoder
 
 from contrasent import objectives
-from contrasent.data.batch import pack
+from contrasent.data.batch import Need, pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.generator import Generator
+from contrasent.model.precision import matrix_precision
 
 OPERATIONS = ["replace", "insert", "delete"]
 
@@ -265,9 +266,10 @@ def test_discriminator_and_encoder_start_alike_and_share_nothing(encoder):
 
 
 def test_an_objective_of_tokens_says_what_it_needs(encoder):
-    assert build(encoder).reads_tokens
+    assert Need.TOKENS in build(encoder).needs
     needs = {
-        source: build(encoder, edit_source=source).following for source in ("same", "next", "both")
+        source: Need.NEXT_SENTENCES in build(encoder, edit_source=source).needs
+        for source in ("same", "next", "both")
     }
     assert needs == {"same": False, "next": True, "both": True}
     assert [build(encoder, views, rtd_weight=0).views for views in (1, 2, 4)] == [2, 2, 4]
@@ -284,9 +286,10 @@ def test_precision_and_checkpointing_reach_generator_and_transformer(encoder, mo
     for precision in ("fp32", "bf16"):
         encoder.backbone.checkpoint_layers = precision == "bf16"
         objective = objectives.build(
-            "diffcse", {}, width=encoder.width, data_views=1, encoder=encoder, precision=precision
+            "diffcse", {}, width=encoder.width, data_views=1, encoder=encoder
         )
         transformer = objective.difference.conditional.transformer
         assert transformer.checkpoint_layers == encoder.backbone.checkpoint_layers
-        scored(encoder, objective, batch_of(encoder))
+        with matrix_precision(precision, torch.device("cpu")):
+            scored(encoder, objective, batch_of(encoder))
     assert narrow == [False, True]

@@ -9,7 +9,7 @@ from helpers.tiny_diffcse import Noted, batch_of, build, scored, sentences, stil
 from torch.testing import assert_close
 
 from contrasent.data.batch import Batch, concat, pack
-from contrasent.errors import ConfigError
+from contrasent.errors import DataError
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.objectives import _difference
 
@@ -81,7 +81,7 @@ def test_which_sentences_are_edited_for_which_embedding(
     encoded, _ = scored(encoder, noted.transformer(objective), batch)
     edited += [source_batch for _, source_batch, _ in noted.edits]
     (edited,) = edited
-    own, after = sentences(batch), sentences(batch.following) * objective.views
+    own, after = sentences(batch), sentences(batch.next_sentences) * objective.views
     wanted = {"same": own, "next": after, "both": own + after}[source]
     assert sentences(edited) == wanted
     given, embeddings = noted.call
@@ -94,7 +94,7 @@ def test_which_sentences_are_edited_for_which_embedding(
 def test_a_batch_without_next_sentences_is_refused(source, encoder):
     objective = build(encoder, edit_source=source)
     batch = concat([batch_of(encoder)], views=2)
-    with pytest.raises(ConfigError, match=r"objective\.edit_source needs data with documents"):
+    with pytest.raises(DataError, match="the objective needs the sentence after each anchor"):
         scored(encoder, objective, batch)
 
 

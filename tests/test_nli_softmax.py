@@ -9,11 +9,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import SoftmaxLoss
 
 from contrasent import objectives
-from contrasent.data.batch import pack
-from contrasent.errors import ConfigError
+from contrasent.data.batch import Need, pack
+from contrasent.errors import ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._pair_classes import labels_of
 
 FEATURES = [
     ["u", "v", "difference"],
@@ -31,7 +30,7 @@ def built(**settings):
 
 def labelled(labels=LABELS):
     batch = pack([[1, 2]] * 2 * len(labels), views=2)
-    return dataclasses.replace(batch, labels=torch.tensor(labels))
+    return dataclasses.replace(batch, columns={Need.LABELS: torch.tensor(labels)})
 
 
 @pytest.mark.parametrize("features", FEATURES, ids=" ".join)
@@ -91,7 +90,7 @@ def test_it_is_the_loss_of_sentence_transformers(product, tiny_bert, tmp_path):
     sides = ["a dog runs", "the old man"], ["the dog is in the street", "music"]
     labels = torch.tensor([1, 2])
     ids = [row for side in sides for row in encoder.tokenizer.ids(side, None)[0]]
-    batch = dataclasses.replace(pack(ids, views=2), labels=labels)
+    batch = dataclasses.replace(pack(ids, views=2), columns={Need.LABELS: labels})
     ours = objective(encoder(batch), batch)["nli"]
     expected = loss([theirs.preprocess(side) for side in sides], labels)
     torch.testing.assert_close(ours, expected)
@@ -113,6 +112,10 @@ def test_features_are_some_and_each_once(features):
         built(features=features)
 
 
-def test_a_batch_without_labels_is_a_mistake_of_the_program():
-    with pytest.raises(TypeError, match="has no labels"):
-        labels_of(pack([[1]]))
+def test_a_batch_without_what_is_needed_is_refused():
+    with pytest.raises(
+        DataError, match="the objective needs the class of each example; this batch"
+    ):
+        pack([[1]]).column(Need.LABELS)
+    with pytest.raises(DataError, match="the objective needs the sentence after each anchor; this"):
+        pack([[1]]).following()

@@ -1,16 +1,21 @@
 """What holds for every objective: a new file under contrasent/objectives is tested at once."""
 
 import dataclasses
+from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 import torch
+from pydantic import PositiveFloat
 
 from contrasent import objectives
-from contrasent.data.batch import pack
+from contrasent.data.batch import Need, pack
+from contrasent.data.views import COLUMNS
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
-from contrasent.recipe import explanations, fields_of
+from contrasent.recipe import explanations, fields_of, load_recipe
+from contrasent.settings import settings
+from contrasent.training.run import train
 
 SENTENCES = [[2, 5 + n % 30, 7 + n % 11, 9, 3][: 4 + n % 2] for n in range(40)]
 
@@ -37,10 +42,14 @@ def objective(name, request, encoder):
 
 def given(objective, examples):
     batch = pack(SENTENCES[: objective.views * examples], objective.views)
-    labels = torch.arange(examples) % 3 if objective.labelled else None
-    places = torch.arange(examples) if objective.ordered else None
-    following = pack([[2, *range(5, 45), 3]] * examples) if objective.following else None
-    return dataclasses.replace(batch, labels=labels, places=places, following=following)
+    values = {Need.LABELS: torch.arange(examples) % 3, Need.POSITIONS: torch.arange(examples)}
+    columns = {
+        need: values.get(need, torch.arange(examples)) for need in objective.needs & {*COLUMNS}
+    }
+    following = None
+    if Need.NEXT_SENTENCES in objective.needs:
+        following = pack([[2, *range(5, 45), 3]] * examples)
+    return dataclasses.replace(batch, columns=columns, next_sentences=following)
 
 
 def scored(objective, encoder, examples=4):
@@ -118,4 +127,69 @@ def test_an_unknown_objective_is_explained():
 
 def test_the_folder_is_the_registry():
     assert {"simcse", "diffcse"} <= set(objectives.available())
-    assert not {"base", "parts"} & set(objectives.available())
+    assert all(name[0] != "_" and name != "base" for name in objectives.available())
+
+
+@settings
+class PullConfig:
+    """Settings of an objective outside the package."""
+
+    weight: PositiveFloat = 1.0
+    """Factor of the distance."""
+
+
+class Pull(objectives.Objective):
+    """The mean squared distance of two views."""
+
+    config_class = PullConfig
+    views = 2
+
+    def __init__(self, config, start):
+        super().__init__()
+        self.weight = config.weight
+        self.scale = torch.nn.Linear(start.width, 1)
+
+    def forward(self, encoded, batch):  # noqa: ARG002 - embeddings alone
+        first, second = encoded.pooled
+        distance = self.scale((first - second) ** 2).abs().mean()
+        return objectives.Terms({"pull": self.weight * distance})
+
+
+@pytest.mark.parametrize("registered", [False, True], ids=["class", "entry point"])
+def test_an_objective_of_another_package_is_trained_by_its_name(
+    registered, tiny_bert, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    name = objectives.name_of(Pull)
+    assert name == f"{__name__}:Pull"
+    if registered:
+        entry = EntryPoint("pull", name, "contrasent.objectives")
+        monkeypatch.setattr(objectives, "entry_points", lambda **_: EntryPoints([entry]))
+        name = "pull"
+        assert name in objectives.available()
+    (tmp_path / "text.txt").write_text("a dog\nthe man\na cat runs\nmusic\n")
+    changes = {
+        "objective.name": name,
+        "objective.weight": 2,
+        "encoder.name": str(tiny_bert),
+        "data.file": str(tmp_path / "text.txt"),
+        "train.batch_size": 4,
+        "evaluation.task": "none",
+        "evaluation.final": "none",
+    }
+    train(load_recipe("unsup-simcse", changes), tmp_path / "run")
+    assert load_recipe(tmp_path / "run" / "recipe.yaml").objective == {"name": name, "weight": 2}
+    assert "term_pull" in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_what_is_no_objective_is_explained():
+    class Local(Pull):
+        pass
+
+    assert objectives.name_of(objectives.objective_class("simcse")) == "simcse"
+    with pytest.raises(ConfigError, match=r"Local is defined in a function; define it at the top"):
+        objectives.name_of(Local)
+    with pytest.raises(ConfigError, match="cannot import the objective 'nowhere:Pull': No module"):
+        objectives.config_of("nowhere:Pull", {})
+    with pytest.raises(ConfigError, match=r"PullConfig is not a subclass of contrasent.objectives"):
+        objectives.config_of(f"{__name__}:PullConfig", {})

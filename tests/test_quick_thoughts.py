@@ -7,7 +7,7 @@ import torch
 from helpers import oracles
 
 from contrasent import objectives
-from contrasent.data.batch import pack
+from contrasent.data.batch import Need, pack
 from contrasent.errors import ConfigError, DataError
 from contrasent.functional import neighbours
 from contrasent.model.protocol import Encoded
@@ -22,7 +22,7 @@ def built(batch_size=None, **settings):
 def batch_of(places, rows=None):
     """Sentences of different texts and lengths, one of a single token, at these places."""
     rows = rows or [[n + 10] * (1 + n % 3) for n in range(len(places))]
-    return dataclasses.replace(pack(rows), places=torch.tensor(places))
+    return dataclasses.replace(pack(rows), columns={Need.POSITIONS: torch.tensor(places)})
 
 
 def near_of(places, context=1):
@@ -120,7 +120,7 @@ def test_both_encoders_see_every_sentence():
     assert (both.views, both.examples) == (2, 4)
     assert both.token_ids.tolist() == batch.token_ids.tolist() * 2
     assert both.lengths.tolist() == [1, 2, 3, 1] * 2
-    assert both.places.tolist() == [0, 1, 2, 50]
+    assert both.column(Need.POSITIONS).tolist() == [0, 1, 2, 50]
 
 
 def test_the_first_view_looks_for_the_second(rng):
@@ -160,5 +160,5 @@ def test_a_batch_without_a_negative_is_refused(context, size):
 
 def test_a_batch_that_does_not_know_its_places_is_refused(rng):
     objective = built()
-    with pytest.raises(DataError, match="where in its document a sentence stands"):
+    with pytest.raises(DataError, match="needs to know which sentences follow each other; this"):
         objective(Encoded(rng(2, 3, 4), {}), objective.prepare(pack([[5], [6], [7]])))

@@ -108,8 +108,8 @@ def test_repeated_sentences_are_no_negatives(encoder):
     kept = built(encoder, exclude_duplicates=False, **settings)
     encoded = encoder(batch)
     own, guides = (
-        left_out._projected(encoded.pooled[0]),
-        left_out._projected(left_out._layers(batch)),
+        left_out._project(encoded.pooled[0]),
+        left_out._project(left_out._layers(batch)),
     )
     excluded = [[{i, m} == {0, 2} for m in range(3)] for i in range(3)]
     expected = oracles.self_guided(own, guides, 0.1, excluded)
@@ -118,5 +118,5 @@ def test_repeated_sentences_are_no_negatives(encoder):
 
 
 def test_an_embedding_of_another_width_is_refused(encoder):
-    with pytest.raises(ConfigError, match="embeddings of 8 numbers with token states of 16"):
+    with pytest.raises(ConfigError, match="embeddings of 8 dimensions with token states of 16"):
         objectives.build("sg_opt", {}, width=8, data_views=1, encoder=encoder)

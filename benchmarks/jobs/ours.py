@@ -58,7 +58,6 @@ class Train:
             width=encoder.width,
             data_views=1,
             encoder=encoder,
-            precision=self.precision,
         )
         with TemporaryDirectory() as cache:
             path = Path(cache) / "text.txt"

@@ -1,4 +1,4 @@
-"""The one form in which sentences travel between files: packed, without padding.
+"""Packed batches: sentences end to end, without padding.
 
 Letters used in shapes: B examples, V views of each example, S = V * B sentences,
 T tokens of all sentences end to end, L tokens of the longest sentence, D embedding width.
@@ -6,8 +6,9 @@ T tokens of all sentences end to end, L tokens of the longest sentence, D embedd
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,16 @@ import torch
 from torch import Tensor
 
 from contrasent.errors import DataError
+
+
+class Need(Enum):
+    """What an objective reads beside the embeddings of its views; the value says it in words."""
+
+    LABELS = "the class of each example"
+    POSITIONS = "to know which sentences follow each other"
+    NEXT_SENTENCES = "the sentence after each anchor"
+    TOKEN_STATES = "the last states of all tokens"
+    TOKENS = "the tokens, for a transformer of its own, whose memory grows with the batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +38,12 @@ class Batch:
         views: V, how many sentences each example has (2 for a pair, 3 with a hard negative).
         longest: L, known to the host, so that nobody waits for a device to tell it; counted from
             the offsets if it is not given.
-        texts: what :meth:`same_text` returns, if it was found already.
-        following: B sentences, in its document the one after each anchor, if they were asked for;
-            they are not encoded.
-        labels: ``(B,)`` int64, the class of each example, if the data has them.
-        places: ``(B,)`` int64, where each anchor stands in the text, if it was asked for: sentences
-            of one document that follow each other are 1 apart, and those of two documents as far
-            as the text has sentences.
-        factors: ``(T, 1)`` or ``(T, D)``, what state 0 of each token is multiplied with behind the
+        duplicate_of: what :meth:`same_text` returns, if it is known already.
+        next_sentences: B sentences, the one after each anchor in its document, for objectives with
+            ``Need.NEXT_SENTENCES``; they are not encoded.
+        columns: ``(B,)`` int64 each, the numbers of each example that the objective needs, such as
+            its label.
+        embedding_mask: ``(T, 1)`` or ``(T, D)``, factors of the embedding of each token, after the
             embedding layer; None for 1.
     """
 
@@ -42,11 +51,10 @@ class Batch:
     offsets: Tensor
     views: int = 1
     longest: int = 0
-    texts: Tensor | None = None
-    following: Batch | None = None
-    labels: Tensor | None = None
-    factors: Tensor | None = None
-    places: Tensor | None = None
+    duplicate_of: Tensor | None = None
+    next_sentences: Batch | None = None
+    columns: Mapping[Need, Tensor] = field(default_factory=dict)
+    embedding_mask: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.longest:
@@ -67,31 +75,52 @@ class Batch:
         """B, the number of examples."""
         return self.sentences // self.views
 
+    def column(self, need: Need) -> Tensor:
+        """``(B,)``, the numbers of each example that an objective declared to need.
+
+        Raises:
+            DataError: the data does not give them.
+        """
+        if need not in self.columns:
+            raise DataError(f"the objective needs {need.value}; this batch lacks that")
+        return self.columns[need]
+
+    def following(self) -> Batch:
+        """The sentence after each anchor, for objectives with ``Need.NEXT_SENTENCES``.
+
+        Raises:
+            DataError: the data does not give them.
+        """
+        if self.next_sentences is None:
+            needed = Need.NEXT_SENTENCES.value
+            raise DataError(f"the objective needs {needed}; this batch lacks that")
+        return self.next_sentences
+
     def pin(self) -> Batch:
         """The same batch in page-locked memory, from which :meth:`to` copies without waiting.
 
-        What only the host finds, it finds here: after this, a training step on the device asks
-        it nothing. For the thread that loads batches ahead, where the device is a CUDA device.
+        What only the host can compute is computed here: after this, a training step on the device
+        asks it nothing. For the thread that prefetches batches for a CUDA device.
         """
-        following = None if self.following is None else self.following.pin()
-        return self._each(Tensor.pin_memory, self.same_text(), following)
+        known = replace(self, duplicate_of=self.same_text())
+        return known._map(Tensor.pin_memory, Batch.pin)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
-        following = None if self.following is None else self.following.to(device)
-        return self._each(
-            lambda tensor: tensor.to(device, non_blocking=True), self.texts, following
+        return self._map(
+            lambda tensor: tensor.to(device, non_blocking=True), lambda b: b.to(device)
         )
 
     def view(self, number: int) -> Batch:
         """The sentences of one view, as a batch of one view."""
         first, last = number * self.examples, (number + 1) * self.examples
         offsets = self.offsets[first : last + 1]
-        places = slice(int(offsets[0]), int(offsets[-1]))
-        factors = None if self.factors is None else self.factors[places]
-        return Batch(self.token_ids[places], offsets - offsets[0], factors=factors)
+        tokens = slice(int(offsets[0]), int(offsets[-1]))
+        return Batch(
+            self.token_ids[tokens], offsets - offsets[0], embedding_mask=self._mask_of(tokens)
+        )
 
-    def taken(self, sentences: Tensor, views: int = 1) -> Batch:
+    def select(self, sentences: Tensor, views: int = 1) -> Batch:
         """The sentences with these numbers, in this order, as ``views`` views.
 
         The host waits for the device to tell how many tokens they have.
@@ -99,41 +128,37 @@ class Batch:
         lengths = self.lengths[sentences]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         shift = torch.repeat_interleave(self.offsets[sentences] - offsets[:-1], lengths)
-        places = torch.arange(len(shift), device=shift.device) + shift
-        factors = None if self.factors is None else self.factors[places]
-        return Batch(self.token_ids[places], offsets, views, factors=factors)
+        tokens = torch.arange(len(shift), device=shift.device) + shift
+        mask = self._mask_of(tokens)
+        return Batch(self.token_ids[tokens], offsets, views, embedding_mask=mask)
 
-    def _each(
-        self,
-        change: Callable[[Tensor], Tensor],
-        texts: Tensor | None,
-        following: Batch | None,
+    def _mask_of(self, tokens: Tensor | slice) -> Tensor | None:
+        return None if self.embedding_mask is None else self.embedding_mask[tokens]
+
+    def _map(
+        self, change: Callable[[Tensor], Tensor], change_batch: Callable[[Batch], Batch]
     ) -> Batch:
         """The same batch with each tensor changed."""
-        texts = None if texts is None else change(texts)
-        labels = None if self.labels is None else change(self.labels)
-        factors = None if self.factors is None else change(self.factors)
-        return Batch(
-            change(self.token_ids),
-            change(self.offsets),
-            self.views,
-            self.longest,
-            texts,
-            following,
-            labels,
-            factors,
-            None if self.places is None else change(self.places),
+        duplicates, following, mask = self.duplicate_of, self.next_sentences, self.embedding_mask
+        return replace(
+            self,
+            token_ids=change(self.token_ids),
+            offsets=change(self.offsets),
+            duplicate_of=None if duplicates is None else change(duplicates),
+            next_sentences=None if following is None else change_batch(following),
+            columns={need: change(values) for need, values in self.columns.items()},
+            embedding_mask=None if mask is None else change(mask),
         )
 
     def same_text(self) -> Tensor:
         """``(S,)`` int64: the number of the first sentence of the batch with the same tokens."""
-        if self.texts is not None:
-            return self.texts
+        if self.duplicate_of is not None:
+            return self.duplicate_of
         tokens, offsets = self.token_ids.cpu().numpy(), self.offsets.tolist()
         first: dict[bytes, int] = {}
         texts = (tokens[a:b].tobytes() for a, b in pairwise(offsets))
-        found = [first.setdefault(text, s) for s, text in enumerate(texts)]
-        return torch.tensor(found, device=self.token_ids.device)
+        numbers = [first.setdefault(text, s) for s, text in enumerate(texts)]
+        return torch.tensor(numbers, device=self.token_ids.device)
 
 
 def concat(batches: Sequence[Batch], views: int = 1) -> Batch:

@@ -1,4 +1,4 @@
-"""Which sentences of a text follow which: documents, with a blank line between."""
+"""Documents: sentences of a text that follow each other, with a blank line between documents."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Documents:
         numbers = np.arange(len(self.ends))
         return numbers[numbers + 1 < self.ends]
 
-    def places(self) -> IndexArray:
+    def positions(self) -> IndexArray:
         """``(N,)`` int64 that grow by 1 within a document, and by more than N between two."""
         count = len(self.ends)
         document = np.unique(self.ends, return_inverse=True)[1]

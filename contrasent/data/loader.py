@@ -1,4 +1,4 @@
-"""Batches in an order that the seed decides, any of which can be had at once."""
+"""The loader: batches in an order that the seed decides, any of which can be had at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from contrasent.data.batch import Batch
 from contrasent.data.token_store import IndexArray
-from contrasent.data.view_sources import Draws, Packed, ViewSource
+from contrasent.data.view_sources import Draws, ViewSource
 from contrasent.errors import ConfigError, DataError
 
 _AHEAD = 4
@@ -94,11 +94,18 @@ class Loader:
         if place == self.steps_per_epoch - 1:
             end = self._examples_per_epoch
         examples = self._order(epoch)[start:end]
-        found = self._source.gather(examples, Draws(self._seed, epoch))
-        after = self._source.following(examples)
-        following = None if after is None else _batch(after, 1, None)
-        labels = self._source.labels(examples)
-        return _batch(found, self.views, following, labels, self._source.places(examples))
+        token_ids, offsets = map(
+            torch.from_numpy, self._source.gather(examples, Draws(self._seed, epoch))
+        )
+        following = self._source.next_sentences(examples)
+        columns = self._source.columns(examples)
+        return Batch(
+            token_ids,
+            offsets,
+            self.views,
+            next_sentences=None if following is None else Batch(*map(torch.from_numpy, following)),
+            columns={need: torch.from_numpy(values) for need, values in columns.items()},
+        )
 
     def stream(
         self, first_step: int, last_step: int, *, pinned: bool = False
@@ -136,21 +143,3 @@ class Loader:
             order = random.permutation(count) if self._shuffle else np.arange(count)
             drawn = self._drawn = epoch, order
         return drawn[1]
-
-
-def _batch(
-    packed: Packed,
-    views: int,
-    following: Batch | None,
-    labels: IndexArray | None = None,
-    places: IndexArray | None = None,
-) -> Batch:
-    token_ids, offsets = map(torch.from_numpy, packed)
-    return Batch(
-        token_ids,
-        offsets,
-        views,
-        following=following,
-        labels=None if labels is None else torch.from_numpy(labels),
-        places=None if places is None else torch.from_numpy(places),
-    )

@@ -15,7 +15,7 @@ from typing_extensions import override
 from contrasent.data.documents import document_lengths, has_lines
 from contrasent.data.examples import Examples
 from contrasent.data.token_store import IndexArray, TextStore, TokenSource
-from contrasent.data.view_sources import Draws, Packed, ViewSource, told
+from contrasent.data.view_sources import Draws, Packed, ViewSource, end_to_end, example_of
 from contrasent.errors import DataError
 
 Near = Literal["any", "adjacent", "subsumed"]
@@ -144,8 +144,8 @@ def long_enough(examples: Examples, lines: TextStore, spans: Spans) -> Texts:
     """
     if examples.views != 1:
         raise DataError(
-            f"spans are drawn from documents, but {examples.source} has {told(examples.views)}; "
-            "choose one of its columns with data.columns"
+            f"spans are drawn from documents, but {examples.source} has "
+            f"{example_of(examples.views)}; choose one of its columns with data.columns"
         )
     lengths = document_lengths(examples) if has_lines(examples) else np.ones(1, dtype=np.int64)
     by_line = len(lengths) < 2
@@ -194,10 +194,7 @@ class SpansOfDocuments(ViewSource):
     @override
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         drawn = [self._tokens(int(example), draws) for example in examples]
-        found = [row for view in zip(*drawn, strict=True) for row in view]
-        offsets = np.zeros(len(found) + 1, dtype=np.int64)
-        np.cumsum([len(row) for row in found], out=offsets[1:])
-        return np.concatenate(found).astype(np.int64), offsets
+        return end_to_end([row for view in zip(*drawn, strict=True) for row in view])
 
     def _tokens(self, document: int, draws: Draws) -> list[np.ndarray]:
         """The tokens of all spans of a document; spans without a token are drawn again."""

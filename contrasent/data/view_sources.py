@@ -1,9 +1,9 @@
-"""Where the sentences of a batch come from: copies, columns, edited words, following sentences."""
+"""Sources of the sentences of a batch: columns, edited words, next sentences."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.random import Generator
 from typing_extensions import override
 
 from contrasent.data.augment import Edit
+from contrasent.data.batch import Need
 from contrasent.data.documents import Documents
 from contrasent.data.token_store import IndexArray, TextStore, TokenSource, TokenStore
 from contrasent.errors import ConfigError
@@ -56,17 +57,13 @@ class ViewSource(ABC):
             V * B sentences.
         """
 
-    def following(self, examples: IndexArray) -> Packed | None:  # noqa: ARG002 - none here
+    def next_sentences(self, examples: IndexArray) -> Packed | None:  # noqa: ARG002 - none here
         """The B sentences after the anchors, in their documents; None if they are not given."""
         return None
 
-    def labels(self, examples: IndexArray) -> IndexArray | None:  # noqa: ARG002 - none here
-        """``(B,)`` int64, the class of each example; None if they have none."""
-        return None
-
-    def places(self, examples: IndexArray) -> IndexArray | None:  # noqa: ARG002 - none here
-        """``(B,)`` int64, ``Batch.places`` of the anchors; None if they are not given."""
-        return None
+    def columns(self, examples: IndexArray) -> dict[Need, IndexArray]:  # noqa: ARG002 - none here
+        """``(B,)`` int64 each, the numbers of the examples that an objective needs."""
+        return {}
 
 
 class Columns(ViewSource):
@@ -94,10 +91,6 @@ class Columns(ViewSource):
     @override
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         return self._store.gather(examples, self._chosen)
-
-    @override
-    def labels(self, examples: IndexArray) -> IndexArray | None:
-        return self._store.labels(examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +132,10 @@ class EditedWords(ViewSource):
         edited = [self._edited_text(example, draws.of(example, view)) for example, view in copies]
         ids, _ = self.tokenizer.ids(edited, self.store.manifest.max_tokens)
         pairs = zip(ids, copies, strict=True)
-        found = [row if len(row) else self.store.tokens(example, 0) for row, (example, _) in pairs]
+        rows = [row if len(row) else self.store.tokens(example, 0) for row, (example, _) in pairs]
         if not self.anchors:
-            found = [*(self.store.tokens(int(example), 0) for example in examples), *found]
-        offsets = np.zeros(len(found) + 1, dtype=np.int64)
-        np.cumsum([len(row) for row in found], out=offsets[1:])
-        return np.concatenate(found).astype(np.int64), offsets
+            rows = [*(self.store.tokens(int(example), 0) for example in examples), *rows]
+        return end_to_end(rows)
 
     def _edited_text(self, example: int, random: Generator) -> str:
         text = self.texts[int(self.numbers[example])]
@@ -157,7 +148,7 @@ class EditedWords(ViewSource):
 class NextSentences(ViewSource):
     """A sentence, and for every other view one of those after it in its document.
 
-    Only for examples that have a next sentence: see :class:`WithNext`.
+    Only for examples that have a next sentence: see :class:`WithNeeds`.
 
     Attributes:
         store: tokens of one sentence per example, in the order of the text.
@@ -187,84 +178,73 @@ class NextSentences(ViewSource):
         return self.store.gather(np.concatenate([examples, others]), (0,))
 
 
-class WithNext(ViewSource):
-    """Those examples of a source whose sentence has a next one in its document."""
+class WithNeeds(ViewSource):
+    """The examples of a source, or some of them, with what else an objective needs of each."""
 
     def __init__(
-        self, source: ViewSource, store: TokenStore, documents: Documents, *, following: bool
+        self,
+        source: ViewSource,
+        columns: Mapping[Need, IndexArray],
+        chosen: IndexArray | None = None,
+        text: TokenStore | None = None,
     ) -> None:
         """Choose the examples.
 
         Args:
-            source: an example for every sentence of ``store``.
-            store: tokens of one sentence per example, in the order of the text.
-            documents: of the same sentences.
-            following: give the next sentences beside the views.
+            source: N examples.
+            columns: ``(N,)`` int64 each, numbers of the examples of ``source``.
+            chosen: which examples; None for all.
+            text: the sentences of a text in its order, one for each example of ``source``, to give
+                the next sentences from; None does not give them.
         """
         self.views = source.views
-        self._source, self._store = source, store
-        self._sentences = documents.with_next()
-        self._gives_following = following
+        self._source, self._columns, self._text = source, columns, text
+        self._chosen = np.arange(len(source)) if chosen is None else chosen
 
     @override
     def __len__(self) -> int:
-        return len(self._sentences)
+        return len(self._chosen)
 
     @override
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
-        return self._source.gather(self._sentences[examples], draws)
+        return self._source.gather(self._chosen[examples], draws)
 
     @override
-    def following(self, examples: IndexArray) -> Packed | None:
-        if not self._gives_following:
-            return None
-        return self._store.gather(self._sentences[examples] + 1, (0,))
-
-
-class WithPlaces(ViewSource):
-    """The examples of a source, one for every sentence of a text, and where each stands in it."""
-
-    def __init__(self, source: ViewSource, documents: Documents) -> None:
-        """Number the sentences of ``documents`` so that no two documents are near each other."""
-        self.views = source.views
-        self._source, self._places = source, documents.places()
+    def next_sentences(self, examples: IndexArray) -> Packed | None:
+        return None if self._text is None else self._text.gather(self._chosen[examples] + 1, (0,))
 
     @override
-    def __len__(self) -> int:
-        return len(self._source)
-
-    @override
-    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
-        return self._source.gather(examples, draws)
-
-    @override
-    def places(self, examples: IndexArray) -> IndexArray:
-        return self._places[examples]
+    def columns(self, examples: IndexArray) -> dict[Need, IndexArray]:
+        return {need: values[self._chosen[examples]] for need, values in self._columns.items()}
 
 
-def told(views: int) -> str:
+def end_to_end(rows: Sequence[IndexArray]) -> Packed:
+    """The token ids of all ``rows``, one after the other."""
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return np.concatenate(rows).astype(np.int64), offsets
+
+
+def example_of(views: int) -> str:
     """How many sentences an example has, and what they are."""
     hard = views - 2
     what = {1: "1 sentence", 2: "2 (anchor, positive)", 3: "3 (anchor, positive, hard negative)"}
     return f"{what.get(views, f'{views} (anchor, positive, {hard} hard negatives)')} per example"
 
 
-def _chosen_views(there: int, wanted: int | None) -> Sequence[int]:
-    if wanted is None or wanted == there:
-        return tuple(range(there))
-    if there == 1 and wanted > 1:
+def _chosen_views(available: int, wanted: int | None) -> Sequence[int]:
+    if wanted is None or wanted == available:
+        return tuple(range(available))
+    if available == 1 and wanted > 1:
         return (0,) * wanted
     if wanted < 1:
         raise ConfigError(f"views must be at least 1, not {wanted}")
-    if there > wanted > 1:
+    if available > wanted > 1:
         return tuple(range(wanted))
+    remedy = "give data with more columns, such as sent0,sent1,hard_neg, or take another objective"
+    if available > wanted:
+        remedy = f"choose {wanted} of its columns with data.columns, or another objective"
     raise ConfigError(
-        f"the data has {told(there)}, but the objective takes {told(wanted)}; "
-        f"{_remedy(there, wanted)}"
+        f"the data has {example_of(available)}, but the objective takes {example_of(wanted)}; "
+        f"{remedy}"
     )
-
-
-def _remedy(there: int, wanted: int) -> str:
-    if there > wanted:
-        return f"choose {wanted} of its columns with data.columns, or another objective"
-    return "give data with more columns, such as sent0,sent1,hard_neg, or take another objective"

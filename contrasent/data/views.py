@@ -1,4 +1,7 @@
-"""From the recipe's ``view`` and the data to the sentences of every batch, checked at once."""
+"""Views: from the recipe's ``view`` and the data to the sentences of every batch.
+
+A view is a row of `VIEWS`; a number of each example that objectives may need is one of `COLUMNS`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,18 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from contrasent.data import augment
-from contrasent.data.augment import Edit, WordNet
-from contrasent.data.documents import documents_of, require_documents
+import numpy as np
+
+from contrasent.data.augment import (
+    Edit,
+    WordNet,
+    crop,
+    delete_one_word,
+    delete_words,
+    replace_words,
+)
+from contrasent.data.batch import Need
+from contrasent.data.documents import Documents, documents_of, require_documents
 from contrasent.data.examples import Examples
 from contrasent.data.spans import Spans, SpansOfDocuments, long_enough
 from contrasent.data.token_store import (
@@ -28,20 +40,91 @@ from contrasent.data.view_sources import (
     EditedWords,
     NextSentences,
     ViewSource,
-    WithNext,
-    WithPlaces,
-    told,
+    WithNeeds,
 )
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.settings import ViewSettings
 
 logger = logging.getLogger("contrasent")
 
-# What share is if nobody says. The paper replaces one word by a synonym (Table 1), hence None.
-_SHARES = MappingProxyType({"crop": 0.1, "delete_words": 0.1, "mlm": 0.15, "synonym": None})
-_EDITS = frozenset({*_SHARES, "delete_one_word"})
-_REACH = MappingProxyType({"next_sentence": 1, "next_3_sentences": 3})
 _LOOKED_AT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One way to make the positive of a sentence.
+
+    Attributes:
+        edited: the edit of the sentence in words, with its share as ``{share}``; empty if the
+            sentence is not edited.
+        edit: the edit of its words, for a share; None if words are not edited here.
+        takes_share: ``view.share`` says how much is edited.
+        share: the share if the recipe does not give it; None for one word.
+        reach: the positive is one of so many sentences that follow; 0 if it is the sentence itself.
+        origin: what decides the view beside recipe and text, to be kept with a run.
+    """
+
+    edited: str = ""
+    edit: Callable[[float | None], Edit] | None = None
+    takes_share: bool = False
+    share: float | None = None
+    reach: int = 0
+    origin: Callable[[], dict[str, str]] = dict
+
+
+# The paper replaces one word by a synonym (Gao et al. 2021, Table 1), hence no share there.
+VIEWS = MappingProxyType(
+    {
+        "dropout": View(),
+        "crop": View(
+            "without {share} of its words, taken from its ends",
+            lambda share: partial(crop, share=share or 0.0),
+            takes_share=True,
+            share=0.1,
+        ),
+        "delete_words": View(
+            "without {share} of its words",
+            lambda share: partial(delete_words, share=share or 0.0),
+            takes_share=True,
+            share=0.1,
+        ),
+        "delete_one_word": View("without one of its words", lambda _: delete_one_word),
+        "synonym": View(
+            "with synonyms for {share} of its words",
+            lambda share: partial(replace_words, share=share, synonyms=WordNet().synonyms),
+            takes_share=True,
+            origin=lambda: {"wordnet": WordNet().version},
+        ),
+        "mlm": View(
+            "with {share} of its tokens replaced by {generator}", takes_share=True, share=0.15
+        ),
+        "next_sentence": View(reach=1),
+        "next_3_sentences": View(reach=3),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Where the numbers of the examples come from that objectives may need.
+
+    Attributes:
+        values: ``(N,)`` int64, one for each example of a store.
+        from_text: they are of sentences in documents, in the order of the text.
+    """
+
+    values: Callable[[TokenStore, Documents | None], IndexArray | None]
+    from_text: bool = False
+
+
+COLUMNS = MappingProxyType(
+    {
+        Need.LABELS: Column(lambda store, _: store.labels(np.arange(len(store)))),
+        Need.POSITIONS: Column(
+            lambda _, documents: documents and documents.positions(), from_text=True
+        ),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,53 +146,17 @@ class Views:
 
 def share_of(settings: ViewSettings) -> float | None:
     """The share that a view edits; None for one word, and for views that take no share."""
-    return settings.share if settings.share is not None else _SHARES.get(settings.name)
+    return VIEWS[settings.name].share if settings.share is None else settings.share
 
 
-def check_view(settings: ViewSettings, data_views: int) -> None:
-    """Make sure that the settings go together, and with the data.
-
-    Args:
-        settings: of the recipe.
-        data_views: sentences per example of the data.
-
-    Raises:
-        ConfigError: a setting that the view does not have is set, or one that it needs is not;
-            the data brings its own positives.
-    """
-    name = settings.name
-    if name != "dropout" and data_views > 1:
-        raise ConfigError(
-            f"view.name is {name}, which makes the positive of a single sentence, but the data "
-            f"has {told(data_views)}; choose one of its columns with data.columns, or view.name "
-            "dropout"
-        )
-    if settings.share is not None and name not in _SHARES:
-        raise ConfigError(
-            f"view.share is {settings.share:g}, but the view {name} takes none; leave it out, or "
-            f"choose view.name {', '.join(_SHARES)}"
-        )
-    if settings.sides == "both" and name not in _EDITS:
-        raise ConfigError(
-            f"view.sides is both, but the view {name} edits no sentence; leave it out, or choose "
-            f"view.name {', '.join(sorted(_EDITS))}"
-        )
-    if settings.generator is not None and name != "mlm":
-        raise ConfigError(
-            f"view.generator is {settings.generator}, but the view {name} has none; leave it out, "
-            "or choose view.name mlm"
-        )
-
-
-def open_views(  # noqa: PLR0913 - what recipe and objective ask for, by name
+def open_views(
     settings: ViewSettings,
     examples: Examples,
     tokenizer: TokenSource,
     max_tokens: int,
     *,
     views: int,
-    following: bool = False,
-    ordered: bool = False,
+    needs: frozenset[Need] = frozenset(),
     progress: Callable[[int], None] | None = None,
 ) -> Views:
     """Read the data once, and make the source of all batches.
@@ -117,14 +164,13 @@ def open_views(  # noqa: PLR0913 - what recipe and objective ask for, by name
     The view ``mlm`` is made of tokens later, on the device: here it is the sentence V times.
 
     Args:
-        settings: which views; :func:`check_view` has seen them.
+        settings: which views.
         examples: the data.
         tokenizer: of the encoder.
         max_tokens: tokens kept of a sentence, special tokens included.
         views: V, sentences per example that the objective takes.
-        following: the objective needs the sentence after each anchor.
-        ordered: the objective needs to know where in its document each anchor stands.
-        progress: is told now and then how many examples are tokenised.
+        needs: what else the objective reads of each example.
+        progress: is called now and then with the number of examples tokenised so far.
 
     Raises:
         DataError: the data cannot be read or does not have what the view needs; WordNet is not
@@ -133,29 +179,34 @@ def open_views(  # noqa: PLR0913 - what recipe and objective ask for, by name
         ConfigError: the data has too few or too many sentences per example; there is no room
             in the cache.
     """
-    lengths = _document_lengths(settings.name, examples, following=following, ordered=ordered)
-    edit, origin = _edit(settings)
+    view, next_needed = VIEWS[settings.name], Need.NEXT_SENTENCES in needs
+    lengths = _document_lengths(settings.name, examples, needs)
+    edit = view.edit(share_of(settings)) if view.edit else None
+    origin: dict[str, Any] = {**view.origin()}
     store = tokenize(examples, tokenizer, max_tokens, progress=progress)
-    described = "premise, hypothesis and their label"
-    if not store.manifest.labelled:
-        described = _described(settings, views, examples.views)
     source: ViewSource = Columns(store, views)
     if edit is not None:
         texts = keep_texts(examples)
         _refuse_single_words(texts, examples.source, settings.name)
-        numbers, both = text_numbers(store), settings.sides == "both"
-        source = EditedWords(store, texts, numbers, tokenizer, edit, views, both)
-    if lengths is not None:
-        documents = documents_of(lengths, store)
-        if settings.name in _REACH:
-            source = NextSentences(store, documents, _REACH[settings.name], views)
-        if ordered:
-            source = WithPlaces(source, documents)
-            described += ", and where it stands in its document"
-        else:
-            source = WithNext(source, store, documents, following=following)
-        origin = {**origin, "documents": documents.count}
-        described += "; beside it, the next sentence of its document" if following else ""
+        both = settings.sides == "both"
+        source = EditedWords(store, texts, text_numbers(store), tokenizer, edit, views, both)
+    documents = None if lengths is None else documents_of(lengths, store)
+    chosen = None
+    if documents is not None:
+        origin["documents"] = documents.count
+        if view.reach:
+            source = NextSentences(store, documents, view.reach, views)
+        if view.reach or next_needed:
+            chosen = documents.with_next()
+    values = {need: COLUMNS[need].values(store, documents) for need in COLUMNS if need in needs}
+    columns = {need: numbers for need, numbers in values.items() if numbers is not None}
+    if chosen is not None or columns:
+        source = WithNeeds(source, columns, chosen, store if next_needed else None)
+    described = _described(settings, views, examples.views)
+    if store.manifest.labelled:
+        described = "premise, hypothesis and their label"
+    described += ", and where it stands in its document" if Need.POSITIONS in needs else ""
+    described += "; beside it, the next sentence of its document" if next_needed else ""
     return Views(source, _left_out(store, max_tokens), described, origin)
 
 
@@ -187,43 +238,27 @@ def open_spans(spans: Spans, examples: Examples, tokenizer: TokenSource, max_tok
 
 
 def _left_out(store: TokenStore, max_tokens: int) -> str:
-    found = store.manifest
-    unlabelled = f", {found.unlabelled} rows without a label left out" if found.unlabelled else ""
+    kept = store.manifest
+    unlabelled = f", {kept.unlabelled} rows without a label left out" if kept.unlabelled else ""
     return (
-        f"{found.cut} sentences cut at {max_tokens} tokens, {found.skipped} rows with an empty "
+        f"{kept.cut} sentences cut at {max_tokens} tokens, {kept.skipped} rows with an empty "
         f"sentence skipped{unlabelled}"
     )
 
 
-def _document_lengths(
-    name: str, examples: Examples, *, following: bool, ordered: bool
-) -> IndexArray | None:
-    if name in _REACH:
-        need = f"view.name {name} takes a sentence's positive from those after it"
-    elif following:
-        need = "the objective needs the sentence after each anchor"
-    elif ordered:
-        need = "the objective needs to know which sentences follow each other"
+def _document_lengths(name: str, examples: Examples, needs: frozenset[Need]) -> IndexArray | None:
+    """Sentences of each document, where the view or the objective is about documents."""
+    of_text = {Need.NEXT_SENTENCES, *(need for need, column in COLUMNS.items() if column.from_text)}
+    asked = [need for need in Need if need in needs & of_text]
+    if VIEWS[name].reach:
+        reason = f"view.name {name} takes a sentence's positive from those after it"
+    elif asked:
+        reason = f"the objective needs {asked[0].value}"
     else:
         return None
-    lengths = require_documents(examples, need)
-    mean = lengths.mean()
-    logger.info("%d documents of %.1f sentences in the mean", len(lengths), mean)
+    lengths = require_documents(examples, reason)
+    logger.info("%d documents of %.1f sentences in the mean", len(lengths), lengths.mean())
     return lengths
-
-
-def _edit(settings: ViewSettings) -> tuple[Edit | None, dict[str, Any]]:
-    """How words are edited, None if not at all, and what decides it beside the recipe."""
-    share = share_of(settings)
-    if settings.name == "synonym":
-        wordnet = WordNet()
-        found = partial(augment.replace_words, share=share, synonyms=wordnet.synonyms)
-        return found, {"wordnet": wordnet.version}
-    if settings.name == "crop" and share is not None:
-        return partial(augment.crop, share=share), {}
-    if settings.name == "delete_words" and share is not None:
-        return partial(augment.delete_words, share=share), {}
-    return augment.delete_one_word if settings.name == "delete_one_word" else None, {}
 
 
 def _refuse_single_words(texts: TextStore, source: str, name: str) -> None:
@@ -237,35 +272,27 @@ def _refuse_single_words(texts: TextStore, source: str, name: str) -> None:
         )
 
 
-def _described(settings: ViewSettings, views: int, there: int) -> str:
-    """What an example is, in words; the data has ``there`` sentences for its views."""
+def _described(settings: ViewSettings, views: int, data_views: int) -> str:
+    """An example in words; the data has ``data_views`` sentences for its views."""
+    view = VIEWS[settings.name]
     if views == 1:
         return "one sentence"
-    if there > 1:
+    if data_views > 1:
         hard = views - 2
         named = "anchor, positive" + (f", {hard} hard negative{'s' * (hard > 1)}" if hard else "")
-        more = there - views
+        more = data_views - views
         return named + (f"; {more} more in the data not used" if more > 0 else "")
-    if settings.name in _REACH:
-        reach = _REACH[settings.name]
-        others = "the next one" if reach == 1 else f"one of the next {reach}"
+    if view.reach:
+        others = "the next one" if view.reach == 1 else f"one of the next {view.reach}"
         return f"a sentence and {others} of its document"
-    if settings.name not in _EDITS:
+    if not view.edited:
         dropout = "all with the same" if settings.fixed_dropout else "each with its own"
         return f"the same sentence {views} times, {dropout} dropout"
-    how = _edited(settings)
-    if settings.sides == "both":
-        return f"the same sentence {views} times, each time {how}"
-    return f"a sentence and the same {how}"
-
-
-def _edited(settings: ViewSettings) -> str:
     share = share_of(settings)
-    part = "one" if share is None else f"{share:.0%}"
-    return {
-        "crop": f"without {part} of its words, taken from its ends",
-        "delete_words": f"without {part} of its words",
-        "delete_one_word": "without one of its words",
-        "synonym": f"with synonyms for {part} of its words",
-        "mlm": f"with {part} of its tokens replaced by {settings.generator or 'its checkpoint'}",
-    }[settings.name]
+    edited = view.edited.format(
+        share="one" if share is None else f"{share:.0%}",
+        generator=settings.generator or "its checkpoint",
+    )
+    if settings.sides == "both":
+        return f"the same sentence {views} times, each time {edited}"
+    return f"a sentence and the same {edited}"

@@ -68,8 +68,18 @@ class BatchNormHead(nn.Module):
         return rows.view(embeddings.shape)
 
 
+class Fp32MlpHead(MlpHead):
+    """The same in fp32, also under autocast, for training only."""
+
+    @override
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """As :class:`MlpHead`."""
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return super().forward(embeddings.float())
+
+
 HEADS: dict[str, Callable[[int], nn.Module]] = {
-    "mlp": MlpHead,
+    "mlp": Fp32MlpHead,
     "batchnorm": BatchNormHead,
     "none": lambda _: nn.Identity(),
 }

@@ -21,7 +21,6 @@ from contrasent.data.tokenizer import SpecialIds
 from contrasent.errors import ConfigError
 from contrasent.model.generator import Generator
 from contrasent.model.masked_lm import Masked, mask_tokens, require_mask_token
-from contrasent.model.precision import matrix_precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,6 @@ class Editing:
             tokens which were not masked, or at the masked places only.
         dropout: keep the dropout of the generator on.
         max_tokens: the longest sentence that the models have positions for.
-        precision: of the generator's matrix products, ``fp32`` or ``bf16``.
     """
 
     generator: Generator | None
@@ -65,16 +63,14 @@ class Editing:
     positions: Literal["all", "masked"]
     dropout: bool
     max_tokens: int
-    precision: str = "fp32"
 
     def filled(self, batch: Batch, masked: Masked, positions: Literal["all", "masked"]) -> Tensor:
         """``(T,)`` int64, the tokens of ``batch`` with what the generator makes of ``masked``."""
         if self.generator is None:
             raise ConfigError("masked places are to be filled, but there is no generator")
-        with matrix_precision(self.precision, batch.token_ids.device):
-            return self.generator.fill(
-                batch, masked, pick=self.pick, positions=positions, dropout=self.dropout
-            )
+        return self.generator.fill(
+            batch, masked, pick=self.pick, positions=positions, dropout=self.dropout
+        )
 
 
 def replace(batch: Batch, editing: Editing) -> Edit:
@@ -84,7 +80,9 @@ def replace(batch: Batch, editing: Editing) -> Edit:
     """
     masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
     token_ids = editing.filled(batch, masked, editing.positions)
-    replaced = dataclasses.replace(batch, token_ids=token_ids, texts=None, following=None)
+    replaced = dataclasses.replace(
+        batch, token_ids=token_ids, duplicate_of=None, next_sentences=None
+    )
     return Edit(replaced, token_ids != batch.token_ids, masked.chosen)
 
 

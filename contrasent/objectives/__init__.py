@@ -1,24 +1,39 @@
-"""One objective per file. The folder is the registry: ``simcse.py`` is the objective "simcse"."""
+"""The registry of objectives: a file of this folder each, and those of other packages.
+
+``simcse.py`` is the objective "simcse". Another package adds one under the entry point group
+``contrasent.objectives``; a class in any module that can be imported is named ``module:Class``.
+"""
 
 from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
-from types import ModuleType
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from contrasent.errors import pick
+from contrasent.errors import ConfigError, pick
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives.base import Objective, Start
+from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.recipe import checked
 
-_NOT_OBJECTIVES = {"base", "parts"}
+__all__ = [
+    "Objective",
+    "Start",
+    "Terms",
+    "available",
+    "build",
+    "config_of",
+    "name_of",
+    "objective_class",
+]
+
+_GROUP = "contrasent.objectives"
 
 
 def available() -> list[str]:
-    """Names that `build` takes, read from the file names without importing them."""
-    return sorted({m.name for m in pkgutil.iter_modules(__path__)} - _NOT_OBJECTIVES)
+    """Names that `build` takes, of this folder and of entry points, without importing them."""
+    return sorted({*_packaged(), *entry_points(group=_GROUP).names})
 
 
 def build(
@@ -28,19 +43,17 @@ def build(
     width: int,
     data_views: int,
     encoder: SentenceEncoder | None = None,
-    precision: str = "fp32",
     batch_size: int | None = None,
 ) -> Objective:
     """Make the objective ``name``.
 
     Args:
-        name: one of :func:`available`.
+        name: one of :func:`available`, or ``module:Class``.
         settings: fields of its ``Config``.
-        width: D, numbers in an embedding.
+        width: D, dimensions of an embedding.
         data_views: how many sentences each example of the training data has.
         encoder: the encoder before the first step, for objectives that start from copies of its
             parts.
-        precision: of the matrix products of its own transformers, ``fp32`` or ``bf16``.
         batch_size: examples per step, for objectives that need some number of them.
 
     Raises:
@@ -48,15 +61,49 @@ def build(
             has too few sentences in each example.
     """
     config = config_of(name, settings)
-    start = Start(width, data_views, encoder, precision, batch_size)
-    objective: Objective = _module(name).build(config, start)
-    return objective
+    return objective_class(name)(config, Start(width, data_views, encoder, batch_size))
 
 
 def config_of(name: str, settings: Mapping[str, Any]) -> Any:
-    """The checked ``Config`` of the objective ``name``; errors as :func:`build`."""
-    return checked(_module(name).Config, settings, "objective")
+    """The checked settings of the objective ``name``; errors as :func:`build`."""
+    return checked(objective_class(name).config_class, settings, "objective")
 
 
-def _module(name: str) -> ModuleType:
-    return import_module(f"{__name__}.{pick('objective', name, available())}")
+def objective_class(name: str) -> type[Objective]:
+    """The class of the objective ``name``; errors as :func:`build`."""
+    if name in _packaged():
+        module = import_module(f"{__name__}.{name}")
+        return next(it for it in vars(module).values() if _is_objective(it, module.__name__))
+    if ":" in name:
+        entry = EntryPoint(name, name, _GROUP)
+    else:
+        entry = entry_points(group=_GROUP)[pick("objective", name, available())]
+    try:
+        loaded = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot import the objective {name!r}: {error}") from error
+    if not _is_objective(loaded):
+        raise ConfigError(f"{entry.value} is not a subclass of contrasent.objectives.Objective")
+    return loaded  # type: ignore[no-any-return]
+
+
+def name_of(objective: type[Objective]) -> str:
+    """The name under which :func:`build` and recipes know a class, ``module:Class`` or shorter.
+
+    Raises:
+        ConfigError: the class stands in a function, where a resumed run could not import it.
+    """
+    module, name = objective.__module__, objective.__qualname__
+    if "<locals>" in name:
+        raise ConfigError(f"{name} is defined in a function; define it at the top of a module")
+    return module.rpartition(".")[2] if module.startswith(f"{__name__}.") else f"{module}:{name}"
+
+
+def _packaged() -> set[str]:
+    names = {module.name for module in pkgutil.iter_modules(__path__)}
+    return {name for name in names if not name.startswith("_")} - {"base"}
+
+
+def _is_objective(value: Any, module: str | None = None) -> bool:
+    is_one = isinstance(value, type) and issubclass(value, Objective)
+    return is_one and (module is None or value.__module__ == module)

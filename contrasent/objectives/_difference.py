@@ -1,11 +1,9 @@
 """Tasks that only a good embedding of a sentence makes easy (Chuang et al. 2022, section 3).
 
-Shapes: S sentences, T tokens end to end, D width, C classes.
-
 A transformer that is given the embedding of a sentence in place of its first token reads an edit
 of that sentence, and tells what was edited. The gradient reaches the encoder through the embedding.
 
-Shapes: S sentences, T tokens end to end, D width.
+Shapes: S sentences, T tokens end to end, D width, C classes.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from contrasent.errors import ConfigError
 from contrasent.functional import corrective_lm, masked_cross_entropy, replaced_token_loss
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.masked_lm import mask_tokens
-from contrasent.model.precision import matrix_precision
 from contrasent.model.token_edits import Edit, Editing, delete, insert, replace
 from contrasent.objectives.base import Terms
 from contrasent.profiling import part
@@ -34,20 +31,17 @@ from contrasent.profiling import part
 class Conditional(nn.Module):
     """A copy of a backbone whose first state of every sentence is an embedding.
 
-    The embedding takes the place of the first token behind the embedding layer, with gradient, so
+    The embedding takes the place of the first token after the embedding layer, with gradient, so
     that every layer can compare each token with it (Chuang et al. 2022, section 3).
     """
 
-    def __init__(
-        self, backbone: Backbone, width: int, heads: Mapping[str, nn.Module], precision: str
-    ) -> None:
+    def __init__(self, backbone: Backbone, width: int, heads: Mapping[str, nn.Module]) -> None:
         """Copy ``backbone``, which is not kept.
 
         Args:
             backbone: the start.
             width: D of the embeddings.
             heads: by name, maps from ``(N, D)`` states to logits.
-            precision: of the matrix products, ``fp32`` or ``bf16``.
 
         Raises:
             ConfigError: the embeddings are not as wide as the states, or the architecture takes
@@ -57,13 +51,12 @@ class Conditional(nn.Module):
         backbone.require_first_state()
         if width != backbone.width:
             raise ConfigError(
-                f"the embeddings have {width} numbers, but the token states {backbone.width}, so "
-                "that an embedding cannot stand for a state; set encoder.head to none"
+                f"the embeddings have {width} dimensions, but the token states {backbone.width}, "
+                "so an embedding cannot stand for a state; set encoder.head to none"
             )
         # Under this name, since it belongs to no encoder.
         self.transformer = copy.deepcopy(backbone)
         self.heads = nn.ModuleDict(heads)
-        self._precision = precision
 
     @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Tensor:
@@ -76,22 +69,19 @@ class Conditional(nn.Module):
         Returns:
             ``(T, D)`` float32.
         """
-        with part("discriminator"), matrix_precision(self._precision, batch.token_ids.device):
+        with part("discriminator"):
             states: Tensor = self.transformer(batch, first_state=embeddings)[-1]
         return states.float()
 
     def logits(self, name: str, states: Tensor) -> Tensor:
-        """``(N, C)`` float32 of the head ``name``, in the precision of the products if it is large.
-
-        Two classes are told apart in fp32; a vocabulary is not worth that.
-        """
+        """``(N, C)`` float32 of the head ``name``, computed in fp32 if there are few classes."""
         head = self.heads[name]
         if isinstance(head, nn.Linear):
-            found: Tensor = head(states)
-            return found
-        with matrix_precision(self._precision, states.device):
-            found = head(states)
-        return found.float()
+            with torch.autocast(states.device.type, enabled=False):
+                few: Tensor = head(states)
+            return few
+        many: Tensor = head(states)
+        return many.float()
 
 
 OPERATIONS: dict[str, Callable[[Batch, Editing], Edit]] = {
@@ -115,7 +105,7 @@ class Difference(nn.Module, ABC):
 
         Args:
             batch: S sentences.
-            embeddings: ``(S, D)``, what it is told of each.
+            embeddings: ``(S, D)``, one for each.
 
         Returns:
             The terms, not weighted yet.
@@ -148,13 +138,13 @@ class ReplacedTokens(Difference):
         together = concat([edit.batch for edit in edits])
         states = self.conditional(together, embeddings.repeat(len(edits), 1))
         parts = torch.split(states, [len(edit.edited) for edit in edits])
-        found = [
+        logits = [
             self.conditional.logits(name, part)
             for name, part in zip(self._operations, parts, strict=True)
         ]
-        losses = [self._loss(*pair) for pair in zip(found, edits, strict=True)]
+        losses = [self._loss(*pair) for pair in zip(logits, edits, strict=True)]
         edited = torch.cat([edit.edited for edit in edits])
-        right = torch.cat(found).argmax(-1) == edited
+        right = torch.cat(logits).argmax(-1) == edited
         measures = {
             "rtd_accuracy_edited": (right & edited).sum() / edited.sum(),
             "rtd_accuracy_original": (right & ~edited).sum() / (~edited).sum(),
@@ -179,7 +169,7 @@ class MaskedTokens(Difference):
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
         editing = self.editing
         masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
-        hidden = dataclasses.replace(batch, token_ids=masked.token_ids, texts=None)
+        hidden = dataclasses.replace(batch, token_ids=masked.token_ids, duplicate_of=None)
         states = self.conditional(hidden, embeddings)[masked.chosen]
         logits = self.conditional.logits("vocabulary", states)
         wanted = batch.token_ids[masked.chosen]

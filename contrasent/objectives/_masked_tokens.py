@@ -16,7 +16,6 @@ from contrasent.data.batch import Batch, concat
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.functional import masked_cross_entropy
 from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
-from contrasent.model.precision import matrix_precision
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Start, Terms
 
@@ -53,7 +52,7 @@ class HiddenTokens(nn.Module):
         require_mask_token(tokenizer.special_ids)
         self.head = head
         self._special_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocabulary
-        self._rate, self._precision = mask_rate, start.precision
+        self._rate = mask_rate
 
     def hide(self, batch: Batch, views: int | None = None) -> MaskedBatch:
         """``batch`` with tokens hidden, each sentence by a draw of its own.
@@ -78,7 +77,7 @@ class HiddenTokens(nn.Module):
         )
 
     def beside(self, batch: Batch) -> MaskedBatch:
-        """``batch`` with a copy of each view behind all of them, in which tokens are hidden."""
+        """``batch`` with a copy of each view after all of them, in which tokens are hidden."""
         hidden = self.hide(batch)
         both = concat([batch, hidden], 2 * batch.views)
         return replace(hidden, token_ids=both.token_ids, offsets=both.offsets, views=both.views)
@@ -95,8 +94,7 @@ class HiddenTokens(nn.Module):
         chosen = masked.chosen.nonzero().squeeze(1)
         wanted = source.token_ids[chosen]
         rows = states[-len(source.token_ids) :].index_select(0, chosen)
-        with matrix_precision(self._precision, rows.device):
-            logits = self.head(rows)
+        logits = self.head(rows)
         right = (logits.detach().argmax(-1) == wanted).float().mean()
         return Terms({"mlm": masked_cross_entropy(logits, wanted)}, {"mlm_accuracy": right})
 
@@ -127,7 +125,7 @@ class AuxiliaryMlm(nn.Module):
         self._weight = weight
 
     def prepare(self, batch: Batch) -> Batch:
-        """``batch`` with its masked copies behind it."""
+        """``batch`` with its masked copies after it."""
         return self.tokens.beside(batch)
 
     def forward(self, encoded: Encoded, batch: Batch) -> tuple[Encoded, Batch, Terms]:
@@ -136,12 +134,12 @@ class AuxiliaryMlm(nn.Module):
         Returns:
             Embeddings and batch as if there had been none; and the weighted term.
         """
-        found = self.tokens(encoded.states[-1], batch)
+        terms = self.tokens(encoded.states[-1], batch)
         source, _ = hidden_in(batch)
         count = len(source.token_ids)
         states = {number: state[:count] for number, state in encoded.states.items()}
         kept = Encoded(encoded.pooled[: source.views], states)
-        return kept, source, Terms({"mlm": self._weight * found["mlm"]}, found.measures)
+        return kept, source, Terms({"mlm": self._weight * terms["mlm"]}, terms.measures)
 
 
 def hidden_in(batch: Batch) -> tuple[Batch, Masked]:

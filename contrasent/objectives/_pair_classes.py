@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
 from contrasent.objectives.base import Terms
 
@@ -72,13 +72,6 @@ class PairClassifier(nn.Module):
         with torch.autocast(u.device.type, enabled=False):
             pairs = [feature(u.float(), v.float()) for feature in self._features]
             logits = self.linear(self.hidden(torch.cat(pairs, dim=-1)))
-        wanted = labels_of(batch)
+        wanted = batch.column(Need.LABELS)
         right = (logits.detach().argmax(-1) == wanted).float().mean()
         return Terms({"nli": F.cross_entropy(logits, wanted)}, {"nli_accuracy": right})
-
-
-def labels_of(batch: Batch) -> Tensor:
-    """The labels of a batch that has them."""
-    if batch.labels is None:
-        raise TypeError("this batch has no labels: they come with data.labels nli")
-    return batch.labels

@@ -1,4 +1,4 @@
-"""The interface of every objective: embeddings and their batch in, named terms out.
+"""The interface of objectives: embeddings and their batch in, named terms out.
 
 Shapes: B examples, C candidates.
 """
@@ -9,12 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, Need
 from contrasent.data.spans import Spans
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
@@ -37,21 +37,19 @@ class Terms(dict[str, Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What an objective is built for.
+    """The setup that an objective is built for.
 
     Attributes:
-        width: D, numbers in an embedding.
+        width: D, dimensions of an embedding.
         data_views: how many sentences each example of the training data has.
         encoder: the encoder before the first step, to copy modules from and not to keep; None
             where no text is encoded.
-        precision: of the matrix products of transformers, ``fp32`` or ``bf16``.
         batch_size: examples per step; None where it is not known.
     """
 
     width: int
     data_views: int
     encoder: SentenceEncoder | None = None
-    precision: str = "fp32"
     batch_size: int | None = None
 
     def require_encoder(self) -> SentenceEncoder:
@@ -66,45 +64,43 @@ class Start:
 
 
 class Objective(nn.Module, ABC):
-    """A training objective.
+    """A training objective, made as ``Class(config, start)`` of its settings and a `Start`.
 
     It may own modules of its own (a head, a discriminator); they are trained with the encoder and
     left out of the saved encoder. It never holds the encoder, so it can be tested on random
-    tensors.
+    tensors. Training computes matrix products of its modules in ``train.precision``; the formulas
+    of :mod:`contrasent.functional` and the heads of :mod:`contrasent.model.heads` stay in fp32.
 
     Attributes:
+        config_class: its settings, a class made by :func:`contrasent.settings.settings`.
         views: how many sentences of each example it needs; data with one sentence per example
             gives it again as every view.
-        layers: the token states it reads beside the embeddings, by layer number.
-        reads_tokens: it computes on the tokens themselves, with a transformer of its own say, so
-            that its memory grows with the batch.
-        max_tokens: the longest sentence that its own transformers take; None if they do not limit
-            it.
-        following: it needs the sentence after each anchor, in ``batch.following``.
-        ordered: it needs to know which sentences of a batch follow each other, from
-            ``batch.places``, and so batches of text in its order.
-        labelled: it needs the class of each example, in ``batch.labels``.
-        spans: its views are spans of documents, drawn as this says; None if they are sentences.
-        makes_views: what is encoded has more views than the data gives, made by :meth:`prepare`.
+        needs: what it reads beside the embeddings of the views.
+        provides_views: :meth:`prepare` adds views to those of the data.
         aligned: the second view that is embedded is a positive of the first, so that their
             alignment is worth logging.
+        max_tokens: the longest sentence that its own transformers take; None if they do not limit
+            it.
+        spans: its views are spans of documents, drawn as this says; None if they are sentences.
     """
 
+    config_class: ClassVar[type[Any]]
     views: int
-    layers: tuple[int, ...] = ()
-    reads_tokens: bool = False
-    max_tokens: int | None = None
-    following: bool = False
-    ordered: bool = False
-    labelled: bool = False
-    spans: Spans | None = None
-    makes_views: bool = False
+    needs: frozenset[Need] = frozenset()
+    provides_views: bool = False
     aligned: bool = True
+    max_tokens: int | None = None
+    spans: Spans | None = None
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The token states it reads beside the embeddings, by layer."""
+        return (-1,) if Need.TOKEN_STATES in self.needs else ()
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch to encode, where it is not the one that the data gives.
 
-        Views may be added behind those of the data. What is drawn comes from torch's generator.
+        Views may be added after those of the data. What is drawn comes from torch's generator.
         """
         return batch
 
@@ -121,7 +117,7 @@ class Objective(nn.Module, ABC):
         """
 
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
-        """Write what the training is for, replacing ``folder``: the encoder, unless told otherwise.
+        """Write what was trained, replacing ``folder``: by default the encoder.
 
         Args:
             encoder: the trained one.

@@ -16,10 +16,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
 from contrasent.model.masked_lm import MaskedLm
-from contrasent.model.precision import matrix_precision
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._masked_tokens import HiddenTokens
 from contrasent.objectives.base import Objective, Start, Terms
@@ -44,10 +43,9 @@ class Config:
 class Cmlm(Objective):
     """Cross-entropy of the hidden tokens of the next sentence, given the embedding."""
 
+    config_class = Config
     views = 1
-    following = True
-    reads_tokens = True
-    aligned = False
+    needs = frozenset({Need.NEXT_SENTENCES, Need.TOKENS})
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
@@ -56,10 +54,10 @@ class Cmlm(Objective):
         backbone.require_first_state()
         if start.width != backbone.width:
             raise ConfigError(
-                f"cmlm puts embeddings of {start.width} numbers before token states of "
+                f"cmlm puts embeddings of {start.width} dimensions before token states of "
                 f"{backbone.width}; set encoder.head to none"
             )
-        self.config, self._precision = config, start.precision
+        self.config = config
         self.max_tokens = encoder.max_tokens - config.vectors
         masked_lm = MaskedLm.load(encoder.name, new_head=True)
         masked_lm.share(backbone)
@@ -71,50 +69,42 @@ class Cmlm(Objective):
     @override
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with tokens of the next sentences hidden."""
-        return dataclasses.replace(batch, following=self.tokens.hide(_following(batch)))
+        return dataclasses.replace(batch, next_sentences=self.tokens.hide(batch.following()))
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        hidden = _following(batch)
+        hidden = batch.following()
         (backbone,) = self._backbone
         vectors = self._vectors(encoded.pooled[0])
         after, places = _moved(hidden, vectors.shape[1])
-        with matrix_precision(self._precision, places.device):
-            states: Tensor = backbone(after, first_state=vectors)[-1]
-        found: Terms = self.tokens(states.float().index_select(0, places), hidden)
-        return found
+        states: Tensor = backbone(after, first_state=vectors)[-1]
+        terms: Terms = self.tokens(states.float().index_select(0, places), hidden)
+        return terms
 
     def _vectors(self, embeddings: Tensor) -> Tensor:
         """``(B, N, D)`` of ``(B, D)``."""
         own = embeddings.unsqueeze(1)
         if self.projector is None:
             return own
-        with matrix_precision(self._precision, embeddings.device):
-            others: Tensor = self.projector(embeddings)
+        others: Tensor = self.projector(embeddings)
         return torch.cat([own, others.float().view(len(own), -1, own.shape[-1])], 1)
 
 
 def _projector(width: int, vectors: int) -> nn.Sequential | None:
     if not vectors:
         return None
-    made = nn.Sequential(
+    projector = nn.Sequential(
         nn.Linear(width, width),
         nn.GELU(),
         nn.Linear(width, width),
         nn.GELU(),
         nn.Linear(width, vectors * width),
     )
-    for layer in made:
+    for layer in projector:
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=_STD)
             nn.init.zeros_(layer.bias)
-    return made
-
-
-def _following(batch: Batch) -> Batch:
-    if batch.following is None:
-        raise TypeError("this batch has no next sentences")
-    return batch.following
+    return projector
 
 
 def _moved(batch: Batch, count: int) -> tuple[Batch, Tensor]:
@@ -128,6 +118,3 @@ def _moved(batch: Batch, count: int) -> tuple[Batch, Tensor]:
     room = batch.token_ids.new_zeros(tokens + count * batch.sentences)
     token_ids = room.index_copy(0, places, batch.token_ids)
     return Batch(token_ids, offsets, longest=batch.longest + count), places
-
-
-build = Cmlm

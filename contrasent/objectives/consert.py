@@ -3,14 +3,11 @@
 Draws come from torch's generator, on the device of the batch. Special tokens are tokens like
 others, as in the authors' code.
 
-Shapes: S sentences, T tokens end to end, D width of a token state.
-
-Shapes: B examples, V sentences of each in the data, D embedding width.
+Shapes: B examples, S sentences, T tokens end to end, D width of a token state.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -19,7 +16,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, concat
+from contrasent.data.batch import Batch, Need, concat
 from contrasent.functional import nt_xent
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._pair_classes import JOINT, Feature, PairClassifier
@@ -27,7 +24,7 @@ from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 
 
-def shuffled(batch: Batch, *, keep_first: bool) -> Batch:
+def shuffle_tokens(batch: Batch, *, keep_first: bool) -> Batch:
     """The tokens of each sentence in another order.
 
     The paper gives each token the position of another one and leaves the order as it is. For a
@@ -39,7 +36,7 @@ def shuffled(batch: Batch, *, keep_first: bool) -> Batch:
         keep_first: leave the first token of each in its place, where it is what is pooled.
     """
     order = torch.argsort(_keys(batch, keep_first=keep_first))
-    return replace(batch, token_ids=batch.token_ids[order], texts=None)
+    return replace(batch, token_ids=batch.token_ids[order], duplicate_of=None)
 
 
 def without_tokens(batch: Batch, rate: float) -> Batch:
@@ -49,8 +46,8 @@ def without_tokens(batch: Batch, rate: float) -> Batch:
     lengths = torch.repeat_interleave(batch.lengths, batch.lengths, output_size=len(order))
     starts = torch.repeat_interleave(batch.offsets[:-1], batch.lengths, output_size=len(order))
     cut = place - starts < (lengths * rate).long()
-    factors = torch.ones(len(order), device=order.device)
-    return replace(batch, factors=factors.index_put((order,), (~cut).float()).unsqueeze(1))
+    mask = torch.ones(len(order), device=order.device)
+    return replace(batch, embedding_mask=mask.index_put((order,), (~cut).float()).unsqueeze(1))
 
 
 def without_features(batch: Batch, rate: float, width: int) -> Batch:
@@ -59,30 +56,30 @@ def without_features(batch: Batch, rate: float, width: int) -> Batch:
     kept = draws.argsort(-1).argsort(-1) >= int(rate * width)
     tokens = len(batch.token_ids)
     return replace(
-        batch, factors=kept.float().repeat_interleave(batch.lengths, 0, output_size=tokens)
+        batch, embedding_mask=kept.float().repeat_interleave(batch.lengths, 0, output_size=tokens)
     )
 
 
-def without_numbers(batch: Batch, rate: float, width: int) -> Batch:
-    """Dropout as a view: each number of a state is 0 with probability ``rate``, and not scaled."""
+def without_components(batch: Batch, rate: float, width: int) -> Batch:
+    """Dropout as a view: each component of a state is 0 with probability ``rate``, unscaled."""
     draws = torch.rand(len(batch.token_ids), width, device=batch.token_ids.device)
-    return replace(batch, factors=(draws >= rate).float())
+    return replace(batch, embedding_mask=(draws >= rate).float())
 
 
 def beside(first: Batch, second: Batch) -> Batch:
-    """The views of ``first``, then those of ``second``, each with its factors."""
+    """The views of ``first``, then those of ``second``, each with its embedding mask."""
     both = concat([first, second], first.views + second.views)
     parts = first, second
-    if all(part.factors is None for part in parts):
+    masks = [part.embedding_mask for part in parts if part.embedding_mask is not None]
+    if not masks:
         return both
-    width = max(part.factors.shape[1] for part in parts if part.factors is not None)
-    factors = [_factors(part).expand(-1, width) for part in parts]
-    return replace(both, factors=torch.cat(factors))
+    width = max(mask.shape[1] for mask in masks)
+    return replace(both, embedding_mask=torch.cat([_mask(it).expand(-1, width) for it in parts]))
 
 
-def _factors(batch: Batch) -> Tensor:
-    if batch.factors is not None:
-        return batch.factors
+def _mask(batch: Batch) -> Tensor:
+    if batch.embedding_mask is not None:
+        return batch.embedding_mask
     return torch.ones(len(batch.token_ids), 1, device=batch.token_ids.device)
 
 
@@ -137,13 +134,15 @@ class Config:
 class Consert(Objective):
     """NT-Xent of two edited views of each sentence, and a classifier of pairs if asked for."""
 
-    makes_views = True
+    config_class = Config
+    provides_views = True
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
         self.config = config
         self.views = 2 if config.classify else 1
-        self.labelled, self.aligned = config.classify, not config.classify
+        self.aligned = not config.classify
+        self.needs = frozenset({Need.LABELS} if config.classify else ())
         encoder = start.require_encoder()
         if not {config.first, config.second} <= {"none", "shuffle"}:
             encoder.backbone.require_first_state()
@@ -154,13 +153,13 @@ class Consert(Objective):
 
     @override
     def prepare(self, batch: Batch) -> Batch:
-        """The first views of all sentences, then the second ones; ``texts`` are those of before."""
+        """The first views of all sentences, then the second ones; duplicates stay duplicates."""
         texts = batch.same_text()
         config = self.config
         first = self._edited(batch, config.first, config.first_rate)
         second = self._edited(batch, config.second, config.second_rate)
         both = beside(first, second)
-        return dataclasses.replace(both, texts=torch.cat([texts, texts]), labels=batch.labels)
+        return replace(both, duplicate_of=torch.cat([texts, texts]), columns=batch.columns)
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -173,8 +172,8 @@ class Consert(Objective):
         terms = {"contrast": self.config.weight * torch.stack(losses).mean()}
         if self.classifier is None:
             return Terms(terms)
-        found = self.classifier(first[0], first[1], batch)
-        return Terms({**terms, **found}, found.measures)
+        classes = self.classifier(first[0], first[1], batch)
+        return Terms({**terms, **classes}, classes.measures)
 
     def _excluded(self, texts: Tensor) -> Tensor | None:
         """``(2B, 2B)``, where two rows are views of the same text."""
@@ -185,14 +184,11 @@ class Consert(Objective):
 
     def _edited(self, batch: Batch, name: Augmentation, rate: float) -> Batch:
         if name == "shuffle":
-            return shuffled(batch, keep_first=self._keeps_first)
+            return shuffle_tokens(batch, keep_first=self._keeps_first)
         if name == "feature_cutoff":
             return without_features(batch, rate, self._width)
         if name == "token_cutoff":
             return without_tokens(batch, rate)
         if name == "dropout":
-            return without_numbers(batch, rate, self._width)
+            return without_components(batch, rate, self._width)
         return batch
-
-
-build = Consert

@@ -16,11 +16,10 @@ import torch
 from pydantic import PositiveInt
 from typing_extensions import override
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
 from contrasent.functional import contrastive_tension
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._pair_classes import labels_of
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 
@@ -46,8 +45,9 @@ class Config:
 class ContrastiveTension(Objective):
     """Binary cross-entropy of dot products: the same sentence, or not."""
 
+    config_class = Config
     views = 1
-    makes_views = True
+    provides_views = True
     aligned = False
 
     def __init__(self, config: Config, start: Start) -> None:
@@ -72,13 +72,13 @@ class ContrastiveTension(Objective):
         labels = (first == second).long()
         if self.config.exclude_duplicates:
             labels = labels.masked_fill((first != second) & (texts[first] == texts[second]), -1)
-        pairs = batch.taken(torch.cat([first, second]), views=2)
-        return dataclasses.replace(pairs, labels=labels)
+        pairs = batch.select(torch.cat([first, second]), views=2)
+        return dataclasses.replace(pairs, columns={Need.LABELS: labels})
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         first, second = encoded.pooled
-        labels = labels_of(batch)
+        labels = batch.column(Need.LABELS)
         loss, right = contrastive_tension(first, second, labels, reduction=self.config.reduction)
         return Terms({"tension": loss}, {"tension_accuracy": right})
 
@@ -96,6 +96,3 @@ class ContrastiveTension(Objective):
                 yield from zip(others[::2], others[1::2], strict=False)
             else:
                 yield from ((start, other) for other in others)
-
-
-build = ContrastiveTension

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from typing_extensions import override
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, Need
 from contrasent.data.spans import Near, Spans
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.functional import nt_xent
@@ -58,6 +58,8 @@ class Config:
 class Declutr(Objective):
     """NT-Xent of anchors and the means of their positives, and masked language modelling."""
 
+    config_class = Config
+
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
         if config.min_words > config.max_words:
@@ -72,7 +74,7 @@ class Declutr(Objective):
         self.views, self.aligned = self.spans.views, config.anchors == 1
         self.tokens: HiddenTokens | None = None
         if config.mlm_weight:
-            self.layers, self.reads_tokens = (-1,), True
+            self.needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
             self.tokens = HiddenTokens(start, _shared(start, config).head, config.mask_rate)
 
     @override
@@ -88,10 +90,9 @@ class Declutr(Objective):
         loss = nt_xent(anchors.flatten(0, 1), means.flatten(0, 1), self.config.temperature)
         if self.tokens is None:
             return Terms({"contrast": loss})
-        found = self.tokens(encoded.states[-1], batch)
-        return Terms(
-            {"contrast": loss, "mlm": self.config.mlm_weight * found["mlm"]}, found.measures
-        )
+        mlm = self.tokens(encoded.states[-1], batch)
+        weighted = self.config.mlm_weight * mlm["mlm"]
+        return Terms({"contrast": loss, "mlm": weighted}, mlm.measures)
 
 
 def _shared(start: Start, config: Config) -> MaskedLm:
@@ -106,6 +107,3 @@ def _shared(start: Start, config: Config) -> MaskedLm:
         ) from error
     masked_lm.share(encoder.backbone)
     return masked_lm
-
-
-build = Declutr

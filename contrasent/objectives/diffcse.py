@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, concat
+from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.generator import Generator
@@ -109,14 +109,15 @@ class Config:
 class DiffCSE(Objective):
     """A contrastive term on dropout views, and a task on an edit that the embedding helps with."""
 
-    reads_tokens = True
+    config_class = Config
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
         _refuse_at_odds(config)
         self.config = config
         self.views = max(2, start.data_views)
-        self.following = config.edit_source != "same"
+        following = {Need.NEXT_SENTENCES} if config.edit_source != "same" else set()
+        self.needs = frozenset({Need.TOKENS, *following})
         self.projector = head_named(config.projector, start.width)
         every = config.edit_operation == "all"
         self._operations = list(OPERATIONS) if every else [config.edit_operation]
@@ -144,11 +145,11 @@ class DiffCSE(Objective):
         )
         if self.difference is not None:
             chosen = projected if self.config.rtd_embedding == "projected" else encoded.pooled
-            found = self.difference(*self._sources(chosen.flatten(0, 1), batch))
-            factors = {"copy": self.config.copy_weight}
-            for name, term in found.items():
-                terms[name] = self.config.rtd_weight * factors.get(name, 1.0) * term
-            terms.measures.update(found.measures)
+            difference = self.difference(*self._sources(chosen.flatten(0, 1), batch))
+            weights = {"copy": self.config.copy_weight}
+            for name, term in difference.items():
+                terms[name] = self.config.rtd_weight * weights.get(name, 1.0) * term
+            terms.measures.update(difference.measures)
         return terms
 
     def _contrast(self, projected: Tensor, batch: Batch) -> Tensor:
@@ -172,7 +173,7 @@ class DiffCSE(Objective):
         """The sentences that are edited, and the embedding that goes with each."""
         sources = [] if self.config.edit_source == "next" else [batch]
         if self.config.edit_source != "same":
-            sources.append(concat([_following(batch)] * batch.views))
+            sources.append(concat([batch.following()] * batch.views))
         return concat(sources), embeddings.repeat(len(sources), 1)
 
     def _task(self, start: Start, editing: Editing) -> Difference:
@@ -184,7 +185,7 @@ class DiffCSE(Objective):
             heads["vocabulary"] = copy.deepcopy(MaskedLm.load(encoder.name).head)
         if config.task == "corrective":
             heads["copy"] = nn.Linear(start.width, 1)
-        conditional = Conditional(encoder.backbone, start.width, heads, start.precision)
+        conditional = Conditional(encoder.backbone, start.width, heads)
         if config.task == "cmlm":
             return MaskedTokens(conditional, editing)
         if config.task == "corrective":
@@ -211,14 +212,7 @@ def _editing(config: Config, start: Start) -> Editing:
         positions=config.edit_positions,
         dropout=config.generator_dropout,
         max_tokens=min(limits),
-        precision=start.precision,
     )
-
-
-def _following(batch: Batch) -> Batch:
-    if batch.following is None:
-        raise ConfigError("objective.edit_source needs data with documents, and batches with them")
-    return batch.following
 
 
 def _refuse_at_odds(config: Config) -> None:
@@ -249,6 +243,3 @@ def _refuse_at_odds(config: Config) -> None:
             f"objective.task {config.task!r} predicts tokens that were masked, so "
             f"objective.edit_operation must be replace, not {config.edit_operation!r}"
         )
-
-
-build = DiffCSE

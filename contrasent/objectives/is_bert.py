@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
 from contrasent.functional import dot_matrix
 from contrasent.model.protocol import Encoded
@@ -52,10 +52,10 @@ def jensen_shannon(
     if excluded is not None:
         others = others & ~excluded[owner]
     apart = ((F.softplus(scores) - math.log(2)) * others).sum() / others.sum().clamp(min=1)
-    own = scores.gather(1, owner.unsqueeze(1))
-    together = (math.log(2) - F.softplus(-own)).mean()
-    found = (scores.detach() <= own.detach()).all(1).float().mean()
-    return apart - together, found
+    own_scores = scores.gather(1, owner.unsqueeze(1))
+    together = (math.log(2) - F.softplus(-own_scores)).mean()
+    highest = (scores.detach() <= own_scores.detach()).all(1).float().mean()
+    return apart - together, highest
 
 
 @settings
@@ -69,8 +69,9 @@ class Config:
 class IsBert(Objective):
     """The Jensen-Shannon estimate of the mutual information of tokens and sentences."""
 
+    config_class = Config
     views = 1
-    layers = (-1,)
+    needs = frozenset({Need.TOKEN_STATES})
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ class IsBert(Objective):
         local = encoder.convolutions or encoder.backbone
         if encoder.head is not None or start.width != local.width:
             raise ConfigError(
-                f"IS-BERT compares embeddings of {start.width} numbers with token states of "
+                f"IS-BERT compares embeddings of {start.width} dimensions with token states of "
                 f"{local.width}, and nothing may stand between them; set encoder.head to none"
             )
 
@@ -87,8 +88,10 @@ class IsBert(Objective):
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         tokens = encoded.states[-1] if encoded.convolved is None else encoded.convolved
         sentences = encoded.pooled.flatten(0, 1)
-        loss, found = jensen_shannon(tokens, sentences, batch.lengths, excluded=self._same(batch))
-        return Terms({"information": loss}, {"token_accuracy": found})
+        loss, accuracy = jensen_shannon(
+            tokens, sentences, batch.lengths, excluded=self._same(batch)
+        )
+        return Terms({"information": loss}, {"token_accuracy": accuracy})
 
     def _same(self, batch: Batch) -> Tensor | None:
         """``(S, S)``, which sentences are one text."""
@@ -96,6 +99,3 @@ class IsBert(Objective):
             return None
         texts = batch.same_text()
         return texts == texts.unsqueeze(1)
-
-
-build = IsBert

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import override
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, Need
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
@@ -32,9 +32,9 @@ class Config:
 class Mlm(Objective):
     """Predict the hidden tokens of each sentence; data with several per example is refused."""
 
+    config_class = Config
     views = 1
-    layers = (-1,)
-    reads_tokens = True
+    needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
@@ -51,13 +51,10 @@ class Mlm(Objective):
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        found: Terms = self.tokens(encoded.states[-1], batch)
-        return found
+        terms: Terms = self.tokens(encoded.states[-1], batch)
+        return terms
 
     @override
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
         (masked_lm,) = self._masked_lm
         masked_lm.save(folder, encoder.tokenizer, info)
-
-
-build = Mlm

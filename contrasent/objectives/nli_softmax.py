@@ -10,7 +10,7 @@ from __future__ import annotations
 from pydantic import Field, PositiveInt
 from typing_extensions import override
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, Need
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._pair_classes import SBERT, Feature, PairClassifier
 from contrasent.objectives.base import Objective, Start, Terms
@@ -33,8 +33,9 @@ class Config:
 class NliSoftmax(Objective):
     """Cross-entropy of the label of each pair."""
 
+    config_class = Config
     views = 2
-    labelled = True
+    needs = frozenset({Need.LABELS})
     aligned = False
 
     def __init__(self, config: Config, start: Start) -> None:
@@ -44,8 +45,5 @@ class NliSoftmax(Objective):
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         premise, hypothesis = encoded.pooled
-        found: Terms = self.classifier(premise, hypothesis, batch)
-        return found
-
-
-build = NliSoftmax
+        terms: Terms = self.classifier(premise, hypothesis, batch)
+        return terms

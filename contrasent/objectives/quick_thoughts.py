@@ -15,8 +15,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, concat
-from contrasent.errors import ConfigError, DataError
+from contrasent.data.batch import Batch, Need, concat
+from contrasent.errors import ConfigError
 from contrasent.functional import neighbours
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective, Start, Terms
@@ -40,9 +40,10 @@ class Config:
 class QuickThoughts(Objective):
     """Cross-entropy of the neighbours of each sentence among the sentences of the batch."""
 
+    config_class = Config
     views = 1
-    makes_views = True
-    ordered = True
+    needs = frozenset({Need.POSITIONS})
+    provides_views = True
     aligned = False
 
     def __init__(self, config: Config, start: Start) -> None:
@@ -61,7 +62,8 @@ class QuickThoughts(Objective):
         """The same sentences as two views, for two encoders."""
         texts = batch.same_text()
         both = concat([batch, batch], views=2)
-        return dataclasses.replace(both, texts=torch.cat([texts, texts]), places=batch.places)
+        duplicates = torch.cat([texts, texts])
+        return dataclasses.replace(both, duplicate_of=duplicates, columns=batch.columns)
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -79,9 +81,8 @@ class QuickThoughts(Objective):
 
     def _near(self, batch: Batch) -> Tensor:
         """``(B, B)``, which sentences are neighbours."""
-        if batch.places is None:
-            raise DataError("Quick-Thoughts needs to know where in its document a sentence stands")
-        distance = (batch.places.unsqueeze(1) - batch.places).abs()
+        positions = batch.column(Need.POSITIONS)
+        distance = (positions.unsqueeze(1) - positions).abs()
         return (distance > 0) & (distance <= self.config.context)
 
     def _same_text(self, batch: Batch, near: Tensor) -> Tensor:
@@ -89,6 +90,3 @@ class QuickThoughts(Objective):
         texts = batch.same_text()[: batch.examples]
         same = texts == texts.unsqueeze(1)
         return same | (near.float() @ same.float() > 0)
-
-
-build = QuickThoughts

@@ -15,11 +15,10 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
 from contrasent.functional import self_guided
 from contrasent.model.pooling import mean_over_tokens
-from contrasent.model.precision import matrix_precision
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
@@ -47,17 +46,18 @@ class Config:
 class SgOpt(Objective):
     """The tuned embedding against all layers of the frozen clone."""
 
+    config_class = Config
     views = 1
-    reads_tokens = True
+    needs = frozenset({Need.TOKENS})
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
-        self.config, self._precision = config, start.precision
+        self.config = config
         encoder = start.require_encoder()
         encoder.backbone.require_transformer()
         if start.width != encoder.backbone.width:
             raise ConfigError(
-                f"sg_opt compares embeddings of {start.width} numbers with token states of "
+                f"sg_opt compares embeddings of {start.width} dimensions with token states of "
                 f"{encoder.backbone.width}; set encoder.head to none"
             )
         guide = copy.deepcopy(encoder.backbone).eval().requires_grad_(requires_grad=False)
@@ -79,12 +79,14 @@ class SgOpt(Objective):
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        own, guides = self._projected(encoded.pooled[0]), self._projected(self._layers(batch))
+        embeddings, guides = self._project(encoded.pooled[0]), self._project(self._layers(batch))
         excluded = None
         if self.config.exclude_duplicates:
             texts = batch.same_text()
             excluded = texts == texts.unsqueeze(1)
-        terms = {"guided": self_guided(own, guides, self.config.temperature, excluded=excluded)}
+        terms = {
+            "guided": self_guided(embeddings, guides, self.config.temperature, excluded=excluded)
+        }
         if self.config.distance_weight:
             terms["distance"] = self.config.distance_weight * self._distance()
         return Terms(terms)
@@ -93,18 +95,14 @@ class SgOpt(Objective):
         """``(L, B, D)``, the mean over tokens of each state of the frozen clone."""
         (guide,) = self._guide
         numbers = range(guide.depth + 1)
-        with torch.no_grad(), matrix_precision(self._precision, batch.token_ids.device):
+        with torch.no_grad():
             states = guide(batch, numbers)
         return torch.stack([mean_over_tokens(states[number], batch) for number in numbers])
 
-    def _projected(self, embeddings: Tensor) -> Tensor:
-        with matrix_precision(self._precision, embeddings.device):
-            found: Tensor = self.projector(embeddings)
-        return found.float()
+    def _project(self, embeddings: Tensor) -> Tensor:
+        projected: Tensor = self.projector(embeddings)
+        return projected.float()
 
     def _distance(self) -> Tensor:
         """Squared distance of all trained weights of the encoder from where they started."""
         return torch.stack([(now - then).square().sum() for now, then in self._moved]).sum()
-
-
-build = SgOpt

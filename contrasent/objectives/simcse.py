@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 from typing_extensions import override
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.heads import head_named
@@ -57,6 +57,8 @@ class Config:
 class SimCSE(Objective):
     """In-batch contrastive loss on two dropout views, on pairs, or with hard negatives."""
 
+    config_class = Config
+
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
         self.config = config
@@ -73,7 +75,7 @@ class SimCSE(Objective):
         self.mlm: AuxiliaryMlm | None = None
         if config.mlm_weight:
             self.mlm = AuxiliaryMlm(start, config.mlm_weight, config.mlm_mask_rate)
-            self.layers, self.reads_tokens = (-1,), True
+            self.needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
 
     @override
     def prepare(self, batch: Batch) -> Batch:
@@ -83,8 +85,8 @@ class SimCSE(Objective):
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         if self.mlm is None:
             return Terms({"contrast": self._contrast(encoded, batch)})
-        encoded, batch, found = self.mlm(encoded, batch)
-        return Terms({"contrast": self._contrast(encoded, batch), **found}, found.measures)
+        encoded, batch, mlm = self.mlm(encoded, batch)
+        return Terms({"contrast": self._contrast(encoded, batch), **mlm}, mlm.measures)
 
     def _contrast(self, encoded: Encoded, batch: Batch) -> Tensor:
         anchor, *others = self.head(encoded.pooled)
@@ -96,6 +98,3 @@ class SimCSE(Objective):
             own_weight=self.config.hard_negative_weight,
             excluded=duplicates(batch) if self.config.exclude_duplicates else None,
         )
-
-
-build = SimCSE

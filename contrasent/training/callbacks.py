@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from accelerate import Accelerator
 
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.evaluation.geometry import RatedPairs
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.trajectory import KEY, measurement
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe
-from contrasent.settings import EncoderSettings, EvaluationSettings
+from contrasent.settings import EvaluationSettings
 from contrasent.training.metrics_log import MetricsFile
 
 logger = logging.getLogger("contrasent")
@@ -21,7 +21,7 @@ logger = logging.getLogger("contrasent")
 
 @dataclass(frozen=True, slots=True)
 class DevScore:
-    """What an evaluation found.
+    """The scores of an evaluation on the dev task.
 
     Attributes:
         name: of the dev task.
@@ -36,7 +36,7 @@ class DevScore:
     twin_is_better: bool
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The scores in words, x 100."""
         beside = "" if self.other is None else f" (the other encoder {self.other * 100:.2f})"
         return f"{self.name} Spearman {self.score * 100:.2f}{beside}"
@@ -56,29 +56,6 @@ def score_dev(
     (second,) = dev.score(twin, precision=precision).values()
     best, other = max(first, second), min(first, second)
     return DevScore(name, best, other, twin_is_better=second > first)
-
-
-def check_keep(settings: EncoderSettings, dev: StsTasks | None) -> None:
-    """Make sure that there are two encoders where the better is to be kept.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    if settings.keep == "first":
-        return
-    if settings.encoders != "twin":
-        raise ConfigError(
-            "encoder.keep is better, but encoder.encoders is shared, so there is one encoder; "
-            "choose encoder.encoders twin, or encoder.keep first"
-        )
-    if dev is None:
-        logger.warning(
-            "encoder.keep is better, but without a dev task neither encoder is known to be; the "
-            "one of the first view is kept"
-        )
-
-
-logger_geometry = logging.getLogger("contrasent")
 
 
 def followed_pairs(settings: EvaluationSettings) -> RatedPairs | None:
@@ -133,10 +110,10 @@ class GeometryLog:
         """
         if self._pairs is None or not self.is_due(step):
             return
-        found = measurement(encoder, self._pairs, self._settings.precision)
-        self._metrics.write({"step": step, KEY: found})
-        said = {name: found[name] for name in ("alignment", "uniformity")}
+        geometry = measurement(encoder, self._pairs, self._settings.precision)
+        self._metrics.write({"step": step, KEY: geometry})
+        logged = {name: geometry[name] for name in ("alignment", "uniformity")}
         if self._trackers:
-            accelerator.log({f"{KEY}_{name}": v for name, v in said.items()}, step=step)
-        numbers = ", ".join(f"{name} {value:.4f}" for name, value in said.items())
-        logger_geometry.info("step %d: %s (%s)", step, numbers, self._pairs.label)
+            accelerator.log({f"{KEY}_{name}": v for name, v in logged.items()}, step=step)
+        numbers = ", ".join(f"{name} {value:.4f}" for name, value in logged.items())
+        logger.info("step %d: %s (%s)", step, numbers, self._pairs.label)

@@ -1,4 +1,4 @@
-"""Gradients of a large batch in the memory of a small one (Gao et al. 2021, arXiv:2101.06983).
+"""Gradient caching: a large batch in the memory of a small one (Gao et al. 2021, arXiv:2101.06983).
 
 Shapes: B examples, V views, S = V * B sentences, N sentences of a chunk, D embedding width.
 """
@@ -6,18 +6,17 @@ Shapes: B examples, V views, S = V * B sentences, N sentences of a chunk, D embe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from contrasent.data.batch import Batch
-from contrasent.errors import ConfigError, ContrasentError
+from contrasent.errors import ContrasentError
 from contrasent.memory import give_back_freed_memory
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective
 from contrasent.training.state import random_state, set_random_state
 
 # What the rounding of bf16 may change from the first pass to the second, as a share of the norm
@@ -43,16 +42,16 @@ class Chunks:
     def of(cls, batch: Batch, sentences: int) -> Chunks:
         """Cut ``batch`` into as many parts as ``sentences`` in each would make."""
         device = batch.token_ids.device
-        factors = None if batch.factors is None else batch.factors.cpu()
-        token_ids, offsets = batch.token_ids.cpu(), batch.offsets.cpu()
-        host = Batch(token_ids, offsets, batch.views, batch.longest, factors=factors)
+        host = replace(batch, duplicate_of=None, next_sentences=None, columns={}).to(
+            torch.device("cpu")
+        )
         order = torch.argsort(host.lengths, stable=True)
         count = -(-host.sentences // sentences)
         # A sentence belongs to the part in which the middle of its tokens falls.
         middle = 2 * host.lengths[order].cumsum(0) - host.lengths[order]
         part = middle * count // (2 * len(host.token_ids))
         sizes = torch.bincount(part, minlength=count).tolist()
-        parts = [host.taken(numbers) for numbers in torch.split(order, sizes) if len(numbers)]
+        parts = [host.select(numbers) for numbers in torch.split(order, sizes) if len(numbers)]
         return cls([part.to(device) for part in parts], torch.argsort(order).to(device))
 
 
@@ -70,13 +69,13 @@ class GradientCache:
         Args:
             encoder: in training mode.
             sentences: of average length that are encoded at once.
-            precision: of the matrix products, ``fp32`` or ``bf16``.
+            precision: of the matrix products, ``fp32`` or ``bf16``, when chunks are encoded again.
         """
         self._encoder, self._sentences, self._precision = encoder, sentences, precision
         self._compared = False
 
     def embed(self, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
-        """Embed ``batch``.
+        """Embed ``batch``, in the precision of the context.
 
         Returns:
             The embeddings; and what is to be called once, after the gradient of the loss has
@@ -85,8 +84,7 @@ class GradientCache:
         """
         device = batch.token_ids.device
         if batch.sentences <= self._sentences:
-            with matrix_precision(self._precision, device):
-                return self._encoder(batch), lambda: None
+            return self._encoder(batch), lambda: None
         chunks = Chunks.of(batch, self._sentences)
         draws, rows = [], []
         with torch.no_grad(), self._encoder.backbone.unchanging():
@@ -104,7 +102,8 @@ class GradientCache:
             before = random_state(device)
             for number, (part, draw) in enumerate(zip(chunks.parts, draws, strict=True), start=1):
                 set_random_state(draw, device)
-                again = self._encode(part)
+                with matrix_precision(self._precision, device):
+                    again = self._encode(part)
                 if not self._compared:
                     _refuse_other_draws(rows[number - 1], again.detach())
                 torch.autograd.backward(again, gradients[number - 1])
@@ -116,31 +115,8 @@ class GradientCache:
         return Encoded(pooled.view(batch.views, -1, self._encoder.width), {}), backward
 
     def _encode(self, part: Batch) -> Tensor:
-        with matrix_precision(self._precision, part.token_ids.device):
-            encoded: Encoded = self._encoder(part)
+        encoded: Encoded = self._encoder(part)
         return encoded.pooled[0]
-
-
-def refuse_uncacheable(encoder: nn.Module, objective: Objective) -> None:
-    """Stop before work starts where chunks would not give the gradient of the whole batch.
-
-    Raises:
-        ConfigError: the encoder normalises over the batch; the objective reads tokens.
-    """
-    remedy = "train without train.gradcache_chunk, with a smaller train.batch_size"
-    for name, module in encoder.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
-                f"gradient caching encodes a batch in chunks, but {type(module).__name__} {name!r} "
-                f"of the encoder normalises over the batch, so its embeddings would be others; "
-                f"{remedy}, or choose an encoder with LayerNorm"
-            )
-    if objective.layers or objective.reads_tokens:
-        raise ConfigError(
-            "gradient caching keeps embeddings only, but the objective also reads the states or "
-            f"the tokens of every sentence, which need the memory that it saves; {remedy}, and "
-            "with train.gradient_checkpointing to save memory"
-        )
 
 
 def _refuse_other_draws(first: Tensor, again: Tensor) -> None:

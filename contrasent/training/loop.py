@@ -15,23 +15,24 @@ from contrasent.data.batch import Batch
 from contrasent.functional import alignment, uniformity
 from contrasent.memory import keep_freed_memory
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.precision import matrix_precision
 from contrasent.objectives.base import Objective
 from contrasent.profiling import part
 from contrasent.settings import TrainSettings
 from contrasent.training.embedding import embedding
 from contrasent.training.metrics_log import MetricsReader, StepMetrics, StepTimes
+from contrasent.training.mlm_view import MlmView
 from contrasent.training.schedule import learning_rate
 from contrasent.training.state import Progress
 
 
 def trained(*parts: nn.Module | None) -> list[nn.Parameter]:
-    """The parameters of the ``parts`` there are that an update changes, in a fixed order.
+    """The parameters of the ``parts`` that an update changes, in a fixed order.
 
-    One that two parts share, such as a decoder tied to the embeddings, is there once.
+    One that two parts share, such as a decoder tied to the embeddings, is listed once.
     """
-    there = [part for part in parts if part is not None]
-    found = (p for part in there for p in part.parameters() if p.requires_grad)
-    return list(dict.fromkeys(found))
+    given = [part for part in parts if part is not None]
+    return list(dict.fromkeys(p for part in given for p in part.parameters() if p.requires_grad))
 
 
 def optimizer_of(settings: TrainSettings, parameters: Sequence[nn.Parameter]) -> Optimizer:
@@ -122,6 +123,7 @@ class Training:
         precision: of the matrix products, ``fp32`` or ``bf16``.
         steps: updates in all.
         twin: the second encoder, for all other views.
+        mlm_view: makes the view ``mlm`` of a batch; None if the view is another.
         fixed_dropout: all views of an example have the same dropout masks.
     """
 
@@ -133,13 +135,14 @@ class Training:
     precision: str
     steps: int
     twin: SentenceEncoder | None = None
+    mlm_view: MlmView | None = None
     fixed_dropout: bool = False
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """What is trained, by the names that it has in a state."""
-        found: dict[str, nn.Module] = {"encoder": self.encoder, "objective": self.objective}
-        return found if self.twin is None else {**found, "twin": self.twin}
+        """The trained modules by the names that they have in a saved state."""
+        modules: dict[str, nn.Module] = {"encoder": self.encoder, "objective": self.objective}
+        return modules if self.twin is None else {**modules, "twin": self.twin}
 
 
 def run(
@@ -177,10 +180,14 @@ def run(
     for module in training.modules.values():
         module.train()
     for loaded in batches:
-        batch = objective.prepare(loaded.to(device))
-        with part("encoder"):
-            encoded, backward_through_encoder = embed(batch)
-        terms = objective(encoded, batch)
+        with matrix_precision(training.precision, device):
+            batch = loaded.to(device)
+            if training.mlm_view is not None:
+                batch = training.mlm_view(batch)
+            batch = objective.prepare(batch)
+            with part("encoder"):
+                encoded, backward_through_encoder = embed(batch)
+            terms = objective(encoded, batch)
         loss = torch.stack(list(terms.values())).sum()
         with part("backward"):
             training.accelerator.backward(loss)
@@ -205,5 +212,5 @@ def _geometry(pooled: Tensor, aligned: bool) -> dict[str, Tensor]:
     """Alignment and uniformity of ``(V, B, D)`` embeddings; nothing where there is one view."""
     if len(pooled) == 1:
         return {}
-    found = {"alignment": alignment(*pooled[:2])} if aligned else {}
-    return {**found, "uniformity": uniformity(pooled[0])}
+    measures = {"alignment": alignment(*pooled[:2])} if aligned else {}
+    return {**measures, "uniformity": uniformity(pooled[0])}

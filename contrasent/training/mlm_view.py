@@ -3,7 +3,7 @@
 Gao et al. 2021, Table 1, "MLM k%: use BERT-base to replace k% of words". The tokens are chosen as
 for masked language modelling, all of them are hidden, and each is drawn from what the generator
 predicts there: its most probable token is the original one too often to make a view. It is done
-on the device, anew for every batch, before the objective sees the batch.
+on the device, anew for every batch, before the objective prepares it.
 
 Shapes: B examples, V views of each, T tokens end to end.
 """
@@ -21,12 +21,11 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.generator import Generator
 from contrasent.model.masked_lm import mask_tokens, require_mask_token
-from contrasent.model.precision import matrix_precision
 from contrasent.settings import ViewSettings
 
 
 @dataclass(frozen=True, slots=True)
-class FilledView:
+class MlmView:
     """Gives batches of which each example is one sentence V times the tokens of the generator.
 
     Attributes:
@@ -34,25 +33,15 @@ class FilledView:
         tokenizer: the encoder's.
         share: of the tokens that are replaced.
         both: the anchors are edited too.
-        device: where it computes.
-        precision: of the matrix products, ``fp32`` or ``bf16``.
     """
 
     generator: Generator
     tokenizer: Tokenizer
     share: float
     both: bool
-    device: torch.device
-    precision: str
 
     @classmethod
-    def of(
-        cls,
-        settings: ViewSettings,
-        encoder: SentenceEncoder,
-        device: torch.device,
-        precision: str,
-    ) -> FilledView | None:
+    def of(cls, settings: ViewSettings, encoder: SentenceEncoder) -> MlmView | None:
         """The view that ``settings`` ask for; None if that is another.
 
         Raises:
@@ -69,11 +58,10 @@ class FilledView:
         except CheckpointError as error:
             raise ConfigError(f"view.name mlm needs a masked language model: {error}") from error
         both = settings.sides == "both"
-        return cls(generator, encoder.tokenizer, share, both, device, precision)
+        return cls(generator, encoder.tokenizer, share, both)
 
     def __call__(self, batch: Batch) -> Batch:
-        """``batch``, on the device, with tokens replaced."""
-        batch = batch.to(self.device)
+        """``batch`` with tokens replaced, in the precision of the context."""
         # The views are the same sentences still, so each has as many tokens.
         tokens = 0 if self.both else len(batch.token_ids) // batch.views
         first = 0 if self.both else batch.examples
@@ -81,7 +69,6 @@ class FilledView:
         edited = Batch(batch.token_ids[tokens:], offsets - offsets[0], 1, batch.longest)
         special_ids, vocabulary = self.tokenizer.special_ids, self.tokenizer.vocabulary
         masked = mask_tokens(edited, self.share, special_ids, vocabulary, always_mask=True)
-        with matrix_precision(self.precision, self.device):
-            written = self.generator.fill(edited, masked, pick="sample")
+        written = self.generator.fill(edited, masked, pick="sample")
         token_ids = torch.cat([batch.token_ids[:tokens], written])
-        return replace(batch, token_ids=token_ids, texts=None)
+        return replace(batch, token_ids=token_ids, duplicate_of=None)

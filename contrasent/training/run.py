@@ -162,6 +162,7 @@ class _Session:
             precision=parts.encoder.resolve_precision(settings.precision),
             steps=parts.steps,
             twin=parts.twin,
+            mlm_view=parts.mlm_view,
             fixed_dropout=recipe.view.fixed_dropout,
         )
         self.seconds, self.examples = 0.0, 0
@@ -197,9 +198,7 @@ class _Session:
                 if not first:
                     self.geometry.measure(0, self.parts.encoder, self.training.accelerator)
                 self.watch.lap()
-                filled = self.parts.filled
-                viewed = batches if filled is None else map(filled, batches)
-                run(self.training, viewed, self.progress, self._is_due, after_steps)
+                run(self.training, batches, self.progress, self._is_due, after_steps)
 
     def finish(self, show_progress: bool) -> Result:
         """Save ``last``, score the start and the result, mark the run complete."""
@@ -277,21 +276,21 @@ class _Session:
 
     def _evaluate(self, dev: StsTasks) -> None:
         progress, parts = self.progress, self.parts
-        found = score_dev(dev, parts.encoder, parts.twin, self.recipe)
-        progress.twin_is_better = found.twin_is_better
-        scores = {found.name: found.score}
-        beside = {} if found.other is None else {"beside": {found.name: found.other}}
+        score = score_dev(dev, parts.encoder, parts.twin, self.recipe)
+        progress.twin_is_better = score.twin_is_better
+        scores = {score.name: score.score}
+        beside = {} if score.other is None else {"beside": {score.name: score.other}}
         self.metrics.write({"step": progress.step, "evaluation": scores, **beside})
         if self.recipe.train.trackers:
             self.training.accelerator.log(scores, step=progress.step)
-        is_best = progress.best_score is None or found.score > progress.best_score
+        is_best = progress.best_score is None or score.score > progress.best_score
         if is_best:
-            progress.best_step, progress.best_score = progress.step, found.score
+            progress.best_step, progress.best_score = progress.step, score.score
             progress.without_best = 0
             self._save_encoder(self.folder.best, scores)
         else:
             progress.without_best += 1
-        logger.info("step %d: %s%s", progress.step, found.told, " *" if is_best else "")
+        logger.info("step %d: %s%s", progress.step, score.summary, " *" if is_best else "")
 
     def _save_encoder(self, target: Path, dev_scores: dict[str, float]) -> None:
         parts = self.parts

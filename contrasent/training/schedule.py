@@ -1,49 +1,13 @@
-"""The learning rate of every update, as a function of the settings and the update's number."""
+"""Learning rate schedules: the rate of every update."""
 
 from __future__ import annotations
 
 import math
 
-from contrasent.errors import ConfigError
 from contrasent.settings import TrainSettings
 
 _RATIO = 32
 """Of the largest rate of the slanted triangle to the smallest (Howard and Ruder 2018, eq. 3)."""
-
-
-def refuse_at_odds(settings: TrainSettings) -> None:
-    """Refuse settings of which one would do nothing.
-
-    Raises:
-        ConfigError: naming both.
-    """
-    if settings.warmup_steps and settings.warmup_share:
-        raise ConfigError(
-            f"train.warmup_steps is {settings.warmup_steps} and train.warmup_share "
-            f"{settings.warmup_share:g}, which both say how long the warm-up is; give one of them"
-        )
-    if (settings.schedule == "steps") != bool(settings.rate_steps):
-        said = "empty" if not settings.rate_steps else f"{settings.rate_steps}"
-        raise ConfigError(
-            f"train.schedule is {settings.schedule} and train.rate_steps is {said}; they belong "
-            "together, as in schedule steps with rate_steps '{500: 1e-5, 1000: 5e-6}'"
-        )
-    if settings.optimizer != "adamw" and not settings.bias_correction:
-        raise ConfigError(
-            f"train.bias_correction is false, but train.optimizer {settings.optimizer} has none to "
-            "leave out; leave it at true"
-        )
-    lowered = {
-        "rate_decay": settings.rate_decay != 1,
-        "rate_shrink": settings.rate_shrink != 1,
-        "min_rate": settings.min_rate is not None,
-    }
-    given = [name for name, is_given in lowered.items() if is_given]
-    if given and settings.schedule != "plateau":
-        raise ConfigError(
-            f"train.schedule is {settings.schedule}, which has no use for train.{given[0]}; leave "
-            "that out, or choose train.schedule plateau"
-        )
 
 
 def warmup_steps(settings: TrainSettings, steps: int) -> int:

@@ -16,7 +16,7 @@ from contrasent.data.examples import Examples
 from contrasent.data.labelled_pairs import open_labelled
 from contrasent.data.loader import Loader
 from contrasent.data.sources import open_examples
-from contrasent.data.views import Views, check_view, open_spans, open_views
+from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, found_marks, open_words
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.geometry import RatedPairs
@@ -32,12 +32,10 @@ from contrasent.model.word_encoder import WordEncoder, are_words
 from contrasent.objectives.base import Objective
 from contrasent.recipe import Recipe
 from contrasent.settings import EncoderSettings, EvaluationSettings
-from contrasent.training.callbacks import check_keep, followed_pairs
-from contrasent.training.embedding import refuse_other_labels, refuse_other_ways
-from contrasent.training.gradcache import refuse_uncacheable
+from contrasent.training.callbacks import followed_pairs
+from contrasent.training.compatibility import Combination, refuse
 from contrasent.training.metrics_log import reading_progress
-from contrasent.training.mlm_view import FilledView
-from contrasent.training.schedule import refuse_at_odds
+from contrasent.training.mlm_view import MlmView
 
 
 def add_new_parts(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
@@ -146,7 +144,7 @@ class RunParts:
         twin: a copy of it, for all views but the first; None if one encoder embeds all.
         objective: with its own new weights.
         loader: the batches.
-        filled: makes the view ``mlm`` of a batch; None if the view is another.
+        mlm_view: makes the view ``mlm`` of a batch; None if the view is another.
         steps: updates in all.
         dev: the task that selects ``best``; None without one.
         final: the tasks scored before and after; None without.
@@ -158,7 +156,7 @@ class RunParts:
     twin: SentenceEncoder | None
     objective: Objective
     loader: Loader
-    filled: FilledView | None
+    mlm_view: MlmView | None
     steps: int
     dev: StsTasks | None
     final: StsTasks | None
@@ -193,10 +191,13 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     examples = opened(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
     dev, final = dev_task(recipe.evaluation), final_tasks(recipe.evaluation)
-    refuse_at_odds(recipe.train)
-    check_keep(recipe.encoder, dev)
+    refuse(Combination(recipe, examples.views))
+    if recipe.encoder.keep == "better" and dev is None:
+        logger.warning(
+            "encoder.keep is better, but without a dev task neither encoder is known to be; the "
+            "one of the first view is kept"
+        )
     followed = followed_pairs(recipe.evaluation)
-    check_view(recipe.view, examples.views)
     examples.require(2)
 
     encoder = start_encoder(recipe.encoder)
@@ -207,22 +208,17 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         encoder.backbone.freeze_embeddings()
     encoder.backbone.checkpoint_layers = recipe.train.gradient_checkpointing
     settings = dict(recipe.objective)
-    precision = encoder.resolve_precision(recipe.train.precision)
-    filled = FilledView.of(recipe.view, encoder, device, precision)
+    mlm_view = MlmView.of(recipe.view, encoder)
     objective = objectives.build(
         str(settings.pop("name")),
         settings,
         width=encoder.width,
         data_views=examples.views,
         encoder=encoder,
-        precision=precision,
         batch_size=recipe.train.batch_size,
     ).to(device)
-    refuse_other_ways(recipe, objective, examples.views)
-    refuse_other_labels(recipe, objective)
-    if recipe.train.gradcache_chunk is not None:
-        refuse_uncacheable(encoder, objective)
-    _refuse_longer_sentences(recipe, encoder, objective, filled)
+    longest = mlm_view.generator.max_tokens if mlm_view else None
+    refuse(Combination(recipe, examples.views, objective, encoder, longest))
     views = _open_views(recipe, examples, encoder, objective, show_progress)
     logger.info("%d examples; %s", len(views.source), views.left_out)
     loader = Loader(
@@ -242,7 +238,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         **views.origin,
     }
     twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
-    return RunParts(encoder, twin, objective, loader, filled, steps, dev, final, followed, data)
+    return RunParts(encoder, twin, objective, loader, mlm_view, steps, dev, final, followed, data)
 
 
 def _open_views(
@@ -262,39 +258,9 @@ def _open_views(
             encoder.tokenizer,
             longest,
             views=objective.views,
-            following=objective.following,
-            ordered=objective.ordered,
+            needs=objective.needs,
             progress=advance,
         )
-
-
-def _refuse_longer_sentences(
-    recipe: Recipe, encoder: SentenceEncoder, objective: Objective, filled: FilledView | None
-) -> None:
-    """Stop where a sentence may get more tokens than a model has positions for."""
-    longest = recipe.data.max_tokens
-    if longest > encoder.max_tokens:
-        raise ConfigError(
-            f"data.max_tokens is {longest}, but {recipe.encoder.name} takes at most "
-            f"{encoder.max_tokens} tokens"
-        )
-    if objective.max_tokens is not None and "generator" not in recipe.objective:
-        if longest > objective.max_tokens:
-            raise ConfigError(
-                f"data.max_tokens is {longest}, but the objective {recipe.objective['name']} "
-                f"leaves room for {objective.max_tokens} tokens of a sentence; lower it"
-            )
-        return
-    generators = {
-        (f"objective {recipe.objective['name']}", "objective.generator"): objective.max_tokens,
-        ("view mlm", "view.generator"): filled.generator.max_tokens if filled else None,
-    }
-    for (owner, setting), limit in generators.items():
-        if limit is not None and longest > limit:
-            raise ConfigError(
-                f"data.max_tokens is {longest}, but the generator of {owner} takes at most {limit} "
-                f"tokens; lower it, or name another {setting}"
-            )
 
 
 def start_encoder(settings: EncoderSettings) -> SentenceEncoder:

@@ -7,11 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from contrasent.cli.app import app
+from contrasent.data.batch import Need
 from contrasent.data.check import check
 from contrasent.data.labelled_pairs import CLASSES, open_labelled
 from contrasent.data.loader import Loader
 from contrasent.data.token_store import tokenize
-from contrasent.data.view_sources import Columns
+from contrasent.data.view_sources import Columns, WithNeeds
 from contrasent.errors import ConfigError, DataError
 
 ROWS = [
@@ -98,7 +99,8 @@ def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
         assert found.labels(np.arange(4)).tolist() == EXPECTED
         assert found.labels(np.array([2, 0])).dtype == np.int64
         assert found.manifest.labelled
-    loader = Loader(Columns(store, 2), batch_size=4, seed=3)
+    labels = {Need.LABELS: store.labels(np.arange(4))}
+    loader = Loader(WithNeeds(Columns(store, 2), labels), batch_size=4, seed=3)
     batch = loader.batch(0)
     firsts = [
         "".join(map(chr, batch.token_ids[a:b]))
@@ -108,8 +110,9 @@ def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
         row[1]: label
         for row, label in zip([r for r in ROWS if r[2] != "-" and r[0]], EXPECTED, strict=True)
     }
-    assert [known[text] for text in firsts] == batch.labels.tolist()
-    assert batch.to(batch.token_ids.device).labels.equal(batch.labels)
+    assert [known[text] for text in firsts] == batch.column(Need.LABELS).tolist()
+    moved = batch.to(batch.token_ids.device)
+    assert moved.column(Need.LABELS).equal(batch.column(Need.LABELS))
 
 
 def test_other_labels_are_another_entry_of_the_cache(tmp_path):

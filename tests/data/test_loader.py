@@ -271,5 +271,5 @@ def test_a_pinned_stream_has_the_same_batches_all_pinned(numbered, monkeypatch):
     assert not pinned
     for batch, ready in zip(plain, loader.stream(0, 3, pinned=True), strict=True):
         assert ready.token_ids.equal(batch.token_ids) and ready.offsets.equal(batch.offsets)
-        assert ready.texts is not None
+        assert ready.duplicate_of is not None
     assert len(pinned) == 9  # of each batch: tokens, offsets, texts

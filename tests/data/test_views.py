@@ -7,11 +7,12 @@ import pytest
 from helpers.tiny_tokenizers import bert_folder, roberta_folder
 
 from contrasent.data import augment, views
+from contrasent.data.batch import Need
 from contrasent.data.loader import Loader
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import Draws
-from contrasent.data.views import check_view, open_views, share_of
-from contrasent.errors import ConfigError, DataError
+from contrasent.data.views import open_views, share_of
+from contrasent.errors import DataError
 from contrasent.settings import ViewSettings
 
 WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
@@ -206,13 +207,18 @@ def test_a_positive_follows_in_the_same_document(settings, reach, bert, document
         for place, text in enumerate(document[:-1]):
             after = document[place + 1 : place + 1 + reach]
             assert seen[text] == {tuple(ids(bert, it)) for it in after}
-    assert source.following(np.arange(8)) is None
+    assert source.next_sentences(np.arange(8)) is None
 
 
 @pytest.mark.parametrize("settings", [{}, NEXT[1], EDITS[0]], ids=str)
 def test_the_sentence_after_each_anchor_is_given_when_asked_for(settings, bert, documents):
     opened_views = open_views(
-        ViewSettings(**settings), documents, bert, 32, views=2, following=True
+        ViewSettings(**settings),
+        documents,
+        bert,
+        32,
+        views=2,
+        needs=frozenset({Need.NEXT_SENTENCES}),
     )
     assert opened_views.described.endswith("; beside it, the next sentence of its document")
     assert opened_views.origin == {"documents": 4}
@@ -222,26 +228,30 @@ def test_the_sentence_after_each_anchor_is_given_when_asked_for(settings, bert, 
     }
     for batch in loader.stream(0, 6):
         anchors = rows((batch.view(0).token_ids.numpy(), batch.view(0).offsets.numpy()))
-        following = batch.following
+        following = batch.next_sentences
         assert following.views == 1
         found = rows((following.token_ids.numpy(), following.offsets.numpy()))
         assert found == [after[tuple(anchor)] for anchor in anchors]
 
 
 @pytest.mark.parametrize(
-    ("settings", "following", "said"),
+    ("settings", "needs", "said"),
     [
-        (NEXT[0], False, "^view.name next_sentence takes a sentence's positive from those after"),
-        (NEXT[1], False, "^view.name next_3_sentences takes a sentence's positive from those af"),
-        ({}, True, "^the objective needs the sentence after each anchor: .*no blank line between"),
+        (NEXT[0], set(), "^view.name next_sentence takes a sentence's positive from those after"),
+        (NEXT[1], set(), "^view.name next_3_sentences takes a sentence's positive from those af"),
+        (
+            {},
+            {Need.NEXT_SENTENCES},
+            "^the objective needs the sentence after each anchor: .*no blank line between",
+        ),
     ],
 )
 def test_text_without_documents_is_refused_before_it_is_tokenised(
-    settings, following, said, bert, opened, tmp_path
+    settings, needs, said, bert, opened, tmp_path
 ):
     examples = opened(["a", "b", "c"], "t.txt")
     with pytest.raises(DataError, match=said):
-        open_views(ViewSettings(**settings), examples, bert, 32, views=2, following=following)
+        open_views(ViewSettings(**settings), examples, bert, 32, views=2, needs=frozenset(needs))
     assert not (tmp_path / "cache").exists()
 
 
@@ -308,42 +318,6 @@ def test_pairs_are_described(rows_, views_, described, bert, opened):
 
 
 @pytest.mark.parametrize(
-    ("settings", "data_views", "said"),
-    [
-        (
-            {"name": "crop"},
-            3,
-            r"view.name is crop, which makes the positive of a single sentence, but the data has "
-            r"3 \(anchor, positive, hard negative\) per example; choose one of its columns with "
-            "data.columns, or view.name dropout",
-        ),
-        (
-            {"name": "delete_one_word", "share": 0.2},
-            1,
-            "view.share is 0.2, but the view delete_one_word takes none; leave it out, or choose "
-            "view.name crop, delete_words, mlm, synonym",
-        ),
-        ({"share": 0.2}, 2, "view.share is 0.2, but the view dropout takes none"),
-        (
-            {"name": "next_sentence", "sides": "both"},
-            1,
-            "view.sides is both, but the view next_sentence edits no sentence; leave it out, or "
-            "choose view.name crop, delete_one_word, delete_words, mlm, synonym",
-        ),
-        (
-            {"name": "crop", "generator": "bert-base-uncased"},
-            1,
-            "view.generator is bert-base-uncased, but the view crop has none; leave it out, or "
-            "choose view.name mlm",
-        ),
-    ],
-)
-def test_settings_that_do_not_go_together_are_explained(settings, data_views, said):
-    with pytest.raises(ConfigError, match=said):
-        check_view(ViewSettings(**settings), data_views)
-
-
-@pytest.mark.parametrize(
     ("settings", "share"),
     [
         ({}, None),
@@ -356,7 +330,6 @@ def test_settings_that_do_not_go_together_are_explained(settings, data_views, sa
 )
 def test_the_share_if_nobody_says(settings, share):
     assert share_of(ViewSettings(**settings)) == share
-    check_view(ViewSettings(**settings), 1)
 
 
 def test_the_texts_are_kept_only_for_edits(bert, opened, tmp_path):

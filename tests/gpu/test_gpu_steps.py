@@ -51,11 +51,12 @@ class Steps:
 
     def step(self, batch):
         """One update; the loss, still on the device."""
-        batch = self.objective.prepare(batch)
         with FULL_FP32:
             with matrix_precision(self.precision, self.device):
+                batch = self.objective.prepare(batch)
                 encoded = self.encoder(batch, self.objective.layers)
-            loss = torch.stack(list(self.objective(encoded, batch).values())).sum()
+                terms = self.objective(encoded, batch)
+            loss = torch.stack(list(terms.values())).sum()
             loss.backward()
         clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()

@@ -39,7 +39,7 @@ def batch_of(encoder, examples=4, views=2):
     """The first sentences, each with the sentence that follows it."""
     ids, _ = encoder.tokenizer.ids(SENTENCES[:examples], None)
     after, _ = encoder.tokenizer.ids(FOLLOWING[:examples], None)
-    return replace(pack(ids * views, views=views), following=pack(after))
+    return replace(pack(ids * views, views=views), next_sentences=pack(after))
 
 
 def scored(encoder, objective, batch, seed=7):

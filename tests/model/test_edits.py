@@ -100,10 +100,12 @@ def test_an_edit_does_not_change_the_batch(edit):
 
 def test_an_edit_forgets_which_texts_are_the_same_and_what_follows(edit):
     batch = batch_of()
-    batch = replace(batch, texts=batch.same_text(), following=batch_of([4] * 4, views=1))
+    batch = replace(
+        batch, duplicate_of=batch.same_text(), next_sentences=batch_of([4] * 4, views=1)
+    )
     done = edit(batch, editing())
-    assert done.batch.texts is None
-    assert done.batch.following is None
+    assert done.batch.duplicate_of is None
+    assert done.batch.next_sentences is None
 
 
 @pytest.mark.parametrize("positions", ["masked", "all"])

@@ -10,14 +10,11 @@ from helpers.run_files import metrics
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective
-from contrasent.recipe import load_recipe
 from contrasent.settings import TrainSettings
-from contrasent.training.embedding import embedding, refuse_other_ways
+from contrasent.training.embedding import embedding
 
 CHUNKS = (None, 4)
 
@@ -167,48 +164,6 @@ def test_a_twin_that_has_not_moved_is_the_shared_encoder(chunk, make_encoder):
         torch.testing.assert_close(first + second, whole, rtol=1e-5, atol=2e-6)
         assert first.abs().max() > 0 or whole.abs().max() < 1e-6
         assert second.abs().max() > 0 or whole.abs().max() < 1e-6
-
-
-# Refusals
-
-
-class Reading(Objective):
-    views = 2
-    layers = (-1,)
-
-    def forward(self, encoded, batch):
-        raise NotImplementedError
-
-
-class Single(Reading):
-    views = 1
-    layers = ()
-
-
-FIXED = {"view.fixed_dropout": True}
-TWINS = {"encoder.encoders": "twin"}
-REFUSED = [
-    (FIXED, Reading, 1, "the objective also reads the token states of every view; leave it out"),
-    (FIXED, Reading, 2, "the data has 2 sentences per example; leave it out, or choose one column"),
-    ({**FIXED, "view.name": "crop"}, Reading, 1, "the view crop makes another sentence; leave it"),
-    ({**FIXED, **TWINS}, Reading, 1, "encoder.encoders is twin, which embeds them apart; choose"),
-    (TWINS, Reading, 1, "objective also reads token states, .* choose encoder.encoders shared"),
-    ({"view.name": "crop"}, Single, 1, "view.name is crop, .* one view of each example, so that "),
-    (TWINS, Single, 1, "one view of each example, .* choose encoder.encoders shared"),
-]
-
-
-@pytest.mark.parametrize(("settings", "objective", "data_views", "said"), REFUSED)
-def test_what_cannot_be_is_refused(settings, objective, data_views, said):
-    with pytest.raises(ConfigError, match=said):
-        refuse_other_ways(load_recipe("unsup-simcse", settings), objective(), data_views)
-
-
-def test_what_can_be_is_not():
-    for settings in ({}, FIXED, TWINS):
-        refuse_other_ways(load_recipe("unsup-simcse", settings), simcse(), 1)
-    refuse_other_ways(load_recipe("unsup-simcse", TWINS), simcse(3), 3)
-    refuse_other_ways(load_recipe("unsup-simcse"), Reading(), 2)
 
 
 # From the command line

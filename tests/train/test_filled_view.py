@@ -11,7 +11,7 @@ from helpers.tiny_models import SENTENCES, save_tiny_masked_lm
 from contrasent.data.batch import pack
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.settings import ViewSettings
-from contrasent.training.mlm_view import FilledView
+from contrasent.training.mlm_view import MlmView
 from contrasent.training.run import train
 
 CPU = torch.device("cpu")
@@ -30,11 +30,11 @@ def encoder(masked_lm):
 def batch_of(encoder, views=2):
     ids, _ = encoder.tokenizer.ids(SENTENCES, None)
     following = pack(ids)
-    return dataclasses.replace(pack(ids * views, views=views), following=following)
+    return dataclasses.replace(pack(ids * views, views=views), next_sentences=following)
 
 
 def filled(encoder, batch, seed=0, **settings):
-    view = FilledView.of(ViewSettings(name="mlm", **settings), encoder, CPU, "fp32")
+    view = MlmView.of(ViewSettings(name="mlm", **settings), encoder)
     torch.manual_seed(seed)
     return view(batch)
 
@@ -44,7 +44,7 @@ def test_the_anchor_stays_and_about_a_share_of_the_other_views_changes(encoder, 
     batch = batch_of(encoder, views)
     anchor = len(batch.token_ids) // views
     changed = torch.zeros(len(batch.token_ids))
-    view = FilledView.of(ViewSettings(name="mlm", share=0.3), encoder, CPU, "fp32")
+    view = MlmView.of(ViewSettings(name="mlm", share=0.3), encoder)
     torch.manual_seed(0)
     rounds = 100
     for _ in range(rounds):
@@ -71,18 +71,18 @@ def test_both_sides_change_each_in_its_own_way(encoder):
 
 def test_what_was_known_of_the_old_texts_is_found_anew_and_the_rest_is_kept(encoder):
     batch = batch_of(encoder)
-    batch = dataclasses.replace(batch, texts=batch.same_text())
-    assert torch.equal(*batch.texts.view(2, -1))
+    batch = dataclasses.replace(batch, duplicate_of=batch.same_text())
+    assert torch.equal(*batch.duplicate_of.view(2, -1))
     found = filled(encoder, batch, share=0.5)
     assert not torch.equal(*found.same_text().view(2, -1))
     assert (found.views, found.longest) == (batch.views, batch.longest)
-    assert torch.equal(found.following.token_ids, batch.following.token_ids)
+    assert torch.equal(found.next_sentences.token_ids, batch.next_sentences.token_ids)
 
 
 def test_the_share_is_15_percent_if_nobody_says(encoder):
-    view = FilledView.of(ViewSettings(name="mlm"), encoder, CPU, "fp32")
+    view = MlmView.of(ViewSettings(name="mlm"), encoder)
     assert (view.share, view.both) == (0.15, False)
-    assert FilledView.of(ViewSettings(name="crop"), encoder, CPU, "fp32") is None
+    assert MlmView.of(ViewSettings(name="crop"), encoder) is None
 
 
 def test_a_run_with_it_is_repeated_by_its_seed_and_differs_from_dropout(

@@ -8,6 +8,7 @@ import torch
 from helpers.run_files import logged_losses, logged_steps
 from helpers.tiny_sentences import sentence
 
+from contrasent.data.batch import Need
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe
@@ -35,7 +36,7 @@ def test_batches_are_contiguous_and_know_the_borders(documents, recipe):
     loader = parts.loader
     assert loader.steps_per_epoch == 3
     borders = np.cumsum(LENGTHS)[:-1]
-    places = torch.cat([loader.batch(step).places for step in range(3)])
+    places = torch.cat([loader.batch(step).column(Need.POSITIONS) for step in range(3)])
     apart = places.diff()
     assert [n + 1 for n, gap in enumerate(apart.tolist()) if gap != 1] == borders.tolist()
     assert apart[borders - 1].min() >= 30
@@ -44,7 +45,8 @@ def test_batches_are_contiguous_and_know_the_borders(documents, recipe):
     found = [loader.batch(step) for step in range(3)]
     rows = [b.token_ids[b.offsets[n] : b.offsets[n + 1]].tolist() for b in found for n in range(10)]
     assert rows == [list(row) for row in wanted]
-    assert loader.batch(4).places.tolist() == loader.batch(1).places.tolist()
+    fourth, first = (loader.batch(step).column(Need.POSITIONS).tolist() for step in (4, 1))
+    assert fourth == first
 
 
 def test_it_trains_both_encoders_and_keeps_the_first(documents, trained, tmp_path, tiny_bert):

@@ -4,13 +4,11 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-from contrasent.errors import ConfigError
 from contrasent.settings import TrainSettings
 from contrasent.training.schedule import (
     below_min_rate,
     decayed_factor,
     learning_rate,
-    refuse_at_odds,
     warmup_steps,
 )
 
@@ -19,7 +17,6 @@ STEPS = 20
 
 def rates(**settings):
     made = TrainSettings(learning_rate=1.0, **settings)
-    refuse_at_odds(made)
     return [learning_rate(made, STEPS, step) for step in range(STEPS)]
 
 
@@ -71,30 +68,3 @@ def test_a_rate_is_spent_below_the_smallest():
     made = TrainSettings(learning_rate=0.1, schedule="plateau", min_rate=0.01)
     assert [below_min_rate(made, factor) for factor in (0.2, 0.1, 0.05)] == [False, False, True]
     assert not below_min_rate(TrainSettings(), 0.0)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"rate_decay": 0.9}, r"is linear, which has no use for train\.rate_decay; leave that out"),
-        ({"rate_shrink": 5}, r"no use for train\.rate_shrink"),
-        ({"min_rate": 1e-5, "schedule": "constant"}, r"constant, .* no use for train\.min_rate"),
-        (
-            {"warmup_steps": 3, "warmup_share": 0.1},
-            r"train.warmup_steps is 3 and train.warmup_share 0.1, .*; give one of them",
-        ),
-        (
-            {"schedule": "steps"},
-            r"train.schedule is steps and train.rate_steps is empty; they belong together, .*",
-        ),
-        ({"rate_steps": {5: 0.1}}, r"train.schedule is linear and train.rate_steps is \{5: 0.1\}"),
-        (
-            {"optimizer": "rmsprop", "bias_correction": False},
-            r"train.bias_correction is false, but train.optimizer rmsprop has none",
-        ),
-    ],
-    ids=str,
-)
-def test_settings_of_which_one_would_do_nothing_are_refused(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        rates(**settings)

@@ -179,10 +179,10 @@ class AutoBackbone(Backbone):
         padded = pad_sequence(list(sentences), batch_first=True, padding_value=padding)
         mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)
         inputs = {"input_ids": padded, "attention_mask": mask.long()}
-        if first_state is None and batch.factors is None:
+        if first_state is None and batch.embedding_mask is None:
             output = self.model(**inputs, output_hidden_states=True)
         else:
-            change = partial(_changed, mask=mask, factors=batch.factors, first=first_state)
+            change = partial(_changed, mask=mask, factors=batch.embedding_mask, first=first_state)
             output = self._embedding_layer().forward(self.model, inputs, change)
         states = (*output.hidden_states[:-1], output.last_hidden_state)
         if first_only:

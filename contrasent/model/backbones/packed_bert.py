@@ -78,7 +78,7 @@ class PackedBert(Backbone):
         narrow = torch.is_autocast_enabled(device.type)
         dtype = torch.get_autocast_dtype(device.type) if narrow else self.model.dtype
         with torch.autocast(device.type, enabled=False):
-            plain = first_state is None and batch.factors is None
+            plain = first_state is None and batch.embedding_mask is None
             infers = plain and self._infers(device, dtype)
             if infers and batch.sentences == 1 and self._serving.holds:
                 found = self._alone(batch, wanted.values(), dtype)
@@ -104,8 +104,8 @@ class PackedBert(Backbone):
             given = first_state.reshape(batch.sentences, -1, self.width)
             places = blocks.first.unsqueeze(1) + torch.arange(given.shape[1], device=state.device)
             state = state.index_copy(0, places.flatten(), given.flatten(0, 1).to(state.dtype))
-        if batch.factors is not None:
-            state = state * batch.factors.to(state.dtype)
+        if batch.embedding_mask is not None:
+            state = state * batch.embedding_mask.to(state.dtype)
         found = {0: state}
         state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
         states = state, state.to(dtype)

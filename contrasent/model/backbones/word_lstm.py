@@ -81,7 +81,7 @@ class WordLstm(Backbone):
         first_only: bool = False,
         first_state: Tensor | None = None,
     ) -> dict[int, Tensor]:
-        if first_state is not None or batch.factors is not None:
+        if first_state is not None or batch.embedding_mask is not None:
             self.require_first_state()
         rows = batch.token_ids.cpu().numpy()
         words = torch.from_numpy(self.store.taken(rows)).to(self.device)

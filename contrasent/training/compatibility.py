@@ -1,0 +1,318 @@
+"""Compatibility: the combinations of settings, data and objective that a run refuses.
+
+One table, read from top to bottom. A message says what was asked for, why it cannot be, and what
+to do; it is filled in with the attributes of the `Combination`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from contrasent.data.batch import Need
+from contrasent.data.view_sources import example_of
+from contrasent.data.views import VIEWS
+from contrasent.errors import ConfigError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.objectives.base import Objective
+from contrasent.recipe import Recipe
+
+_WITH_SHARE = ", ".join(name for name, view in VIEWS.items() if view.takes_share)
+_EDITING = ", ".join(sorted(name for name, view in VIEWS.items() if view.edited))
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """What a run is to be made of.
+
+    Attributes:
+        recipe: the settings.
+        data_views: sentences per example of the data.
+        objective: built for the run; None as long as no encoder is loaded.
+        encoder: that is trained; None likewise.
+        generator_tokens: the longest sentence that the generator of the view mlm takes, if any.
+    """
+
+    recipe: Recipe
+    data_views: int
+    objective: Objective | None = None
+    encoder: SentenceEncoder | None = None
+    generator_tokens: int | None = None
+
+    @property
+    def twin(self) -> bool:
+        """Whether a second encoder is trained."""
+        return self.recipe.encoder.encoders == "twin"
+
+    @property
+    def example(self) -> str:
+        """The sentences of an example, in words."""
+        return example_of(self.data_views)
+
+    @property
+    def batch_norm(self) -> str:
+        """The first part of the encoder that normalises over the batch; empty if there is none."""
+        modules = self.encoder.named_modules() if self.encoder else ()
+        norms = (
+            f"{type(module).__name__} {name!r}"
+            for name, module in modules
+            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        )
+        return next(norms, "")
+
+    @property
+    def rate_steps(self) -> str:
+        """The steps of the learning rate, in words."""
+        return str(self.recipe.train.rate_steps or "empty")
+
+    @property
+    def plateau_setting(self) -> str:
+        """The first setting that only the schedule plateau reads; empty if none is given."""
+        train = self.recipe.train
+        given = {
+            "rate_decay": train.rate_decay != 1,
+            "rate_shrink": train.rate_shrink != 1,
+            "min_rate": train.min_rate is not None,
+        }
+        return next((name for name, is_given in given.items() if is_given), "")
+
+    def needs(self, *needs: Need) -> bool:
+        """Whether the objective has one of these needs."""
+        return self.objective is not None and not self.objective.needs.isdisjoint(needs)
+
+    def longer_than(self, limit: int | None) -> bool:
+        """Whether a sentence may have more tokens than ``limit``."""
+        return limit is not None and self.recipe.data.max_tokens > limit
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A combination that is refused.
+
+    Attributes:
+        setting: the one at fault, by its dotted name.
+        refuses: whether a combination is one of these.
+        message: value, reason and remedy, a format string.
+        built: it needs the objective and the encoder, and so is looked at later.
+    """
+
+    setting: str
+    refuses: Callable[[Combination], Any]
+    message: str
+    built: bool = False
+
+
+def _late(setting: str, refuses: Callable[[Combination, Objective], Any], message: str) -> Rule:
+    return Rule(setting, lambda c: refuses(c, c.objective) if c.objective else False, message, True)
+
+
+_ONE_EMBEDDING = "view.fixed_dropout is true, so one embedding stands for all views of an example"
+_SPANS = "the objective {recipe.objective[name]} draws spans of documents as its views"
+_NO_CACHE = "train without train.gradcache_chunk, with a smaller train.batch_size"
+
+RULES = (
+    # the settings alone
+    Rule(
+        "train.warmup_steps",
+        lambda c: c.recipe.train.warmup_steps and c.recipe.train.warmup_share,
+        "train.warmup_steps is {recipe.train.warmup_steps} and train.warmup_share "
+        "{recipe.train.warmup_share:g}, which both say how long the warm-up is; give one of them",
+    ),
+    Rule(
+        "train.schedule",
+        lambda c: (c.recipe.train.schedule == "steps") != bool(c.recipe.train.rate_steps),
+        "train.schedule is {recipe.train.schedule} and train.rate_steps is "
+        "{rate_steps}; they belong together, as in schedule steps with rate_steps "
+        "'{{500: 1e-5, 1000: 5e-6}}'",
+    ),
+    Rule(
+        "train.bias_correction",
+        lambda c: c.recipe.train.optimizer != "adamw" and not c.recipe.train.bias_correction,
+        "train.bias_correction is false, but train.optimizer {recipe.train.optimizer} has none to "
+        "leave out; leave it at true",
+    ),
+    Rule(
+        "train.schedule",
+        lambda c: c.plateau_setting and c.recipe.train.schedule != "plateau",
+        "train.schedule is {recipe.train.schedule}, which has no use for train.{plateau_setting}; "
+        "leave that out, or choose train.schedule plateau",
+    ),
+    Rule(
+        "encoder.keep",
+        lambda c: c.recipe.encoder.keep == "better" and not c.twin,
+        "encoder.keep is better, but encoder.encoders is shared, so there is one encoder; choose "
+        "encoder.encoders twin, or encoder.keep first",
+    ),
+    # the view and the data
+    Rule(
+        "view.name",
+        lambda c: c.recipe.view.name != "dropout" and c.data_views > 1,
+        "view.name is {recipe.view.name}, which makes the positive of a single sentence, but the "
+        "data has {example}; choose one of its columns with data.columns, or view.name dropout",
+    ),
+    Rule(
+        "view.share",
+        lambda c: c.recipe.view.share and not VIEWS[c.recipe.view.name].takes_share,
+        "view.share is {recipe.view.share:g}, but the view {recipe.view.name} takes none; leave it "
+        f"out, or choose view.name {_WITH_SHARE}",
+    ),
+    Rule(
+        "view.sides",
+        lambda c: c.recipe.view.sides == "both" and not VIEWS[c.recipe.view.name].edited,
+        "view.sides is both, but the view {recipe.view.name} edits no sentence; leave it out, or "
+        f"choose view.name {_EDITING}",
+    ),
+    Rule(
+        "view.generator",
+        lambda c: c.recipe.view.generator is not None and c.recipe.view.name != "mlm",
+        "view.generator is {recipe.view.generator}, but the view {recipe.view.name} has none; "
+        "leave it out, or choose view.name mlm",
+    ),
+    # the objective and how its views are embedded
+    _late(
+        "view",
+        lambda c, it: it.spans and (c.recipe.view.name != "dropout" or c.recipe.view.fixed_dropout),
+        f"{_SPANS}, so the settings of view have nothing to do; leave them out",
+    ),
+    _late(
+        "encoder.encoders",
+        lambda c, it: it.spans and c.twin,
+        f"{_SPANS}, of which the first are all anchors, but encoder.encoders is twin, which embeds "
+        "the first one alone; choose encoder.encoders shared",
+    ),
+    _late(
+        "view.fixed_dropout",
+        lambda c, _: c.recipe.view.fixed_dropout and c.data_views > 1,
+        f"{_ONE_EMBEDDING}, but the data has {{data_views}} sentences per example; leave it out, "
+        "or choose one column with data.columns",
+    ),
+    _late(
+        "view.fixed_dropout",
+        lambda c, _: c.recipe.view.fixed_dropout and c.recipe.view.name != "dropout",
+        f"{_ONE_EMBEDDING}, but the view {{recipe.view.name}} makes another sentence; leave it "
+        "out, or choose view.name dropout",
+    ),
+    _late(
+        "view.fixed_dropout",
+        lambda c, _: c.recipe.view.fixed_dropout and c.twin,
+        f"{_ONE_EMBEDDING}, but encoder.encoders is twin, which embeds them apart; choose one of "
+        "the two",
+    ),
+    _late(
+        "view.fixed_dropout",
+        lambda c, it: c.recipe.view.fixed_dropout and it.provides_views,
+        f"{_ONE_EMBEDDING}, but the objective {{recipe.objective[name]}} makes views of its own, "
+        "which differ; leave it out",
+    ),
+    _late(
+        "view.fixed_dropout",
+        lambda c, _: c.recipe.view.fixed_dropout and c.needs(Need.TOKEN_STATES),
+        f"{_ONE_EMBEDDING}, but the objective also reads the token states of every view; leave it "
+        "out, or that term",
+    ),
+    _late(
+        "encoder.encoders",
+        lambda c, it: c.twin and it.views < 2 and not it.provides_views,
+        "encoder.encoders is twin, but the objective takes one view of each example, so that there "
+        "is nothing for a second encoder; choose encoder.encoders shared",
+    ),
+    _late(
+        "view.name",
+        lambda c, it: c.recipe.view.name != "dropout" and it.views < 2,
+        "view.name is {recipe.view.name}, but the objective takes one view of each example, so "
+        "that there is no positive; choose view.name dropout",
+    ),
+    _late(
+        "data.shuffle",
+        lambda c, _: c.needs(Need.POSITIONS) and c.recipe.data.shuffle,
+        "the objective {recipe.objective[name]} tells the neighbours of a sentence in its document "
+        "from the other sentences of the batch, but data.shuffle is true, so that a batch has "
+        "hardly any; set data.shuffle to false",
+    ),
+    _late(
+        "encoder.encoders",
+        lambda c, _: c.twin and c.needs(Need.TOKEN_STATES),
+        "encoder.encoders is twin, but the objective also reads token states, which would be those "
+        "of two encoders; choose encoder.encoders shared, or leave that term out",
+    ),
+    _late(
+        "data.labels",
+        lambda c, _: c.needs(Need.LABELS) and c.recipe.data.labels == "none",
+        "the objective {recipe.objective[name]} needs the label of each pair, but data.labels is "
+        "none; set it to nli, with data that has the columns premise, hypothesis and label "
+        "('contrasent data build nli ... --make labelled' writes such a file)",
+    ),
+    _late(
+        "data.labels",
+        lambda c, _: not c.needs(Need.LABELS) and c.recipe.data.labels != "none",
+        "data.labels is {recipe.data.labels}, but the objective {recipe.objective[name]} reads no "
+        "labels: it would take contradictions for positives; leave data.labels out and give pairs "
+        "or triplets ('contrasent data build nli' makes them), or choose objective nli_softmax",
+    ),
+    # gradient caching
+    _late(
+        "train.gradcache_chunk",
+        lambda c, _: c.recipe.train.gradcache_chunk is not None and c.batch_norm,
+        "train.gradcache_chunk is {recipe.train.gradcache_chunk}, so a batch is encoded in chunks, "
+        "but {batch_norm} of the encoder normalises over the batch, so its embeddings would be "
+        f"others; {_NO_CACHE}, or choose an encoder with LayerNorm",
+    ),
+    _late(
+        "train.gradcache_chunk",
+        lambda c, _: (
+            c.recipe.train.gradcache_chunk is not None and c.needs(Need.TOKEN_STATES, Need.TOKENS)
+        ),
+        "train.gradcache_chunk is {recipe.train.gradcache_chunk}, and gradient caching keeps "
+        "embeddings only, but the objective also reads the states or the tokens of every sentence, "
+        f"which need the memory that it saves; {_NO_CACHE}, and with train.gradient_checkpointing "
+        "to save memory",
+    ),
+    # tokens of a sentence
+    _late(
+        "data.max_tokens",
+        lambda c, _: c.encoder and c.longer_than(c.encoder.max_tokens),
+        "data.max_tokens is {recipe.data.max_tokens}, but {recipe.encoder.name} takes at most "
+        "{encoder.max_tokens} tokens; lower it",
+    ),
+    _late(
+        "data.max_tokens",
+        lambda c, it: "generator" not in c.recipe.objective and c.longer_than(it.max_tokens),
+        "data.max_tokens is {recipe.data.max_tokens}, but the objective {recipe.objective[name]} "
+        "leaves room for {objective.max_tokens} tokens of a sentence; lower it",
+    ),
+    _late(
+        "objective.generator",
+        lambda c, it: c.longer_than(it.max_tokens),
+        "data.max_tokens is {recipe.data.max_tokens}, but the generator of objective "
+        "{recipe.objective[name]} takes at most {objective.max_tokens} tokens; lower it, or name "
+        "another objective.generator",
+    ),
+    _late(
+        "view.generator",
+        lambda c, _: c.longer_than(c.generator_tokens),
+        "data.max_tokens is {recipe.data.max_tokens}, but the generator of view mlm takes at most "
+        "{generator_tokens} tokens; lower it, or name another view.generator",
+    ),
+)
+
+
+def refused_by(combination: Combination) -> Rule | None:
+    """The first rule that refuses ``combination``; those of the objective once it is built."""
+    built = combination.objective is not None
+    return next((it for it in RULES if it.built == built and it.refuses(combination)), None)
+
+
+def refuse(combination: Combination) -> None:
+    """Stop before work starts where settings, data and objective do not go together.
+
+    Raises:
+        ConfigError: the message of the first rule that applies.
+    """
+    rule = refused_by(combination)
+    if rule is not None:
+        derived = ("example", "batch_norm", "rate_steps", "plateau_setting")
+        values = {name: getattr(combination, name) for name in (*combination.__slots__, *derived)}
+        raise ConfigError(rule.message.format(**values))
