@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hin
 
 import typer
 
+from contrasent.model.pooling import POOLERS
+
 if TYPE_CHECKING:
     from contrasent.evaluation.vectors import Given, GivenRows, Words
     from contrasent.model.encoder import SentenceEncoder
@@ -29,7 +31,7 @@ Model = Annotated[
 ]
 Pooler = Annotated[
     str | None,
-    typer.Option(help="cls, mean, max, mean_top2, mean_first_last, mean_embed_last; else its own."),
+    typer.Option(help=f"{', '.join(POOLERS)}; else its own."),
 ]
 Head = Annotated[str | None, typer.Option(help="none or mlp; else the encoder's own.")]
 Engine = Annotated[

@@ -168,7 +168,7 @@ def _info(folder: Path) -> dict[str, Any]:
 def _saved_name(info: Mapping[str, Any], name: str, depth: int) -> str:
     """Of several poolers that are one in a shallow model, the one the encoder was saved with."""
     saved, stated = POOLERS.get(info.get("pooler", "")), POOLERS[name]
-    if saved is None or (saved.first_only, saved.largest) != (stated.first_only, stated.largest):
+    if saved is None or saved.st_mode != stated.st_mode:
         return name
     return saved.name if saved.shares(depth) == stated.shares(depth) else name
 

@@ -1,4 +1,4 @@
-"""From token states to one embedding per sentence, on packed batches.
+"""Pooling: from token states to one embedding per sentence, on packed batches.
 
 Shapes: T tokens end to end, S sentences, D width. A state is ``(T, D)``: number 0 is the
 embedding layer, 1 the first transformer layer, -1 the last.
@@ -6,36 +6,39 @@ embedding layer, 1 the first transformer layer, -1 the last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from contrasent.data.batch import Batch
 from contrasent.errors import pick
+
+if TYPE_CHECKING:  # torch is imported when something is pooled: the help lists the names
+    from torch import Tensor
+
+    from contrasent.data.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
 class Pooler:
-    """Which states an embedding is made of, and how.
+    """The states an embedding is made of, the reduction over tokens, and its form on disk.
 
     Attributes:
         name: the word used in recipes, tables and on the command line.
         layers: the states that are averaged with equal weight, as numbers from either end.
-        first_only: take the first token of each sentence instead of the mean over its tokens.
-        largest: take each number's largest value over the tokens instead of the mean.
+        reduce: from a state ``(T, D)`` and its batch to ``(S, D)``.
+        st_mode: the setting of sentence-transformers' Pooling that reduces alike; None if there
+            is none, and an encoder with it cannot be saved.
     """
 
     name: str
     layers: tuple[int, ...]
-    first_only: bool = False
-    largest: bool = False
+    reduce: Callable[[Tensor, Batch], Tensor]
+    st_mode: str | None
 
     @property
-    def averages(self) -> bool:
-        """Whether it is a mean over tokens."""
-        return not (self.first_only or self.largest)
+    def first_only(self) -> bool:
+        """Whether only the first token of each sentence counts."""
+        return self.reduce is first_token
 
     def shares(self, depth: int) -> dict[int, float]:
         """How much each state of a model of ``depth`` layers counts, by its number from 0."""
@@ -50,31 +53,45 @@ class Pooler:
                 be cut down to the ``(S, D)`` rows of the first tokens.
             batch: the sentences that the states belong to.
         """
+        import torch
+
         chosen = [states[layer] for layer in self.layers]
         mixed = chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(0)
-        if self.largest:
-            return torch.segment_reduce(mixed.float(), "max", lengths=batch.lengths, axis=0)
-        if not self.first_only:
-            return mean_over_tokens(mixed, batch)
-        return mixed if len(mixed) == batch.sentences else mixed[batch.offsets[:-1]]
+        return self.reduce(mixed, batch)
+
+
+def first_token(state: Tensor, batch: Batch) -> Tensor:
+    """The state of each sentence's first token; ``state`` may be those rows alone."""
+    return state if len(state) == batch.sentences else state[batch.offsets[:-1]]
 
 
 def mean_over_tokens(state: Tensor, batch: Batch) -> Tensor:
-    """``(S, D)`` float32, the mean of the ``(T, D)`` states of each sentence."""
+    """The mean of each sentence's states, in float32."""
+    import torch
+
     sentence = torch.repeat_interleave(batch.lengths, output_size=len(state))
     total = state.new_zeros(batch.sentences, state.shape[-1], dtype=torch.float32)
     return total.index_add(0, sentence, state.float()) / batch.lengths.unsqueeze(-1)
 
 
+def largest_over_tokens(state: Tensor, batch: Batch) -> Tensor:
+    """The largest value of each dimension over a sentence's tokens, in float32."""
+    import torch
+
+    return torch.segment_reduce(state.float(), "max", lengths=batch.lengths, axis=0)
+
+
+_CLS, _MEAN, _MAX = (f"pooling_mode_{mode}" for mode in ("cls_token", "mean_tokens", "max_tokens"))
+
 POOLERS = {
     pooler.name: pooler
     for pooler in (
-        Pooler("cls", (-1,), first_only=True),
-        Pooler("mean", (-1,)),
-        Pooler("max", (-1,), largest=True),
-        Pooler("mean_top2", (-2, -1)),
-        Pooler("mean_first_last", (1, -1)),
-        Pooler("mean_embed_last", (0, -1)),
+        Pooler("cls", (-1,), first_token, _CLS),
+        Pooler("mean", (-1,), mean_over_tokens, _MEAN),
+        Pooler("max", (-1,), largest_over_tokens, _MAX),
+        Pooler("mean_top2", (-2, -1), mean_over_tokens, _MEAN),
+        Pooler("mean_first_last", (1, -1), mean_over_tokens, _MEAN),
+        Pooler("mean_embed_last", (0, -1), mean_over_tokens, _MEAN),
     )
 }
 """``mean_first_last`` averages layer 1 and the last (the 60.73 of the SimCSE authors' README),

@@ -5,15 +5,16 @@ Written in the form that every version of sentence-transformers, and TEI, reads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from contrasent.errors import CheckpointError
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.backbones.word_lstm import WordLstm
-from contrasent.model.pooling import POOLERS
+from contrasent.model.pooling import POOLERS, Pooler
 from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.protocol import EncoderParts
 from contrasent.model.st_layers import (
@@ -40,6 +41,7 @@ _LAYERS, _CNN, _POOLING, _DENSE, _NORMALIZE = (
     "Dense",
     "Normalize",
 )
+_FLAG, _ALWAYS_OFF = "pooling_mode_", "pooling_mode_mean_sqrt_len_tokens"
 _FITTED = FittedTransform.__name__
 _WORDS, _LSTM = WordVectors.__name__, "LSTM"
 _OWN_TYPES = {
@@ -144,8 +146,13 @@ def _read(folder: Path) -> FolderSpec:
 
 
 def write(folder: Path, parts: EncoderParts) -> None:
-    """Write the modules around the transformer that is already saved in ``folder``."""
+    """Write the modules around the transformer that is already saved in ``folder``.
+
+    Raises:
+        ConfigError: sentence-transformers has no module that pools as the encoder does.
+    """
     chosen = pooler_named(parts.pooler)
+    pooling = _pooling_config(chosen)
     width, depth = parts.backbone.width, parts.backbone.depth
     names: list[str] = []
 
@@ -169,12 +176,7 @@ def write(folder: Path, parts: EncoderParts) -> None:
     if parts.convolutions is not None:
         write_cnn(added(_CNN), parts.convolutions)
         width = parts.convolutions.width
-    modes = {"pooling_mode_cls_token": chosen.first_only}
-    modes["pooling_mode_mean_tokens"] = chosen.averages
-    modes["pooling_mode_max_tokens"] = chosen.largest
-    modes["pooling_mode_mean_sqrt_len_tokens"] = False
-    pooling = {"word_embedding_dimension": width, **modes}
-    write_json(added(_POOLING) / "config.json", pooling)
+    write_json(added(_POOLING) / "config.json", {"word_embedding_dimension": width, **pooling})
     if parts.head is not None:
         write_dense(added(_DENSE), parts.head.linear, TANH)
     if parts.transform is not None:
@@ -201,41 +203,64 @@ def _write_map(path: Path, transform: Transform) -> None:
         write_transform(path, transform)
 
 
+def _pooling_config(pooler: Pooler) -> dict[str, bool]:
+    if pooler.st_mode is None or (pooler.first_only and pooler.layers != (-1,)):
+        raise ConfigError(
+            f"sentence-transformers cannot express the pooler {pooler.name!r}, so that it would "
+            "give other vectors; save the encoder with another pooler"
+        )
+    return {flag: flag == pooler.st_mode for flag in (*_pooling_flags(), _ALWAYS_OFF)}
+
+
+def _pooling_flags() -> dict[str, str]:
+    """The settings of the Pooling module that poolers use, with the newer names of their modes."""
+    flags = [pooler.st_mode for pooler in POOLERS.values() if pooler.st_mode]
+    return {flag: _mode(flag) for flag in dict.fromkeys(flags)}
+
+
+def _mode(flag: str) -> str:
+    return flag.removeprefix(_FLAG).removesuffix("_tokens").removesuffix("_token")
+
+
 def _pooler(paths: dict[str, Path]) -> str:
     config = read_json(paths[_POOLING] / "config.json")
-    prefix, suffix = "pooling_mode_", "_tokens"
-    modes = [
-        key.removeprefix(prefix).removesuffix(suffix).removesuffix("_token")
-        for key, on in config.items()
-        if key.startswith(prefix) and on
-    ]
+    modes = [_mode(key) for key, on in config.items() if key.startswith(_FLAG) and on]
     if stated := config.get("pooling_mode"):
         modes = [stated] if isinstance(stated, str) else list(stated)
-    if modes not in (["cls"], ["mean"], ["max"]) or (
-        modes != ["mean"] and {_LAYERS, _CNN} & paths.keys()
-    ):
+    alike = [
+        pooler
+        for pooler in POOLERS.values()
+        if pooler.st_mode and [_mode(pooler.st_mode)] == modes
+        if not (_LAYERS in paths and pooler.first_only)
+    ]
+    if not alike or (_CNN in paths and modes != ["mean"]):
+        *others, last = _pooling_flags().values()
         raise CheckpointError(
-            f"{paths[_POOLING]} pools by {' + '.join(modes) or 'nothing'}; only cls, mean and max "
-            "are computed, and over layers or convolutions only mean"
+            f"{paths[_POOLING]} pools by {' + '.join(modes) or 'nothing'}; only "
+            f"{', '.join(others)} and {last} are computed, over several layers not cls, and over "
+            "convolutions only mean"
         )
     if {_LAYERS, _CNN} <= paths.keys():
         raise CheckpointError(
             f"{paths[_CNN]} convolves the mean of several layers; only convolutions over the last "
             "layer are computed"
         )
-    return _layer_pooler(paths[_LAYERS]) if _LAYERS in paths else modes[0]
+    if _LAYERS in paths:
+        return _layer_pooler(paths[_LAYERS], alike)
+    return next(pooler.name for pooler in alike if pooler.layers == (-1,))
 
 
-def _layer_pooler(path: Path) -> str:
+def _layer_pooler(path: Path, alike: Sequence[Pooler]) -> str:
+    """The one of ``alike``, which differ in their layers, that weighs layers as ``path`` does."""
     config = read_json(path / "config.json")
     depth, start = config["num_hidden_layers"], config["layer_start"]
     weights = read_tensors(path, ["layer_weights"]).get("layer_weights")
     if weights is not None:
         shares = (weights / weights.sum()).tolist()
         used = {start + n: round(share, 6) for n, share in enumerate(shares) if share}
-        for name, known in POOLERS.items():
-            if known.averages and used == known.shares(depth):
-                return name
+        for known in alike:
+            if used == known.shares(depth):
+                return known.name
     raise CheckpointError(f"{path} weighs layers in a way that is none of our poolers")
 
 

@@ -1,6 +1,10 @@
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
+from contrasent import settings
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.model.pooling import POOLERS, pooler
@@ -30,6 +34,13 @@ def asked(name, states):
 
 def test_the_poolers():
     assert set(POOLERS) == set(FROM_THE_FRONT)
+
+
+def test_the_settings_name_every_pooler():
+    """The help of other commands is made of POOLERS; settings may not import the model."""
+    source = Path(settings.__file__).read_text(encoding="utf-8")
+    explained = source.split("pooler: str | None", 1)[1].split('"""')[1].split(";")[0]
+    assert re.findall(r"[a-z][a-z_0-9]+", explained.replace(" or ", ", ")) == list(POOLERS)
 
 
 @pytest.mark.parametrize("name", POOLERS)

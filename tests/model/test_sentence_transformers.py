@@ -7,9 +7,10 @@ import pytest
 import torch
 from helpers.tiny_models import FAMILY, SENTENCES, save_tiny
 
+from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
-from contrasent.model.pooling import POOLERS
+from contrasent.model.pooling import POOLERS, Pooler, first_token
 
 BAR = 1e-6
 TEXTS = [*SENTENCES, "", " leading and trailing ", "dog " * 70, "ünknown 世界"]
@@ -45,6 +46,51 @@ def test_sentence_transformers_reads_what_we_save(pooler, head, normalize, tmp_p
         torch.nn.init.normal_(encoder.head.linear.bias)
     encoder.save(tmp_path / "saved")
     assert_same(ours(encoder), theirs(tmp_path / "saved"))
+
+
+def position_weighted_mean(state, batch):
+    """A token at position t, from 1, counts t times."""
+    sentence = torch.repeat_interleave(batch.lengths)
+    weights = (torch.arange(len(state)) - batch.offsets[:-1][sentence] + 1).unsqueeze(1)
+    total = state.new_zeros(batch.sentences, state.shape[1]).index_add(0, sentence, weights * state)
+    return total / (batch.lengths * (batch.lengths + 1) / 2).unsqueeze(1)
+
+
+def last_token(state, batch):
+    return state[batch.offsets[1:] - 1]
+
+
+NEW = (
+    Pooler("weighted", (-1,), position_weighted_mean, "pooling_mode_weightedmean_tokens"),
+    Pooler("weighted_top2", (-2, -1), position_weighted_mean, "pooling_mode_weightedmean_tokens"),
+    Pooler("last", (-1,), last_token, "pooling_mode_lasttoken"),
+)
+
+
+@pytest.mark.parametrize("new", NEW, ids=lambda new: new.name)
+def test_a_new_pooler_is_one_row(new, tmp_path, monkeypatch):
+    for row in NEW:
+        monkeypatch.setitem(POOLERS, row.name, row)
+    folder = save_tiny(tmp_path / "plain", num_hidden_layers=3)
+    encoder = SentenceEncoder.load(folder, pooler=new.name, head="none", device="cpu")
+    encoder.save(tmp_path / "saved")
+    assert_same(ours(encoder), theirs(tmp_path / "saved"))
+    assert SentenceEncoder.load(tmp_path / "saved").pooler == new.name
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        Pooler("new", (-1,), position_weighted_mean, None),
+        Pooler("new", (0, -1), first_token, "pooling_mode_cls_token"),
+    ],
+)
+def test_a_pooler_that_they_cannot_express_is_not_saved(new, tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setitem(POOLERS, new.name, new)
+    encoder = SentenceEncoder.load(tiny_bert, pooler="new", head="none", device="cpu")
+    with pytest.raises(ConfigError, match=r"cannot express the pooler 'new', .* another"):
+        encoder.save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
 
 @pytest.mark.parametrize("model_type", FAMILY)
