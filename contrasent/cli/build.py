@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.data import shown, views
-from contrasent.cli.options import Json, grouped, listed, plural, print_json, reading
+from contrasent.cli.options import Json, grouped, listed, print_json
+from contrasent.progress import reading_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from contrasent.data.build.base import DataKind
-    from contrasent.data.build.write import Built
     from contrasent.data.columns import ColumnSpec
     from contrasent.data.rows import SourceRows
 
@@ -149,11 +148,12 @@ def _build(
 ) -> None:
     from contrasent.data.build.write import build, require_output
     from contrasent.data.rows import open_rows_of
+    from contrasent.report.training_text import built_lines
 
     require_output(options.output, sources, options.overwrite)
     columns = listed(options.columns)
     made = kind([open_rows_of(source, wanted, columns) for source in sources])
-    with reading("rows") as advance:
+    with reading_progress("rows") as advance:
         built = build(
             made,
             options.output,
@@ -165,58 +165,4 @@ def _build(
     if options.json:
         print_json(asdict(built), indent=2)
     else:
-        _print(built, made)
-
-
-def _print(built: Built, kind: DataKind) -> None:
-    for name, value in _facts(built, kind):
-        typer.echo(f"{name:<12}{value}")
-    for number, sentences in enumerate(built.shown, start=1):
-        typer.echo(f"example {number}")
-        for name, cell in zip(_names(built), sentences, strict=True):
-            typer.echo(f"  {name}: {shown(cell)}")
-
-
-def _names(built: Built) -> list[str]:
-    if "label" in built.header:
-        return ["premise", "hypothesis", "label"]
-    return [*views(len(built.header))]
-
-
-def _facts(built: Built, kind: DataKind) -> Iterator[tuple[str, str]]:
-    for source in built.sources:
-        yield "source", source.name
-        yield "", source.columns
-        if source.labels is not None:
-            yield "", f"labels: {source.labels}"
-    counts = built.counts
-    labels = ", ".join(f"{count:,} {label}" for label, count in sorted(counts.labels.items()))
-    yield "rows", f"{counts.rows:,}{f': {labels}' if labels else ''}"
-    heading = "left out"
-    for count, what, how in _left_out(built, kind):
-        if count:
-            yield heading, f"{plural(count, what)} {how}".rstrip()
-            heading = ""
-    for message in counts.messages:
-        yield "", message
-    yield "made", built.made
-    labelled = " and a label" if "label" in built.header else ""
-    sentences = f"{len(built.header) - bool(labelled)} sentences{labelled}"
-    yield "written", f"{plural(built.examples, 'example')} of {sentences} each"
-    yield "", f"{built.output}: {', '.join(built.header)}"
-    if built.overlap is not None:
-        yield "overlap", f"{built.overlap:.1%} of the words of anchor and positive (mean F1)"
-    yield "sha256", built.sha256
-
-
-def _left_out(built: Built, kind: DataKind) -> Iterator[tuple[int, str, str]]:
-    counts, said = built.counts, kind.said
-    yield counts.unlabelled, "row", said.unlabelled
-    yield counts.empty, "row", "with an empty sentence"
-    yield counts.other, "row", said.other
-    yield counts.identical, "row", "with the same sentence twice"
-    yield counts.contested, "hard negative", "that the premise is also said to entail"
-    yield counts.incomplete, said.group, said.incomplete
-    yield counts.repeated, "repeat", ""
-    yield counts.unsampled, "example", "outside the sample"
-    yield counts.unreadable, "row", "that cannot be read, first:"
+        typer.echo("\n".join(built_lines(built, made)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,12 +22,13 @@ from contrasent.cli.options import (
     refuse_json_folder,
     write_html,
 )
-from contrasent.cli.overlap import Overlaps
 from contrasent.cli.scores import Found, contents, write
 from contrasent.evaluation.task_names import STS_TASKS
 from contrasent.evaluation.transfer_data import TRANSFER_TASKS
+from contrasent.progress import reading_progress
 
 if TYPE_CHECKING:
+    from contrasent.evaluation.leaks import Overlap, TrainingCheck
     from contrasent.evaluation.sts import Scores
     from contrasent.evaluation.suite import Suite
 
@@ -146,6 +149,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
 ) -> None:
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
     from contrasent.evaluation.bootstrap import Bootstrap
+    from contrasent.evaluation.leaks import TrainingCheck
     from contrasent.evaluation.protocols import TransferProtocol
     from contrasent.evaluation.protocols import protocol as named_protocol
     from contrasent.evaluation.suite import load_suite
@@ -168,7 +172,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         ),
     )
     announce(suite)
-    check = Overlaps(suite) if leak_check else None
+    check = TrainingCheck(suite) if leak_check else None
 
     def score(model: str) -> Scores:
         encoder = measuring.load_or_open(model, suite.given())
@@ -176,7 +180,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
         scores = suite.records(encoder, precision, show_progress=True)
         for note in scores.notes:
             typer.echo(f"{model}: {note}", err=True)
-        return check.noted(scores, model) if check else scores
+        return _with_overlaps(scores, model, check) if check else scores
 
     outcomes = for_each(models, score)
     failures = [
@@ -226,3 +230,39 @@ def announce(suite: Suite) -> None:
         typer.echo(f"{problem.task} is left out: {problem.message}", err=True)
     if missing:
         typer.echo(how_to_get_data(), err=True)
+
+
+def _with_overlaps(scores: Scores, model: str, check: TrainingCheck) -> Scores:
+    """Warn of text of the tasks that the encoder was trained on, and put it into the records."""
+    from contrasent.errors import warn
+    from contrasent.evaluation.leaks import overlap_of, trainings
+
+    if not trainings(model):
+        return scores
+    with reading_progress("training examples (--no-leak-check leaves that out)") as advance:
+        overlaps = list(check.overlaps(model, advance))
+    for overlap in overlaps:
+        if message := _overlap_message(model, overlap):
+            warn(message)
+    records = (replace(it, overlap=overlap_of(it, overlaps)) for it in scores.records)
+    return replace(scores, records=tuple(records))
+
+
+def _overlap_message(model: str, overlap: Overlap) -> str:
+    """One line; empty without an overlap."""
+    trained = f"{model} was trained on {overlap.file}"
+    if overlap.trouble:
+        return f"{trained}; whether that has text of the tasks was not checked: {overlap.trouble}"
+    if not overlap.found:
+        return ""
+    from contrasent.report.training_text import plural
+
+    counts = []
+    for task in overlap.found:
+        together = plural(task.pairs_normalised, "pair")
+        pairs = f", {together} together" if task.pairs_normalised else ""
+        counts.append(f"{task.heading} {task.normalised:,} of {task.sentences:,}{pairs}")
+    return (
+        f"{trained}, which has sentences of the tasks: {'; '.join(counts)} (letters and digits "
+        f"compared); 'contrasent data leaks {shlex.quote(overlap.file)}' shows them"
+    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -251,23 +250,3 @@ def write_html(path: Path | None, contents: Contents) -> None:
     if path is not None:
         write_report(path, replace(contents, command=("contrasent", *sys.argv[1:])))
         typer.echo(f"{path}", err=True)
-
-
-@contextmanager
-def reading(what: str) -> Iterator[Callable[[int], None]]:
-    """On a terminal, count what was read; yields what takes the number of further ones."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    text = TextColumn(f"reading: {{task.completed:,.0f}} {what}")
-    columns = (SpinnerColumn(), text, TimeElapsedColumn())
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task("reading", total=None)
-        yield lambda count: progress.advance(task, count)
-
-
-def plural(count: int, what: str) -> str:
-    """A number of things."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -17,7 +17,7 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.fitting.text import DrawnRows, FittingSentences, StoredRows
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms.flow import Flow
-from contrasent.training.metrics_log import fitting_progress
+from contrasent.progress import progress_bar
 
 _LONGEST_GRADIENT = 1.0
 _MEASURED = 2048
@@ -124,7 +124,9 @@ def _fit(
     batches = _batches(count, settings)
     flow.start(rows.batch(batches[0], dropout=settings.dropout))
     before = _told(flow, rows, measured)
-    with fitting_progress(len(batches), shown) as advance:
+    columns = ("fitting: {task.fields[bits]:.4f} bits per dimension", "bar", "count")
+    bits = float("nan")
+    with progress_bar(*columns, total=len(batches), shown=shown, bits=bits) as advance:
         for step, numbers in enumerate(batches, start=1):
             loss = flow.bits_per_dimension(rows.batch(numbers, dropout=settings.dropout))
             if not torch.isfinite(loss):
@@ -134,7 +136,7 @@ def _fit(
                 parameter.grad = gradient
             clip_grad_norm_(parameters, _LONGEST_GRADIENT)
             optimizer.step()
-            advance(loss.item())
+            advance(1, bits=loss.item())
     return Likelihood(before, _told(flow, rows, measured), len(measured))
 
 

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import isfinite, isnan
@@ -25,7 +25,6 @@ from contrasent.recipe import Recipe
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,77 +221,6 @@ def log_file(path: Path) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         handler.close()
-
-
-@contextmanager
-def training_progress(
-    first: int, total: int, shown: bool
-) -> Iterator[Callable[[StepMetrics], None]]:
-    """Yield a function that is told of each step; a bar is drawn on a terminal only."""
-    console = _terminal() if shown else None
-    if console is None:
-        yield lambda _: None
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("training", total=total, completed=first, loss=float("nan"))
-        yield lambda step: progress.update(task, advance=1, loss=step.loss)
-
-
-@contextmanager
-def reading_progress(shown: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is told how many examples are read; drawn on a terminal only."""
-    console = _terminal() if shown else None
-    if console is None:
-        yield lambda _: None
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    told = TextColumn("reading: {task.completed:,.0f} examples")
-    columns = (SpinnerColumn(), told, TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("reading", total=None)
-        yield lambda count: progress.update(task, completed=count)
-
-
-@contextmanager
-def fitting_progress(steps: int, shown: bool) -> Iterator[Callable[[float], None]]:
-    """Yield a function that is told the loss of every step; drawn on a terminal only."""
-    console = _terminal() if shown else None
-    if console is None:
-        yield lambda _: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    told = TextColumn("fitting: {task.fields[bits]:.4f} bits per dimension")
-    columns = (told, BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("fitting", total=steps, bits=float("nan"))
-        yield lambda bits: progress.update(task, advance=1, bits=bits)
-
-
-def _terminal() -> Console | None:
-    """Standard error if it is a terminal; elsewhere even a bar that is removed leaves a line."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return console if console.is_terminal else None
 
 
 @contextmanager

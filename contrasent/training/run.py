@@ -20,6 +20,7 @@ from contrasent.memory import give_back_freed_memory
 from contrasent.model.checkpoint import INFO_FILE
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import FULL_FP32
+from contrasent.progress import progress_bar
 from contrasent.recipe import Recipe
 from contrasent.records import Record, write_records
 from contrasent.training import metrics_log
@@ -183,13 +184,19 @@ class _Session:
             self.training.precision,
             self.training.accelerator.device,
         )
-        shown_progress = metrics_log.training_progress(first, steps, show_progress)
+        shown_progress = progress_bar(
+            *("training", "bar", "count", "loss {task.fields[loss]:.4f}", "elapsed", "remaining"),
+            total=steps,
+            done=first,
+            shown=show_progress,
+            loss=float("nan"),
+        )
         trackers = metrics_log.trackers(self.training.accelerator, self.recipe)
-        with closing(self.metrics), trackers, shown_progress as shown:
+        with closing(self.metrics), trackers, shown_progress as advance:
 
             def after_steps(steps: list[StepMetrics]) -> bool:
                 for step in steps:
-                    shown(step)
+                    advance(1, loss=step.loss)
                 return self._after_steps(steps)
 
             end = first if self.progress.ended else steps

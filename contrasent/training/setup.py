@@ -30,11 +30,11 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.word_encoder import WordEncoder, are_words
 from contrasent.objectives.base import Objective
+from contrasent.progress import reading_progress
 from contrasent.recipe import Recipe
 from contrasent.settings import EncoderSettings, EvaluationSettings
 from contrasent.training.callbacks import followed_pairs
 from contrasent.training.compatibility import Combination, refuse
-from contrasent.training.metrics_log import reading_progress
 from contrasent.training.mlm_view import MlmView
 
 
@@ -251,7 +251,7 @@ def _open_views(
     longest = recipe.data.max_tokens
     if objective.spans is not None:
         return open_spans(objective.spans, examples, encoder.tokenizer, longest)
-    with reading_progress(show_progress) as advance:
+    with reading_progress("examples", show_progress) as advance:
         return open_views(
             recipe.view,
             examples,
@@ -259,7 +259,7 @@ def _open_views(
             longest,
             views=objective.views,
             needs=objective.needs,
-            progress=advance,
+            progress=lambda count: advance(completed=count),
         )
 
 

@@ -251,7 +251,9 @@ def test_nothing_is_read_for_an_encoder_that_names_no_text(trained, here, monkey
     path = here / (model := trained()) / "contrasent.json"
     path.write_text(path.read_text().replace('"file": "train.tsv"', '"file": null'))
     assert trainings(model) == []
-    monkeypatch.setattr("contrasent.cli.options.reading", lambda _: pytest.fail("a progress bar"))
+    monkeypatch.setattr(
+        "contrasent.cli.evaluate.reading_progress", lambda _: pytest.fail("a progress bar")
+    )
     said = worked("evaluate", model, "--tasks", "own.tsv")
     assert "was trained on" not in said.err
 

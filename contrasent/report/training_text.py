@@ -1,0 +1,161 @@
+"""Training text: the facts that a check found, and those of a file that was built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from contrasent.data.build.base import DataKind
+    from contrasent.data.build.write import Built
+    from contrasent.data.check import Finding, Report
+
+_LONGEST = 100
+
+
+def survey_lines(report: Report) -> Iterator[str]:
+    """The facts of a check, without its lengths and examples."""
+    yield from _aligned(_survey_facts(report))
+
+
+def survey_examples(report: Report) -> Iterator[str]:
+    """The first examples that a check read."""
+    yield from _examples(_views(report), report.shown)
+
+
+def built_lines(built: Built, kind: DataKind) -> Iterator[str]:
+    """The facts of a training file that was built, and its first examples."""
+    yield from _aligned(_built_facts(built, kind))
+    labelled = "label" in built.header
+    names = ["premise", "hypothesis", "label"] if labelled else view_names(len(built.header))
+    yield from _examples(names, built.shown)
+
+
+def plural(count: int, what: str) -> str:
+    """A number of things."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _aligned(facts: Iterator[tuple[str, str]]) -> Iterator[str]:
+    return (f"{name:<12}{value}" for name, value in facts)
+
+
+def _examples(names: Sequence[str], examples: Sequence[Sequence[str]]) -> Iterator[str]:
+    for number, sentences in enumerate(examples, start=1):
+        yield f"example {number}"
+        for name, sentence in zip(names, sentences, strict=True):
+            yield f"  {name}: {_shortened(sentence)}"
+
+
+def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
+    each = "" if report.views == 1 else " each"
+    yield "file", report.source
+    yield "columns", report.columns
+    yield "examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"
+    if report.classes is not None:
+        of_class = ((name, n, n / max(report.examples, 1)) for name, n in report.classes.items())
+        yield "classes", ", ".join(f"{name} {n:,} ({share:.1%})" for name, n, share in of_class)
+        unused = f"{plural(report.unlabelled, 'row')} without a label"
+    else:
+        unused = plural(report.blank, "blank line")
+    yield "left out", f"{plural(report.skipped, 'row')} with an empty sentence, {unused}"
+    if report.documents is not None and (length := report.document_sentences):
+        sizes = f"{length.minimum:,} to {length.maximum:,} sentences, {length.mean:.1f} in the mean"
+        yield "documents", f"{report.documents:,} of {sizes}"
+    yield "unreadable", plural(report.unreadable.count, "row")
+    for message in report.unreadable.first:
+        yield "", message
+    share = f" ({report.repeated / report.examples:.1%})" if report.repeated else ""
+    first, *others = _views(report)
+    yield "repeated", f"{plural(report.repeated, 'example')}{share} with an earlier one's {first}"
+    if report.identical is not None:
+        yield "identical", f"{first} and {others[0]} in {_count(report.identical, report)}"
+    yield "encoding", f"U+FFFD in {_count(report.replaced, report)}"
+    yield "", f"control characters in {_count(report.control, report)}"
+    yield "", f"looks wrongly decoded, as Ã© for é, in {_count(report.mojibake, report)}"
+    if report.cut is not None and report.examples:
+        share = f"{report.cut / (report.examples * report.views):.1%}"
+        cut = plural(report.cut, "sentence")
+        yield "cut", f"{cut} ({share}) longer than {report.max_tokens} tokens"
+    yield "sha256", f"{report.sha256} (content and columns)"
+
+
+def length_table(report: Report) -> Table:
+    """How long sentences are, in words and, if they were counted, in tokens."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("length")
+    for name in ("min", "median", "mean", "p95", "max"):
+        table.add_column(name, justify="right")
+    for unit, found in (("words", report.words), ("tokens", report.tokens or ())):
+        for view, it in zip(_views(report), found, strict=False):
+            row = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
+            table.add_row(f"{view}, {unit}", *map(str, row))
+    return table
+
+
+def _views(report: Report) -> list[str]:
+    return view_names(report.views) if report.classes is None else ["premise", "hypothesis"]
+
+
+def view_names(count: int) -> list[str]:
+    """What the sentences of an example are called, if there are so many."""
+    if count == 1:
+        return ["sentence"]
+    hard = ["hard negative"] if count == 3 else [f"hard negative {k}" for k in range(1, count - 1)]
+    return ["anchor", "positive", *hard]
+
+
+def _count(finding: Finding, report: Report) -> str:
+    lines = (where.removeprefix(report.source) for where in finding.first)
+    first = f", first at {', '.join(lines)}" if finding.first else ""
+    return f"{plural(finding.count, 'example')}{first}"
+
+
+def _shortened(sentence: str) -> str:
+    """A sentence on one line, safe to print, its end left out if it is long."""
+    line = "".join(c if c.isprintable() else " " for c in " ".join(sentence.split()))
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+def _built_facts(built: Built, kind: DataKind) -> Iterator[tuple[str, str]]:
+    for source in built.sources:
+        yield "source", source.name
+        yield "", source.columns
+        if source.labels is not None:
+            yield "", f"labels: {source.labels}"
+    counts = built.counts
+    labels = ", ".join(f"{count:,} {label}" for label, count in sorted(counts.labels.items()))
+    yield "rows", f"{counts.rows:,}{f': {labels}' if labels else ''}"
+    heading = "left out"
+    for count, what, how in _left_out(built, kind):
+        if count:
+            yield heading, f"{plural(count, what)} {how}".rstrip()
+            heading = ""
+    for message in counts.messages:
+        yield "", message
+    yield "made", built.made
+    labelled = " and a label" if "label" in built.header else ""
+    sentences = f"{len(built.header) - bool(labelled)} sentences{labelled}"
+    yield "written", f"{plural(built.examples, 'example')} of {sentences} each"
+    yield "", f"{built.output}: {', '.join(built.header)}"
+    if built.overlap is not None:
+        yield "overlap", f"{built.overlap:.1%} of the words of anchor and positive (mean F1)"
+    yield "sha256", built.sha256
+
+
+def _left_out(built: Built, kind: DataKind) -> Iterator[tuple[int, str, str]]:
+    counts, said = built.counts, kind.said
+    yield counts.unlabelled, "row", said.unlabelled
+    yield counts.empty, "row", "with an empty sentence"
+    yield counts.other, "row", said.other
+    yield counts.identical, "row", "with the same sentence twice"
+    yield counts.contested, "hard negative", "that the premise is also said to entail"
+    yield counts.incomplete, said.group, said.incomplete
+    yield counts.repeated, "repeat", ""
+    yield counts.unsampled, "example", "outside the sample"
+    yield counts.unreadable, "row", "that cannot be read, first:"
