@@ -212,6 +212,17 @@ def test_a_damaged_state_is_refused(tmp_path, recipe):
         train(recipe(), tmp_path / "run", resume=True)
 
 
+def test_the_form_of_a_state_is_the_first_one_and_another_is_refused(tmp_path, recipe):
+    with kill_after("save_state"):
+        train(recipe(), tmp_path / "run")
+    (path,) = (tmp_path / "run" / "state").glob("*/progress.json")
+    progress = json.loads(path.read_text(encoding="utf-8"))
+    assert progress["format"] == 1
+    path.write_text(json.dumps({**progress, "format": 2}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"another version of contrasent; .* --overwrite"):
+        train(recipe(), tmp_path / "run", resume=True)
+
+
 @pytest.mark.acceptance
 @pytest.mark.minutes
 def test_ten_kills_at_random_moments_change_no_bit(tmp_path, recipe):
