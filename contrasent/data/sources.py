@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+from contrasent.data.cache import default_cache
 from contrasent.data.examples import Examples, JsonExamples, ParquetExamples, TableExamples
 from contrasent.data.hub_datasets import HubExamples, dataset_parts
-from contrasent.errors import DataError
+from contrasent.errors import ConfigError, DataError
 
 _TEXT_KINDS = (".txt", ".csv", ".tsv", ".jsonl")
 _KNOWN = f"{', '.join(_TEXT_KINDS)} (each also with .gz) and .parquet"
@@ -69,3 +75,61 @@ def source_kind(source: str) -> str:
     if kind in _TEXT_KINDS or (kind == ".parquet" and not name.endswith(".gz")):
         return kind
     raise DataError(f"{path}: unknown kind of file; known are {_KNOWN}; rename it to one of them")
+
+
+Rows = Iterable[str | Sequence[str] | Mapping[str, Any]]
+"""Examples given from Python: sentences, tuples of sentences, or mappings of columns."""
+
+
+def keep_rows(rows: Rows) -> Path:
+    r"""Write examples given from Python to a file, to be read as any other.
+
+    The file lies in the cache and is named by its content, so that the same rows are the same file
+    when a run is resumed.
+
+    Args:
+        rows: all of one kind. Strings become the lines of a ``.txt``, in which an empty one ends a
+            document, and a line break is a space. Tuples and mappings, also those of a
+            ``datasets.Dataset``, become the lines of a ``.jsonl``.
+
+    Raises:
+        DataError: there is no row, or a row cannot be written as JSON.
+        ConfigError: there is no room in the cache.
+    """
+    remaining = iter(rows)
+    first = next(remaining, None)
+    if first is None:
+        raise DataError("the data is empty; it needs at least one sentence, tuple or mapping")
+    folder, digest = default_cache() / "rows", hashlib.sha256()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder) as partial:
+            written = Path(partial) / "rows"
+            with written.open("w", encoding="utf-8", newline="\n") as file:
+                for line in _lines_of(chain([first], remaining), is_text=isinstance(first, str)):
+                    file.write(line)
+                    digest.update(line.encode())
+            kind = "txt" if isinstance(first, str) else "jsonl"
+            return written.replace(folder / f"{digest.hexdigest()[:16]}.{kind}")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot keep the data in {folder}: {error}; name a folder with room in the "
+            "environment variable CONTRASENT_CACHE"
+        ) from error
+
+
+def _lines_of(rows: Rows, *, is_text: bool) -> Iterator[str]:
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, str) != is_text:
+            raise DataError(f"row {number} of the data is {row!r}, unlike the first; give one kind")
+        if isinstance(row, str):
+            yield f"{' '.join(row.splitlines())}\n"
+            continue
+        try:
+            plain = dict(row) if isinstance(row, Mapping) else list(row)
+            yield f"{json.dumps(plain, ensure_ascii=False)}\n"
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"row {number} of the data cannot be written as JSON: {error}; give strings, "
+                "tuples of strings or mappings of plain values"
+            ) from error

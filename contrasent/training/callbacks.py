@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from accelerate import Accelerator
@@ -14,7 +15,7 @@ from contrasent.evaluation.trajectory import KEY, measurement
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe
 from contrasent.settings import EvaluationSettings
-from contrasent.training.metrics_log import MetricsFile
+from contrasent.training.metrics_log import MetricsFile, StepMetrics
 
 logger = logging.getLogger("contrasent")
 
@@ -24,12 +25,14 @@ class DevScore:
     """The scores of an evaluation on the dev task.
 
     Attributes:
+        step: updates made before it.
         name: of the dev task.
         score: of the encoder that is kept, in [-1, 1].
         other: of the one beside it; None if that was not evaluated.
         twin_is_better: the one that is kept is the twin.
     """
 
+    step: int
     name: str
     score: float
     other: float | None
@@ -42,20 +45,37 @@ class DevScore:
         return f"{self.name} Spearman {self.score * 100:.2f}{beside}"
 
 
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Functions of the caller that a run calls.
+
+    Attributes:
+        on_step: after each update, with what is known of it.
+        on_evaluation: after each evaluation on the dev task, with its scores.
+    """
+
+    on_step: Callable[[StepMetrics], object] | None = None
+    on_evaluation: Callable[[DevScore], object] | None = None
+
+
 def score_dev(
     dev: StsTasks,
     encoder: SentenceEncoder,
     twin: SentenceEncoder | None,
     recipe: Recipe,
+    step: int,
 ) -> DevScore:
-    """Evaluate the encoder, and its twin where the better one is kept; of equal ones the first."""
+    """Evaluate the encoder after ``step`` updates, and its twin where the better one is kept.
+
+    Of equal ones the first is kept.
+    """
     precision = recipe.evaluation.precision
     ((name, first),) = dev.score(encoder, precision=precision).items()
     if twin is None or recipe.encoder.keep == "first":
-        return DevScore(name, first, None, twin_is_better=False)
+        return DevScore(step, name, first, None, twin_is_better=False)
     (second,) = dev.score(twin, precision=precision).values()
     best, other = max(first, second), min(first, second)
-    return DevScore(name, best, other, twin_is_better=second > first)
+    return DevScore(step, name, best, other, twin_is_better=second > first)
 
 
 def followed_pairs(settings: EvaluationSettings) -> RatedPairs | None:

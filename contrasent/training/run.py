@@ -7,13 +7,14 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 
+from contrasent.data.sources import Rows, keep_rows
 from contrasent.evaluation.sts import StsTasks
 from contrasent.files import remove_folder, write_text
 from contrasent.memory import give_back_freed_memory
@@ -24,7 +25,7 @@ from contrasent.progress import progress_bar
 from contrasent.recipe import Recipe
 from contrasent.records import Record, write_records
 from contrasent.training import metrics_log
-from contrasent.training.callbacks import GeometryLog, score_dev
+from contrasent.training.callbacks import Callbacks, DevScore, GeometryLog, score_dev
 from contrasent.training.folder import RunFolder, twin_of
 from contrasent.training.loop import Training, optimizer_of, run, trained
 from contrasent.training.metrics_log import StepMetrics
@@ -102,25 +103,34 @@ class Result:
     after: list[Record] = field(default_factory=list)
 
 
-def train(
+def train(  # noqa: PLR0913 - what a caller may choose, by name
     recipe: Recipe,
     output: str | Path,
     *,
+    data: Rows | None = None,
     resume: bool = False,
     overwrite: bool = False,
     device: str | torch.device | None = None,
     show_progress: bool = False,
+    on_step: Callable[[StepMetrics], object] | None = None,
+    on_evaluation: Callable[[DevScore], object] | None = None,
 ) -> Result | None:
     """Train, evaluate and save what ``recipe`` says.
 
     Args:
         recipe: the settings.
         output: the run's folder.
+        data: the training text, instead of ``data.file``: an iterable of sentences, of tuples of
+            sentences or of mappings, such as a ``datasets.Dataset``; see
+            :func:`contrasent.data.sources.keep_rows`.
         resume: continue the run in ``output``, bit-equal to one that was never cut off; a folder
             without a run starts one.
         overwrite: replace the run in ``output``.
         device: by default the CUDA device if there is one.
         show_progress: a progress bar on standard error.
+        on_step: is called after each update with what is known of it; on an accelerator a step
+            later.
+        on_evaluation: is called after each evaluation on the dev task with its scores.
 
     Returns:
         Where it ended; None if ``resume`` finds the run complete.
@@ -129,6 +139,8 @@ def train(
         ContrasentError: see :func:`contrasent.training.setup.prepare`; ``output`` holds another
             run; the loss is not finite. Nothing is written before the first step can be made.
     """
+    if data is not None:
+        recipe = replace(recipe, data=replace(recipe.data, file=str(keep_rows(data))))
     recipe = complete(recipe)
     folder = RunFolder(Path(output))
     folder.check(recipe, resume=resume, overwrite=overwrite)
@@ -140,7 +152,8 @@ def train(
     parts = prepare(recipe, accelerator.device, show_progress)
     taken = folder.opened(recipe, parts.data, resume=resume, overwrite=overwrite)
     with folder.explaining_a_full_disk(), taken, metrics_log.log_file(folder.log):
-        session = _Session(recipe, folder, parts, accelerator)
+        callbacks = Callbacks(on_step, on_evaluation)
+        session = _Session(recipe, folder, parts, accelerator, callbacks)
         session.train(show_progress)
         return session.finish(show_progress)
 
@@ -149,9 +162,14 @@ class _Session:
     """The state of one call of :func:`train`."""
 
     def __init__(
-        self, recipe: Recipe, folder: RunFolder, parts: RunParts, accelerator: Accelerator
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        parts: RunParts,
+        accelerator: Accelerator,
+        callbacks: Callbacks,
     ) -> None:
-        self.recipe, self.folder, self.parts = recipe, folder, parts
+        self.recipe, self.folder, self.parts, self.callbacks = recipe, folder, parts, callbacks
         settings = recipe.train
         optimizer = optimizer_of(settings, trained(parts.encoder, parts.objective, parts.twin))
         self.training = Training(
@@ -197,6 +215,8 @@ class _Session:
             def after_steps(steps: list[StepMetrics]) -> bool:
                 for step in steps:
                     advance(1, loss=step.loss)
+                    if self.callbacks.on_step is not None:
+                        self.callbacks.on_step(step)
                 return self._after_steps(steps)
 
             end = first if self.progress.ended else steps
@@ -283,7 +303,7 @@ class _Session:
 
     def _evaluate(self, dev: StsTasks) -> None:
         progress, parts = self.progress, self.parts
-        score = score_dev(dev, parts.encoder, parts.twin, self.recipe)
+        score = score_dev(dev, parts.encoder, parts.twin, self.recipe, progress.step)
         progress.twin_is_better = score.twin_is_better
         scores = {score.name: score.score}
         beside = {} if score.other is None else {"beside": {score.name: score.other}}
@@ -298,6 +318,8 @@ class _Session:
         else:
             progress.without_best += 1
         logger.info("step %d: %s%s", progress.step, score.summary, " *" if is_best else "")
+        if self.callbacks.on_evaluation is not None:
+            self.callbacks.on_evaluation(score)
 
     def _save_encoder(self, target: Path, dev_scores: dict[str, float]) -> None:
         parts = self.parts

@@ -135,9 +135,9 @@ class Dev:
 )
 def test_the_better_encoder_is_known_by_its_score(scores, better, best, recipe):
     settings = recipe(**TWIN, encoder__keep="better")
-    found = score_dev(Dev(*scores), object(), object(), settings)
+    found = score_dev(Dev(*scores), object(), object(), settings, 3)
     assert (found.twin_is_better, found.score, found.other) == (better, best, min(scores))
-    first = score_dev(Dev(*scores), object(), object(), recipe(**TWIN))
+    first = score_dev(Dev(*scores), object(), object(), recipe(**TWIN), 3)
     assert (first.twin_is_better, first.score, first.other) == (False, scores[0], None)
 
 
