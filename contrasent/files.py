@@ -6,15 +6,14 @@ import contextlib
 import hashlib
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from contrasent.errors import ConfigError
 
 _BLOCK = 1 << 20
+_PATIENCE = 0.1  # seconds: a lock file that its last holder removes at this moment is made anew
 
 
 @contextmanager
@@ -153,57 +152,25 @@ def exclusive(folder: str | Path) -> Iterator[None]:
     Raises:
         ConfigError: somebody else writes to the folder; the message names the process.
     """
-    path = Path(folder).resolve()
-    path = path.with_name(f".{path.name}.lock")
+    from filelock import FileLock, Timeout
+
+    path = _beside(Path(folder).resolve(), "lock")
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = _locked(path)
-    if file is None:
+    lock = FileLock(path, timeout=_PATIENCE)
+    try:
+        lock.acquire(poll_interval=_PATIENCE / 10)
+    except Timeout as error:
         raise ConfigError(
             f"{folder} is being written by process {_owner(path)}; wait until it has finished"
-        )
+        ) from error
     try:
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with contextlib.suppress(PermissionError):  # Windows lets nobody read or write it
+            path.write_text(str(os.getpid()), encoding="utf-8")
         yield
     finally:
-        with contextlib.suppress(PermissionError):  # Windows keeps a file that is open
+        with contextlib.suppress(PermissionError):
             path.unlink(missing_ok=True)
-        file.close()
-
-
-def _locked(path: Path) -> IO[str] | None:
-    """The lock file, locked, or None if somebody else holds it."""
-    while True:
-        file = path.open("a+", encoding="utf-8")
-        if not _try_lock(file):
-            file.close()
-            return None
-        # The last holder may have removed the file after we opened it: then we hold a lock that
-        # nobody else would find.
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()
-
-
-def _try_lock(file: IO[str]) -> bool:
-    if sys.platform == "win32":
-        import msvcrt
-
-        try:
-            file.seek(1 << 20)  # beyond the text, which others must be able to read
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        lock.release()
 
 
 def _owner(path: Path) -> str:

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import writing_folder
@@ -28,7 +26,7 @@ from contrasent.model.st_words import read_lstm, read_words
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import read_transform
 from contrasent.model.transforms.whitening import Whitening
-from contrasent.model.weights import load_backbone, quiet, read_tensors
+from contrasent.model.weights import load_backbone, load_exact, quiet, read_tensors
 from contrasent.records import installed_versions
 
 INFO_FILE = "contrasent.json"
@@ -197,34 +195,33 @@ def _transform(
     stated: st_folder.FolderSpec, info: Mapping[str, Any], width: int
 ) -> Transform | None:
     """The map after the head, with what our file says about it."""
-    made: Transform
-    path = stated.fitted or stated.linear
-    if path is None:
-        return None
+    transform: Transform
     if stated.fitted is not None:
-        made = read_transform(stated.fitted)
+        transform = read_transform(stated.fitted)
+        if transform.input_width != width:
+            raise CheckpointError(
+                f"{stated.fitted} maps embeddings of {transform.input_width} dimensions, but "
+                f"these have {width}"
+            )
+    elif stated.linear is not None:
+        transform = _linear(stated.linear, width)
     else:
-        weight, bias = _linear(path)
-        made = Whitening(weight.shape[1], weight.shape[0])
-        made.load_state_dict({"weight": weight, "bias": bias})
-        made.name = made.described = "linear"
-    if made.input_width != width:
-        raise CheckpointError(
-            f"{path} maps embeddings of {made.input_width} numbers, but these have {width}"
-        )
-    said = info.get("transform")
-    if isinstance(said, dict):
-        made.name = str(said.get("name", made.name))
-        made.described = str(said.get("described", made.described))
-    return made
+        return None
+    about = info.get("transform")
+    if isinstance(about, dict):
+        transform.name = str(about.get("name", transform.name))
+        transform.described = str(about.get("described", transform.described))
+    return transform
 
 
-def _linear(path: Path) -> tuple[Tensor, Tensor]:
+def _linear(path: Path, width: int) -> Whitening:
     tensors = read_tensors(path, ["linear.weight", "linear.bias"])
-    weight, bias = tensors.get("linear.weight"), tensors.get("linear.bias")
-    if weight is None or bias is None or weight.dim() != 2 or bias.shape != weight.shape[:1]:
-        raise CheckpointError(f"{path} does not hold the weight and bias of a linear map")
-    return weight, bias
+    bias = tensors.get("linear.bias")
+    linear = Whitening(width, 1 if bias is None else bias.numel())
+    reason = f"a linear map of embeddings of {width} dimensions"
+    load_exact(linear, tensors, path, reason, "linear.")
+    linear.name = linear.described = "linear"
+    return linear
 
 
 def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:
@@ -242,13 +239,9 @@ def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:
     for name in names:
         weight, bias = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
         if weight is not None and bias is not None:
-            if weight.shape[1:] != (width,) or bias.shape != weight.shape[:1]:
-                raise CheckpointError(
-                    f"the head in {source} has weights {list(weight.shape)} and "
-                    f"{list(bias.shape)}, which do not fit embeddings of {width} numbers"
-                )
-            head = MlpHead(weight.shape[1], weight.shape[0])
-            head.linear.load_state_dict({"weight": weight, "bias": bias})
+            head = MlpHead(width, bias.numel())
+            reason = f"a head over embeddings of {width} dimensions"
+            load_exact(head.linear, tensors, source, reason, f"{name}.")
             return head
     raise CheckpointError(
         f"{folder} stores no Linear+Tanh head ({', '.join(names)}), and a random one would spoil "

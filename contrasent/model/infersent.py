@@ -12,7 +12,8 @@ from contrasent.errors import CheckpointError
 from contrasent.files import sha256_of
 from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.st_words import take_weights
+from contrasent.model.st_words import shape_of
+from contrasent.model.weights import load_exact
 
 VERSIONS = {1: MARKS[0], 2: MARKS[1]}
 """What each version puts around a sentence: 1 was trained over GloVe, 2 over fastText."""
@@ -35,8 +36,8 @@ def read_infersent(weights: Path, words: Path, version: int) -> SentenceEncoder:
         CheckpointError: a file is missing or damaged, holds anything but tensors, or they do not
             fit each other.
     """
-    found = _tensors(weights)
-    recurrent = found.get("weight_hh_l0")
+    tensors = _tensors(weights)
+    recurrent = tensors.get("weight_hh_l0")
     if recurrent is None or recurrent.dim() != 2:
         raise CheckpointError(
             f"{weights} holds no {_PREFIX}weight_hh_l0, so it is no InferSent encoder; give "
@@ -45,7 +46,7 @@ def read_infersent(weights: Path, words: Path, version: int) -> SentenceEncoder:
     store = open_words(words)
     tokenizer = WordTokenizer(store, VERSIONS[version])
     backbone = WordLstm(store, recurrent.shape[1])
-    take_weights(backbone, found, weights)
+    load_exact(backbone.lstm, tensors, weights, shape_of(backbone))
     encoder = SentenceEncoder(backbone, tokenizer, "max")
     encoder.name = str(weights)
     return encoder.eval()

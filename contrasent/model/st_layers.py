@@ -11,7 +11,7 @@ from torch import nn
 
 from contrasent.errors import CheckpointError
 from contrasent.model.heads import Convolutions
-from contrasent.model.weights import read_tensors
+from contrasent.model.weights import read_exact
 
 TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
 
@@ -119,16 +119,7 @@ def read_cnn(path: Path, width: int) -> Convolutions:
             f"{path} has kernel_sizes {widths} and stride_sizes {strides}; only odd sizes, and "
             "strides of 1, are computed"
         )
-    made = Convolutions(width, widths, channels)
-    state = made.state_dict()
-    stored = read_tensors(path, list(state))
-    for name, tensor in state.items():
-        found = stored.get(name)
-        if found is None or found.shape != tensor.shape:
-            there = "nothing" if found is None else list(found.shape)
-            raise CheckpointError(
-                f"{path} has {there} for {name}, where its configuration and token states of "
-                f"{width} numbers need {list(tensor.shape)}"
-            )
-    made.load_state_dict(stored)
-    return made
+    convolutions = Convolutions(width, widths, channels)
+    reason = f"its configuration with token states of {width} dimensions"
+    read_exact(convolutions, path, reason)
+    return convolutions

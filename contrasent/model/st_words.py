@@ -17,7 +17,7 @@ from contrasent.data.word_vectors import WordStore, WordTokenizer
 from contrasent.errors import CheckpointError
 from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.st_layers import read_json, write_json
-from contrasent.model.weights import read_tensors
+from contrasent.model.weights import read_exact
 
 _WORDS_CONFIG, _LSTM_CONFIG, _WEIGHTS = "config.json", "lstm_config.json", "model.safetensors"
 _LIMIT = "max_seq_length"
@@ -80,29 +80,16 @@ def read_lstm(path: Path, store: WordStore) -> WordLstm:
             f"{path} is an LSTM of {layers} layers over {width} numbers, bidirectional {both}; "
             f"over these vectors of {store.width} numbers, one bidirectional layer is computed"
         )
-    wanted = made.lstm.state_dict()
-    tensors = read_tensors(path, [f"encoder.{name}" for name in wanted])
-    take_weights(made, {n.removeprefix("encoder."): t for n, t in tensors.items()}, path)
+    read_exact(made.lstm, path, shape_of(made), "encoder.")
     return made
 
 
-def take_weights(backbone: WordLstm, found: dict[str, Tensor], path: Path) -> None:
-    """Put weights, by torch's names, into the LSTM of ``backbone``.
-
-    Raises:
-        CheckpointError: one is missing, of another shape or not finite.
-    """
-    for name, tensor in backbone.lstm.state_dict().items():
-        there = found.get(name)
-        if there is None or there.shape != tensor.shape:
-            has = "nothing" if there is None else list(there.shape)
-            raise CheckpointError(
-                f"{path} has {has} for {name}, where an LSTM of {backbone.width // 2} numbers for "
-                f"each direction over vectors of {backbone.store.width} needs {list(tensor.shape)}"
-            )
-        if not torch.isfinite(there).all():
-            raise CheckpointError(f"{path}: {name} has a NaN or an infinite number")
-    backbone.lstm.load_state_dict({n: found[n].float() for n in backbone.lstm.state_dict()})
+def shape_of(backbone: WordLstm) -> str:
+    """What decides the shapes of its weights, in words."""
+    return (
+        f"an LSTM of {backbone.width // 2} dimensions for each direction over vectors of "
+        f"{backbone.store.width}"
+    )
 
 
 class WordVectors(nn.Module):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from contrasent.errors import CheckpointError
 from contrasent.model.backbones.auto import AutoBackbone
@@ -111,6 +111,39 @@ def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
         raise CheckpointError(
             f"cannot read the weights in {folder}: {_first_line(error)}"
         ) from error
+
+
+def load_exact(
+    module: nn.Module, tensors: Mapping[str, Tensor], path: Path, reason: str, prefix: str = ""
+) -> None:
+    """Put ``tensors`` into ``module``, whose every weight must be among them.
+
+    Args:
+        module: what takes them, in fp32.
+        tensors: by the names of ``module``, each after ``prefix``.
+        path: where they were read, for the message.
+        reason: what decides the shapes, for the message.
+        prefix: of their names.
+
+    Raises:
+        CheckpointError: one is missing, of another shape, or not finite.
+    """
+    for name, weight in module.state_dict().items():
+        stored = tensors.get(prefix + name)
+        if stored is None or stored.shape != weight.shape:
+            shape = "nothing" if stored is None else list(stored.shape)
+            raise CheckpointError(
+                f"{path} has {shape} for {prefix + name}, where {reason} needs {list(weight.shape)}"
+            )
+        if not torch.isfinite(stored).all():
+            raise CheckpointError(f"{path}: {prefix + name} has a NaN or an infinite number")
+    module.load_state_dict({name: tensors[prefix + name].float() for name in module.state_dict()})
+
+
+def read_exact(module: nn.Module, path: Path, reason: str, prefix: str = "") -> None:
+    """:func:`load_exact` of the weights in the folder ``path``."""
+    names = [prefix + name for name in module.state_dict()]
+    load_exact(module, read_tensors(path, names), path, reason, prefix)
 
 
 def _tensors(folder: Path, names: set[str]) -> Iterator[tuple[str, Tensor]]:

@@ -1,10 +1,8 @@
 """Storage of an index: manifest, segments, and matrices as ``.npy``.
 
-Shapes: N rows, D numbers in a row.
-
 The manifest is replaced last and as a whole: a segment that it does not list does not exist.
 
-Shapes: N rows of a segment, D numbers in a vector.
+Shapes: N rows of a segment, D dimensions of a vector.
 """
 
 from __future__ import annotations
@@ -12,12 +10,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
+from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from contrasent.errors import CheckpointError, DataError
 from contrasent.files import write_text, writing
@@ -94,8 +94,12 @@ FILE = "manifest.json"
 _FORMAT = "contrasent-index-1"
 _REBUILD = "restore the folder from a copy or build the index again"
 
+_stored = pydantic_dataclass(
+    frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid")
+)
 
-@dataclass(frozen=True, slots=True)
+
+@_stored
 class Maker:
     """The encoder whose vectors the index holds.
 
@@ -118,7 +122,7 @@ class Maker:
     engine: str = "torch"
 
 
-@dataclass(frozen=True, slots=True)
+@_stored
 class Segment:
     """Rows that were added together.
 
@@ -128,10 +132,10 @@ class Segment:
     """
 
     name: str
-    rows: int
+    rows: PositiveInt
 
 
-@dataclass(frozen=True, slots=True)
+@_stored
 class IndexManifest:
     """What an index holds.
 
@@ -139,11 +143,13 @@ class IndexManifest:
         encoder: what made the vectors.
         segments: where they are, in the order of their rows.
         numbered: whether every id is the number of its row.
+        format: of the folder.
     """
 
     encoder: Maker
-    segments: tuple[Segment, ...]
+    segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     numbered: bool
+    format: str = _FORMAT
 
     @property
     def rows(self) -> int:
@@ -153,8 +159,7 @@ class IndexManifest:
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:
     """Make ``manifest`` what the folder holds, at once."""
-    described = {"format": _FORMAT, **asdict(manifest)}
-    write_text(folder / FILE, json.dumps(described, indent=2) + "\n")
+    write_text(folder / FILE, json.dumps(asdict(manifest), indent=2) + "\n")
 
 
 def read_manifest(folder: Path) -> IndexManifest:
@@ -172,32 +177,22 @@ def read_manifest(folder: Path) -> IndexManifest:
             f"contrasent index build MODEL INPUT {folder}"
         )
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged ({error}); {_REBUILD}") from error
-    if not isinstance(read, dict) or read.get("format") != _FORMAT:
-        found = read.get("format") if isinstance(read, dict) else None
+    version = content.get("format") if isinstance(content, dict) else None
+    if version != _FORMAT:
         raise CheckpointError(
-            f"{path} has format {found!r}, but this version reads {_FORMAT!r}; build it again"
+            f"{path} has format {version!r}, but this version reads {_FORMAT!r}; build it again"
         )
     try:
-        segments = tuple(_typed(Segment, segment) for segment in read["segments"])
-        manifest = IndexManifest(_typed(Maker, read["encoder"]), segments, bool(read["numbered"]))
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}); {_REBUILD}") from error
-    if not segments or min(segment.rows for segment in segments) < 1:
-        raise CheckpointError(f"{path} lists a segment without rows, or none; {_REBUILD}")
-    return manifest
-
-
-def _typed(kind: type[Any], read: Any) -> Any:
-    """A dataclass from its JSON form, refusing fields that are missing, unknown, or mistyped."""
-    made = kind(**read)
-    for field in fields(kind):
-        value = getattr(made, field.name)
-        if type(value).__name__ != field.type:
-            raise TypeError(f"{field.name} is {value!r}, not {field.type}")
-    return made
+        return TypeAdapter(IndexManifest).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        reason = f"{place} is {first['input']!r}: {first['msg']}"
+        raise CheckpointError(f"{path} is damaged ({reason}); {_REBUILD}") from error
 
 
 _CHUNK = 16_384

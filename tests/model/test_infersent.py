@@ -107,8 +107,8 @@ def test_a_pickle_with_a_call_in_it_is_refused_and_not_run(form, glove, tmp_path
         ({"enc_lstm.bias_ih_l0_reverse": None}, "has nothing for bias_ih_l0_reverse"),
         (
             {"enc_lstm.weight_ih_l0": torch.zeros(20, 7)},
-            r"has \[20, 7\] for weight_ih_l0, where an LSTM of 5 numbers for each direction over "
-            r"vectors of 6 needs \[20, 6\]",
+            r"has \[20, 7\] for weight_ih_l0, where an LSTM of 5 dimensions for each direction "
+            r"over vectors of 6 needs \[20, 6\]",
         ),
         ({"enc_lstm.bias_hh_l0": torch.full((20,), torch.nan)}, "bias_hh_l0 has a NaN"),
     ],

@@ -236,9 +236,9 @@ def damaged(manifest, path, value):
     ("path", "value", "said"),
     [
         (["format"], "contrasent-index-9", "has format 'contrasent-index-9', but this version"),
-        (["encoder", "width"], "8", "is damaged (width is '8', not int)"),
+        (["encoder", "width"], "8", "encoder.width is '8': Input should be a valid integer"),
         (["encoder"], {}, "is damaged"),
-        (["segments"], [], "lists a segment without rows, or none"),
+        (["segments"], [], "segments is []"),
         (["segments", 0, "rows"], 39, "has shape (40, 8); expected 39 rows of 8 float32"),
         (["encoder", "width"], 9, "has shape (40, 8); expected 40 rows of 9 float32"),
         (["segments", 0, "name"], "000009", "000009.npy cannot be read"),

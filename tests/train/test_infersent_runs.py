@@ -191,7 +191,11 @@ def test_from_the_command_line_to_every_command(tmp_path, glove, nli_file, pairs
         ("0_WordVectors/hashes.bin", "", "holds no whole word vectors"),
         ("1_LSTM/lstm_config.json", "{}", "lstm_config.json is damaged"),
         ("1_LSTM/lstm_config.json", {"num_layers": 2}, "an LSTM of 2 layers over 6 numbers"),
-        ("1_LSTM/lstm_config.json", {"hidden_dim": 6}, "for weight_ih_l0, where an LSTM of 6"),
+        (
+            "1_LSTM/lstm_config.json",
+            {"hidden_dim": 6},
+            "for encoder.weight_ih_l0, where an LSTM of 6",
+        ),
         ("1_LSTM/model.safetensors", "x", "cannot read the weights"),
         ("modules.json", 2, "is made of WordVectors, LSTM; only"),
         ("modules.json", 1, "is made of WordVectors, Pooling; only"),
