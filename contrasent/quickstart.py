@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from itertools import accumulate, pairwise
 from pathlib import Path
+from textwrap import shorten
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.sts import StsTasks
@@ -41,6 +43,8 @@ _DATA = Path(str(files("contrasent") / "quickstart_data"))
 TEXT = _DATA / "wikipedia.txt"
 PAIRS = _DATA / "stack_exchange_pairs.tsv"
 
+_ALL = "all together"
+_SHOWN = 120
 _WRITTEN = ("run", "index", "results.json")
 
 
@@ -129,6 +133,59 @@ def spearman(records: list[Record], part: str = "") -> float:
     """The correlation on one of :data:`PARTS`, or on all pairs together, in [-1, 1]."""
     wanted = ("spearman", part, "subset" if part else "all")
     return next(r.value for r in records if (r.metric, r.subset, r.aggregation) == wanted)
+
+
+def summary(outcome: QuickstartResult, output: Path) -> str:
+    """The scores, the hits, and what to do next, to be printed."""
+    rows = {
+        name: (spearman(outcome.before, part), spearman(outcome.after, part))
+        for name, part in {**{part: part for part in PARTS}, _ALL: ""}.items()
+    }
+    lines = [
+        f"\nSimilarity of sentences: {ENCODER} (pooler {POOLER}, fp32) before and after "
+        f"{outcome.steps} steps",
+        "Spearman correlation x 100 with people's judgement, Stack Exchange pairs of STS15/STS16\n",
+        f"{'':<20}{'pairs':>6}{'before':>9}{'after':>9}{'change':>9}",
+    ]
+    for name, (before, after) in rows.items():
+        values = f"{100 * before:>9.2f}{100 * after:>9.2f}{100 * (after - before):>+9.2f}"
+        lines.append(f"{name:<20}{PARTS.get(name, sum(PARTS.values())):>6}{values}")
+    lines.append("\n" + _verdict({name: after - before for name, (before, after) in rows.items()}))
+    for query, hits in outcome.hits.items():
+        lines.append(f"\nNearest to: {query}")
+        lines += [f"  {h.score:.3f}  {shorten(h.text, _SHOWN, placeholder=' ...')}" for h in hits]
+    index, encoder = shlex.quote(str(outcome.index)), shlex.quote(str(outcome.encoder))
+    start = f"--encoder {ENCODER} --encoder.pooler {POOLER}"
+    lines.append(f"""
+{output} holds the run (its encoder: {outcome.encoder}), the index, and results.json.
+It took {sum(outcome.seconds.values()):.0f} s.
+
+Next, with what is there:
+  contrasent search {index} "something else"
+  contrasent similarity {encoder} "a sentence" "another sentence"
+  contrasent evaluate {ENCODER} {encoder} --pooler {POOLER} --tasks {shlex.quote(str(PAIRS))}
+
+Next, with your own text, a sentence per line in sentences.txt:
+  contrasent train {RECIPE} {start} --data sentences.txt --output runs/mine
+  contrasent index build runs/mine sentences.txt my-index
+  contrasent search my-index "what you look for"
+
+The encoder is a sentence-transformers folder:
+  SentenceTransformer({str(outcome.encoder)!r}).encode(["a sentence"])""")
+    return "\n".join(lines)
+
+
+def _verdict(changes: dict[str, float]) -> str:
+    """What the changes say, good or bad, in sentences."""
+    rounded = {name: round(100 * change, 2) for name, change in changes.items()}
+    whole = rounded.pop(_ALL)
+    fell = [f"{name} ({change:+.2f})" for name, change in rounded.items() if change < 0]
+    sentences = [
+        f"Training {'helped' if whole > 0 else 'did not help'}: {whole:+.2f} over all pairs.",
+        *([f"The score fell on {', '.join(fell)}."] if fell else ()),
+        "This is one run; the pairs had no part in it, not even to choose a step.",
+    ]
+    return " ".join(sentences)
 
 
 def _prepare(output: Path, overwrite: bool) -> None:

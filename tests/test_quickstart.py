@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from contrasent import quickstart as module
 from contrasent.cli import app
-from contrasent.cli.reproduce import _verdict
 from contrasent.errors import ConfigError, MissingExtraError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.quickstart import _verdict
 from contrasent.records import Record
 from contrasent.search.index import Index
 

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
+from functools import partial
 from pathlib import Path
-from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from contrasent.cli.options import DataDir, Device, listed
-
-if TYPE_CHECKING:
-    from contrasent.quickstart import QuickstartResult
-
-
-_ALL = "all together"
-_SHOWN = 120
 
 
 def quickstart(
@@ -29,77 +21,16 @@ def quickstart(
     """Train, score, index and search on shipped text, in a minute or two, without a network."""
     typer.echo("loading", err=True)
     from contrasent.quickstart import quickstart as run
+    from contrasent.quickstart import summary
 
-    def tell(stage: str) -> None:
-        typer.echo(stage, err=True)
-
-    outcome = run(output, overwrite=overwrite, device=device, tell=tell, show_progress=True)
-    _scores(outcome)
-    _hits(outcome)
-    _next(outcome, output)
-
-
-def _scores(outcome: QuickstartResult) -> None:
-    from contrasent.quickstart import ENCODER, PARTS, POOLER, spearman
-
-    typer.echo(
-        f"\nSimilarity of sentences: {ENCODER} (pooler {POOLER}, fp32) before and after "
-        f"{outcome.steps} steps\n"
-        "Spearman correlation x 100 with people's judgement, Stack Exchange pairs of STS15/STS16\n"
+    result = run(
+        output,
+        overwrite=overwrite,
+        device=device,
+        tell=partial(typer.echo, err=True),
+        show_progress=True,
     )
-    rows = {
-        name: (spearman(outcome.before, part), spearman(outcome.after, part))
-        for name, part in {**{part: part for part in PARTS}, _ALL: ""}.items()
-    }
-    typer.echo(f"{'':<20}{'pairs':>6}{'before':>9}{'after':>9}{'change':>9}")
-    for name, (before, after) in rows.items():
-        values = f"{100 * before:>9.2f}{100 * after:>9.2f}{100 * (after - before):>+9.2f}"
-        typer.echo(f"{name:<20}{PARTS.get(name, sum(PARTS.values())):>6}{values}")
-    typer.echo("\n" + _verdict({name: after - before for name, (before, after) in rows.items()}))
-
-
-def _verdict(changes: dict[str, float]) -> str:
-    """What the changes say, good or bad, in sentences."""
-    rounded = {name: round(100 * change, 2) for name, change in changes.items()}
-    whole = rounded.pop(_ALL)
-    fell = [f"{name} ({change:+.2f})" for name, change in rounded.items() if change < 0]
-    said = [f"Training helped: {whole:+.2f} over all pairs."]
-    if whole <= 0:
-        said = [f"Training did not help: {whole:+.2f} over all pairs."]
-    if fell:
-        said.append(f"The score fell on {', '.join(fell)}.")
-    said.append("This is one run; the pairs had no part in it, not even to choose a step.")
-    return " ".join(said)
-
-
-def _hits(outcome: QuickstartResult) -> None:
-    for query, hits in outcome.hits.items():
-        typer.echo(f"\nNearest to: {query}")
-        for hit in hits:
-            typer.echo(f"  {hit.score:.3f}  {shorten(hit.text, _SHOWN, placeholder=' ...')}")
-
-
-def _next(outcome: QuickstartResult, output: Path) -> None:
-    from contrasent.quickstart import ENCODER, PAIRS, POOLER, RECIPE
-
-    index, encoder = shlex.quote(str(outcome.index)), shlex.quote(str(outcome.encoder))
-    start = f"--encoder {ENCODER} --encoder.pooler {POOLER}"
-    typer.echo(f"""
-{output} holds the run (its encoder: {outcome.encoder}), the index, and results.json.
-It took {sum(outcome.seconds.values()):.0f} s.
-
-Next, with what is there:
-  contrasent search {index} "something else"
-  contrasent similarity {encoder} "a sentence" "another sentence"
-  contrasent evaluate {ENCODER} {encoder} --pooler {POOLER} --tasks {shlex.quote(str(PAIRS))}
-
-Next, with your own text, a sentence per line in sentences.txt:
-  contrasent train {RECIPE} {start} --data sentences.txt --output runs/mine
-  contrasent index build runs/mine sentences.txt my-index
-  contrasent search my-index "what you look for"
-
-The encoder is a sentence-transformers folder:
-  SentenceTransformer({str(outcome.encoder)!r}).encode(["a sentence"])""")
+    typer.echo(summary(result, output))
 
 
 def reproduce(  # noqa: PLR0913 - the arguments are the command's options
@@ -197,7 +128,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         device=device,
     )
     try:
-        outcome = run(order, output, lambda text: typer.echo(text, err=True))
+        outcome = run(order, output, partial(typer.echo, err=True))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the same command goes on with it") from error
     lines = read_lines(outcome, output)

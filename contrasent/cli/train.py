@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contrasent.profiling import StepProfile
     from contrasent.recipe import Recipe
     from contrasent.training.folder import RunFolder
-    from contrasent.training.mlm_eval import HeldOut, HeldOutText
+    from contrasent.training.mlm_eval import HeldOutScores
     from contrasent.training.run import Result
 
 _SHORT = {
@@ -119,13 +119,13 @@ def train(
         return
 
     folder = output or Path("runs") / Path(recipe).stem
-    check_run(folder, loaded, options)
+    _check_run(folder, loaded, options)
     recorded = _profile(loaded, folder, options.overwrite) if profile else None
 
     with recorded.of_updates() if recorded else nullcontext():
-        result = run_in(folder, loaded, options)
+        result = _run(folder, loaded, options)
     if result is not None:
-        _report(result)
+        _print_result(result)
     if recorded is not None:
         from rich.console import Console
 
@@ -134,7 +134,7 @@ def train(
         print_profile(Console(stderr=True), recorded)
 
 
-def check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
+def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
     """The folder of a run, and the file of its text, looked at before anything is loaded.
 
     Raises:
@@ -151,7 +151,7 @@ def check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
     return folder
 
 
-def run_in(folder: Path, recipe: Recipe, options: TrainOptions) -> Result | None:
+def _run(folder: Path, recipe: Recipe, options: TrainOptions) -> Result | None:
     """Train in ``folder``; whoever interrupts that is told how to go on."""
     from contrasent.training.run import train as run
 
@@ -184,12 +184,12 @@ def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
     return StepProfile(folder / "profile" / "trace.json.gz", overwrite=overwrite)
 
 
-def _report(result: Result) -> None:
+def _print_result(result: Result) -> None:
     from rich.console import Console
 
     from contrasent.report.tables import Layout, print_sts
 
-    report_speed(result)
+    _print_speed(result)
     if result.best_score is not None:
         typer.echo(f"best dev Spearman {result.best_score * 100:.2f} at step {result.best_step}")
     if result.before and result.after:
@@ -201,7 +201,7 @@ def _report(result: Result) -> None:
     typer.echo(f"next: contrasent similarity {shown} 'a sentence' 'another sentence'", err=True)
 
 
-def report_speed(result: Result) -> None:
+def _print_speed(result: Result) -> None:
     """Say how much was done in how long."""
     rate = result.examples / result.seconds if result.seconds else 0.0
     typer.echo(
@@ -247,8 +247,9 @@ def pretrain(
         print_settings(recipe)
         return
 
-    folder = check_run(output or Path("runs") / _RECIPE, recipe, options)
+    folder = _check_run(output or Path("runs") / _RECIPE, recipe, options)
     from contrasent.errors import ConfigError
+    from contrasent.training.mlm_eval import HeldOutScores
     from contrasent.training.setup import complete
 
     recipe = complete(recipe)
@@ -257,68 +258,27 @@ def pretrain(
             f"objective.name is {recipe.objective['name']}, but pretrain trains with mlm alone; "
             "for other objectives take contrasent train"
         )
-    text, before = _measured(recipe, held_out, options.device) if held_out else (None, None)
-    result = run_in(folder.root, recipe, options)
+    scores = HeldOutScores.of_start(recipe, held_out, options.device) if held_out else None
+    result = _run(folder.root, recipe, options)
     if result is not None:
-        report_speed(result)
-    if text is not None and held_out is not None and folder.is_complete:
-        _compare(folder, held_out, options.device, text, before)
+        _print_speed(result)
+    if scores is not None and folder.is_complete:
+        _print_held_out(scores.with_result(folder))
     if result is not None:
         typer.echo(f"masked language model: {result.last}")
         shown = shlex.quote(str(result.last))
         typer.echo(f"next: contrasent train unsup-simcse --encoder {shown} --data FILE", err=True)
 
 
-def _measured(recipe: Recipe, file: Path, device: str | None) -> tuple[HeldOutText, HeldOut | None]:
-    """The held-out text, and what the start scores on it; None if it has no head yet."""
-    from contrasent.data.tokenizer import Tokenizer
-    from contrasent.errors import CheckpointError
-    from contrasent.model.hub import resolve
-    from contrasent.model.masked_lm import MaskedLm
-    from contrasent.training.mlm_eval import HeldOutText
-
-    name = recipe.encoder.name
-    text = HeldOutText.read(
-        file,
-        Tokenizer.load(resolve(name)),
-        recipe.data.max_tokens,
-        recipe.objective["mask_rate"],
-        recipe.train.seed,
-    )
-    try:
-        return text, text.measure(MaskedLm.load(name), device=device)
-    except CheckpointError:
-        return text, None
-
-
-def _compare(
-    folder: RunFolder, file: Path, device: str | None, text: HeldOutText, before: HeldOut | None
-) -> None:
-    """Print and keep the scores before and after."""
-    import json
-    from dataclasses import asdict
-
-    from contrasent.files import sha256_of, write_text
-    from contrasent.model.masked_lm import MaskedLm
-
-    after = text.measure(MaskedLm.load(folder.last), device=device)
-    found = {"before": before, "after": after}
-    typer.echo(f"{after.tokens} hidden tokens of {file.name}:")
-    for when, score in found.items():
-        told = (
-            f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
-            if score
-            else "no masked-LM head yet"
-        )
-        typer.echo(f"  {when:6} {told}")
-    kept = {
-        "file": file.name,
-        "sha256": sha256_of(file),
-        "mask_rate": text.mask_rate,
-        "seed": text.seed,
-        **{when: score and asdict(score) for when, score in found.items()},
-    }
-    write_text(folder.held_out, json.dumps(kept, indent=2) + "\n")
+def _print_held_out(scores: HeldOutScores) -> None:
+    if scores.after is None:
+        return
+    typer.echo(f"{scores.after.tokens} hidden tokens of {scores.file.name}:")
+    for when, score in {"before": scores.before, "after": scores.after}.items():
+        text = "no masked-LM head yet"
+        if score is not None:
+            text = f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
+        typer.echo(f"  {when:6} {text}")
 
 
 _HEADINGS = ("recipe", "objective", "needs", "source")

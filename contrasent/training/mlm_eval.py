@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,13 @@ from torch.nn import functional as F
 from contrasent.data.batch import Batch, pack
 from contrasent.data.sources import open_examples
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import DataError
+from contrasent.errors import CheckpointError, DataError
+from contrasent.files import sha256_of, write_text
+from contrasent.model.hub import resolve
 from contrasent.model.masked_lm import MaskedLm, mask_tokens
 from contrasent.model.precision import default_device, device_named, matrix_precision
+from contrasent.recipe import Recipe
+from contrasent.training.folder import RunFolder
 
 _TOKENS = 4096
 
@@ -90,6 +95,56 @@ class HeldOutText:
         if not count:
             raise DataError("the held-out text is so short that no token of it was hidden")
         return HeldOut(total / count, right / count, count)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutScores:
+    """Scores of a run's start and of its result on one text.
+
+    Attributes:
+        file: the text.
+        text: its tokens, and how they are hidden.
+        device: what computes; None for the accelerator if there is one.
+        before: of the start; None if it has no masked-LM head yet.
+        after: of the result; None until it is measured.
+    """
+
+    file: Path
+    text: HeldOutText
+    device: str | None
+    before: HeldOut | None
+    after: HeldOut | None = None
+
+    @classmethod
+    def of_start(cls, recipe: Recipe, file: Path, device: str | None = None) -> HeldOutScores:
+        """Read the text and measure what a complete recipe starts from.
+
+        Raises:
+            DataError: the text cannot be read, or no token of it is hidden.
+            CheckpointError: there is no such encoder.
+        """
+        name, rate = recipe.encoder.name, recipe.objective["mask_rate"]
+        tokenizer = Tokenizer.load(resolve(name))
+        text = HeldOutText.read(file, tokenizer, recipe.data.max_tokens, rate, recipe.train.seed)
+        try:
+            before = text.measure(MaskedLm.load(name), device=device)
+        except CheckpointError:
+            before = None
+        return cls(file, text, device, before)
+
+    def with_result(self, folder: RunFolder) -> HeldOutScores:
+        """Measure the result of the run in ``folder`` too, and keep both there."""
+        after = self.text.measure(MaskedLm.load(folder.last), device=self.device)
+        values = {
+            "file": self.file.name,
+            "sha256": sha256_of(self.file),
+            "mask_rate": self.text.mask_rate,
+            "seed": self.text.seed,
+            "before": self.before and asdict(self.before),
+            "after": asdict(after),
+        }
+        write_text(folder.held_out, json.dumps(values, indent=2) + "\n")
+        return replace(self, after=after)
 
 
 def _cut(ids: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
