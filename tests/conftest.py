@@ -25,6 +25,14 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unsynchronised_files():
+    """Let the disk take its time: no test looks at files that a power cut left behind."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture
 def rng():
     """Random normal tensors of a shape, the same in every run."""

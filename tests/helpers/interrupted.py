@@ -19,9 +19,9 @@ def cut(*_args):
 
 @contextmanager
 def kill_after(function, calls=1):
-    """Let a training run die once a function of ``train.run`` has been called so often.
+    """Let a training run die once a function of ``training.run`` has been called so often.
 
-    A dot leads into a module or a class that ``train.run`` imports: ``log.step_values``.
+    A dot leads into a module or a class that ``training.run`` imports: ``metrics_log.step_values``.
     """
     *path, name = function.split(".")
     owner = attrgetter(".".join(path))(run_module) if path else run_module

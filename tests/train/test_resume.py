@@ -47,13 +47,13 @@ def shelf(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole_runs():
-    """The files of runs that were not cut off: many tests compare with the same one."""
+def files():
+    """The files of all runs, by recipe and what cut them off; several tiny recipes are alike."""
     return {}
 
 
 @pytest.fixture
-def resume(tmp_path, starts, shelf, whole_runs):
+def resume(tmp_path, starts, shelf, files):
     """Train six steps of a recipe whole, and again with a death; gives the files of both."""
 
     def run(name, changes, function, calls):
@@ -65,13 +65,16 @@ def resume(tmp_path, starts, shelf, whole_runs):
         if "evaluation.geometry_every" in changed:
             changed["evaluation.geometry_pairs"] = f"{pairs}>4"
         recipe = TINY[name].load(shelf, starts, changed)
-        key = f"{name} {changes}"
-        if key not in whole_runs:
-            whole_runs[key] = RunFiles.read(train(recipe, tmp_path / "whole").last.parent)
-        with kill_after(function, calls):
-            train(recipe, tmp_path / "cut")
-        train(recipe, tmp_path / "cut", resume=True)
-        return RunFiles.read(tmp_path / "cut"), whole_runs[key]
+        whole = to_yaml(recipe)
+        if whole not in files:
+            files[whole] = RunFiles.read(train(recipe, tmp_path / "whole").last.parent)
+        cut = (whole, function, calls)
+        if cut not in files:
+            with kill_after(function, calls):
+                train(recipe, tmp_path / "cut")
+            train(recipe, tmp_path / "cut", resume=True)
+            files[cut] = RunFiles.read(tmp_path / "cut")
+        return files[cut], files[whole]
 
     return run
 
@@ -85,7 +88,7 @@ def test_resume_is_bitwise_equal(name, resume):
 
 @pytest.mark.parametrize(
     ("function", "calls"),
-    [("save_state", n) for n in (1, 2, 3)] + [("log.step_values", n) for n in (1, 3, 4, 6)],
+    [("save_state", n) for n in (1, 2, 3)] + [("metrics_log.step_values", n) for n in (1, 3, 4, 6)],
 )
 def test_resume_is_bitwise_equal_after_a_cut_anywhere(function, calls, resume):
     resumed, whole = resume("unsup-simcse", {}, function, calls)
