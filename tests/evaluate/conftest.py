@@ -1,16 +1,69 @@
 """A folder in SentEval's layout with a few made-up pairs per subset, and an encoder of words."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+import typer
 from helpers.tiny_sts import SUBSETS
 from helpers.tiny_words import WORDS, WordEncoder
+from typer.testing import CliRunner
+
+from contrasent.errors import CheckpointError
+from contrasent.model.encoder import SentenceEncoder
 
 PAIRS = {"dev": 7, "train": 9, "test": 8}
+
+
+SPOILED = {
+    "zero": lambda _encoder, _text: np.zeros(6, np.float32),
+    "constant": lambda _encoder, _text: np.ones(6, np.float32),
+    "half": lambda encoder, text: WordEncoder.embed(encoder, text)[:2],
+    "broken": lambda encoder, text: np.where(
+        "cast" in text, np.nan, WordEncoder.embed(encoder, text)
+    ),
+}
 
 
 @pytest.fixture
 def encoder():
     return WordEncoder()
+
+
+@pytest.fixture
+def runner(senteval, monkeypatch):
+    """Make what runs commands and gives what typer caught.
+
+    A model of any name is an encoder of words, but ``gone``, which is none, and those that are
+    spoiled. ``loaded`` of what runs has the name, pooler and head of each.
+    """
+    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
+    loaded = []
+
+    def load(name, *, pooler=None, head=None, engine="torch", **_):
+        loaded.append((name, pooler, head))
+        if name == "gone":
+            raise CheckpointError("'gone' is no folder here")
+        made = WordEncoder()
+        made.name, made.engine = name, engine
+        if name in SPOILED:
+            made.embed = partial(SPOILED[name], made)
+        return made
+
+    def make(*commands, columns=80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        app = typer.Typer()
+        for command in commands:
+            app.command()(command)
+
+        def run(*words):
+            return CliRunner().invoke(app, [str(word) for word in words])
+
+        run.loaded = loaded
+        return run
+
+    monkeypatch.setattr(SentenceEncoder, "load", load)
+    return make
 
 
 @pytest.fixture

@@ -2,37 +2,18 @@
 
 import json
 
-import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from contrasent.cli.analyze import analyze
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.evaluation.geometry import RatedPairs, measure, read_geometry
-from contrasent.model.encoder import SentenceEncoder
 
 FIGURES = ["alignment-uniformity", "cosine-densities", "singular-values"]
 
 
 @pytest.fixture
-def command(encoder, senteval, monkeypatch):
-    """Run the command; returns what typer caught. ``zero`` and ``gone`` are bad models."""
-    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
-
-    def load(name, *, engine, **_):
-        if name == "gone":
-            raise CheckpointError("'gone' is no folder here")
-        kind = type(encoder)()
-        kind.name, kind.engine = name, engine
-        if name == "zero":
-            kind.embed = lambda _: np.zeros(6, np.float32)
-        return kind
-
-    monkeypatch.setattr(SentenceEncoder, "load", load)
-    app = typer.Typer()
-    app.command()(analyze)
-    return lambda *arguments: CliRunner().invoke(app, [str(it) for it in arguments])
+def command(runner):
+    return runner(analyze)
 
 
 def test_the_table_says_what_was_measured_on_what(command, encoder, senteval):

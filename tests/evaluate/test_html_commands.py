@@ -1,9 +1,7 @@
 """``--html`` of evaluate and analyze, through the command line's functions."""
 
 import pytest
-import typer
 from helpers.html_reader import grid, read
-from typer.testing import CliRunner
 
 from contrasent.cli.analyze import analyze
 from contrasent.cli.evaluate import evaluate
@@ -13,25 +11,12 @@ from contrasent.records import read_records
 
 
 @pytest.fixture
-def command(encoder, senteval, monkeypatch, tmp_path):
-    """Run one of the two commands in an empty folder; ``gone`` is a bad model."""
-    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
+def command(runner, monkeypatch, tmp_path):
+    """Run one of the two commands in an empty folder."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-
-    def load(name, *, engine="torch", **_):
-        if name == "gone":
-            raise CheckpointError("'gone' is no folder here")
-        kind = type(encoder)()
-        kind.name, kind.engine = name, engine
-        return kind
-
-    monkeypatch.setattr(SentenceEncoder, "load", load)
-    app = typer.Typer()
-    app.command()(evaluate)
-    app.command()(analyze)
-    return lambda *words: CliRunner().invoke(app, [str(it) for it in words])
+    return runner(evaluate, analyze)
 
 
 def rows(path, name):

@@ -7,9 +7,7 @@ from math import log2
 
 import numpy as np
 import pytest
-import typer
 from helpers.command_line import rows
-from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import ContrasentError, DataError
@@ -17,7 +15,6 @@ from contrasent.evaluation.retrieval import TASK_TYPE, evaluate_retrieval
 from contrasent.evaluation.retrieval_data import read_retrieval
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import Options
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
 CORPUS = {
@@ -181,13 +178,8 @@ def test_a_ragged_table_and_missing_files_are_refused(folder):
 
 
 @pytest.fixture
-def command(encoder, senteval, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_DATA", str(senteval))
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
-    app = typer.Typer()
-    app.command()(evaluate)
-    return lambda *arguments: CliRunner().invoke(app, arguments)
+def command(runner):
+    return runner(evaluate, columns=200)
 
 
 def test_the_table_names_metrics_and_folders(command, folder, tmp_path):

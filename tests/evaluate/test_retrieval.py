@@ -4,10 +4,8 @@ from math import log2
 
 import numpy as np
 import pytest
-import typer
 from helpers.command_line import rows
 from sklearn.metrics import ndcg_score
-from typer.testing import CliRunner
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import CheckpointError, ConfigError, DataError
@@ -187,16 +185,15 @@ def test_embeddings_without_direction_are_refused(encoder):
 
 
 @pytest.fixture
-def command(encoder, monkeypatch):
+def command(runner, encoder, monkeypatch):
+    run = runner(evaluate, columns=100)
+
     def load(name, **_):
         encoder.name = name
         return encoder
 
     monkeypatch.setattr(SentenceEncoder, "load", load)
-    monkeypatch.setenv("COLUMNS", "100")
-    app = typer.Typer()
-    app.command()(evaluate)
-    return lambda *arguments: CliRunner().invoke(app, arguments)
+    return run
 
 
 def test_the_table_is_the_papers(command, encoder, tmp_path):

@@ -6,11 +6,9 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-import typer
 from helpers.command_line import rows
 from helpers.tiny_transfer import write_transfer
 from sklearn.metrics import accuracy_score, f1_score
-from typer.testing import CliRunner
 
 import contrasent.evaluation.transfer as under_test
 from contrasent.cli.evaluate import evaluate
@@ -21,7 +19,6 @@ from contrasent.evaluation.protocols import Preset, TransferProtocol
 from contrasent.evaluation.task_names import TRANSFER
 from contrasent.evaluation.transfer import evaluate_transfer
 from contrasent.evaluation.transfer_data import load_transfer
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import Record, read_records, write_records
 
 PRESETS = {
@@ -41,32 +38,8 @@ def data(senteval, monkeypatch):
 
 
 @pytest.fixture
-def command(encoder, monkeypatch):
-    loaded = []
-
-    def load(name, **_):
-        loaded.append(name)
-        kind = type(encoder)()
-        kind.name = name
-        if name == "constant":
-            kind.embed = lambda _: np.ones(6, np.float32)
-        if name == "half":
-            kind.embed = lambda text: type(encoder).embed(kind, text)[:2]
-        if name == "broken":
-            kind.embed = lambda text: np.where(
-                "cast" in text, np.nan, type(encoder).embed(kind, text)
-            )
-        return kind
-
-    monkeypatch.setattr(SentenceEncoder, "load", load)
-    app = typer.Typer()
-    app.command()(evaluate)
-
-    def run(*arguments):
-        return CliRunner().invoke(app, arguments)
-
-    run.loaded = loaded
-    return run
+def command(runner):
+    return runner(evaluate, columns=90)
 
 
 def test_the_table_is_the_papers(command, encoder):
