@@ -232,9 +232,6 @@ def _refuse_doubtful(names: list[str], known: list[bool], where: str) -> None:
         )
 
 
-_COLUMNS_SHOWN = 40
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
     """What the rows of a kind of data have to hold.
@@ -345,7 +342,7 @@ def _asked(
         lower = [name.lower() for name in names]
         for column in columns:
             if column.lower() not in lower:
-                pick(f"column of {where}", column, [_columns_shortened(name) for name in names])
+                pick(f"column of {where}", column, [_shortened(name) for name in names])
         positions = tuple(lower.index(column.lower()) for column in columns)
         return ColumnMap(positions, True, f"{told} (chosen by name)")
     positions = tuple(int(column) for column in columns)
@@ -360,7 +357,7 @@ def _asked(
 
 def _not_found(names: list[str], wanted: ColumnSpec, where: str) -> str:
     missing = wanted.roles[len(_by_name(names, wanted, where))]
-    shown = ", ".join(_columns_shortened(name) for name in names[:8])
+    shown = ", ".join(_shortened(name) for name in names[:8])
     numbers = ",".join(str(number) for number in range(len(wanted.roles)))
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return (
@@ -383,7 +380,3 @@ def _all(wanted: ColumnSpec) -> str:
 
 def _example(wanted: ColumnSpec) -> str:
     return ",".join(known[0] for known in wanted.names)
-
-
-def _columns_shortened(cell: str) -> str:
-    return cell if len(cell) <= _COLUMNS_SHOWN else f"{cell[: _COLUMNS_SHOWN - 3]}..."

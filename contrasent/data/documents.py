@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from contrasent.data.examples import Examples, TableExamples
+from contrasent.data.examples import Examples, SourceExamples
 from contrasent.data.readers import Trouble, line_rows, stop
 from contrasent.data.token_store import IndexArray, TokenStore
 from contrasent.errors import DataError
@@ -45,9 +45,9 @@ class Documents:
         return np.arange(count) + document * count
 
 
-def has_lines(examples: Examples) -> TypeGuard[TableExamples]:
+def has_lines(examples: Examples) -> TypeGuard[SourceExamples]:
     """Whether blank lines between ``examples`` would tell documents apart."""
-    return isinstance(examples, TableExamples) and examples.is_lines
+    return isinstance(examples, SourceExamples) and examples.is_lines
 
 
 def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:

@@ -1,34 +1,28 @@
-"""Examples of V sentences each, streamed from text files, tables, JSON lines and Parquet."""
+"""Examples of V sentences each, streamed from the sentence columns of a source."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from typing_extensions import override
 
 from contrasent.data.columns import ColumnLayout, named_columns, table_layout
-from contrasent.data.readers import (
-    Trouble,
-    comma_rows,
-    first_row,
-    json_rows,
-    line_rows,
-    stop,
-    tab_rows,
+from contrasent.data.readers import Trouble, stop
+from contrasent.data.rows import (
+    HubSource,
+    JsonSource,
+    ParquetSource,
+    Row,
+    RowSource,
+    TableSource,
 )
 from contrasent.errors import ConfigError, DataError
-from contrasent.files import sha256_of
-
-Row = tuple[str, Sequence[str | None]]
-"""Where a row stands (``path:line``), and its V sentences as they are in the file."""
 
 # A portion is bounded both ways: short sentences are many, long ones are large.
 _SENTENCES_AT_ONCE = 4096
@@ -101,18 +95,72 @@ class Examples(ABC):
             )
 
 
-class FileExamples(Examples):
-    """Examples of one file."""
+class SourceExamples(Examples):
+    """Examples of the sentence columns of a source; a null is an empty sentence.
 
-    def __init__(self, path: Path, views: int, columns: str, chosen: object) -> None:
-        super().__init__(str(path), views, columns)
-        self.path = path
-        self._chosen = chosen
+    Attributes:
+        path: of a file.
+        is_lines: a ``.txt``, whose blank lines separate documents.
+    """
+
+    def __init__(self, rows: RowSource, columns: Sequence[str] | None, kind: str) -> None:
+        self.is_lines = kind == ".txt"
+        self._rows = rows
+        self.path = Path(rows.source)
+        self.layout = _layout(rows, columns, is_lines=self.is_lines)
+        self._names = tuple(rows.first[position] for position in self.layout.positions)
+        if isinstance(rows, ParquetSource):
+            rows.require_text(self._names)
+        super().__init__(rows.source, len(self.layout.positions), self.layout.described)
 
     @cached_property
     @override
     def sha256(self) -> str:
-        return hashlib.sha256(f"{sha256_of(self.path)}\n{self._chosen!r}".encode()).hexdigest()
+        content = self._rows.sha256(self._names)
+        if isinstance(self._rows, HubSource):
+            return content
+        chosen: object = self._names if self._rows.named else self.layout.positions
+        if isinstance(self._rows, TableSource):
+            chosen = (self._rows.number if self.layout.header else 0, chosen)
+        return hashlib.sha256(f"{content}\n{chosen!r}".encode()).hexdigest()
+
+    @override
+    def rows(self, trouble: Trouble) -> Iterator[Row]:
+        layout, checked = self.layout, self._rows.checked
+        for where, cells in self._rows.rows(layout.positions, trouble, header=layout.header):
+            if checked or (error := _no_text(cells, where)) is None:
+                yield where, cells
+            else:
+                trouble(error)
+        self.blank = self._rows.blank
+
+
+def _layout(rows: RowSource, columns: Sequence[str] | None, *, is_lines: bool) -> ColumnLayout:
+    if is_lines:
+        if columns is not None and list(columns) != ["0"]:
+            raise ConfigError(
+                f"{rows.source} holds one sentence per line, so columns={','.join(columns)} has "
+                "nothing to choose from; leave it out, or name a table .csv or .tsv"
+            )
+        return ColumnLayout((0,), False, 1, "1 sentence per line")
+    if rows.named:
+        names, described = named_columns(rows.first, columns, rows.where)
+        positions = tuple([*rows.first].index(name) for name in names)
+        return ColumnLayout(positions, False, len(rows.first), described)
+    is_array = isinstance(rows, JsonSource)
+    if is_array and columns is not None and not all(column.isdecimal() for column in columns):
+        raise ConfigError(f"{rows.where}: arrays have no column names; choose by number from 0")
+    return table_layout(rows.first, columns, rows.where)
+
+
+def _no_text(cells: Sequence[object], where: str) -> DataError | None:
+    """What is wrong with the first cell that is no text; None if nothing is."""
+    for cell in cells:
+        if cell is not None and not isinstance(cell, str):
+            return DataError(f"{where}: {cell!r} is no text; sentences are strings")
+        if cell and not cell.isascii() and re.search("[\ud800-\udfff]", cell):
+            return DataError(f"{where}: half of a surrogate pair in {cell!r}; escape the whole")
+    return None
 
 
 def portions(examples: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
@@ -127,193 +175,3 @@ def portions(examples: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
             portion, characters = [], 0
     if portion:
         yield portion
-
-
-Reader = Callable[[Path, Trouble], Iterator[tuple[int, list[str]]]]
-_READERS = MappingProxyType({".txt": line_rows, ".csv": comma_rows, ".tsv": tab_rows})
-
-
-class TableExamples(FileExamples):
-    """Examples of a ``.txt``, ``.csv`` or ``.tsv`` file.
-
-    Attributes:
-        is_lines: a ``.txt``, whose blank lines separate documents.
-    """
-
-    def __init__(self, path: Path, kind: str, columns: Sequence[str] | None) -> None:
-        self.is_lines = kind == ".txt"
-        self._reader: Reader = _READERS[kind]
-        rows = self._reader(path, stop)
-        first, row = first_row((it for it in rows if not _is_blank(it[1])), path)
-        self.layout = (
-            _line_layout(path, columns)
-            if kind == ".txt"
-            else table_layout(row, columns, f"{path}:{first}")
-        )
-        self._after = first if self.layout.header else 0
-        chosen = (self._after, self.layout.positions)
-        super().__init__(path, len(self.layout.positions), self.layout.described, chosen)
-
-    @override
-    def rows(self, trouble: Trouble) -> Iterator[Row]:
-        width, positions = self.layout.width, self.layout.positions
-        blank = 0
-        for number, cells in self._reader(self.path, trouble):
-            if _is_blank(cells):
-                blank += 1
-            elif number <= self._after:
-                continue
-            elif len(cells) == width:
-                yield f"{self.path}:{number}", [cells[position] for position in positions]
-            else:
-                trouble(self._ragged(number, len(cells)))
-        self.blank = blank
-
-    def _ragged(self, number: int, width: int) -> DataError:
-        csv = self._reader is comma_rows
-        remedy = 'cells that hold a comma need "..."' if csv else "or tabs inside sentences"
-        return DataError(
-            f"{self.path}:{number}: {width} column{'s' if width != 1 else ''}, but the first row "
-            f"has {self.layout.width}; look for missing cells, {remedy}"
-        )
-
-
-def _line_layout(path: Path, columns: Sequence[str] | None) -> ColumnLayout:
-    if columns is not None and list(columns) != ["0"]:
-        raise ConfigError(
-            f"{path} holds one sentence per line, so columns={','.join(columns)} has nothing to "
-            "choose from; leave it out, or name a table .csv or .tsv"
-        )
-    return ColumnLayout((0,), False, 1, "1 sentence per line")
-
-
-def _is_blank(cells: list[str]) -> bool:
-    return not cells or (len(cells) == 1 and not cells[0].strip())
-
-
-class JsonExamples(FileExamples):
-    """Examples of a ``.jsonl`` file."""
-
-    def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
-        first, value = first_row(json_rows(path), path)
-        where = f"{path}:{first}"
-        self._names: tuple[str, ...] | None = None
-        self._layout: ColumnLayout | None = None
-        if isinstance(value, dict):
-            self._names, told = named_columns([*value], columns, where)
-        elif isinstance(value, list) and value and all(isinstance(cell, str) for cell in value):
-            if columns is not None and not all(column.isdecimal() for column in columns):
-                raise ConfigError(f"{where}: arrays have no column names; choose by number from 0")
-            self._layout = table_layout([""] * len(value), columns, where)
-            told = self._layout.described
-        else:
-            raise DataError(f"{where}: expected an object or an array of strings in every line")
-        chosen = self._names or (self._layout and self._layout.positions) or ()
-        super().__init__(path, len(chosen), told, chosen)
-
-    @override
-    def rows(self, trouble: Trouble) -> Iterator[Row]:
-        for number, value in json_rows(self.path, trouble):
-            try:
-                yield f"{self.path}:{number}", self._sentences(value, f"{self.path}:{number}")
-            except DataError as error:
-                trouble(error)
-
-    def _sentences(self, value: Any, where: str) -> list[str | None]:
-        if self._names is not None:
-            if not isinstance(value, dict):
-                raise DataError(f"{where}: expected an object, as in the first line")
-            missing = [name for name in self._names if name not in value]
-            if missing:
-                raise DataError(f"{where}: no {missing[0]!r}, which the first line has")
-            cells = [value[name] for name in self._names]
-        else:
-            cells = self._of_array(value, where)
-        for cell in cells:
-            if cell is not None and not isinstance(cell, str):
-                raise DataError(f"{where}: {cell!r} is no text; sentences are strings")
-            if cell and not _encodable(cell):
-                raise DataError(f"{where}: half of a surrogate pair in {cell!r}; escape the whole")
-        return cells
-
-    def _of_array(self, value: Any, where: str) -> list[Any]:
-        layout = self._layout
-        width = layout.width if layout else 0
-        if not isinstance(value, list) or len(value) != width:
-            told = f"{len(value)} sentences" if isinstance(value, list) else "no array"
-            raise DataError(f"{where}: {told}, but the first line is an array of {width}")
-        return [value[position] for position in layout.positions] if layout else value
-
-
-def _encodable(text: str) -> bool:
-    return text.isascii() or not re.search("[\ud800-\udfff]", text)
-
-
-_ROWS_AT_ONCE = 4096
-
-
-class ParquetExamples(FileExamples):
-    """Examples of a ``.parquet`` file; a null is an empty sentence, and rows count from 1."""
-
-    def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
-        with opened(path) as file:
-            schema, rows = file.schema_arrow, file.metadata.num_rows
-        self._names, told = named_columns(schema.names, columns, str(path))
-        if not rows:
-            raise DataError(f"{path} is empty; it needs at least one row")
-        for name in self._names:
-            if not _is_text(schema.field(name).type):
-                raise DataError(
-                    f"{path}: column {name!r} holds {schema.field(name).type}, not text; "
-                    "choose text columns with columns="
-                )
-        super().__init__(path, len(self._names), told, self._names)
-
-    @override
-    def rows(self, trouble: Trouble) -> Iterator[Row]:
-        for number, cells in table_rows(self.path, self._names):
-            yield f"{self.path}:{number}", cells
-
-
-def table_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Rows of the named columns, counted from 1.
-
-    Raises:
-        DataError: the file is damaged.
-    """
-    import pyarrow
-
-    number = 0
-    with opened(path) as file:
-        try:
-            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(names)):
-                cells = [batch.column(name).to_pylist() for name in names]
-                for row in zip(*cells, strict=True):
-                    number += 1
-                    yield number, row
-        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: damaged after row {number}: {error}") from error
-
-
-def opened(path: Path) -> Any:
-    """The file as pyarrow opens it.
-
-    Raises:
-        DataError: it is no Parquet file.
-    """
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        return parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable Parquet file: {error}") from error
-
-
-def _is_text(kind: Any) -> bool:
-    from pyarrow import types
-
-    plain = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(
-        types.is_string(plain) or types.is_large_string(plain) or types.is_string_view(plain)
-    )

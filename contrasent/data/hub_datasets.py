@@ -8,11 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import override
-
-from contrasent.data.columns import named_columns
-from contrasent.data.examples import Examples, Row
-from contrasent.data.readers import Trouble
 from contrasent.errors import DataError, MissingExtraError
 
 _ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<split>.+))?")
@@ -104,30 +99,6 @@ class Dataset:
             "(org/name:config@split), the network and HF_HUB_OFFLINE, or give a file instead: "
             "no file has that name"
         )
-
-
-class HubExamples(Examples):
-    """Examples of a data set; a null is an empty sentence."""
-
-    def __init__(self, source: str, parts: re.Match[str], columns: Sequence[str] | None) -> None:
-        self._dataset = Dataset(source, parts)
-        self._names, told = named_columns([*self._dataset.first()], columns, f"{source}:1")
-        super().__init__(source, len(self._names), told)
-
-    @property
-    @override
-    def sha256(self) -> str:
-        return self._dataset.sha256(self._names)
-
-    @override
-    def rows(self, trouble: Trouble) -> Iterator[Row]:
-        for number, record in enumerate(self._dataset.records(), start=1):
-            cells = [record.get(name) for name in self._names]
-            wrong = [cell for cell in cells if not (cell is None or isinstance(cell, str))]
-            if wrong:
-                trouble(DataError(f"{self.source}:{number}: {wrong[0]!r} is no text"))
-            else:
-                yield f"{self.source}:{number}", cells
 
 
 def _revision(name: str) -> str:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing_extensions import override
 
 from contrasent.data.build.nli import CONTRADICTION, ENTAILMENT, NEUTRAL, WANTED, NliLabels
-from contrasent.data.examples import Examples, Row
+from contrasent.data.examples import Examples
 from contrasent.data.readers import Trouble, stop
-from contrasent.data.rows import SourceRows, as_text, open_rows_of
+from contrasent.data.rows import Row, SourceRows, as_text, open_rows_of
 from contrasent.errors import DataError
 
 CLASSES = (CONTRADICTION, ENTAILMENT, NEUTRAL)

@@ -1,29 +1,291 @@
-"""Rows of any source: sentences with a label or a score."""
+"""Rows of any source: where they stand, and their cells.
+
+Training text, NLI, captions, scored and labelled pairs, retrieval data and search all read through
+here; what they look for is said by :mod:`contrasent.data.columns`.
+"""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from typing_extensions import override
 
 from contrasent.data.columns import ColumnMap, ColumnSpec, choose_columns
-from contrasent.data.examples import opened, table_rows
 from contrasent.data.hub_datasets import Dataset, dataset_parts
-from contrasent.data.readers import Trouble, comma_rows, first_row, json_rows, lines, stop, tab_rows
+from contrasent.data.readers import (
+    Trouble,
+    comma_rows,
+    first_row,
+    json_rows,
+    line_rows,
+    lines,
+    stop,
+    tab_rows,
+)
 from contrasent.errors import DataError
 from contrasent.files import sha256_of
 
-Record = tuple[str, Sequence[Any]]
-"""Where a row stands (``path:line``), and a cell for each role."""
+Row = tuple[str, Sequence[Any]]
+"""Where a row stands (``path:line``), and a cell for each chosen column."""
+
+Reader = Callable[[Path, Trouble], Iterator[tuple[int, list[str]]]]
+_READERS: MappingProxyType[str, Reader] = MappingProxyType({".txt": line_rows, ".csv": comma_rows})
+_ROWS_AT_ONCE = 4096
 
 
-class SourceRows(ABC):
-    """Rows of one source, read anew by every iteration.
+class RowSource(ABC):
+    """A source of rows, read anew by every iteration.
+
+    Attributes:
+        source: what was opened.
+        first: the names of the columns, or the cells of the first row where none are certain.
+        where: where that row stands.
+        named: ``first`` certainly holds names.
+        checked: every cell is text that can be written, so that nobody need look again.
+        blank: blank lines, which are left out; known after a whole pass.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        first: Sequence[str],
+        where: str,
+        *,
+        named: bool = True,
+        checked: bool = False,
+    ) -> None:
+        self.source = source
+        self.first = first
+        self.where = where
+        self.named = named
+        self.checked = checked
+        self.blank = 0
+
+    @abstractmethod
+    def rows(
+        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
+    ) -> Iterator[Row]:
+        """Cells of the chosen columns, in the order of the source.
+
+        Args:
+            positions: the columns, counted from 0.
+            trouble: is told of the rows that cannot be read.
+            header: the first row of a table holds names.
+        """
+
+    def sha256(self, names: tuple[str, ...]) -> str:
+        """Hexadecimal hash that stands for the content of the columns ``names``."""
+        del names
+        return sha256_of(Path(self.source))
+
+    def label_names(self, column: str) -> Sequence[str] | None:
+        """Names that the source gives to the numbers in a column; None without."""
+        del column
+        return None
+
+
+class TableSource(RowSource):
+    """Lines, or cells between commas or tabs; blank lines are left out."""
+
+    def __init__(self, path: Path, kind: str, mend: str) -> None:
+        self.path, self.mend = path, mend
+        self._reader = _READERS.get(kind, tab_rows)
+        rows = self._reader(path, stop)
+        self.number, cells = first_row((row for row in rows if not _is_blank(row[1])), path)
+        super().__init__(str(path), cells, f"{path}:{self.number}", named=False, checked=True)
+
+    @override
+    def rows(
+        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
+    ) -> Iterator[Row]:
+        width, after = len(self.first), self.number if header else 0
+        blank = 0
+        for number, cells in self._reader(self.path, trouble):
+            if _is_blank(cells):
+                blank += 1
+            elif number <= after:
+                continue
+            elif len(cells) == width:
+                yield f"{self.path}:{number}", [cells[position] for position in positions]
+            else:
+                trouble(self._ragged(number, len(cells)))
+        self.blank = blank
+
+    def _ragged(self, number: int, width: int) -> DataError:
+        return DataError(
+            f"{self.path}:{number}: {width} column{'s' if width != 1 else ''}, but the first row "
+            f"has {len(self.first)}; {self.mend}"
+        )
+
+
+class JsonSource(RowSource):
+    """JSON objects, or arrays of strings, one per line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        number, value = first_row(json_rows(path), path)
+        where, named = f"{path}:{number}", isinstance(value, dict)
+        is_array = isinstance(value, list) and all(isinstance(cell, str) for cell in value)
+        if not value or not (named or is_array):
+            raise DataError(f"{where}: expected an object or an array of strings in every line")
+        super().__init__(str(path), [*value] if named else [""] * len(value), where, named=named)
+
+    @override
+    def rows(
+        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
+    ) -> Iterator[Row]:
+        for number, value in json_rows(self.path, trouble):
+            where = f"{self.path}:{number}"
+            try:
+                yield where, self._cells(value, positions, where)
+            except DataError as error:
+                trouble(error)
+
+    def _cells(self, value: Any, positions: Sequence[int], where: str) -> list[Any]:
+        if not self.named:
+            if not isinstance(value, list) or len(value) != len(self.first):
+                given = f"{len(value)} sentences" if isinstance(value, list) else "no array"
+                raise DataError(
+                    f"{where}: {given}, but the first line is an array of {len(self.first)}"
+                )
+            return [value[position] for position in positions]
+        names = [self.first[position] for position in positions]
+        if not isinstance(value, dict):
+            raise DataError(f"{where}: expected an object, as in the first line")
+        if missing := [name for name in names if name not in value]:
+            raise DataError(f"{where}: no {missing[0]!r}, which the first line has")
+        return [value[name] for name in names]
+
+
+class ParquetSource(RowSource):
+    """A Parquet file, whose rows count from 1."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _parquet(path) as file:
+            self._schema, self.count = file.schema_arrow, file.metadata.num_rows
+        super().__init__(str(path), self._schema.names, str(path))
+
+    def require_text(self, names: Sequence[str]) -> None:
+        """Make sure that there are rows, and text in the columns ``names``.
+
+        Raises:
+            DataError: there is none.
+        """
+        from pyarrow import types
+
+        if not self.count:
+            raise DataError(f"{self.path} is empty; it needs at least one row")
+        for name in names:
+            kind = self._schema.field(name).type
+            plain = kind.value_type if types.is_dictionary(kind) else kind
+            text = (types.is_string, types.is_large_string, types.is_string_view)
+            if not any(is_one(plain) for is_one in text):
+                raise DataError(
+                    f"{self.path}: column {name!r} holds {kind}, not text; "
+                    "choose text columns with columns="
+                )
+        self.checked = True
+
+    @override
+    def rows(
+        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
+    ) -> Iterator[Row]:
+        import pyarrow
+
+        names = [self.first[position] for position in positions]
+        number = 0
+        with _parquet(self.path) as file:
+            try:
+                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names):
+                    columns = [batch.column(name).to_pylist() for name in names]
+                    for cells in zip(*columns, strict=True):
+                        number += 1
+                        yield f"{self.path}:{number}", cells
+            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+                raise DataError(f"{self.path}: damaged after row {number}: {error}") from error
+
+
+def _parquet(path: Path) -> Any:
+    """The file as pyarrow opens it.
+
+    Raises:
+        DataError: it is no Parquet file.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a readable Parquet file: {error}") from error
+
+
+class HubSource(RowSource):
+    """A data set on the Hugging Face hub at one revision, whose rows count from 1."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        super().__init__(dataset.source, [*dataset.first()], f"{dataset.source}:1")
+
+    @override
+    def rows(
+        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
+    ) -> Iterator[Row]:
+        names = [self.first[position] for position in positions]
+        for number, record in enumerate(self._dataset.records(), start=1):
+            yield f"{self.source}:{number}", [record.get(name) for name in names]
+
+    @override
+    def sha256(self, names: tuple[str, ...]) -> str:
+        return self._dataset.sha256(names)
+
+    @override
+    def label_names(self, column: str) -> Sequence[str] | None:
+        return self._dataset.label_names(column)
+
+
+class ParallelSource(RowSource):
+    """Three files with a line each: premise, hypothesis and label."""
+
+    def __init__(self, path: Path) -> None:
+        end = path.name.removeprefix("s1.")
+        self.paths = [path, path.with_name(f"s2.{end}"), path.with_name(f"labels.{end}")]
+        for other in self.paths[1:]:
+            if not other.exists():
+                raise DataError(
+                    f"there is no file {other}, which belongs to the lines of {path}; "
+                    "give a table, or put the three files beside one another"
+                )
+        names = [f"lines of {path.name}", *(other.name for other in self.paths[1:])]
+        super().__init__(str(path), names, f"{path}:1")
+
+    @override
+    def rows(
+        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
+    ) -> Iterator[Row]:
+        # Without the lines that cannot be read the files would no longer be parallel.
+        files = [(line.rstrip("\r\n") for _, line in lines(path)) for path in self.paths]
+        for number, cells in enumerate(zip_longest(*files), start=1):
+            if None in cells:
+                short = self.paths[cells.index(None)]
+                raise DataError(f"{short}: ends before line {number}, which the others have")
+            if any(cells):
+                yield f"{self.paths[0]}:{number}", cells
+
+    @override
+    def sha256(self, names: tuple[str, ...]) -> str:
+        return " ".join(map(sha256_of, self.paths))
+
+
+class SourceRows:
+    """Rows of the columns that a kind of data needs, read anew by every iteration.
 
     Attributes:
         source: what was opened.
@@ -32,20 +294,22 @@ class SourceRows(ABC):
         label_names: names that the source gives to the numbers in its last column; None without.
     """
 
-    def __init__(self, source: str, described: str, width: int) -> None:
-        self.source = source
-        self.described = described
-        self.width = width
-        self.label_names: Sequence[str] | None = None
+    def __init__(self, rows: RowSource, chosen: ColumnMap) -> None:
+        self._rows, self._chosen = rows, chosen
+        self.source = rows.source
+        self.described = chosen.described
+        self.width = len(chosen.positions)
+        self._names = tuple(rows.first[position] for position in chosen.positions)
+        self.label_names = rows.label_names(self._names[-1])
 
     @property
-    @abstractmethod
     def sha256(self) -> str:
         """Hexadecimal hash that stands for the content."""
+        return self._rows.sha256(self._names)
 
-    @abstractmethod
-    def rows(self, trouble: Trouble = stop) -> Iterator[Record]:
+    def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
         """Rows in the order of the source; ``trouble`` is told of those that cannot be read."""
+        return self._rows.rows(self._chosen.positions, trouble, header=self._chosen.header)
 
 
 def open_rows_of(
@@ -63,166 +327,40 @@ def open_rows_of(
         ConfigError: ``columns`` does not fit the source.
         MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
     """
+    rows = _source_of(source, wanted)
+    if isinstance(rows, ParallelSource):
+        roles = zip(rows.first, ("premise", "hypothesis", "label"), strict=True)
+        described = ", ".join(f"{name} as {role}" for name, role in roles)
+        return SourceRows(rows, ColumnMap((0, 1, 2), False, described))
+    if isinstance(rows, JsonSource) and not rows.named:
+        raise DataError(f"{rows.where}: expected an object with named values in every line")
+    return SourceRows(
+        rows, choose_columns(rows.first, wanted, columns, rows.where, named=rows.named)
+    )
+
+
+def _source_of(source: str, wanted: ColumnSpec) -> RowSource:
     path = Path(source)
     if not path.exists() and (parts := dataset_parts(source)):
-        return HubRecords(Dataset(source, parts), wanted, columns)
+        return HubSource(Dataset(source, parts))
     if path.is_dir():
         raise DataError(f"{source} is a folder; give the files in it")
     if not path.exists():
         raise DataError(f"there is no file {source}; look for a misspelling, or give a full path")
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
     if kind == ".parquet":
-        return ParquetRecords(path, wanted, columns)
+        return ParquetSource(path)
     if kind == ".jsonl":
-        return JsonRecords(path, wanted, columns)
+        return JsonSource(path)
     if path.name.startswith("s1.") and "label" in wanted.roles and kind not in (".csv", ".tsv"):
-        return ParallelRecords(path)
-    return TableRecords(path, kind, wanted, columns)
-
-
-class FileRecords(SourceRows):
-    """Rows of one file."""
-
-    def __init__(self, path: Path, chosen: ColumnMap) -> None:
-        super().__init__(str(path), chosen.described, len(chosen.positions))
-        self._path = path
-        self._chosen = chosen
-
-    @property
-    @override
-    def sha256(self) -> str:
-        return sha256_of(self._path)
-
-
-class TableRecords(FileRecords):
-    """Rows of comma- or tab-separated cells; blank lines are left out."""
-
-    def __init__(
-        self, path: Path, kind: str, wanted: ColumnSpec, columns: Sequence[str] | None
-    ) -> None:
-        self._reader = comma_rows if kind == ".csv" else tab_rows
-        rows = self._reader(path, stop)
-        self._first, cells = first_row((it for it in rows if not _is_blank(it[1])), path)
-        where = f"{path}:{self._first}"
-        self._columns = len(cells)
-        self._mend = wanted.mend
-        if len(cells) == 1 and kind != ".csv":
-            raise DataError(
-                f"{where}: no tab in the first row, so there are no columns; "
-                "a file with commas between its cells is to be named .csv"
-            )
-        super().__init__(path, choose_columns(cells, wanted, columns, where, named=False))
-
-    @override
-    def rows(self, trouble: Trouble = stop) -> Iterator[Record]:
-        positions = self._chosen.positions
-        for number, cells in self._reader(self._path, trouble):
-            if _is_blank(cells) or (number == self._first and self._chosen.header):
-                continue
-            if len(cells) == self._columns:
-                yield f"{self._path}:{number}", [cells[position] for position in positions]
-            else:
-                trouble(self._ragged(number, len(cells)))
-
-    def _ragged(self, number: int, found: int) -> DataError:
-        return DataError(
-            f"{self._path}:{number}: {found} column{'s' if found != 1 else ''}, but the first row "
-            f"has {self._columns}; {self._mend}"
+        return ParallelSource(path)
+    table = TableSource(path, ".csv" if kind == ".csv" else ".tsv", wanted.mend)
+    if len(table.first) == 1 and kind != ".csv":
+        raise DataError(
+            f"{table.where}: no tab in the first row, so there are no columns; "
+            "a file with commas between its cells is to be named .csv"
         )
-
-
-class JsonRecords(FileRecords):
-    """Rows of JSON objects, one per line."""
-
-    def __init__(self, path: Path, wanted: ColumnSpec, columns: Sequence[str] | None) -> None:
-        number, first = first_row(json_rows(path), path)
-        where = f"{path}:{number}"
-        if not isinstance(first, dict):
-            raise DataError(f"{where}: expected an object with named values in every line")
-        chosen = choose_columns([*first], wanted, columns, where, named=True)
-        self._names = [[*first][position] for position in chosen.positions]
-        super().__init__(path, chosen)
-
-    @override
-    def rows(self, trouble: Trouble = stop) -> Iterator[Record]:
-        for number, value in json_rows(self._path, trouble):
-            where = f"{self._path}:{number}"
-            if not isinstance(value, dict):
-                trouble(DataError(f"{where}: expected an object, as in the first line"))
-            elif missing := [name for name in self._names if name not in value]:
-                trouble(DataError(f"{where}: no {missing[0]!r}, which the first line has"))
-            else:
-                yield where, [value[name] for name in self._names]
-
-
-class ParquetRecords(FileRecords):
-    """Rows of a Parquet file, counted from 1."""
-
-    def __init__(self, path: Path, wanted: ColumnSpec, columns: Sequence[str] | None) -> None:
-        with opened(path) as file:
-            names = file.schema_arrow.names
-        chosen = choose_columns(names, wanted, columns, str(path), named=True)
-        self._names = [names[position] for position in chosen.positions]
-        super().__init__(path, chosen)
-
-    @override
-    def rows(self, trouble: Trouble = stop) -> Iterator[Record]:
-        for number, cells in table_rows(self._path, self._names):
-            yield f"{self._path}:{number}", cells
-
-
-class HubRecords(SourceRows):
-    """Rows of a data set on the Hugging Face hub, counted from 1, at one revision."""
-
-    def __init__(self, dataset: Dataset, wanted: ColumnSpec, columns: Sequence[str] | None) -> None:
-        self._dataset = dataset
-        names = [*dataset.first()]
-        chosen = choose_columns(names, wanted, columns, f"{dataset.source}:1", named=True)
-        self._names = [names[position] for position in chosen.positions]
-        super().__init__(dataset.source, chosen.described, len(self._names))
-        self.label_names = dataset.label_names(self._names[-1])
-
-    @property
-    @override
-    def sha256(self) -> str:
-        return self._dataset.sha256(tuple(self._names))
-
-    @override
-    def rows(self, trouble: Trouble = stop) -> Iterator[Record]:
-        for number, record in enumerate(self._dataset.records(), start=1):
-            yield f"{self.source}:{number}", [record.get(name) for name in self._names]
-
-
-class ParallelRecords(SourceRows):
-    """Rows of three files with a line each: premise, hypothesis and label."""
-
-    def __init__(self, path: Path) -> None:
-        end = path.name.removeprefix("s1.")
-        self._paths = [path, path.with_name(f"s2.{end}"), path.with_name(f"labels.{end}")]
-        for other in self._paths[1:]:
-            if not other.exists():
-                raise DataError(
-                    f"there is no file {other}, which belongs to the lines of {path}; "
-                    "give a table, or put the three files beside one another"
-                )
-        told = f"lines of {path.name} as premise, s2.{end} as hypothesis, labels.{end} as label"
-        super().__init__(str(path), told, 3)
-
-    @property
-    @override
-    def sha256(self) -> str:
-        return " ".join(map(sha256_of, self._paths))
-
-    @override
-    def rows(self, trouble: Trouble = stop) -> Iterator[Record]:
-        # Without the lines that cannot be read the files would no longer be parallel.
-        files = [(line.rstrip("\r\n") for _, line in lines(path)) for path in self._paths]
-        for number, cells in enumerate(zip_longest(*files), start=1):
-            if None in cells:
-                short = self._paths[cells.index(None)]
-                raise DataError(f"{short}: ends before line {number}, which the others have")
-            if any(cells):
-                yield f"{self._paths[0]}:{number}", cells
+    return table
 
 
 def as_text(cell: Any, where: str) -> str:

@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from contrasent.data.cache import default_cache
-from contrasent.data.examples import Examples, JsonExamples, ParquetExamples, TableExamples
-from contrasent.data.hub_datasets import HubExamples, dataset_parts
+from contrasent.data.examples import Examples, SourceExamples
+from contrasent.data.hub_datasets import Dataset, dataset_parts
+from contrasent.data.rows import HubSource, JsonSource, ParquetSource, TableSource
 from contrasent.errors import ConfigError, DataError
 
 _TEXT_KINDS = (".txt", ".csv", ".tsv", ".jsonl")
@@ -49,12 +50,14 @@ def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples
     """
     kind, path = source_kind(source), Path(source)
     if not kind and (parts := dataset_parts(source)):
-        return HubExamples(source, parts, columns)
+        return SourceExamples(HubSource(Dataset(source, parts)), columns, kind)
     if kind == ".parquet":
-        return ParquetExamples(path, columns)
+        return SourceExamples(ParquetSource(path), columns, kind)
     if kind == ".jsonl":
-        return JsonExamples(path, columns)
-    return TableExamples(path, kind, columns)
+        return SourceExamples(JsonSource(path), columns, kind)
+    remedy = 'cells that hold a comma need "..."' if kind == ".csv" else "or tabs inside sentences"
+    table = TableSource(path, kind, f"look for missing cells, {remedy}")
+    return SourceExamples(table, columns, kind)
 
 
 def source_kind(source: str) -> str:

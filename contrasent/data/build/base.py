@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from contrasent.data.rows import Record, SourceRows, as_text
+from contrasent.data.rows import Row, SourceRows, as_text
 from contrasent.errors import DataError
 
 _SHOWN = 3
@@ -117,7 +117,7 @@ class DataKind(ABC):
         """Examples in the order of the sources, the same in every pass."""
 
 
-def watched(source: SourceRows, reading: Reading) -> Iterator[Record]:
+def watched(source: SourceRows, reading: Reading) -> Iterator[Row]:
     """Rows of a source, counted."""
     counts = reading.counts
     for record in source.rows(reading.trouble):
