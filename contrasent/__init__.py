@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from contrasent import objectives as objectives
+    from contrasent.api import analyze, fit, pretrain, train
+    from contrasent.evaluation.suite import evaluate
     from contrasent.model.encoder import SentenceEncoder
+    from contrasent.recipe import load_recipe
+    from contrasent.records import Record
+    from contrasent.search.index import Index
 
 __version__ = "0.1.0"
-__all__ = ["SentenceEncoder", "__version__"]
+
+_HOMES = {
+    "Index": "contrasent.search.index",
+    "Record": "contrasent.records",
+    "SentenceEncoder": "contrasent.model.encoder",
+    "analyze": "contrasent.api",
+    "evaluate": "contrasent.evaluation.suite",
+    "fit": "contrasent.api",
+    "load_recipe": "contrasent.recipe",
+    "pretrain": "contrasent.api",
+    "train": "contrasent.api",
+}
+__all__ = [
+    "Index",
+    "Record",
+    "SentenceEncoder",
+    "__version__",
+    "analyze",
+    "evaluate",
+    "fit",
+    "load_recipe",
+    "objectives",
+    "pretrain",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when the encoder is asked for, so that ``import contrasent`` is instant."""
-    if name == "SentenceEncoder":
-        from contrasent.model.encoder import SentenceEncoder
-
-        return SentenceEncoder
+    """Import a name when it is asked for, so that ``import contrasent`` is instant."""
+    if name == "objectives":
+        return import_module("contrasent.objectives")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -156,6 +156,10 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
     Raises:
         ConfigError: no such recipe or setting, or a value that a setting cannot take.
+
+    Example:
+        >>> load_recipe("unsup-simcse", {"train.batch_size": 32}).train.batch_size
+        32
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):

@@ -26,6 +26,7 @@ LAYERS = [
     {"training", "report"},
     {"fitting"},
     {"quickstart", "reproduce"},
+    {"api"},
     {"cli"},
     {"__main__"},
 ]

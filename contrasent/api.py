@@ -1,0 +1,218 @@
+"""The Python surface: training, fitting, evaluation and analysis as functions.
+
+The command line calls what these functions call; :mod:`contrasent` exports them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from contrasent.errors import pick
+
+if TYPE_CHECKING:
+    from contrasent.data.sources import Rows
+    from contrasent.evaluation.geometry import Geometry
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.protocol import Encoder
+    from contrasent.objectives import Objective
+    from contrasent.training.callbacks import DevScore
+    from contrasent.training.metrics_log import StepMetrics
+    from contrasent.training.run import Result
+
+
+def train(  # noqa: PLR0913 - what a run is made of, by name
+    recipe: str | Path = "unsup-simcse",
+    *,
+    encoder: str | Path | None = None,
+    data: str | Path | Rows | None = None,
+    output: str | Path | None = None,
+    objective: str | type[Objective] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str | None = None,
+    show_progress: bool = False,
+    on_step: Callable[[StepMetrics], object] | None = None,
+    on_evaluation: Callable[[DevScore], object] | None = None,
+    **settings: Any,
+) -> Result | None:
+    """Train a sentence encoder, as ``contrasent train`` does.
+
+    Args:
+        recipe: a packaged recipe (``contrasent recipes`` lists them) or a YAML file.
+        encoder: the start: a folder, a run or a Hugging Face id; else the recipe's.
+        data: a file or data set as ``--data`` takes it, or examples: strings, pairs, triplets,
+            or dicts with the column names of a file, such as a ``datasets.Dataset``. Examples are
+            kept in the cache, under a name that their content decides, so that a run can resume.
+        output: the folder of the run; else ``runs/RECIPE``.
+        objective: the name of another objective, or a class of your own at the top of a module;
+            the settings of the recipe's objective are dropped then.
+        resume: go on with the run in ``output``, bitwise equal to one that was never cut off.
+        overwrite: replace the run in ``output``.
+        device: ``cpu``, ``cuda:1`` and the like; else the accelerator if there is one.
+        show_progress: a progress bar on standard error.
+        on_step: called with the metrics of every step, in order, soon after it.
+        on_evaluation: called with the dev score of every evaluation.
+        **settings: settings by dotted name: ``**{"train.batch_size": 32}``.
+
+    Returns:
+        Folders of the ``best`` and ``last`` encoder, the best dev score in [-1, 1], and records
+        before and after; None if ``resume`` finds the run complete.
+
+    Raises:
+        ContrasentError: a recipe, setting, file or encoder is not what it should be, told before
+            training; or the loss is not finite.
+
+    Example:
+        >>> import contrasent
+        >>> run = contrasent.train(
+        ...     "unsup-simcse", encoder="bert-base-uncased", data="sentences.txt",
+        ...     output="runs/mine", **{"train.batch_size": 32},
+        ... )  # doctest: +SKIP
+        >>> contrasent.SentenceEncoder.load(run.best or run.last)  # doctest: +SKIP
+    """
+    from contrasent.objectives import name_of
+    from contrasent.recipe import load_recipe
+    from contrasent.training import run
+
+    file = data if isinstance(data, str | Path) else None
+    named = {"encoder.name": encoder, "data.file": file}
+    overrides = {key: str(value) for key, value in named.items() if value is not None}
+    if objective is not None:
+        overrides["objective.name"] = (
+            objective if isinstance(objective, str) else name_of(objective)
+        )
+    loaded = load_recipe(recipe, overrides | settings)
+    return run.train(
+        loaded,
+        output or Path("runs") / Path(recipe).stem,
+        data=None if isinstance(data, str | Path) else data,
+        resume=resume,
+        overwrite=overwrite,
+        device=device,
+        show_progress=show_progress,
+        on_step=on_step,
+        on_evaluation=on_evaluation,
+    )
+
+
+def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) -> Result | None:
+    """Train a masked language model on text, as ``contrasent pretrain`` does.
+
+    It serves as a start adapted to a domain or language, and as DiffCSE's generator (Devlin et
+    al. 2019, section 3.1).
+
+    Args:
+        encoder: the start: a folder, a run or a Hugging Face id.
+        data: text as :func:`train` takes it.
+        **options: as :func:`train` takes them, but for the recipe; ``output`` is
+            ``runs/pretrain-mlm`` by default.
+
+    Raises:
+        ContrasentError: as :func:`train`.
+
+    Example:
+        >>> import contrasent
+        >>> contrasent.pretrain("bert-base-uncased", data="text.txt")  # doctest: +SKIP
+    """
+    return train("pretrain-mlm", encoder=encoder, data=data, **options)
+
+
+def fit(
+    encoder: str | Path | SentenceEncoder,
+    kind: Literal["whitening", "flow"] = "whitening",
+    *,
+    data: str | Sequence[str],
+    output: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    show_progress: bool = False,
+    **settings: Any,
+) -> SentenceEncoder:
+    """Fit a map on the embeddings of text, as ``contrasent fit`` does.
+
+    Args:
+        encoder: the encoder, which stays as it is if it is named, and gets the map if it is given.
+        kind: ``whitening`` (Su et al. 2021) or ``flow`` (Li et al. 2020, BERT-flow).
+        data: text files or data sets, or tasks such as ``stsb``, whose test text is seen then.
+        output: a new folder to save the encoder with its map in.
+        data_dir: SentEval's data, as :func:`evaluate` takes it.
+        show_progress: a progress bar on standard error.
+        **settings: ``dimensions`` of whitening; of a flow, the fields of
+            :class:`contrasent.fitting.glow.FlowSettings`.
+
+    Returns:
+        The encoder with its map; encoding is in fp32 by default then, as a map amplifies rounding.
+
+    Raises:
+        ConfigError: no such kind or setting; the encoder has a map already; ``output`` exists.
+        DataError: there is too little text.
+
+    Example:
+        >>> import contrasent
+        >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
+    """
+    from contrasent.fitting import transforms_fit
+    from contrasent.fitting.glow import FlowSettings
+    from contrasent.fitting.text import open_fitting_text
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.recipe import fields_of
+
+    pick("map", kind, ("whitening", "flow"))
+    known = ("dimensions",) if kind == "whitening" else tuple(fields_of(FlowSettings))
+    for name in settings:
+        pick(f"setting of {kind}:", name, known)
+    if output is not None:
+        transforms_fit.require_output(Path(output))
+    text = open_fitting_text([data] if isinstance(data, str) else list(data), None, data_dir)
+    given = encoder if isinstance(encoder, SentenceEncoder) else SentenceEncoder.load(encoder)
+    if kind == "whitening":
+        fitted = transforms_fit.fit_whitening(
+            given, text, settings.get("dimensions"), show_progress=show_progress
+        )
+    else:
+        flow = FlowSettings(**settings)
+        fitted, _ = transforms_fit.fit_glow(given, text, flow, show_progress=show_progress)
+    if output is not None:
+        transforms_fit.save_fitted(fitted, Path(output))
+    return fitted.encoder
+
+
+def analyze(
+    encoder: str | Path | Encoder,
+    pairs: str = "stsb>4",
+    *,
+    data_dir: str | Path | None = None,
+    precision: str = "fp32",
+    show_progress: bool = False,
+) -> Geometry:
+    """Measure how embeddings lie in space, as ``contrasent analyze`` does.
+
+    Args:
+        encoder: an encoder, or the name of one.
+        pairs: rated pairs, and which of them are positive: a task or file, ``>`` or ``>=``, and a
+            rating.
+        data_dir: SentEval's data, as :func:`evaluate` takes it.
+        precision: ``fp32``, ``bf16`` or ``auto``.
+        show_progress: a progress bar on standard error.
+
+    Returns:
+        Records of alignment and uniformity (Wang and Isola 2020), mean cosine, partition ratio
+        and rank correlation; the singular spectrum ``(D,)``; cosines in groups of their ratings.
+
+    Raises:
+        ConfigError: ``pairs`` cannot be read, or no such precision.
+        DataError: the data is missing or damaged.
+        CheckpointError: no such encoder, or an embedding is zero or not finite.
+
+    Example:
+        >>> import contrasent
+        >>> geometry = contrasent.analyze("runs/mine")  # doctest: +SKIP
+        >>> geometry.value("alignment"), geometry.value("uniformity")  # doctest: +SKIP
+    """
+    from contrasent.evaluation.geometry import RatedPairs, measure
+    from contrasent.model.loading import load_encoder
+
+    read = RatedPairs.read(pairs, data_dir)
+    given = load_encoder(str(encoder)) if isinstance(encoder, str | Path) else encoder
+    return measure(given, read, precision=precision, show_progress=show_progress)
