@@ -1,9 +1,53 @@
-"""What a contestant's round consists of."""
+"""Shares of the time of a round: by kind of work, and by part of a training step."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+OUTSIDE = "Python and waiting"
+"""The kind of the time in which no operator ran."""
+
+_OTHER = "other"
+# In this order: the first pattern found in an operator's name decides.
+_KINDS = {
+    "attention products": r"\bbmm|baddbmm|scaled_dot_product|flash|efficient_attention",
+    "matrix products": r"\b(mm|addmm|linear|matmul)\b|mkldnn|onednn|_addmm|gemm|linear_pointwise",
+    "optimiser": r"adam|Optimizer|_foreach_|vector_norm|\bdot\b",
+    OUTSIDE: r"^autograd::engine|^_?[A-Z]\w*$",  # what a Function in Python does itself
+    "dropout": r"dropout|random_|bernoulli|bitwise|philox",
+    "softmax": r"softmax",
+    "normalisation": r"layer_norm|batch_norm|\bnorm\b",
+    "activation": r"gelu|tanh|relu",
+    "compiled": r"compiled|inductor|triton|graph_\d+",
+    "lookups and gathers": r"index|gather|embedding|scatter|repeat_interleave|arange",
+    "casts and copies": r"copy|_to_copy|\bto\b|\bcat\b|\bstack\b|contiguous|clone|memcpy|\bpad\b",
+    "zero fills": r"zero_|zeros|fill_|memset|\bones\b",
+    "arithmetic": r"\b_?(add|sub|mul|div|neg|sum|mean|pow|exp|sqrt|where|clamp\w*)_?\b",
+}
+_PATTERNS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in _KINDS.items()}
+
+
+def kind_of(operator: str) -> str:
+    """The kind of work that an operator of torch does, by its name."""
+    kinds = (kind for kind, pattern in _PATTERNS.items() if pattern.search(operator))
+    return next(kinds, _OTHER)
+
+
+def kind_shares(operators: Iterable[tuple[str, float]], seconds: float) -> dict[str, float]:
+    """Shares of the time by kind of work, the largest first.
+
+    Args:
+        operators: names, each with the seconds it took itself, what it called left out.
+        seconds: that passed meanwhile; what the operators leave of it is :data:`OUTSIDE`.
+    """
+    totals: dict[str, float] = {}
+    for name, spent in operators:
+        totals[kind_of(name)] = totals.get(kind_of(name), 0.0) + spent
+    totals[OUTSIDE] = totals.get(OUTSIDE, 0.0) + max(0.0, seconds - sum(totals.values()))
+    shares = sorted(totals.items(), key=lambda item: -item[1])
+    return {kind: total / seconds for kind, total in shares if total > 0}
 
 
 def shares(work: Callable[[], object]) -> dict[str, dict[str, float]]:
@@ -17,15 +61,16 @@ def shares(work: Callable[[], object]) -> dict[str, dict[str, float]]:
     from torch.profiler import profile
 
     from benchmarks.jobs import wait_for_device
-    from contrasent.profiling import activities, kinds, operators, parts
+    from contrasent.profiling import activities, operators, parts
 
     with profile(activities=activities()) as recorded:
         start = time.perf_counter()
         work()
         wait_for_device()
         seconds = time.perf_counter() - start
-    found = {} if torch.cuda.is_available() else parts(recorded)
+    spans = {} if torch.cuda.is_available() else parts(recorded)
+    kinds = kind_shares(((it.name, it.seconds) for it in operators(recorded)), seconds)
     return {
-        "kinds": {k.name: round(k.share, 4) for k in kinds(operators(recorded), seconds)},
-        "parts": {name: round(spent / seconds, 4) for name, spent in found.items()},
+        "kinds": {kind: round(share, 4) for kind, share in kinds.items()},
+        "parts": {name: round(spent / seconds, 4) for name, spent in spans.items()},
     }

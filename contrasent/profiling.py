@@ -1,13 +1,12 @@
-"""Where the time of a step goes: a trace that a user can open, and its sum by kind of work."""
+"""Profiles: a trace of a few steps, and the operators that took most of their time."""
 
 from __future__ import annotations
 
 import gzip
 import os
-import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,93 +19,34 @@ from contrasent.files import writing
 SUFFIX = ".json.gz"
 _WARM_UP, _RECORDED = 3, 3
 
-OUTSIDE = "Python and waiting"
-"""The kind of the time in which no operator ran."""
-
 PARTS = ("encoder", "generator", "vocabulary", "discriminator", "backward", "update")
 """Names of the spans that a training step marks in a trace; none lies in another."""
 
-_OTHER = "other"
-# In this order: the first pattern found in an operator's name decides.
-_KINDS = {
-    "attention products": r"\bbmm|baddbmm|scaled_dot_product|flash|efficient_attention",
-    "matrix products": r"\b(mm|addmm|linear|matmul)\b|mkldnn|onednn|_addmm|gemm|linear_pointwise",
-    "optimiser": r"adam|Optimizer|_foreach_|vector_norm|\bdot\b",
-    OUTSIDE: r"^autograd::engine|^_?[A-Z]\w*$",  # what a Function in Python does itself
-    "dropout": r"dropout|random_|bernoulli|bitwise|philox",
-    "softmax": r"softmax",
-    "normalisation": r"layer_norm|batch_norm|\bnorm\b",
-    "activation": r"gelu|tanh|relu",
-    "compiled": r"compiled|inductor|triton|graph_\d+",
-    "lookups and gathers": r"index|gather|embedding|scatter|repeat_interleave|arange",
-    "casts and copies": r"copy|_to_copy|\bto\b|\bcat\b|\bstack\b|contiguous|clone|memcpy|\bpad\b",
-    "zero fills": r"zero_|zeros|fill_|memset|\bones\b",
-    "arithmetic": r"\b_?(add|sub|mul|div|neg|sum|mean|pow|exp|sqrt|where|clamp\w*)_?\b",
-}
-_PATTERNS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in _KINDS.items()}
-
 
 @dataclass(frozen=True, slots=True)
-class OperatorKind:
-    """One kind of work in the recorded steps.
+class Operator:
+    """One operator of torch, or one span, over a recording.
 
     Attributes:
-        name: what it is called.
-        milliseconds: of one step, on average.
-        share: of the time of the steps, in [0, 1].
-        most: the operators that took most of it, at most three.
+        name: as torch calls it.
+        seconds: that it took itself, without the operators it called: of the device where kernels
+            ran on one, else of the processor.
+        calls: how often it ran.
     """
 
     name: str
-    milliseconds: float
-    share: float
-    most: tuple[str, ...]
+    seconds: float
+    calls: int
 
 
-def kind_of(operator: str) -> str:
-    """The kind of work that an operator of torch does, by its name."""
-    found = (kind for kind, pattern in _PATTERNS.items() if pattern.search(operator))
-    return next(found, _OTHER)
-
-
-def kinds(
-    operators: Iterable[tuple[str, float]], seconds: float, steps: int = 1
-) -> list[OperatorKind]:
-    """Sum up operators by kind, the largest first.
-
-    Args:
-        operators: names, each with the seconds it took itself, what it called left out.
-        seconds: that passed meanwhile; what the operators leave of it is :data:`OUTSIDE`.
-        steps: in those seconds.
-    """
-    found: dict[str, dict[str, float]] = {}
-    for name, own in operators:
-        part = found.setdefault(kind_of(name), {})
-        part[name] = part.get(name, 0.0) + own
-    totals = {kind: sum(part.values()) for kind, part in found.items()}
-    totals[OUTSIDE] = totals.get(OUTSIDE, 0.0) + max(0.0, seconds - sum(totals.values()))
-    return [
-        OperatorKind(
-            name=kind,
-            milliseconds=1000 * total / steps,
-            share=total / seconds,
-            most=tuple(sorted(found.get(kind, {}), key=lambda n: -found[kind][n])[:3]),
-        )
-        for kind, total in sorted(totals.items(), key=lambda item: -item[1])
-        if total > 0
-    ]
-
-
-def operators(profile: Any) -> list[tuple[str, float]]:
-    """Every operator of a finished ``torch.profiler.profile``, with its own seconds.
-
-    Seconds are the device's where kernels ran on one, else the processor's.
-    """
+def operators(profile: Any) -> list[Operator]:
+    """Every operator of a finished ``torch.profiler.profile``, those that took longest first."""
     events = [event for event in profile.key_averages() if not _is_mark(event.key)]
-    on_device = [(event.key, event.self_device_time_total / 1e6) for event in events]
-    if any(seconds for _, seconds in on_device):
-        return on_device
-    return [(event.key, event.self_cpu_time_total / 1e6) for event in events]
+    clock = "self_cpu_time_total"
+    if any(event.self_device_time_total for event in events):
+        clock = "self_device_time_total"
+    timed = [Operator(event.key, getattr(event, clock) / 1e6, event.count) for event in events]
+    return sorted((it for it in timed if it.seconds), key=lambda it: -it.seconds)
 
 
 def parts(profile: Any) -> dict[str, float]:
@@ -126,12 +66,12 @@ def part(name: str) -> AbstractContextManager[Any]:
 
 
 def activities() -> list[Any]:
-    """What a profiler of torch can see on this machine."""
+    """The activities that torch's profiler can record on this machine."""
     import torch
     from torch.profiler import ProfilerActivity
 
-    there = [ProfilerActivity.CPU]
-    return [*there, ProfilerActivity.CUDA] if torch.cuda.is_available() else there
+    cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    return [ProfilerActivity.CPU, *cuda]
 
 
 def _is_mark(name: str) -> bool:
@@ -145,10 +85,13 @@ class StepProfile:
 
     Attributes:
         path: the trace, for ``chrome://tracing`` or https://ui.perfetto.dev.
-        kinds: what the recorded steps did, once they are done; empty before.
+        operators: of the recorded steps, once they are done; empty before.
+        seconds: that the recorded steps took.
+        recorded: steps in the trace.
         needed: steps that must be made before the trace is written.
     """
 
+    recorded = _RECORDED
     needed = _WARM_UP + _RECORDED
 
     def __init__(self, path: str | Path, *, overwrite: bool = False) -> None:
@@ -159,8 +102,9 @@ class StepProfile:
                 replaced.
         """
         self.path = Path(path)
-        self.kinds: list[OperatorKind] = []
-        self._made = 0
+        self.operators: list[Operator] = []
+        self.seconds = 0.0
+        self._steps = 0
         self._since = 0.0
         self._profile: Any = None
         if not self.path.name.endswith(SUFFIX):
@@ -169,11 +113,11 @@ class StepProfile:
             raise ConfigError(f"{path} exists already; move it away, or leave --profile out")
 
     def step(self) -> None:
-        """Tell that a step is done; on the thread that computes."""
-        self._made += 1
-        if self._made == _WARM_UP:
+        """Count a step; on the thread that computes."""
+        self._steps += 1
+        if self._steps == _WARM_UP:
             self._start()
-        elif self._profile is not None and self._made == self.needed:
+        elif self._profile is not None and self._steps == self.needed:
             self._finish()
 
     @contextmanager
@@ -214,10 +158,10 @@ class StepProfile:
 
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        seconds = time.perf_counter() - self._since
+        self.seconds = time.perf_counter() - self._since
         recorded, self._profile = self._profile, None
         recorded.stop()
-        self.kinds = kinds(operators(recorded), seconds, _RECORDED)
+        self.operators = operators(recorded)
         with TemporaryDirectory() as folder:
             plain = Path(folder) / "trace.json"
             recorded.export_chrome_trace(str(plain))

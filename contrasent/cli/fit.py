@@ -12,8 +12,8 @@ import typer
 from contrasent.cli.options import DataDir, Device, Head, Model, Pooler, grouped, listed
 
 if TYPE_CHECKING:
+    from contrasent.fitting.maps import Embedding, FittedEncoder
     from contrasent.fitting.text import FittingText
-    from contrasent.fitting.transforms_fit import Embedding, FittedEncoder
     from contrasent.model.encoder import SentenceEncoder
 
 
@@ -75,8 +75,8 @@ class FitOptions:
 
     def open_text(self) -> FittingText:
         """The text, once it is known that ``output`` can be written."""
+        from contrasent.fitting.maps import require_output
         from contrasent.fitting.text import open_fitting_text
-        from contrasent.fitting.transforms_fit import require_output
 
         require_output(self.output)
         text = open_fitting_text(self.data, listed(self.columns), self.data_dir)
@@ -111,7 +111,7 @@ class MapOptions(FitOptions):
     def load(self, model: str) -> SentenceEncoder:
         """The encoder, which has to be one that can take a map."""
         from contrasent.errors import ConfigError
-        from contrasent.fitting.transforms_fit import refuse_second
+        from contrasent.fitting.maps import refuse_second
         from contrasent.model.encoder import SentenceEncoder
         from contrasent.model.word_encoder import are_words
 
@@ -131,7 +131,7 @@ class MapOptions(FitOptions):
     @property
     def embedding(self) -> Embedding:
         """How the text is embedded."""
-        from contrasent.fitting.transforms_fit import Embedding
+        from contrasent.fitting.maps import Embedding
 
         return Embedding(precision=self.precision, max_tokens=self.max_tokens)
 
@@ -152,7 +152,7 @@ def whitening(
 
     OUTPUT is the encoder with the map as a Dense module, which sentence-transformers loads too.
     """
-    from contrasent.fitting.transforms_fit import fit_whitening
+    from contrasent.fitting.maps import fit_whitening
 
     text, encoder = options.open_text(), options.load(model)
     fitted = fit_whitening(encoder, text, dimensions, options.embedding, show_progress=True)
@@ -194,7 +194,7 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     package is installed beside it and the folder is trusted with trust_remote_code=True.
     """
     from contrasent.fitting.glow import FlowSettings
-    from contrasent.fitting.transforms_fit import fit_glow
+    from contrasent.fitting.maps import fit_glow
 
     settings = FlowSettings(
         levels=levels,
@@ -259,7 +259,7 @@ def sif(
 
 
 def _save(fitted: FittedEncoder, output: Path) -> None:
-    from contrasent.fitting.transforms_fit import save_fitted
+    from contrasent.fitting.maps import save_fitted
 
     save_fitted(fitted, output)
     typer.echo(f"{output}: {fitted.info['transform']['described']}")

@@ -103,7 +103,8 @@ class Loader:
             token_ids,
             offsets,
             self.views,
-            next_sentences=None if following is None else Batch(*map(torch.from_numpy, following)),
+            next_sentences=following
+            and Batch(torch.from_numpy(following[0]), torch.from_numpy(following[1])),
             columns={need: torch.from_numpy(values) for need, values in columns.items()},
         )
 

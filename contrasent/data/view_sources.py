@@ -218,7 +218,7 @@ class WithNeeds(ViewSource):
         return {need: values[self._chosen[examples]] for need, values in self._columns.items()}
 
 
-def end_to_end(rows: Sequence[IndexArray]) -> Packed:
+def end_to_end(rows: Sequence[np.ndarray]) -> Packed:
     """The token ids of all ``rows``, one after the other."""
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])

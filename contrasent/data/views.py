@@ -121,7 +121,7 @@ COLUMNS = MappingProxyType(
     {
         Need.LABELS: Column(lambda store, _: store.labels(np.arange(len(store)))),
         Need.POSITIONS: Column(
-            lambda _, documents: documents and documents.positions(), from_text=True
+            lambda _, documents: documents.positions() if documents else None, from_text=True
         ),
     }
 )

@@ -1,4 +1,4 @@
-"""Training of a flow, as the published code of BERT-flow trains its Glow.
+"""Training of a Glow flow, as in the published code of BERT-flow.
 
 Shapes: N sentences, n of a batch, D width.
 """
@@ -21,12 +21,12 @@ from contrasent.progress import progress_bar
 
 _LONGEST_GRADIENT = 1.0
 _MEASURED = 2048
-"""Sentences that the likelihood is told of."""
+"""Sentences that the likelihood is measured on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
-    """What decides a flow; the defaults are those of the code of Li et al. 2020.
+    """Settings of a flow and of its training; the defaults are those of the code of Li et al. 2020.
 
     Attributes:
         levels: after each but the last, half of the components is done.
@@ -123,7 +123,7 @@ def _fit(
     optimizer = PlainAdamW(parameters, settings.learning_rate, settings.weight_decay)
     batches = _batches(count, settings)
     flow.start(rows.batch(batches[0], dropout=settings.dropout))
-    before = _told(flow, rows, measured)
+    before = _bits(flow, rows, measured)
     columns = ("fitting: {task.fields[bits]:.4f} bits per dimension", "bar", "count")
     bits = float("nan")
     with progress_bar(*columns, total=len(batches), shown=shown, bits=bits) as advance:
@@ -137,23 +137,23 @@ def _fit(
             clip_grad_norm_(parameters, _LONGEST_GRADIENT)
             optimizer.step()
             advance(1, bits=loss.item())
-    return Likelihood(before, _told(flow, rows, measured), len(measured))
+    return Likelihood(before, _bits(flow, rows, measured), len(measured))
 
 
 def _batches(count: int, settings: FlowSettings) -> list[np.ndarray]:
     """Numbers of the sentences of every update, anew in each epoch; none is alone."""
-    found = []
+    batches = []
     for epoch in range(settings.epochs):
         order = np.random.default_rng((settings.seed, epoch)).permutation(count)
         parts = np.array_split(order, range(settings.batch_size, count, settings.batch_size))
         if len(parts) > 1 and len(parts[-1]) == 1:
             parts[-2:] = [np.concatenate(parts[-2:])]
-        found += parts
-    return found
+        batches += parts
+    return batches
 
 
 @torch.no_grad()
-def _told(flow: Flow, rows: StoredRows | DrawnRows, numbers: np.ndarray) -> float:
+def _bits(flow: Flow, rows: StoredRows | DrawnRows, numbers: np.ndarray) -> float:
     value = flow.bits_per_dimension(rows.batch(numbers, dropout=False)).item()
     if not np.isfinite(value):
         raise _not_finite("a measurement")

@@ -1,4 +1,4 @@
-"""Fitting SIF: how frequent words are, and what all sentences have in common.
+"""Fitting of SIF: frequencies of words, and the directions that all sentences have in common.
 
 Arora, Liang and Ma 2017, "A Simple but Tough-to-Beat Baseline for Sentence Embeddings", algorithm
 1. Shapes: W words, D numbers in a vector, C components.
@@ -17,8 +17,8 @@ from contrasent.data.readers import lines
 from contrasent.data.word_vectors import Vectors, WordStore
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import sha256_of
+from contrasent.fitting.maps import require_output
 from contrasent.fitting.text import FittingText
-from contrasent.fitting.transforms_fit import require_output
 from contrasent.model.transforms.whitening import Moments
 from contrasent.model.word_encoder import WordEncoder
 
@@ -57,10 +57,10 @@ def fit_sif(
         )
     if encoder.weights is not None:
         raise ConfigError(f"{encoder.name} is fitted already; fit on the file of word vectors")
-    counts = _counted(text) if frequencies is None else read_frequencies(frequencies)
+    counts = _word_counts(text) if frequencies is None else read_frequencies(frequencies)
     weights = word_weights(encoder.store, counts, smoothing)
     weighted = WordEncoder(encoder.store, encoder.name, weights)
-    found, unknown = _common(weighted, text, components)
+    directions, unknown = _common(weighted, text, components)
     source = "its words" if frequencies is None else frequencies.name
     described = (
         f"SIF with a {smoothing:g}, {components} component{'s' * (components != 1)} taken out, "
@@ -79,8 +79,8 @@ def fit_sif(
         "target": text.is_target,
         "words": {"source": encoder.store.source, "sha256": encoder.store.sha256},
     }
-    made = WordEncoder(encoder.store, encoder.name, weights, found, described)
-    return made, {"transform": info}
+    fitted = WordEncoder(encoder.store, encoder.name, weights, directions, described)
+    return fitted, {"transform": info}
 
 
 def save_sif(encoder: WordEncoder, info: dict[str, object], output: Path) -> None:
@@ -99,10 +99,10 @@ def word_weights(store: WordStore, counts: Mapping[str, float], smoothing: float
     Counts of words that are looked up under the same vector, as in lower case, are added.
     """
     total = sum(counts.values())
-    found = np.zeros(store.words)
+    counted = np.zeros(store.words)
     for word, row in store.rows(counts).items():
-        found[row] += counts[word]
-    return (smoothing / (smoothing + found / total)).astype(np.float32)
+        counted[row] += counts[word]
+    return (smoothing / (smoothing + counted / total)).astype(np.float32)
 
 
 def read_frequencies(path: Path) -> dict[str, float]:
@@ -111,7 +111,7 @@ def read_frequencies(path: Path) -> dict[str, float]:
     Raises:
         DataError: a line is something else; the message names file and line.
     """
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     for number, line in lines(path):
         cells = line.split()
         if not cells:
@@ -122,13 +122,13 @@ def read_frequencies(path: Path) -> dict[str, float]:
             word, count = "", -1.0
         if len(cells) != 2 or not 0 <= count < np.inf:
             raise DataError(f"{path}:{number}: a line must be a word and its count, not {line!r}")
-        found[word] = found.get(word, 0.0) + count
-    if not sum(found.values()):
+        counts[word] = counts.get(word, 0.0) + count
+    if not sum(counts.values()):
         raise DataError(f"{path} counts no word")
-    return found
+    return counts
 
 
-def _counted(text: FittingText) -> Counter[str]:
+def _word_counts(text: FittingText) -> Counter[str]:
     counts: Counter[str] = Counter()
     for sentence in text:
         counts.update(sentence.split())
@@ -145,8 +145,8 @@ def _common(encoder: WordEncoder, text: FittingText, components: int) -> tuple[V
     if unknown == len(text):
         raise DataError(f"{encoder.name} has none of the words of {text.described}")
     _, directions = np.linalg.eigh(moments.second)
-    found = directions[:, ::-1][:, :components].T
-    return np.ascontiguousarray(found, np.float32), unknown
+    first = directions[:, ::-1][:, :components].T
+    return np.ascontiguousarray(first, np.float32), unknown
 
 
 def _portions(text: FittingText) -> Iterator[list[str]]:

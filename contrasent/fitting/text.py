@@ -1,4 +1,4 @@
-"""Text that a transform is fitted on, and its embeddings.
+"""Texts that maps are fitted on, and their embeddings.
 
 Shapes: N sentences of a text, n of a batch, D width.
 """
@@ -77,17 +77,19 @@ class FittingText:
         """Where the sentences come from."""
         files = [
             Origin(
-                Path(it.source).name if Path(it.source).exists() else it.source,
-                sum(len(sentences) for sentences in it),
-                it.columns,
-                it.sha256,
+                Path(examples.source).name if Path(examples.source).exists() else examples.source,
+                sum(len(sentences) for sentences in examples),
+                examples.columns,
+                examples.sha256,
                 target=False,
             )
-            for it in self._files
+            for examples in self._files
         ]
         tasks = [
-            Origin(it.name.heading, sum(1 for _ in _sentences(it)), "", it.sha256, target=True)
-            for it in self._tasks
+            Origin(
+                task.name.heading, sum(1 for _ in _sentences(task)), "", task.sha256, target=True
+            )
+            for task in self._tasks
         ]
         return (*files, *tasks)
 
@@ -98,7 +100,7 @@ class FittingText:
 
     @property
     def described(self) -> str:
-        """What it is, in words."""
+        """The text, in words."""
         files = [origin.source for origin in self.origins if not origin.target]
         tasks = [origin.source for origin in self.origins if origin.target]
         target = f"target text ({', '.join(tasks)}): the test sentences were seen"
@@ -106,7 +108,7 @@ class FittingText:
 
     @property
     def provenance(self) -> list[dict[str, Any]]:
-        """What is kept of it in ``contrasent.json``."""
+        """Its origins, as ``contrasent.json`` keeps them."""
         return [asdict(origin) for origin in self.origins]
 
 

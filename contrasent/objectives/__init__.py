@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, cast
 
 from contrasent.errors import ConfigError, pick
 from contrasent.model.encoder import SentenceEncoder
@@ -73,7 +73,8 @@ def objective_class(name: str) -> type[Objective]:
     """The class of the objective ``name``; errors as :func:`build`."""
     if name in _packaged():
         module = import_module(f"{__name__}.{name}")
-        return next(it for it in vars(module).values() if _is_objective(it, module.__name__))
+        classes = (it for it in vars(module).values() if _is_objective(it, module.__name__))
+        return cast(type[Objective], next(classes))
     if ":" in name:
         entry = EntryPoint(name, name, _GROUP)
     else:
@@ -84,7 +85,7 @@ def objective_class(name: str) -> type[Objective]:
         raise ConfigError(f"cannot import the objective {name!r}: {error}") from error
     if not _is_objective(loaded):
         raise ConfigError(f"{entry.value} is not a subclass of contrasent.objectives.Objective")
-    return loaded  # type: ignore[no-any-return]
+    return cast(type[Objective], loaded)
 
 
 def name_of(objective: type[Objective]) -> str:

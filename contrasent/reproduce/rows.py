@@ -301,7 +301,7 @@ class RowBuilder:
         return load_encoder(run, device=self.device)
 
     def _whitened(self, name: str, row: PlanRow) -> SentenceEncoder:
-        from contrasent.fitting.transforms_fit import Embedding, fit_whitening
+        from contrasent.fitting.maps import Embedding, fit_whitening
 
         fitted = fit_whitening(
             self._loaded(name, row), self._text(row), None, Embedding(max_tokens=_PAPERS_TOKENS)
@@ -310,7 +310,7 @@ class RowBuilder:
         return SentenceEncoder.load(self._place(name), device=self.device)
 
     def _flowed(self, name: str, row: PlanRow) -> SentenceEncoder:
-        from contrasent.fitting.transforms_fit import Embedding, fit_glow
+        from contrasent.fitting.maps import Embedding, fit_glow
 
         fitted, _ = fit_glow(
             self._loaded(name, row), self._text(row), None, Embedding(max_tokens=_PAPERS_TOKENS)

@@ -6,6 +6,7 @@ Shapes: B examples, V views of each, T tokens of all sentences, D embedding widt
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -99,13 +100,8 @@ def _parted(batch: Batch) -> tuple[Batch, Batch]:
     """The first view, and the others; the host waits for the device to tell where they part."""
     examples = batch.examples
     end = int(batch.offsets[examples])
-    masks = (None, None)
-    if batch.embedding_mask is not None:
-        masks = batch.embedding_mask[:end], batch.embedding_mask[end:]
-    first, offsets = batch.offsets[: examples + 1], batch.offsets[examples:] - end
-    return (
-        Batch(batch.token_ids[:end], first, 1, batch.longest, embedding_mask=masks[0]),
-        Batch(
-            batch.token_ids[end:], offsets, batch.views - 1, batch.longest, embedding_mask=masks[1]
-        ),
-    )
+    mask, rest = batch.embedding_mask, batch.offsets[examples:] - end
+    masks = (None, None) if mask is None else mask.tensor_split([end])
+    first = Batch(batch.token_ids[:end], batch.offsets[: examples + 1], 1, batch.longest)
+    others = Batch(batch.token_ids[end:], rest, batch.views - 1, batch.longest)
+    return replace(first, embedding_mask=masks[0]), replace(others, embedding_mask=masks[1])

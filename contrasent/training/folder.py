@@ -1,4 +1,4 @@
-"""The run folder: its files, who may write there, and what makes a run repeatable."""
+"""The run folder: its files, its lock, and the environment that decides reproducibility."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def environment() -> dict[str, Any]:
 
 
 def warn_if_not_reproducible(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Warn if a run that goes on here ends with other bits than it would have where it began."""
+    """Warn if a run that goes on here is not bitwise equal to one that had not moved."""
     before, here = _deciding(then), _deciding(now)
     changed = [
         f"{name} {before[name]} then, {here[name]} now"
@@ -57,8 +57,8 @@ def warn_if_not_reproducible(then: Mapping[str, Any], now: Mapping[str, Any]) ->
         )
 
 
-def _deciding(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: found.get(name) for name in _DECIDING}, "torch": found["versions"]["torch"]}
+def _deciding(kept: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{name: kept.get(name) for name in _DECIDING}, "torch": kept["versions"]["torch"]}
 
 
 _RECIPE, _DATA, _ENVIRONMENT = "recipe.yaml", "data.json", "environment.json"
@@ -87,7 +87,7 @@ _WRITTEN = (
 _UNFINISHED = re.compile(r"\.(?P<name>.+?)(\.\d+)?\.(partial|previous)")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # Libraries written in Rust (safetensors, tokenizers) tell the error number in words only.
-_TOLD_NO_ROOM = re.compile(rf"os error ({'|'.join(map(str, _NO_ROOM))})\b")
+_NO_ROOM_MESSAGE = re.compile(rf"os error ({'|'.join(map(str, _NO_ROOM))})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class RunFolder:
 
     @property
     def state(self) -> Path:
-        """What ``--resume`` continues from; removed when the run is complete."""
+        """The state that ``--resume`` continues from; removed when the run is complete."""
         return self.root / "state"
 
     @property
@@ -127,12 +127,12 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """What was said, with the time."""
+        """The log, with the time of each line."""
         return self.root / "log.txt"
 
     @property
     def trackers(self) -> Path:
-        """Where trackers that write files, such as TensorBoard, write them."""
+        """Files of trackers such as TensorBoard."""
         return self.root / "trackers"
 
     @property
@@ -142,7 +142,7 @@ class RunFolder:
 
     @property
     def held_out(self) -> Path:
-        """What a masked language model scores on held-out text, before and after."""
+        """Scores of a masked language model on held-out text, before and after."""
         return self.root / "held_out.json"
 
     @property
@@ -159,16 +159,16 @@ class RunFolder:
         if resume and overwrite:
             raise ConfigError("--resume keeps the run that --overwrite replaces; give one of them")
         self._refuse_unwritable()
-        found = self._entries()
-        if not found:
+        entries = self._entries()
+        if not entries:
             return
         if not self._is_run():
             raise ConfigError(
-                f"{self.root} holds files that are not of a training run, such as {found[0]}; "
+                f"{self.root} holds files that are not of a training run, such as {entries[0]}; "
                 "choose another folder with --output"
             )
         if overwrite:
-            self._refuse_to_remove(found)
+            self._refuse_to_remove(entries)
         elif not resume:
             raise ConfigError(
                 f"{self.root} holds a training run already; continue it with --resume, replace it "
@@ -230,7 +230,7 @@ class RunFolder:
             yield
         except Exception as error:
             number = getattr(error, "errno", None)
-            if number not in _NO_ROOM and not _TOLD_NO_ROOM.search(str(error)):
+            if number not in _NO_ROOM and not _NO_ROOM_MESSAGE.search(str(error)):
                 raise
             raise ContrasentError(
                 f"the disk of {self.root} is full ({error}); what was saved before is whole. Make "
@@ -252,16 +252,16 @@ class RunFolder:
     def _refuse_unwritable(self) -> None:
         if self.root.is_symlink() and not self.root.exists():
             raise ConfigError(f"{self.root} is a link to nothing; choose a folder with --output")
-        there = self.root.absolute()
-        while not there.exists():
-            there = there.parent
-        if not there.is_dir():
-            raise ConfigError(f"{there} is a file; choose a folder with --output")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise ConfigError(f"{there} cannot be written to; choose another folder with --output")
+        parent = self.root.absolute()
+        while not parent.exists():
+            parent = parent.parent
+        if not parent.is_dir():
+            raise ConfigError(f"{parent} is a file; choose a folder with --output")
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise ConfigError(f"{parent} cannot be written to; choose another folder with --output")
 
-    def _refuse_to_remove(self, found: list[str]) -> None:
-        foreign = [name for name in found if name not in _WRITTEN]
+    def _refuse_to_remove(self, entries: list[str]) -> None:
+        foreign = [name for name in entries if name not in _WRITTEN]
         if foreign:
             raise ConfigError(
                 f"{self.root} holds {foreign[0]}, which no training run wrote, so it is not "
@@ -269,11 +269,11 @@ class RunFolder:
             )
 
     def _refuse_other(self, recipe: Recipe) -> None:
-        there, now = _dotted(load_recipe(self.root / _RECIPE)), _dotted(recipe)
+        kept, now = _dotted(load_recipe(self.root / _RECIPE)), _dotted(recipe)
         differing = [
-            f"{name} is {there.get(name)!r} there, {now.get(name)!r} now"
-            for name in dict.fromkeys([*there, *now])
-            if there.get(name) != now.get(name)
+            f"{name} is {kept.get(name)!r} there, {now.get(name)!r} now"
+            for name in dict.fromkeys([*kept, *now])
+            if kept.get(name) != now.get(name)
         ]
         if differing:
             raise ConfigError(
@@ -309,8 +309,8 @@ def twin_of(encoder: Path) -> Path:
 
 
 def _is_unfinished(name: str) -> bool:
-    found = _UNFINISHED.fullmatch(name)
-    return found is not None and found["name"] in _WRITTEN
+    match = _UNFINISHED.fullmatch(name)
+    return match is not None and match["name"] in _WRITTEN
 
 
 def _dotted(recipe: Recipe) -> dict[str, Any]:

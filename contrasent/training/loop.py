@@ -20,7 +20,7 @@ from contrasent.objectives.base import Objective
 from contrasent.profiling import part
 from contrasent.settings import TrainSettings
 from contrasent.training.embedding import embedding
-from contrasent.training.metrics_log import MetricsReader, StepMetrics, StepTimes
+from contrasent.training.metrics_log import MetricsReader, StepMetrics, StepScalars
 from contrasent.training.mlm_view import MlmView
 from contrasent.training.schedule import learning_rate
 from contrasent.training.state import Progress
@@ -158,16 +158,17 @@ def run(
         training: what is trained, and how.
         batches: the batches from ``progress.step`` on.
         progress: moved on after each update.
-        is_due: whether every step has to be known, and the weights seen, after so many updates.
-        after_steps: told about the steps that are known by now; on an accelerator the newest is
-            only when it is due. Stops the run by returning False.
+        is_due: whether something is done with the weights after so many updates, so that the
+            metrics of all steps are waited for.
+        after_steps: is called with the steps whose metrics have arrived; stops the run by
+            returning False.
 
     Raises:
         ContrasentError: the loss or the gradient is not finite.
     """
     objective, optimizer = training.objective, training.optimizer
     settings, device = training.settings, training.accelerator.device
-    parameters, readings = trained(*training.modules.values()), MetricsReader()
+    parameters, metrics = trained(*training.modules.values()), MetricsReader()
     embed = embedding(
         training.encoder,
         objective,
@@ -196,10 +197,10 @@ def run(
 
         rate = learning_rate(settings, training.steps, progress.step) * progress.rate_factor
         measures = {**_geometry(encoded.pooled.detach(), objective.aligned), **terms.measures}
-        measured = StepTimes(loss, norm, terms, measures)
-        readings.send(progress.step, rate, batch, measured)
+        scalars = StepScalars(loss, norm, terms, measures)
+        metrics.send(progress.step, rate, batch, scalars)
         # Read before the update where that costs nothing, so that none is made with a NaN.
-        known = readings.take(everything=is_due(progress.step + 1))
+        known = metrics.take(everything=is_due(progress.step + 1))
         with part("update"):
             set_rate(optimizer, settings, rate, progress.step)
             update(optimizer, norm, settings.clip)

@@ -1,4 +1,4 @@
-"""Step metrics and logs: metrics.jsonl, log.txt, trackers, progress bars."""
+"""Step metrics, their file, the log and the trackers of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """What is known about one step once its update is made.
+    """The metrics of one step.
 
     Attributes:
         number: updates made before its loss was computed; 0 is the loss before any update.
@@ -37,9 +37,8 @@ class StepMetrics:
         terms: the objective's terms, weighted.
         learning_rate: of its update.
         gradient_norm: of all parameters together, before clipping.
-        measures: what else is known of the embeddings (``alignment`` of anchors and positives,
-            ``uniformity`` of the anchors) and what the objective tells, without those that are
-            of nothing in this batch.
+        measures: ``alignment`` of anchors and positives, ``uniformity`` of the anchors, and the
+            measures of the objective; without those that are undefined for this batch.
         sentences: sentences that went through the encoder, views counted.
         examples: B.
     """
@@ -55,8 +54,8 @@ class StepMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Scalars of one step on their device; as in :class:`Step`."""
+class StepScalars:
+    """Scalars of one step on their device; as in :class:`StepMetrics`."""
 
     loss: Tensor
     gradient_norm: Tensor
@@ -66,7 +65,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class _PendingStep:
-    """Scalars of one step on their way to the host."""
+    """One step whose values are being copied to the host."""
 
     number: int
     learning_rate: float
@@ -80,57 +79,57 @@ class _PendingStep:
     def read(self) -> StepMetrics:
         if self.arrived is not None:
             self.arrived.synchronize()
-        loss, norm, *told = self.values.tolist()
-        terms, measures = told[: len(self.terms)], told[len(self.terms) :]
+        loss, norm, *rest = self.values.tolist()
+        terms = dict(zip(self.terms, rest, strict=False))
+        measures = dict(zip(self.measures, rest[len(terms) :], strict=True))
         return StepMetrics(
             number=self.number,
             loss=loss,
-            terms=dict(zip(self.terms, terms, strict=True)),
+            terms=terms,
             learning_rate=self.learning_rate,
             gradient_norm=norm,
-            measures={
-                name: value
-                for name, value in zip(self.measures, measures, strict=True)
-                if not isnan(value)
-            },
+            measures={name: value for name, value in measures.items() if not isnan(value)},
             sentences=self.sentences,
             examples=self.examples,
         )
 
 
 class MetricsReader:
-    """Steps whose numbers are on their way.
+    """Step metrics, copied to the host without blocking the device.
 
-    A CPU has them at once. Asking an accelerator would make it wait for the host after every
-    step, so there a step is read when the next one has been launched.
+    On a CPU they are known at once. An accelerator would wait for the host after every step, so
+    its metrics are read when the next step has been launched.
     """
 
     def __init__(self) -> None:
-        self._sent: deque[_PendingStep] = deque()
+        self._pending: deque[_PendingStep] = deque()
 
-    def send(self, number: int, learning_rate: float, batch: Batch, measured: StepTimes) -> None:
-        """Start the copy of a step's numbers."""
-        told = (*measured.terms.values(), *measured.measures.values())
-        scalars = (measured.loss, measured.gradient_norm, *told)
-        values = torch.stack([t.detach().float() for t in scalars])
+    def send(self, number: int, learning_rate: float, batch: Batch, scalars: StepScalars) -> None:
+        """Start the copy of a step's scalars."""
+        rest = (*scalars.terms.values(), *scalars.measures.values())
+        values = torch.stack(
+            [scalar.detach().float() for scalar in (scalars.loss, scalars.gradient_norm, *rest)]
+        )
         arrived = None
         if values.device.type == "cuda":
-            kept = torch.empty(values.shape, pin_memory=True)
-            values = kept.copy_(values, non_blocking=True)
+            pinned = torch.empty(values.shape, pin_memory=True)
+            values = pinned.copy_(values, non_blocking=True)
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
-        names = list(measured.terms), list(measured.measures)
-        counts = batch.sentences, batch.examples
-        self._sent.append(_PendingStep(number, learning_rate, *counts, *names, values, arrived))
+        names, counts = (
+            (list(scalars.terms), list(scalars.measures)),
+            (batch.sentences, batch.examples),
+        )
+        self._pending.append(_PendingStep(number, learning_rate, *counts, *names, values, arrived))
 
     def take(self, everything: bool) -> list[StepMetrics]:
-        """The steps that are there by now, in their order; with ``everything``, all are waited for.
+        """The steps whose values have arrived; with ``everything``, all are waited for.
 
         Raises:
             ContrasentError: the loss or the gradient of one is not finite.
         """
-        left = 0 if everything or not self._sent or self._sent[-1].arrived is None else 1
-        steps = [self._sent.popleft().read() for _ in range(len(self._sent) - left)]
+        left = 0 if everything or not self._pending or self._pending[-1].arrived is None else 1
+        steps = [self._pending.popleft().read() for _ in range(len(self._pending) - left)]
         for step in steps:
             _refuse_not_finite(step)
         return steps

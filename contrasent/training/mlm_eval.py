@@ -27,7 +27,7 @@ _TOKENS = 4096
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What was measured.
+    """The scores on held-out text.
 
     Attributes:
         loss: mean cross-entropy of a hidden token, in nats.
@@ -88,10 +88,10 @@ class HeldOutText:
                 chosen = masked.chosen.nonzero().squeeze(1)
                 hidden = Batch(masked.token_ids, batch.offsets, 1, batch.longest).to(place)
                 states = masked_lm.backbone(hidden)[-1][chosen.to(place)]
-                logits, wanted = masked_lm.head(states).float(), batch.token_ids[chosen].to(place)
-                total += F.cross_entropy(logits, wanted, reduction="sum").item()
-                right += int((logits.argmax(-1) == wanted).sum())
-                count += len(wanted)
+                logits, targets = masked_lm.head(states).float(), batch.token_ids[chosen].to(place)
+                total += F.cross_entropy(logits, targets, reduction="sum").item()
+                right += int((logits.argmax(-1) == targets).sum())
+                count += len(targets)
         if not count:
             raise DataError("the held-out text is so short that no token of it was hidden")
         return HeldOut(total / count, right / count, count)

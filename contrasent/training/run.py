@@ -341,7 +341,7 @@ class _Session:
         final = self.parts.final
         if final is None:
             return [], []
-        found: list[list[Record]] = []
+        scores: list[list[Record]] = []
         device = self.training.accelerator.device
         trained = SentenceEncoder.load(target, device=device)
         for encoder in (scored_start(self.recipe.encoder), trained):
@@ -351,13 +351,13 @@ class _Session:
             scored = final.records(
                 encoder,
                 precision=self.recipe.evaluation.precision,
-                seed=self.recipe.train.seed if found else None,
+                seed=self.recipe.train.seed if scores else None,
                 show_progress=show_progress,
             )
             for problem in scored.problems:
                 logger.warning("%s is not scored: %s", problem.task, problem.message)
-            found.append(list(scored.records))
-        before, after = found
+            scores.append(list(scored.records))
+        before, after = scores
         write_records(self.folder.scores, before + after)
         add_scores(target, after)
         return before, after

@@ -113,12 +113,12 @@ def _add_convolutions(encoder: SentenceEncoder, settings: EncoderSettings) -> No
             f"encoder.convolutions are for the mean over tokens, but encoder.pooler is "
             f"{encoder.pooler}; set it to mean"
         )
-    there = encoder.convolutions
-    if there is not None:
-        if (list(there.widths), there.channels) != (widths, settings.channels):
+    present = encoder.convolutions
+    if present is not None:
+        if (list(present.widths), present.channels) != (widths, settings.channels):
             raise ConfigError(
-                f"{settings.name} has convolutions of widths {list(there.widths)} with "
-                f"{there.channels} channels, not the {widths} with {settings.channels} of "
+                f"{settings.name} has convolutions of widths {list(present.widths)} with "
+                f"{present.channels} channels, not the {widths} with {settings.channels} of "
                 "encoder.convolutions and encoder.channels; leave these out"
             )
         return
@@ -137,7 +137,7 @@ _DEV, _FINAL = "stsb-dev", "sts"
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
-    """What a run is made of.
+    """The parts of a run.
 
     Attributes:
         encoder: the start, with new weights where the recipe asks for a new head.
@@ -332,7 +332,7 @@ def _named(
         return None
     asked = usual if name == "auto" else name
     try:
-        found = load_available(asked.split(","), settings.data_dir)
+        available = load_available(asked.split(","), settings.data_dir)
     except DataError as error:
         if name != "auto":
             raise DataError(f"{error}\nOr train without: --evaluation.task none") from error
@@ -340,11 +340,11 @@ def _named(
             "%s: the data of %s was not found; 'contrasent data fetch' gets it", consequence, asked
         )
         return None
-    for problem in found.problems:
+    for problem in available.problems:
         logger.warning("%s is not scored: %s", problem.task, problem.message)
-    for task in found.tasks:
+    for task in available.tasks:
         _refuse_equal_gold(task)
-    return found.tasks
+    return available.tasks
 
 
 def _refuse_equal_gold(task: Task) -> None:

@@ -1,4 +1,4 @@
-"""Everything a run needs to go on as if it had never stopped, in files that hold only tensors."""
+"""The saved state of a run, from which it goes on as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PREFIX = "step-"
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run has come, and what its evaluations found.
+    """How far a run has come, and its best evaluation.
 
     Attributes:
         step: optimiser updates made; the place in the data and the learning rate follow from it.
@@ -96,10 +96,10 @@ def load_state(
 
 
 def _refuse_other_modules(state: Path, modules: Mapping[str, nn.Module]) -> None:
-    there = {path.stem for path in state.glob("*.safetensors")} - {"optimizer", "random"}
-    if there != set(modules):
+    saved = {path.stem for path in state.glob("*.safetensors")} - {"optimizer", "random"}
+    if saved != set(modules):
         raise CheckpointError(
-            f"it holds {', '.join(sorted(there))}, but this run trains {', '.join(sorted(modules))}"
+            f"it holds {', '.join(sorted(saved))}, but this run trains {', '.join(sorted(modules))}"
         )
 
 
@@ -109,7 +109,7 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     state = optimizer.state_dict()["state"]
-    return {f"{number}.{key}": t for number, found in state.items() for key, t in found.items()}
+    return {f"{number}.{key}": t for number, values in state.items() for key, t in values.items()}
 
 
 def _restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:

@@ -8,8 +8,8 @@ import torch
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.fitting.glow import FlowSettings, Likelihood, PlainAdamW, _batches, _fit, fit_flow
+from contrasent.fitting.maps import Embedding, fit_glow, fit_whitening
 from contrasent.fitting.text import DrawnRows, finite_rows, open_fitting_text
-from contrasent.fitting.transforms_fit import Embedding, fit_glow, fit_whitening
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms.flow import Flow
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from contrasent.fitting.glow import FlowSettings
+from contrasent.fitting.maps import fit_glow, fit_whitening, save_fitted
 from contrasent.fitting.text import open_fitting_text
-from contrasent.fitting.transforms_fit import fit_glow, fit_whitening, save_fitted
 from contrasent.model.encoder import SentenceEncoder
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]

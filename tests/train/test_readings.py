@@ -1,4 +1,4 @@
-"""The numbers of a step: at once on a CPU, one step late on an accelerator, none lost."""
+"""Step metrics: at once on a CPU, one step late on an accelerator, none lost."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from contrasent.data.batch import pack
 from contrasent.errors import ContrasentError
 from contrasent.training import metrics_log as readings_module
-from contrasent.training.metrics_log import MetricsReader, StepTimes
+from contrasent.training.metrics_log import MetricsReader, StepScalars
 
 BATCH = pack([[1, 2]] * 16, views=2)
 
@@ -15,7 +15,7 @@ def measured(number, loss=None):
     values = [torch.tensor(number + share) for share in (0.0, 0.25, 0.5, 0.75)]
     values[0] = values[0] if loss is None else torch.tensor(loss)
     terms = {"contrast": values[0], "rtd": torch.tensor(2.0)}
-    return StepTimes(*values[:2], terms, {"alignment": values[2], "uniformity": values[3]})
+    return StepScalars(*values[:2], terms, {"alignment": values[2], "uniformity": values[3]})
 
 
 class Event:
@@ -75,7 +75,7 @@ def test_a_loss_that_is_not_finite_is_told_by_its_step(loss):
 def test_a_measure_of_nothing_is_left_out():
     found = MetricsReader()
     told = {"accuracy": torch.tensor(float("nan")), "share": torch.tensor(0.0)}
-    given = StepTimes(torch.tensor(1.0), torch.tensor(2.0), {}, told)
+    given = StepScalars(torch.tensor(1.0), torch.tensor(2.0), {}, told)
     found.send(0, 1e-5, BATCH, given)
     (step,) = found.take(everything=True)
     assert step.measures == {"share": 0.0}

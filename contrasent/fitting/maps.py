@@ -1,4 +1,4 @@
-"""Fitting a transform on the embeddings of a text, and saving it with the encoder.
+"""Fitted maps: whitening and flows, fitted on the embeddings of a text and saved with the encoder.
 
 Shapes: N sentences, D width of an embedding.
 """
@@ -40,7 +40,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class FittedEncoder:
-    """What was fitted.
+    """An encoder with a fitted map.
 
     Attributes:
         encoder: the encoder with its transform.
@@ -82,16 +82,16 @@ def fit_whitening(
     with _cut_at(encoder, how):
         for rows in finite_rows(encoder, text, how.precision, show_progress):
             moments.add(rows)
-    found = whitening.fit(moments, dimensions)
-    kept = found.transform.width
+    whitened = whitening.fit(moments, dimensions)
+    kept = whitened.transform.width
     settings = {"dimensions": kept, **asdict(how), "max_tokens": _limit(encoder, how)}
     results = {
         "width": encoder.width,
-        "rank": found.rank,
-        "variance_kept": found.variance_kept,
+        "rank": whitened.rank,
+        "variance_kept": whitened.variance_kept,
     }
     described = f"whitening to {kept} of {encoder.width} dimensions, fitted on {text.described}"
-    return _fitted(encoder, text, found.transform, described, {**settings, **results})
+    return _fitted(encoder, text, whitened.transform, described, {**settings, **results})
 
 
 def fit_glow(
@@ -123,11 +123,11 @@ def fit_glow(
     how, settings = how or Embedding(), settings or FlowSettings()
     refuse_second(encoder)
     with _cut_at(encoder, how):
-        made, likelihood = fit_flow(encoder, text, settings, how.precision, show_progress)
+        flow, likelihood = fit_flow(encoder, text, settings, how.precision, show_progress)
     kept = {**asdict(settings), **asdict(how), "max_tokens": _limit(encoder, how)}
     described = f"flow of {settings.levels} levels, fitted on {text.described}"
     info = {**kept, "bits_per_dimension": asdict(likelihood)}
-    return _fitted(encoder, text, made, described, info), likelihood
+    return _fitted(encoder, text, flow, described, info), likelihood
 
 
 def save_fitted(fitted: FittedEncoder, output: Path) -> None:
@@ -164,12 +164,12 @@ def refuse_second(encoder: SentenceEncoder) -> None:
 
 @contextmanager
 def _cut_at(encoder: SentenceEncoder, how: Embedding) -> Iterator[None]:
-    own = encoder.max_tokens
+    usual = encoder.max_tokens
     encoder.max_tokens = _limit(encoder, how)
     try:
         yield
     finally:
-        encoder.max_tokens = own
+        encoder.max_tokens = usual
 
 
 def _limit(encoder: SentenceEncoder, how: Embedding) -> int:
@@ -181,9 +181,9 @@ def _fitted(
     text: FittingText,
     transform: Transform,
     described: str,
-    found: dict[str, Any],
+    settings: dict[str, Any],
 ) -> FittedEncoder:
-    """The encoder with its transform, and all that is known of where that comes from."""
+    """The encoder with its transform, and the settings and sources of the fit."""
     source = {
         "name": encoder.name,
         "fingerprint": encoder.fingerprint(),
@@ -194,7 +194,7 @@ def _fitted(
     info = {
         "name": transform.name,
         "described": described,
-        **found,
+        **settings,
         "sentences": len(text),
         "text": text.provenance,
         "target": text.is_target,
@@ -206,6 +206,6 @@ def _fitted(
 
 
 def _info_of(name: str) -> Any:
-    """What was kept with the encoder that a transform is fitted for; None if there is nothing."""
+    """The ``contrasent.json`` of the encoder that a transform is fitted for; None without one."""
     path = resolve(name) / INFO_FILE
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
