@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from contrasent.errors import CheckpointError, DataError
 from contrasent.files import write_text, writing
@@ -94,12 +93,10 @@ FILE = "manifest.json"
 _FORMAT = "contrasent-index-1"
 _REBUILD = "restore the folder from a copy or build the index again"
 
-_stored = pydantic_dataclass(
-    frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid")
-)
+_STRICT = ConfigDict(strict=True, extra="forbid")
 
 
-@_stored
+@dataclass(frozen=True, slots=True)
 class Maker:
     """The encoder whose vectors the index holds.
 
@@ -113,6 +110,7 @@ class Maker:
         engine: what computed the transformer.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: str
     fingerprint: str
     pooler: str
@@ -122,7 +120,7 @@ class Maker:
     engine: str = "torch"
 
 
-@_stored
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Rows that were added together.
 
@@ -131,11 +129,12 @@ class Segment:
         rows: number of rows.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: str
     rows: PositiveInt
 
 
-@_stored
+@dataclass(frozen=True, slots=True)
 class IndexManifest:
     """What an index holds.
 
@@ -146,6 +145,7 @@ class IndexManifest:
         format: of the folder.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     encoder: Maker
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     numbered: bool
