@@ -21,7 +21,7 @@ from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import TaskText
 from contrasent.model.checkpoint import INFO_FILE
-from contrasent.model.hub import downloaded
+from contrasent.model.hub import find_download
 from contrasent.records import Record
 
 _SHOWN = 3
@@ -364,7 +364,7 @@ def _described(folder: Path) -> Path | None:
 def _of_hub(model: str) -> Path | None:
     if Path(model).expanduser().exists() or dataset_parts(model) is None:
         return None
-    folder = downloaded(model)
+    folder = find_download(model)
     return None if folder is None else _described(folder)
 
 

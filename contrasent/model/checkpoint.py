@@ -70,13 +70,13 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     if stated.convolutions is not None:
         convolutions = read_cnn(stated.convolutions, width)
         width = convolutions.width
-    made = _head(stated, folder, width) if wanted == "mlp" else None
-    width = width if made is None else made.linear.out_features
+    stored_head = _head(stated, folder, width) if wanted == "mlp" else None
+    width = width if stored_head is None else stored_head.linear.out_features
     return EncoderParts(
         backbone=backbone,
         tokenizer=tokenizer,
         pooler=pooler or saved,
-        head=made,
+        head=stored_head,
         convolutions=convolutions,
         normalize=stated.normalize,
         max_tokens=limit,
@@ -101,19 +101,19 @@ def write(folder: str | Path, parts: EncoderParts, info: Mapping[str, Any]) -> N
                 parts.backbone.model.save_pretrained(partial)
             parts.tokenizer.save(partial)
         st_folder.write(partial, parts)
-        made = {
+        about = {
             "pooler": parts.pooler,
             "head": "none" if parts.head is None else "mlp",
             "normalize": parts.normalize,
             "max_tokens": parts.max_tokens,
         }
-        write_info(partial, {**made, **info})
+        write_info(partial, {**about, **info})
 
 
 def write_info(folder: Path, info: Mapping[str, Any]) -> None:
     """Write ``contrasent.json``, with the versions that are installed."""
-    made = {"format": 1, **info, "versions": installed_versions()}
-    text = json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+    content = {"format": 1, **info, "versions": installed_versions()}
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     (folder / INFO_FILE).write_text(text, encoding="utf-8")
 
 
@@ -183,10 +183,10 @@ def _require_own_way(
     path = stated.linear or stated.fitted
     if path is None:
         return
-    for kind, asked, own in (("pooler", pooler, saved), ("head", head, stated.head)):
-        if asked not in (None, own):
+    for kind, asked, used in (("pooler", pooler, saved), ("head", head, stated.head)):
+        if asked not in (None, used):
             raise ConfigError(
-                f"{path.parent} has a map that was fitted on embeddings of {kind} {own!r}, so it "
+                f"{path.parent} has a map that was fitted on embeddings of {kind} {used!r}, so it "
                 f"cannot be used with {kind} {asked!r}; fit another one on those"
             )
 

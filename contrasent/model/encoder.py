@@ -106,16 +106,16 @@ class SentenceEncoder(nn.Module, Encoder):
             MissingExtraError: the engine's packages are not installed.
         """
         engines.require(engine, device)
-        found = checkpoint.read(name, pooler=pooler, head=head)
+        parts = checkpoint.read(name, pooler=pooler, head=head)
         encoder = cls(
-            engines.build(engine, found.backbone),
-            found.tokenizer,
-            found.pooler,
-            found.head,
-            convolutions=found.convolutions,
-            transform=found.transform,
-            normalize=found.normalize,
-            max_tokens=found.max_tokens,
+            engines.build(engine, parts.backbone),
+            parts.tokenizer,
+            parts.pooler,
+            parts.head,
+            convolutions=parts.convolutions,
+            transform=parts.transform,
+            normalize=parts.normalize,
+            max_tokens=parts.max_tokens,
         )
         encoder.name = str(name)
         encoder.to(device or (default_device() if engine == "torch" else "cpu"))
@@ -154,8 +154,8 @@ class SentenceEncoder(nn.Module, Encoder):
     def width(self) -> int:
         if self.transform is not None:
             return self.transform.width
-        own = self.backbone if self.convolutions is None else self.convolutions
-        return own.width if self.head is None else self.head.linear.out_features
+        source = self.backbone if self.convolutions is None else self.convolutions
+        return source.width if self.head is None else self.head.linear.out_features
 
     @property
     @override

@@ -233,7 +233,7 @@ def embed(
     keep_freed_memory()
     together = _BATCHES_ON_A_CPU if device.type == "cpu" else _BATCHES_ON_A_DEVICE
     waiting: list[np.ndarray] = []
-    found: list[torch.Tensor] = []
+    pooled: list[torch.Tensor] = []
     with (
         nullcontext() if encoder.is_serving else evaluating(encoder),
         torch.inference_mode(),
@@ -243,24 +243,24 @@ def embed(
         batches = by_length([len(i) for i in ids], batch_tokens)
         for number, numbers in enumerate(batches, start=1):
             batch = pack([ids[n] for n in numbers]).to(device)
-            found.append(encoder(batch).pooled[0].float())
+            pooled.append(encoder(batch).pooled[0].float())
             waiting.append(numbers)
             if len(waiting) == together:
-                _collect(rows, waiting, found)
+                _collect(rows, waiting, pooled)
             if number % _BATCHES_BETWEEN_TRIMS == 0:
                 give_back_freed_memory()
             advance(len(numbers))
-        _collect(rows, waiting, found)
+        _collect(rows, waiting, pooled)
     return rows
 
 
-def _collect(rows: np.ndarray, waiting: list[np.ndarray], found: list[torch.Tensor]) -> None:
+def _collect(rows: np.ndarray, waiting: list[np.ndarray], pooled: list[torch.Tensor]) -> None:
     """Put what was found where it belongs; both lists are empty afterwards."""
     if not waiting:
         return
-    rows[np.concatenate(waiting)] = torch.cat(found).cpu().numpy()
+    rows[np.concatenate(waiting)] = torch.cat(pooled).cpu().numpy()
     waiting.clear()
-    found.clear()
+    pooled.clear()
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:

@@ -63,20 +63,20 @@ class Predictor:
 
     def most_probable(self, states: Tensor) -> Tensor:
         """``(N,)`` int64, the token with the largest logit at each of ``(N, D)`` states."""
-        pieces = torch.split(self._transformed(states), self._rows)
+        pieces = torch.split(self._transform(states), self._rows)
         return torch.cat([argmax(self._decoder(piece)) for piece in pieces])
 
-    def drawn(self, states: Tensor) -> Tensor:
+    def sample(self, states: Tensor) -> Tensor:
         """``(N,)`` int64, a token drawn at each state from the softmax of its logits.
 
         Two numbers of torch's generator decide a token; see :func:`draw`.
         """
-        pieces = torch.split(self._transformed(states), self._rows)
+        pieces = torch.split(self._transform(states), self._rows)
         numbers = torch.split(torch.rand(len(states), 2, device=self._device), self._rows)
-        found = [draw(self._decoder(p), n) for p, n in zip(pieces, numbers, strict=True)]
-        return torch.cat(found)
+        tokens = [draw(self._decoder(p), n) for p, n in zip(pieces, numbers, strict=True)]
+        return torch.cat(tokens)
 
-    def _transformed(self, states: Tensor) -> Tensor:
+    def _transform(self, states: Tensor) -> Tensor:
         """``(N, E)`` in the number format of the products."""
         inner = self._activation(self._dense(states.to(self._dtype)))
         normed: Tensor = self._norm(inner.to(self._norm.weight.dtype))
@@ -106,8 +106,8 @@ def argmax(logits: Tensor) -> Tensor:
         return logits.argmax(-1)
     bits = logits.view(_INTEGERS[logits.element_size()]).view(rows, _GROUPS, -1)
     column = bits.amax(1).argmax(-1)
-    there = column[:, None, None].expand(-1, _GROUPS, 1)
-    candidates = logits.view(rows, _GROUPS, -1).gather(2, there).squeeze(2)
+    columns_of_groups = column[:, None, None].expand(-1, _GROUPS, 1)
+    candidates = logits.view(rows, _GROUPS, -1).gather(2, columns_of_groups).squeeze(2)
     largest, group = candidates.max(-1)
     if not bool((largest > 0).all()):
         return logits.argmax(-1)
@@ -128,8 +128,8 @@ def draw(logits: Tensor, numbers: Tensor) -> Tensor:
     probabilities = torch.softmax(logits, -1).view(len(logits), _GROUPS, -1)
     # The columns of a group stand V' / 32 apart, so that vector units add whole groups at once.
     column = _exceeding(probabilities.sum(1), numbers[:, :1])
-    there = column.unsqueeze(1).expand(-1, _GROUPS, 1)
-    group = _exceeding(probabilities.gather(2, there).squeeze(2), numbers[:, 1:])
+    columns_of_groups = column.unsqueeze(1).expand(-1, _GROUPS, 1)
+    group = _exceeding(probabilities.gather(2, columns_of_groups).squeeze(2), numbers[:, 1:])
     return (group * probabilities.shape[2] + column).squeeze(1)
 
 
@@ -227,7 +227,7 @@ class Generator:
         predictor = self._predictor()
         with part("generator"):
             states = backbone(hidden)[-1].index_select(0, rows)
-        write = predictor.most_probable if pick == "argmax" else predictor.drawn
+        write = predictor.most_probable if pick == "argmax" else predictor.sample
         with part("vocabulary"):
             return batch.token_ids.index_copy(0, rows, write(states))
 

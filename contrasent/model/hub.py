@@ -75,10 +75,10 @@ def _download(name: str) -> Path:
     try:
         # snapshot_download alone would wait for ever on a network that does not answer.
         info = HfApi().model_info(name, timeout=_PATIENCE)
-        files = wanted(file.rfilename for file in info.siblings or [])
+        files = files_to_read(file.rfilename for file in info.siblings or [])
         return Path(snapshot_download(name, revision=info.sha, allow_patterns=files))
     except Exception as error:  # of httpx or of requests, by the version of huggingface_hub
-        kept = downloaded(name)
+        kept = find_download(name)
         if kept is not None:
             return kept
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -90,7 +90,7 @@ def _download(name: str) -> Path:
         ) from error
 
 
-def wanted(files: Iterable[str]) -> list[str]:
+def files_to_read(files: Iterable[str]) -> list[str]:
     """Of the files of a model on the hub, those that an encoder is read from.
 
     Pickled weights are among them only where the same folder has no safetensors.
@@ -104,7 +104,7 @@ def wanted(files: Iterable[str]) -> list[str]:
     ]
 
 
-def downloaded(name: str) -> Path | None:
+def find_download(name: str) -> Path | None:
     """The folder of an earlier download; None if there was none."""
     from huggingface_hub import snapshot_download
 

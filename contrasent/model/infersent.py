@@ -70,9 +70,9 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         named = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
     except Exception as error:  # the reader raises what the damage leads to
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(
-            f"{path} cannot be read as torch tensors and nothing else ({said}); nothing in it was "
-            "run"
+            f"{path} cannot be read as torch tensors and nothing else ({reason}); nothing in it "
+            "was run"
         ) from error
     return {n.removeprefix(_PREFIX): t for n, t in named.items() if n.startswith(_PREFIX)}

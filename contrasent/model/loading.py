@@ -31,9 +31,9 @@ def load_encoder(
     if not are_words(name):
         return SentenceEncoder.load(name, pooler=pooler, head=head, device=device, engine=engine)
     engines.require(engine, device)
-    made = WordEncoder.load(name)
-    asked = {"pooler": (pooler, made.pooler), "head": (head, made.head_name)}
-    for what, (given, own) in {**asked, "engine": (engine, made.engine)}.items():
-        if given not in (None, own):
-            raise ConfigError(f"{name} holds word vectors, which have no {what}: leave it out")
-    return made
+    encoder = WordEncoder.load(name)
+    asked = {"pooler": (pooler, encoder.pooler), "head": (head, encoder.head_name)}
+    for part, (given, used) in {**asked, "engine": (engine, encoder.engine)}.items():
+        if given not in (None, used):
+            raise ConfigError(f"{name} holds word vectors, which have no {part}: leave it out")
+    return encoder

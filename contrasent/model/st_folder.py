@@ -120,16 +120,16 @@ def _read(folder: Path) -> FolderSpec:
         )
     dense, linear = head_and_map(maps)
     transformer = paths[start[0]]
-    found = [name for name in _TRANSFORMER_CONFIGS if (transformer / name).is_file()]
-    settings = read_json(transformer / found[0]) if found else {}
+    configs = [name for name in _TRANSFORMER_CONFIGS if (transformer / name).is_file()]
+    settings = read_json(transformer / configs[0]) if configs else {}
     if settings.get("do_lower_case"):
         raise CheckpointError(
             f"{folder} lower-cases text outside its tokenizer (do_lower_case); set it to false in "
-            f"{found[0]} if its tokenizer lower-cases anyway"
+            f"{configs[0]} if its tokenizer lower-cases anyway"
         )
     limit = settings.get("max_seq_length")
     if limit is not None and not (isinstance(limit, int) and limit > 0):
-        raise CheckpointError(f"{transformer / found[0]}: max_seq_length cannot be {limit!r}")
+        raise CheckpointError(f"{transformer / configs[0]}: max_seq_length cannot be {limit!r}")
     _require_no_prompt(folder)
     return FolderSpec(
         transformer=transformer,
@@ -156,34 +156,34 @@ def write(folder: Path, parts: EncoderParts) -> None:
     width, depth = parts.backbone.width, parts.backbone.depth
     names: list[str] = []
 
-    def added(name: str) -> Path:
+    def new_folder(name: str) -> Path:
         names.append(name)
         return folder / f"{len(names) - 1}_{name}"
 
     if isinstance(parts.backbone, WordLstm):
-        write_words(added(_WORDS), parts.tokenizer, parts.max_tokens)
-        write_lstm(added(_LSTM), parts.backbone)
+        write_words(new_folder(_WORDS), parts.tokenizer, parts.max_tokens)
+        write_lstm(new_folder(_LSTM), parts.backbone)
     else:
         limit = {"max_seq_length": parts.max_tokens, "do_lower_case": False}
         write_json(folder / "sentence_bert_config.json", limit)
         names.append("Transformer")
 
     if chosen.layers != (-1,):
-        _write_layers(added(_LAYERS), chosen.shares(depth), width, depth)
+        _write_layers(new_folder(_LAYERS), chosen.shares(depth), width, depth)
         # sentence-transformers hands on the states of every layer only if the config asks for it.
         config = read_json(folder / "config.json")
         write_json(folder / "config.json", {**config, "output_hidden_states": True})
     if parts.convolutions is not None:
-        write_cnn(added(_CNN), parts.convolutions)
+        write_cnn(new_folder(_CNN), parts.convolutions)
         width = parts.convolutions.width
-    write_json(added(_POOLING) / "config.json", {"word_embedding_dimension": width, **pooling})
+    write_json(new_folder(_POOLING) / "config.json", {"word_embedding_dimension": width, **pooling})
     if parts.head is not None:
-        write_dense(added(_DENSE), parts.head.linear, TANH)
+        write_dense(new_folder(_DENSE), parts.head.linear, TANH)
     if parts.transform is not None:
         name = _DENSE if isinstance(parts.transform, Whitening) else _FITTED
-        _write_map(added(name), parts.transform)
+        _write_map(new_folder(name), parts.transform)
     if parts.normalize:
-        added(_NORMALIZE).mkdir()
+        new_folder(_NORMALIZE).mkdir()
     modules = [
         {
             "idx": i,

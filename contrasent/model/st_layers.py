@@ -28,8 +28,8 @@ def head_and_map(paths: list[Path]) -> tuple[Path | None, Path | None]:
             f"{paths[0].parent} has the Dense modules {' and '.join(path.name for path in paths)}; "
             "of two, the first must have Tanh and the second Identity as activation_function"
         )
-    found = dict(zip(kinds, paths, strict=True))
-    return found.get(TANH), found.get(IDENTITY)
+    by_activation = dict(zip(kinds, paths, strict=True))
+    return by_activation.get(TANH), by_activation.get(IDENTITY)
 
 
 def write_dense(path: Path, linear: nn.Module, activation: str) -> None:

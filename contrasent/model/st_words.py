@@ -72,7 +72,7 @@ def read_lstm(path: Path, store: WordStore) -> WordLstm:
     try:
         size, layers, both = (config[n] for n in ("hidden_dim", "num_layers", "bidirectional"))
         width = next(config[key] for key in _KEYS if key in config)
-        made = WordLstm(store, int(size))
+        backbone = WordLstm(store, int(size))
     except (AttributeError, LookupError, RuntimeError, StopIteration, TypeError, ValueError) as e:
         raise CheckpointError(f"{path / _LSTM_CONFIG} is damaged: {e!r}") from e
     if (width, layers, both) != (store.width, 1, True):
@@ -80,8 +80,8 @@ def read_lstm(path: Path, store: WordStore) -> WordLstm:
             f"{path} is an LSTM of {layers} layers over {width} numbers, bidirectional {both}; "
             f"over these vectors of {store.width} numbers, one bidirectional layer is computed"
         )
-    read_exact(made.lstm, path, shape_of(made), "encoder.")
-    return made
+    read_exact(backbone.lstm, path, shape_of(backbone), "encoder.")
+    return backbone
 
 
 def shape_of(backbone: WordLstm) -> str:
@@ -105,8 +105,8 @@ class WordVectors(nn.Module):
 
     def preprocess(self, texts: Sequence[str], *_: object, **__: object) -> dict[str, Tensor]:
         """Rows of the words of each text, filled up behind short ones."""
-        found, _cut = self.tokenizer.ids(list(texts), self.max_seq_length)
-        rows = [torch.from_numpy(row).long() for row in found]
+        ids, _cut = self.tokenizer.ids(list(texts), self.max_seq_length)
+        rows = [torch.from_numpy(row).long() for row in ids]
         lengths = torch.tensor([len(row) for row in rows])
         padded = pad_sequence(rows, batch_first=True)
         mask = torch.arange(padded.shape[1]) < lengths.unsqueeze(1)

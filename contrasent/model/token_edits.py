@@ -64,7 +64,7 @@ class Editing:
     dropout: bool
     max_tokens: int
 
-    def filled(self, batch: Batch, masked: Masked, positions: Literal["all", "masked"]) -> Tensor:
+    def fill(self, batch: Batch, masked: Masked, positions: Literal["all", "masked"]) -> Tensor:
         """``(T,)`` int64, the tokens of ``batch`` with what the generator makes of ``masked``."""
         if self.generator is None:
             raise ConfigError("masked places are to be filled, but there is no generator")
@@ -79,7 +79,7 @@ def replace(batch: Batch, editing: Editing) -> Edit:
     A token that the generator restores is not labelled as edited, whether it was masked or not.
     """
     masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
-    token_ids = editing.filled(batch, masked, editing.positions)
+    token_ids = editing.fill(batch, masked, editing.positions)
     replaced = dataclasses.replace(
         batch, token_ids=token_ids, duplicate_of=None, next_sentences=None
     )
@@ -107,7 +107,7 @@ def insert(batch: Batch, editing: Editing) -> Edit:
     masks = batch.token_ids.new_full((len(sentence),), require_mask_token(editing.special_ids))
     masked = Masked(torch.cat([batch.token_ids, masks])[order], order >= tokens)
     longer = Batch(masked.token_ids, batch.offsets + _starts(count), batch.views)
-    token_ids = editing.filled(longer, masked, "masked")
+    token_ids = editing.fill(longer, masked, "masked")
     return Edit(dataclasses.replace(longer, token_ids=token_ids), masked.chosen, masked.chosen)
 
 

@@ -206,8 +206,8 @@ def _without_pooler(config: Any) -> dict[str, bool]:
     """Ask for no pooler where the architecture can do without: it would be random, and saved."""
     import transformers
 
-    found: Any = transformers.MODEL_MAPPING.get(type(config), None)
-    takes = found is not None and "add_pooling_layer" in inspect.signature(found).parameters
+    kind: Any = transformers.MODEL_MAPPING.get(type(config), None)
+    takes = kind is not None and "add_pooling_layer" in inspect.signature(kind).parameters
     return {"add_pooling_layer": False} if takes else {}
 
 

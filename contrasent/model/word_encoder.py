@@ -153,9 +153,9 @@ class WordEncoder(Encoder):
 
         split = [text.split() for text in texts]
         rows = self.store.rows({word for words in split for word in words})
-        found = [[rows[word] for word in words if word in rows] for words in split]
-        known = np.array([len(numbers) for numbers in found], np.int64)
-        flat = np.array([number for numbers in found for number in numbers], np.int64)
+        numbers_of_each = [[rows[word] for word in words if word in rows] for words in split]
+        known = np.array([len(numbers) for numbers in numbers_of_each], np.int64)
+        flat = np.array([number for numbers in numbers_of_each for number in numbers], np.int64)
         used, columns = np.unique(flat, return_inverse=True)
         weights = np.ones(len(flat)) if self.weights is None else self.weights[flat].astype("f8")
         ends = np.concatenate([[0], np.cumsum(known)])
@@ -165,7 +165,7 @@ class WordEncoder(Encoder):
 
 
 def _array(path: Path, shape: tuple[int, ...]) -> Vectors:
-    found: Vectors = np.load(path, allow_pickle=False)
-    if found.dtype != np.float32 or found.shape != found.reshape(shape).shape:
-        raise ValueError(f"{path.name} holds {found.dtype} of shape {found.shape}")
-    return found
+    values: Vectors = np.load(path, allow_pickle=False)
+    if values.dtype != np.float32 or values.shape != values.reshape(shape).shape:
+        raise ValueError(f"{path.name} holds {values.dtype} of shape {values.shape}")
+    return values

@@ -209,8 +209,8 @@ class Index:
         blocks = list(encoder.encode_stream(queries, normalize=True, precision=precision))
         if not blocks:
             return []
-        found = nearest([rows.vectors for rows in self._rows], np.concatenate(blocks), top_k)
-        return [[self._hit(row, score) for row, score in hits] for hits in found]
+        nearby = nearest([rows.vectors for rows in self._rows], np.concatenate(blocks), top_k)
+        return [[self._hit(row, score) for row, score in hits] for hits in nearby]
 
     def require(self, encoder: Encoder) -> None:
         """Make sure that ``encoder`` is the one that built the index.
@@ -218,14 +218,14 @@ class Index:
         Raises:
             CheckpointError: it is another; the message names both.
         """
-        maker, found = self.manifest.encoder, encoder.fingerprint()
-        if found != maker.fingerprint:
+        maker, fingerprint = self.manifest.encoder, encoder.fingerprint()
+        if fingerprint != maker.fingerprint:
             raise CheckpointError(
                 f"{self.folder} was built with {maker.name} (pooler {maker.pooler}, head "
                 f"{maker.head}, engine {maker.engine}, fingerprint {maker.fingerprint}), not with "
                 f"{encoder.name} (pooler {encoder.pooler}, head {encoder.head_name}, engine "
-                f"{encoder.engine}, fingerprint {found}): their vectors cannot be compared; use "
-                "that encoder, or build an index with this one"
+                f"{encoder.engine}, fingerprint {fingerprint}): their vectors cannot be compared; "
+                "use that encoder, or build an index with this one"
             )
 
     def _hit(self, row: int, score: float) -> Hit:
@@ -237,7 +237,7 @@ class Index:
     def _known_ids(self, numbering: bool) -> set[str]:
         """Ids that a new text must not have."""
         if not numbering:
-            return {own for rows in self._rows for own in rows.ids.to_pylist()}
+            return {id_ for rows in self._rows for id_ in rows.ids.to_pylist()}
         if self.manifest.numbered:
             return set()
         raise DataError(
@@ -284,15 +284,15 @@ def _addition(
         return Addition(texts, None, first)
     if isinstance(texts, Sequence) and len(texts) != len(ids):
         raise DataError(f"there are {len(ids)} ids, but {len(texts)} texts")
-    names, new = [str(own) for own in ids], set[str]()
-    for row, own in enumerate(names):
-        if not own.strip():
+    names, new = [str(name) for name in ids], set[str]()
+    for row, name in enumerate(names):
+        if not name.strip():
             raise DataError(f"the id of text {row} is empty; every text needs its own")
-        if own in known:
-            raise DataError(f"id {own!r} of text {row} is in the index already")
-        if own in new:
-            raise DataError(f"id {own!r} of text {row} was given to text {names.index(own)} too")
-        new.add(own)
+        if name in known:
+            raise DataError(f"id {name!r} of text {row} is in the index already")
+        if name in new:
+            raise DataError(f"id {name!r} of text {row} was given to text {names.index(name)} too")
+        new.add(name)
     return Addition(texts, names, first)
 
 

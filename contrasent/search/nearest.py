@@ -31,12 +31,12 @@ def nearest(
     Returns:
         For each query, pairs of row and cosine.
     """
-    found: list[list[tuple[int, float]]] = []
+    hits: list[list[tuple[int, float]]] = []
     for start in range(0, len(queries), _QUERIES):
         block = np.ascontiguousarray(queries[start : start + _QUERIES], dtype=np.float32)
         for query, candidates in zip(block, _candidates(segments, block, top_k), strict=True):
-            found.append(_best(segments, query, candidates, top_k))
-    return found
+            hits.append(_best(segments, query, candidates, top_k))
+    return hits
 
 
 def _candidates(

@@ -52,10 +52,10 @@ class Sentences:
         Raises:
             DataError: a row cannot be read, or there is no sentence.
         """
-        found = sum(1 for _ in self._examples)
-        if not found:
+        total = sum(1 for _ in self._examples)
+        if not total:
             raise DataError(f"{self.source} holds no sentence; it needs at least one")
-        return found
+        return total
 
     def ids(self) -> list[str] | None:
         """The id of every sentence, or None if no column of ids was asked for."""
@@ -85,16 +85,16 @@ def open_sentences(
     chosen = [column for column in (columns, ids) if column is not None] or None
     with tempfile.TemporaryDirectory() as folder:
         if source != "-":
-            yield _opened(source, source, chosen, ids is not None)
+            yield _open(source, source, chosen, ids is not None)
             return
-        path = _spooled(Path(folder))
+        path = _spool(Path(folder))
         try:
-            yield _opened(path, "standard input", chosen, ids is not None)
+            yield _open(path, "standard input", chosen, ids is not None)
         except DataError as error:
             raise DataError(str(error).replace(path, "standard input")) from error
 
 
-def _opened(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> Sentences:
+def _open(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> Sentences:
     from contrasent.data.sources import open_examples
 
     examples = open_examples(path, chosen)
@@ -106,7 +106,7 @@ def _opened(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> 
     return Sentences(examples, source, ids)
 
 
-def _spooled(folder: Path) -> str:
+def _spool(folder: Path) -> str:
     path = folder / "standard-input.txt"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)

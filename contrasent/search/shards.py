@@ -130,7 +130,7 @@ class Shards:
                 path = _shard(self.folder, len(self._notes))
                 with writing(path) as partial, NpyWriter(partial, self._width) as writer:
                     truncated = 0
-                    for block, cut in _embedded(encoder, shard, settings):
+                    for block, cut in _embed_blocks(encoder, shard, settings):
                         writer.append(block)
                         truncated += cut
                         advance(len(block))
@@ -148,13 +148,13 @@ class Shards:
                 yield rows[start : start + _CHUNK]
 
 
-def _embedded(
+def _embed_blocks(
     encoder: Encoder, sentences: Iterable[str], settings: Settings
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Blocks of rows, each with the number of its sentences that were cut."""
     read: deque[str] = deque()
     blocks = encoder.encode_stream(
-        _noted(sentences, read),
+        _record(sentences, read),
         chunk=_CHUNK,
         batch_tokens=settings.batch_tokens,
         normalize=settings.normalize,
@@ -167,24 +167,24 @@ def _embedded(
         if bad.size:
             text = texts[int(bad[0])][:80]
             raise CheckpointError(f"{encoder.name} gives numbers that are not finite: {text!r}")
-        yield block, _truncated(encoder, texts)
+        yield block, _count_truncated(encoder, texts)
 
 
-def _noted(sentences: Iterable[str], read: deque[str]) -> Iterator[str]:
+def _record(sentences: Iterable[str], read: deque[str]) -> Iterator[str]:
     """The sentences, each put into ``read`` as well; an encoder reads ahead of its rows."""
     for sentence in sentences:
         read.append(sentence)
         yield sentence
 
 
-def _truncated(encoder: Encoder, texts: list[str]) -> int:
+def _count_truncated(encoder: Encoder, texts: list[str]) -> int:
     # A token stands for at least one byte, so only these can be too long: the others need not be
     # tokenized a second time.
     long = [text for text in texts if len(text.encode()) + 2 > encoder.max_tokens]
     return encoder.count_truncated(long) if long else 0
 
 
-def described(encoder: Encoder, sentences: Sentences, settings: Settings) -> dict[str, Any]:
+def provenance_of(encoder: Encoder, sentences: Sentences, settings: Settings) -> dict[str, Any]:
     """Everything that decides what is in the shards."""
     return {
         "format": _FORMAT,
@@ -199,12 +199,12 @@ def described(encoder: Encoder, sentences: Sentences, settings: Settings) -> dic
 
 def _differences(manifest: Path, made_from: dict[str, Any]) -> str:
     try:
-        found = json.loads(manifest.read_text(encoding="utf-8"))
+        kept = json.loads(manifest.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        kept = None
+    if not isinstance(kept, dict):
         return "manifest, or a damaged one"
-    return ", ".join(key for key, value in made_from.items() if found.get(key) != value)
+    return ", ".join(key for key, value in made_from.items() if kept.get(key) != value)
 
 
 def _shard(folder: Path, number: int) -> Path:
@@ -277,7 +277,7 @@ def write_embeddings(
     with exclusive(output):
         for left in output.parent.glob(f".{escape(output.name)}.*.partial"):
             left.unlink()  # by a run that was killed while it joined its shards
-        parts = Shards.open(output, described(encoder, sentences, settings), overwrite)
+        parts = Shards.open(output, provenance_of(encoder, sentences, settings), overwrite)
         resumed, started = parts.rows, time.perf_counter()
         parts.fill(encoder, sentences, settings, total, show_progress)
         seconds = time.perf_counter() - started

@@ -73,14 +73,14 @@ def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
     """
     expected = f"expected {rows} rows of {width} float32 numbers"
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        matrix = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); {expected}; {remedy}") from error
-    if not isinstance(found, np.ndarray) or found.dtype != np.dtype("<f4"):
+    if not isinstance(matrix, np.ndarray) or matrix.dtype != np.dtype("<f4"):
         raise CheckpointError(f"{path} holds no float32 matrix; {expected}; {remedy}")
-    if found.shape != (rows, width) or path.stat().st_size != _HEADER + rows * width * 4:
-        raise CheckpointError(f"{path} has shape {found.shape}; {expected}; {remedy}")
-    return found
+    if matrix.shape != (rows, width) or path.stat().st_size != _HEADER + rows * width * 4:
+        raise CheckpointError(f"{path} has shape {matrix.shape}; {expected}; {remedy}")
+    return matrix
 
 
 def _header(rows: int, width: int) -> bytes:
@@ -278,7 +278,7 @@ def write_segment(
     schema = pa.schema([("id", pa.string()), ("text", pa.string())])
     read: list[str] = []
     blocks = encoder.encode_stream(
-        _recorded(addition.texts, read),
+        _record(addition.texts, read),
         chunk=_CHUNK,
         normalize=True,
         precision=maker.precision,
@@ -313,7 +313,7 @@ def remove_unlisted(folder: Path, listed: Sequence[Segment]) -> None:
             file.unlink()
 
 
-def _recorded(texts: Iterable[str], read: list[str]) -> Iterator[str]:
+def _record(texts: Iterable[str], read: list[str]) -> Iterator[str]:
     """Pass texts on, checked, and keep them until their vectors are there."""
     for row, text in enumerate(texts):
         if not isinstance(text, str):

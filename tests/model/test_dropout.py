@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from contrasent.model.backbones import layers as module
-from contrasent.model.backbones.layers import dropout, keep_mask, masked
+from contrasent.model.backbones.layers import apply_mask, dropout, keep_mask
 
 DEVIATIONS = 5.0
 DRAWS = 400_000
@@ -89,7 +89,7 @@ def test_masked_keeps_bits_and_clears_the_rest(dtype, rng):
     x[:, 0], x[:, 1] = float("inf"), float("nan")
     torch.manual_seed(7)
     mask, _ = keep_mask(x, 0.5)
-    found = masked(x, mask)
+    found = apply_mask(x, mask)
     assert not found[mask == 0].any()
     assert torch.equal(found[mask != 0].nan_to_num(9), x[mask != 0].nan_to_num(9))
 

@@ -13,7 +13,7 @@ from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.engines import int8, quantized
 from contrasent.model.engines.int8 import Int8Bert
-from contrasent.model.engines.quantized import QuantizedLinear, Scales, measure, rounded
+from contrasent.model.engines.quantized import QuantizedLinear, Scales, measure, round_to_int8
 
 IDS = [[2, 9, 11, 3], [2, 30, 7, 21, 14, 8, 3], [2, 3], [2, 17, 12, 5, 3]]
 
@@ -83,7 +83,7 @@ def test_gelu_follows_the_product_and_its_steps_have_a_zero_of_their_own(rng):
 
 def test_inputs_are_rounded_to_even_and_cut_at_the_ends():
     steps = torch.tensor([[0.5, 1.5, -2.5, 126.7, 500.0, -500.0]])
-    assert rounded(steps).tolist() == [[0, 2, -2, 127, 127, -128]]
+    assert round_to_int8(steps).tolist() == [[0, 2, -2, 127, 127, -128]]
 
 
 def test_the_error_of_a_map_is_within_the_steps_of_its_weights_and_inputs(rng):
@@ -91,7 +91,7 @@ def test_the_error_of_a_map_is_within_the_steps_of_its_weights_and_inputs(rng):
     x[:, 3] *= 50  # one wide input
     scales = Scales.even(x.abs().amax(0), weight)
     linear = QuantizedLinear(weight, bias, scales)
-    integers = rounded(x * scales.factor)
+    integers = round_to_int8(x * scales.factor)
     assert integers.abs().max() == 127
     found = linear.add_to(torch.zeros(20, 5), integers)
     of_inputs = (scales.per_input * scales.scale / 2) @ weight.abs().T
@@ -107,7 +107,7 @@ def test_a_wide_input_leaves_the_others_their_steps(rng):
 
     def error(scales):
         found = QuantizedLinear(weight, nothing, scales).add_to(
-            torch.zeros(200, 5), rounded(x * scales.factor)
+            torch.zeros(200, 5), round_to_int8(x * scales.factor)
         )
         return (found - x @ weight.T).square().mean()
 

@@ -200,8 +200,11 @@ def test_pickles_are_downloaded_only_where_there_is_no_safetensors():
         "3_Dense/pytorch_model.bin",
         *files[11:],
     }
-    assert hub.wanted(files) == [name for name in files if name not in left_out]
-    assert hub.wanted(["pytorch_model.bin", "config.json"]) == ["pytorch_model.bin", "config.json"]
+    assert hub.files_to_read(files) == [name for name in files if name not in left_out]
+    assert hub.files_to_read(["pytorch_model.bin", "config.json"]) == [
+        "pytorch_model.bin",
+        "config.json",
+    ]
 
 
 def test_without_the_offline_extra_its_name_is_asked_of_the_hub(monkeypatch):

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from typing_extensions import override
 
-from contrasent.model.backbones.layers import keep_mask, masked
+from contrasent.model.backbones.layers import apply_mask, keep_mask
 from contrasent.model.backbones.packing import (
     Blocks,
     packed_attention,
@@ -137,7 +137,7 @@ def _mix(
     scores = _product(query, key.transpose(1, 2), query.shape[-1] ** -0.5, plus=bias)
     weights = torch.softmax(scores, -1)
     mask, scale = keep_mask(weights, rate) if rate else (None, 1.0)
-    kept = weights if mask is None else masked(weights, mask)
+    kept = weights if mask is None else apply_mask(weights, mask)
     return _product(kept, value, scale), (query, key, value, weights, mask), scale
 
 
@@ -146,11 +146,11 @@ def _unmix(saved: tuple[Any, ...], scale: float, gradient: Tensor, out: tuple[Te
     query, key, value, weights, mask = saved
     of_query, of_key, of_value = out
     factor = query.shape[-1] ** -0.5
-    kept = weights if mask is None else masked(weights, mask)
+    kept = weights if mask is None else apply_mask(weights, mask)
     _product(kept.transpose(1, 2), gradient, scale, out=of_value)
     of_weights = _product(gradient, value.transpose(1, 2), scale)
     if mask is not None:
-        of_weights = masked(of_weights, mask)
+        of_weights = apply_mask(of_weights, mask)
     of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
     _product(of_scores, key, factor, out=of_query)
     _product(of_scores.transpose(1, 2), query, factor, out=of_key)

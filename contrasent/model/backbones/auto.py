@@ -65,9 +65,9 @@ class EmbeddingLayer:
                 raise _impossible(model)
             # Later ones only pass it on: modules around this one, an identity in layer 1.
             name, _ = seen[places[0]]
-            found = cls(name, sum(other == name for other, _ in seen[: places[0]]))
-            found.forward(model, inputs, torch.zeros_like)
-        return found
+            layer = cls(name, sum(other == name for other, _ in seen[: places[0]]))
+            layer.forward(model, inputs, torch.zeros_like)
+        return layer
 
     def forward(
         self,

@@ -46,7 +46,7 @@ class Map:
         )
         return mapped
 
-    def added(self, x: Tensor, rest: Tensor) -> Tensor:
+    def add_to(self, x: Tensor, rest: Tensor) -> Tensor:
         """The map of ``x``, plus ``rest``."""
         total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
             x, rest, self.weight, self.bias, "add"
@@ -104,9 +104,9 @@ class InferenceLayer:
         return self._after(attend(self.query(alone), self.rest(state)), alone)
 
     def _after(self, mixed: Tensor, state: Tensor) -> Tensor:
-        state = self.modules.attention_norm(self.output.added(mixed, state))
+        state = self.modules.attention_norm(self.output.add_to(mixed, state))
         inner = self.modules.activation(self.up(state))
-        normed: Tensor = self.modules.norm(self.down.added(inner, state))
+        normed: Tensor = self.modules.norm(self.down.add_to(inner, state))
         return normed
 
 
@@ -136,7 +136,7 @@ class SingleSentence:
             ``(T, D)`` fp32 each, by its number.
         """
         tokens = len(state)
-        found = {0: state}
+        states = {0: state}
         spare = -tokens % _ROWS if self._dtype == torch.bfloat16 else 0
         bias = None
         if spare:
@@ -154,8 +154,8 @@ class SingleSentence:
         for number, layer in enumerate(self._layers[: max(wanted)], start=1):
             state = layer(state, attend)
             if number in wanted:
-                found[number] = state[:tokens].float()
-        return {number: found[number] for number in wanted}
+                states[number] = state[:tokens].float()
+        return {number: states[number] for number in wanted}
 
 
 T = TypeVar("T")
@@ -200,7 +200,7 @@ class WeightCache(AbstractContextManager[None]):
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made under ``key``, or is made now."""
         kept = self._made
-        made: T | None = kept.get(key)
-        if made is None:
-            made = kept[key] = make()
-        return made
+        value: T | None = kept.get(key)
+        if value is None:
+            value = kept[key] = make()
+        return value

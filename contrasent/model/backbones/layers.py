@@ -43,7 +43,7 @@ def keep_mask(x: Tensor, rate: float) -> tuple[Tensor, float]:
 
     Returns:
         A tensor of the shape of ``x``, all bits set where an element stays and none where it is
-        dropped, to be applied with :func:`masked`; and the factor that keeps the mean.
+        dropped, to be applied with :func:`apply_mask`; and the factor that keeps the mean.
     """
     limit = min(round(rate * _STEPS), _STEPS - 1)
     seed = int(torch.empty((), dtype=torch.int64).random_())
@@ -56,7 +56,7 @@ def keep_mask(x: Tensor, rate: float) -> tuple[Tensor, float]:
     return mask, _STEPS / (_STEPS - limit)
 
 
-def masked(x: Tensor, mask: Tensor) -> Tensor:
+def apply_mask(x: Tensor, mask: Tensor) -> Tensor:
     """``x`` with zeros where ``mask`` has none of its bits set."""
     integer = _AS_INTEGER[x.element_size()]
     return (x.view(integer) & mask.to(integer)).view(x.dtype)
@@ -68,7 +68,7 @@ class _Dropout(Function):
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
         mask, ctx.scale = keep_mask(x, rate)
         ctx.save_for_backward(mask)
-        kept: Tensor = masked(x, mask) * ctx.scale
+        kept: Tensor = apply_mask(x, mask) * ctx.scale
         return kept
 
     @staticmethod
@@ -76,7 +76,7 @@ class _Dropout(Function):
     @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
-        return masked(gradient.contiguous() * ctx.scale, mask), None
+        return apply_mask(gradient.contiguous() * ctx.scale, mask), None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class _Linear(Function):
         return gradient @ weight, across @ x, gradient.sum(0)
 
 
-def dropped_norm(
+def dropout_norm(
     state: Tensor, x: Tensor, rate: float, norm: nn.LayerNorm
 ) -> tuple[Tensor, Tensor]:
     """``norm(state + dropout(x))``.
@@ -144,13 +144,13 @@ def dropped_norm(
     if rate == 0 or x.device.type != "cpu" or state.dtype == x.dtype:
         normed = norm(state + dropout(x, rate))
         return normed, normed.to(x.dtype)
-    both: tuple[Tensor, Tensor] = _DroppedNorm.apply(  # type: ignore[no-untyped-call]
+    both: tuple[Tensor, Tensor] = _DropoutNorm.apply(  # type: ignore[no-untyped-call]
         state, x, rate, norm.weight, norm.bias, norm.eps
     )
     return both
 
 
-class _DroppedNorm(Function):
+class _DropoutNorm(Function):
     """In one function, its two gradients are added and scaled in fewer passes."""
 
     @staticmethod
@@ -160,7 +160,7 @@ class _DroppedNorm(Function):
     ) -> tuple[Tensor, Tensor]:
         mask, ctx.scale = keep_mask(x, rate)
         # Cast first: a sum of two number formats takes longer than both steps.
-        kept = masked(x, mask).to(state.dtype)
+        kept = apply_mask(x, mask).to(state.dtype)
         total = torch.add(state, kept, alpha=ctx.scale, out=kept)
         normed, mean, rstd = torch.native_layer_norm(total, weight.shape, weight, bias, eps)
         ctx.save_for_backward(total, mean, rstd, weight, bias, mask)
@@ -186,7 +186,7 @@ class _DroppedNorm(Function):
         )
         of_x = torch.empty_like(of_total, dtype=ctx.dtype)
         torch.mul(of_total, ctx.scale, out=of_x)
-        return of_total, masked(of_x, mask), None, of_weight, of_bias, None
+        return of_total, apply_mask(of_x, mask), None, of_weight, of_bias, None
 
 
 PACKED = ("bert", "camembert", "distilbert", "roberta", "xlm-roberta")
@@ -233,8 +233,8 @@ class LayerWeights:
         """Cast and join the weights of ``layer``."""
         parts = (layer.query, layer.key, layer.value)
         return cls(
-            qkv=_joined(dtype, *(part.weight for part in parts)),
-            qkv_bias=_joined(dtype, *(part.bias for part in parts)),
+            qkv=_concat(dtype, *(part.weight for part in parts)),
+            qkv_bias=_concat(dtype, *(part.bias for part in parts)),
             output=layer.output.weight.to(dtype),
             output_bias=layer.output.bias.to(dtype),
             up=layer.up.weight.to(dtype),
@@ -244,13 +244,13 @@ class LayerWeights:
         )
 
 
-def _joined(dtype: torch.dtype, *parts: Tensor) -> Tensor:
+def _concat(dtype: torch.dtype, *parts: Tensor) -> Tensor:
     """One matrix of the rows of all parts."""
-    joined: Tensor = _Joined.apply(dtype, *parts)  # type: ignore[no-untyped-call]
+    joined: Tensor = _Concat.apply(dtype, *parts)  # type: ignore[no-untyped-call]
     return joined
 
 
-class _Joined(Function):
+class _Concat(Function):
     """Cast and joined in one pass, as are the gradients cut apart and cast."""
 
     @staticmethod

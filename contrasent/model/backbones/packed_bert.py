@@ -27,7 +27,7 @@ from contrasent.model.backbones.layers import (
     LayerModules,
     LayerWeights,
     dropout,
-    dropped_norm,
+    dropout_norm,
     has_products,
     layers_of,
     linear,
@@ -81,12 +81,12 @@ class PackedBert(Backbone):
             plain = first_state is None and batch.embedding_mask is None
             infers = plain and self._infers(device, dtype)
             if infers and batch.sentences == 1 and self._serving.holds:
-                found = self._alone(batch, wanted.values(), dtype)
+                by_number = self._alone(batch, wanted.values(), dtype)
             elif infers and narrow and self._is_worth(batch, dtype):
-                found = self._infer(batch, wanted.values(), dtype, first_only)
+                by_number = self._infer(batch, wanted.values(), dtype, first_only)
             else:
-                found = self._compute(batch, wanted.values(), dtype, first_only, first_state)
-        return {layer: found[number] for layer, number in wanted.items()}
+                by_number = self._compute(batch, wanted.values(), dtype, first_only, first_state)
+        return {layer: by_number[number] for layer, number in wanted.items()}
 
     def _compute(
         self,
@@ -106,7 +106,7 @@ class PackedBert(Backbone):
             state = state.index_copy(0, places.flatten(), given.flatten(0, 1).to(state.dtype))
         if batch.embedding_mask is not None:
             state = state * batch.embedding_mask.to(state.dtype)
-        found = {0: state}
+        by_number = {0: state}
         state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
         states = state, state.to(dtype)
         weights = self._weights(dtype)
@@ -114,8 +114,8 @@ class PackedBert(Backbone):
             cut = first_only and number == self.depth
             states = self._run(number - 1, weights[number - 1], states, blocks, cut)
             if number in wanted:
-                found[number] = states[0] if cut else states[0][:tokens]
-        return found
+                by_number[number] = states[0] if cut else states[0][:tokens]
+        return by_number
 
     def _infers(self, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether weights may be laid out for inference, because they stay as they are."""
@@ -131,24 +131,24 @@ class PackedBert(Backbone):
         self, batch: Batch, wanted: Collection[int], dtype: torch.dtype, first_only: bool
     ) -> dict[int, Tensor]:
         """:meth:`_compute` without gradients and dropout."""
-        layers = self._unchanging.get((_LAID_OUT, dtype), lambda: self._laid_out(dtype))
+        layers = self._unchanging.get((_LAID_OUT, dtype), lambda: self._lay_out(dtype))
         blocks = self._blocks(batch, dtype)
         tokens = len(batch.token_ids)
         state = self._embed(batch.token_ids, blocks.positions)
-        found = {0: state}
+        by_number = {0: state}
         state = F.pad(state.to(dtype), (0, 0, 0, blocks.rows - tokens))
         for number, layer in enumerate(layers[: max(wanted)], start=1):
             if first_only and number == self.depth:
-                found[number] = layer.first(
+                by_number[number] = layer.first(
                     state, blocks.first, lambda q, kv: first_attention(q, kv, blocks, 0.0)
-                ).to(found[0].dtype)
+                ).to(by_number[0].dtype)
                 break
             state = layer(state, lambda packed: attention(packed, blocks, 0.0))
             if number in wanted:
-                found[number] = state[:tokens].to(found[0].dtype)
-        return found
+                by_number[number] = state[:tokens].to(by_number[0].dtype)
+        return by_number
 
-    def _laid_out(self, dtype: torch.dtype) -> list[InferenceLayer]:
+    def _lay_out(self, dtype: torch.dtype) -> list[InferenceLayer]:
         return [
             InferenceLayer.of(layer, dtype, _USUAL_ROWS, parted=number == self.depth)
             for number, layer in enumerate(self._layers, start=1)
@@ -197,10 +197,10 @@ class PackedBert(Backbone):
             state = state[blocks.first]
         mixed = linear(mixed, weights.output, weights.output_bias)
         rate = self._rate(modules.output_dropout)
-        state, narrow = dropped_norm(state, mixed, rate, modules.attention_norm)
+        state, narrow = dropout_norm(state, mixed, rate, modules.attention_norm)
         inner = modules.activation(linear(narrow, weights.up, weights.up_bias))
         inner = linear(inner, weights.down, weights.down_bias)
-        return dropped_norm(state, inner, self._rate(modules.down_dropout), modules.norm)
+        return dropout_norm(state, inner, self._rate(modules.down_dropout), modules.norm)
 
     def _attend(
         self,

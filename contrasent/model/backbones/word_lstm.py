@@ -98,8 +98,8 @@ class WordLstm(Backbone):
         """``(T, 2H)``: the LSTM takes the first words of all sentences, then the second, ..."""
         sizes, order = _by_place(batch.lengths.cpu())
         order = order.to(words.device)
-        found: Tensor = self.lstm(PackedSequence(words[order], sizes))[0].data
-        return torch.empty_like(found).index_copy(0, order, found)
+        outputs: Tensor = self.lstm(PackedSequence(words[order], sizes))[0].data
+        return torch.empty_like(outputs).index_copy(0, order, outputs)
 
     @override
     def require_first_state(self) -> None:

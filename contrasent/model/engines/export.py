@@ -72,14 +72,14 @@ def export_onnx(backbone: Backbone, path: Path) -> None:
                 dynamo=False,  # the other exporter needs onnxscript
             )
     except Exception as error:  # the exporter and the tracer raise anything
-        told = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ConfigError(
-            f"the architecture {_architecture(backbone)!r} cannot be written as ONNX: {told}; "
+            f"the architecture {_architecture(backbone)!r} cannot be written as ONNX: {reason}; "
             "load it with engine 'torch'"
         ) from error
 
 
-def exported(backbone: Backbone) -> Path:
+def export_cached(backbone: Backbone) -> Path:
     """The ONNX file of ``backbone`` in the cache, written unless it is there and whole.
 
     An entry is named by a hash of the weights, the configuration, and the versions of what writes
@@ -206,9 +206,9 @@ class PaddedEngine(Engine):
     @classmethod
     @override
     def from_backbone(cls, backbone: Backbone) -> Self:
-        made = cls(backbone)
-        made.open(exported(backbone))
-        return made.checked(backbone)
+        engine = cls(backbone)
+        engine.open(export_cached(backbone))
+        return engine.verify(backbone)
 
     @abstractmethod
     def open(self, path: Path) -> None:
@@ -233,9 +233,9 @@ class PaddedEngine(Engine):
             self.require_first_state()
         wanted = {layer: layer % (self.depth + 1) for layer in layers}
         numbers = sorted(set(wanted.values()))
-        found = self.compute(self._pieces(batch, first_only), numbers)
+        pieces = self.compute(self._pieces(batch, first_only), numbers)
         states = {
-            number: torch.from_numpy(np.concatenate([rows[place] for rows in found]))
+            number: torch.from_numpy(np.concatenate([rows[place] for rows in pieces]))
             for place, number in enumerate(numbers)
         }
         return {layer: states[number] for layer, number in wanted.items()}
@@ -256,7 +256,7 @@ class PaddedEngine(Engine):
             pieces.append(Piece(padded, mask.astype(np.int64), kept))
         return pieces
 
-    def checked(self, backbone: Backbone) -> Self:
+    def verify(self, backbone: Backbone) -> Self:
         """The engine itself, once it has given the states of ``backbone`` for a few tokens.
 
         Raises:

@@ -31,7 +31,7 @@ from contrasent.model.engines.quantized import (
     Scales,
     measure,
     require_products,
-    rounded,
+    round_to_int8,
 )
 
 _SAFE = 1e30
@@ -50,7 +50,7 @@ class Int8Bert(Engine):
         self.first_position = backbone.first_position
         self.embeddings = backbone.model.embeddings
         layers = zip(layers_of(backbone.model), ranges, strict=True)
-        self._layers = [_Layer.of(modules, found, self.heads) for modules, found in layers]
+        self._layers = [_Layer.of(modules, widest, self.heads) for modules, widest in layers]
 
     @classmethod
     @override
@@ -89,7 +89,7 @@ class Int8Bert(Engine):
             blocks = Blocks.of(batch, self.heads, rounded=True)
             tokens = len(batch.token_ids)
             state = F.pad(self._embed(batch, blocks), (0, 0, 0, blocks.rows - tokens))
-            found = {}
+            states = {}
             for number in range(last + 1):
                 cut = first_only and number == self.depth
                 if number:
@@ -97,8 +97,8 @@ class Int8Bert(Engine):
                 if number in wanted.values():
                     kept = state[: batch.sentences if cut else tokens]
                     # The next layer adds to the memory of this one's states.
-                    found[number] = kept if number == last else kept.clone()
-        return {layer: found[number] for layer, number in wanted.items()}
+                    states[number] = kept if number == last else kept.clone()
+        return {layer: states[number] for layer, number in wanted.items()}
 
     def _embed(self, batch: Batch, blocks: Blocks) -> Tensor:
         part: Any = self.embeddings
@@ -175,14 +175,14 @@ class _Layer:
         if cut:
             rows = _first_rows(blocks)
             mixed, state = mixed[rows], state[rows]
-        state = self.output.add_to(state, rounded(mixed))
+        state = self.output.add_to(state, round_to_int8(mixed))
         state = self.attention_norm(state)
-        inner = self.up.gelu(rounded(state * self.normed_factor), self.inner)
+        inner = self.up.gelu(round_to_int8(state * self.normed_factor), self.inner)
         return self.norm(self.down.add_to(state, inner))
 
     def _attend(self, state: Tensor, blocks: Blocks) -> Tensor:
         """``(R, D)`` bf16, in steps of int8."""
-        packed = self.qkv(rounded(state * self.state_factor))
+        packed = self.qkv(round_to_int8(state * self.state_factor))
         query, key, value = blocks.spread(packed, 3)
         return blocks.gather(_attention(query, key, value, blocks).unsqueeze(0))
 

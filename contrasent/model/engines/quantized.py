@@ -39,8 +39,8 @@ def require_products() -> None:
     Raises:
         ConfigError: they do not.
     """
-    made = torch.ops.onednn
-    if not all(hasattr(made, name) for name in ("qlinear_prepack", "qlinear_pointwise")):
+    operators = torch.ops.onednn
+    if not all(hasattr(operators, name) for name in ("qlinear_prepack", "qlinear_pointwise")):
         raise ConfigError(
             f"torch {torch.__version__} has no quantised oneDNN products for the engine 'int8'; "
             "install torch's build for x86, or load with engine 'torch'"
@@ -68,7 +68,7 @@ def signed_is_fast() -> bool:
     )
 
 
-def rounded(x: Tensor) -> Tensor:
+def round_to_int8(x: Tensor) -> Tensor:
     """``x``, already in steps, as int8: to nearest even, cut at the ends; ``x`` is lost."""
     return x.round_().clamp_(-_MOST - 1, _MOST).to(torch.int8)
 
@@ -174,13 +174,13 @@ class LayerRanges:
 def measure(backbone: PackedBert) -> list[LayerRanges]:
     """The ranges of every layer of ``backbone``, in its own precision."""
     layers = layers_of(backbone.model)
-    found = [_none_yet(layer) for layer in layers]
+    ranges = [_none_yet(layer) for layer in layers]
     backbone.eval()
-    with torch.inference_mode(), FULL_FP32, _watched(layers, found):
+    with torch.inference_mode(), FULL_FP32, _watch_inputs(layers, ranges):
         sentences = _sentences(backbone)
         for start in range(0, len(sentences), _SENTENCES_AT_ONCE):
             backbone.model(input_ids=sentences[start : start + _SENTENCES_AT_ONCE])
-    return found
+    return ranges
 
 
 def _none_yet(layer: LayerModules) -> LayerRanges:
@@ -209,11 +209,13 @@ def _sentences(backbone: PackedBert) -> Tensor:
 
 
 @contextmanager
-def _watched(layers: Sequence[LayerModules], found: Sequence[LayerRanges]) -> Iterator[None]:
-    """Inside, what goes into the layers' maps widens ``found``."""
+def _watch_inputs(
+    layers: Sequence[LayerModules], ranges_of_each: Sequence[LayerRanges]
+) -> Iterator[None]:
+    """Inside, what goes into the layers' maps widens their ranges."""
     hooks = [
         module.register_forward_pre_hook(partial(_widen, ranges, name))
-        for layer, ranges in zip(layers, found, strict=True)
+        for layer, ranges in zip(layers, ranges_of_each, strict=True)
         for name, module in (
             ("state", layer.query),
             ("mixed", layer.output),

@@ -42,12 +42,12 @@ class OnnxEngine(PaddedEngine):
         self, pieces: Sequence[Piece], layers: Sequence[int]
     ) -> list[list[NDArray[np.float32]]]:
         names = [output_name(layer) for layer in layers]
-        found = []
+        states_of_each = []
         for piece in pieces:
             inputs = {"input_ids": piece.token_ids, "attention_mask": piece.mask}
             states = self._session.run(names, inputs)
-            found.append([state[piece.kept] for state in states])
-        return found
+            states_of_each.append([state[piece.kept] for state in states])
+        return states_of_each
 
 
 _DEVICE = "CPU"
@@ -79,11 +79,11 @@ class OpenVinoEngine(PaddedEngine):
     def compute(
         self, pieces: Sequence[Piece], layers: Sequence[int]
     ) -> list[list[NDArray[np.float32]]]:
-        found: list[list[NDArray[np.float32]]] = [[] for _ in pieces]
+        states_of_each: list[list[NDArray[np.float32]]] = [[] for _ in pieces]
 
         def keep(request: Any, number: int) -> None:
             kept = pieces[number].kept
-            found[number] = [output.data[kept] for output in request.output_tensors]
+            states_of_each[number] = [output.data[kept] for output in request.output_tensors]
 
         with self._turn:
             queue = self._queue(tuple(layers))
@@ -91,7 +91,7 @@ class OpenVinoEngine(PaddedEngine):
             for number, piece in enumerate(pieces):
                 queue.start_async([piece.token_ids, piece.mask], number, share_inputs=True)
             queue.wait_all()
-        return found
+        return states_of_each
 
     def _queue(self, layers: tuple[int, ...]) -> Any:
         """The requests of the graph that ends in ``layers``, in torch's precision of the moment."""

@@ -28,5 +28,5 @@ def empty(name: str, settings: dict[str, Any]) -> Transform:
         TypeError: the settings are not those of this kind.
     """
     module = import_module(f"{__name__}.{pick('transform', name, available())}")
-    made: Transform = module.build(**settings)
-    return made
+    transform: Transform = module.build(**settings)
+    return transform

@@ -38,7 +38,7 @@ class Transform(nn.Module, ABC):
         """What ``build`` of its file makes an equal one from, weights aside."""
 
     @abstractmethod
-    def mapped(self, rows: Tensor) -> Tensor:
+    def map_rows(self, rows: Tensor) -> Tensor:
         """Map ``(S, D)`` fp32 to ``(S, K)``."""
 
     @override
@@ -46,4 +46,4 @@ class Transform(nn.Module, ABC):
         """Map ``(S, D)`` to ``(S, K)`` fp32."""
         # Small directions are scaled up by orders of magnitude: bf16 or TF32 would leave noise.
         with torch.autocast(rows.device.type, enabled=False), FULL_FP32:
-            return self.mapped(rows.float())
+            return self.map_rows(rows.float())

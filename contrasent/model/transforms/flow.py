@@ -79,7 +79,7 @@ class Coupling(nn.Module):
         nn.init.zeros_(self.outer.weight)
         nn.init.zeros_(self.outer.bias)
 
-    def added(self, first: Tensor) -> Tensor:
+    def shift_of_second(self, first: Tensor) -> Tensor:
         """``(S, D / 2)`` that is added to the second half."""
         hidden = self.inner_norm(self.inner(first)).relu()
         hidden = self.middle_norm(self.middle(hidden)).relu()
@@ -90,12 +90,12 @@ class Coupling(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Couple the halves of ``(S, D)``; the determinant is 1."""
         first, second = rows.chunk(2, dim=1)
-        return torch.cat([first, second + self.added(first)], dim=1)
+        return torch.cat([first, second + self.shift_of_second(first)], dim=1)
 
     def inverse(self, rows: Tensor) -> Tensor:
         """What :meth:`forward` maps to ``rows``."""
         first, second = rows.chunk(2, dim=1)
-        return torch.cat([first, second - self.added(first)], dim=1)
+        return torch.cat([first, second - self.shift_of_second(first)], dim=1)
 
     @torch.no_grad()
     def start(self, rows: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class Flow(Transform):
         return {name: getattr(self, name) for name in names}
 
     @override
-    def mapped(self, rows: Tensor) -> Tensor:
+    def map_rows(self, rows: Tensor) -> Tensor:
         return self._through("__call__", rows)
 
     @torch.no_grad()

@@ -36,8 +36,8 @@ def read_transform(folder: Path) -> Transform:
     """
     try:
         config: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        made = empty(config.pop(_KIND), config)
-        made.load_state_dict(load_file(folder / WEIGHTS))
+        transform = empty(config.pop(_KIND), config)
+        transform.load_state_dict(load_file(folder / WEIGHTS))
     except (
         OSError,
         ValueError,
@@ -47,11 +47,11 @@ def read_transform(folder: Path) -> Transform:
         RuntimeError,
         SafetensorError,
     ) as error:
-        told = (
+        reason = (
             str(error) if isinstance(error, ContrasentError) else f"{type(error).__name__}: {error}"
         )
-        raise CheckpointError(f"cannot read the transform in {folder}: {told}") from error
-    return made.requires_grad_(False).eval()
+        raise CheckpointError(f"cannot read the transform in {folder}: {reason}") from error
+    return transform.requires_grad_(False).eval()
 
 
 class FittedTransform(nn.Module):

@@ -89,7 +89,7 @@ class Whitening(Transform):
         return {"input_width": self.input_width, "width": self.width}
 
     @override
-    def mapped(self, rows: Tensor) -> Tensor:
+    def map_rows(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight, self.bias)
 
 
@@ -162,8 +162,8 @@ def fit(moments: Moments, kept: int | None = None) -> Whitened:
     chosen = chosen * np.sign(chosen[np.abs(chosen).argmax(axis=0), range(kept)])
     weight = (chosen / np.sqrt(variances[:kept])).T.astype(np.float32)
     bias: NDArray[np.float64] = -(weight.astype(np.float64) @ moments.mean)
-    made = Whitening(len(variances), kept)
-    made.weight.copy_(torch.from_numpy(np.ascontiguousarray(weight)))
-    made.bias.copy_(torch.from_numpy(bias.astype(np.float32)))
+    transform = Whitening(len(variances), kept)
+    transform.weight.copy_(torch.from_numpy(np.ascontiguousarray(weight)))
+    transform.bias.copy_(torch.from_numpy(bias.astype(np.float32)))
     kept_share = float(variances[:kept].sum() / variances.clip(0).sum())
-    return Whitened(made, rank, kept_share)
+    return Whitened(transform, rank, kept_share)

@@ -59,7 +59,7 @@ def test_a_map_takes_any_number_of_rows(rows, rng):
         x, rest = rng(count, 8), rng(count, 12)
         expected = x @ weight.T + bias
         torch.testing.assert_close(laid_out(x), expected)
-        torch.testing.assert_close(laid_out.added(x, rest), expected + rest)
+        torch.testing.assert_close(laid_out.add_to(x, rest), expected + rest)
 
 
 @FP32

@@ -6,7 +6,7 @@ from torch import nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from contrasent.model.backbones.layers import dropped_norm, keep_mask
+from contrasent.model.backbones.layers import dropout_norm, keep_mask
 
 ROWS, WIDTH, RATE = 7, 16, 0.3
 USED = {"both": (1.0, 1.0), "the wide one": (1.0, 0.0), "the narrow one": (0.0, 1.0)}
@@ -49,7 +49,7 @@ def drawn_as(x, seed):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_without_dropout_it_is_the_norm_of_the_sum(dtype, state, norm, rng):
     x = rng(ROWS, WIDTH).to(dtype)
-    normed, narrow = dropped_norm(state, x, 0.0, norm)
+    normed, narrow = dropout_norm(state, x, 0.0, norm)
     assert torch.equal(normed, norm(state + x))
     assert torch.equal(narrow, normed.to(dtype))
 
@@ -64,7 +64,7 @@ def test_values_and_gradients_are_those_of_three_steps(dtype, used, state, norm,
     total = state + x.float() * kept
     expected = F.layer_norm(total, (WIDTH,), norm.weight, norm.bias, norm.eps)
     torch.manual_seed(3)
-    normed, narrow = dropped_norm(state, x, RATE, norm)
+    normed, narrow = dropout_norm(state, x, RATE, norm)
     assert (normed.dtype, narrow.dtype) == (torch.float32, dtype)
     torch.testing.assert_close(normed, expected)
     assert torch.equal(narrow, normed.to(dtype))
@@ -82,15 +82,15 @@ def test_values_and_gradients_are_those_of_three_steps(dtype, used, state, norm,
 def test_outputs_that_lead_nowhere_have_no_gradient(state, norm, rng):
     x = rng(ROWS, WIDTH).bfloat16().requires_grad_()
     leaves = [state, x, norm.weight, norm.bias]
-    nothing = Forgotten.apply(*dropped_norm(state, x, RATE, norm))
+    nothing = Forgotten.apply(*dropout_norm(state, x, RATE, norm))
     assert torch.autograd.grad(nothing, leaves, allow_unused=True) == (None,) * 4
 
 
 def test_a_pass_without_gradients_draws_the_same_mask(state, norm, rng):
     x = rng(ROWS, WIDTH).bfloat16()
     torch.manual_seed(1)
-    expected = dropped_norm(state, x, RATE, norm)
+    expected = dropout_norm(state, x, RATE, norm)
     torch.manual_seed(1)
     with torch.no_grad():
-        found = dropped_norm(state, x, RATE, norm)
+        found = dropout_norm(state, x, RATE, norm)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))

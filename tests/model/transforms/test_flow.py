@@ -37,7 +37,7 @@ def test_the_log_determinant_is_that_of_the_jacobian(flow, rng):
     flow.double()
     for row in rng(3, 16).double():
         jacobian = torch.autograd.functional.jacobian(
-            lambda it: flow.mapped(it.unsqueeze(0))[0], row
+            lambda it: flow.map_rows(it.unsqueeze(0))[0], row
         )
         _, expected = torch.linalg.slogdet(jacobian)
         torch.testing.assert_close(flow.log_determinant, expected, rtol=1e-10, atol=1e-10)
@@ -124,7 +124,7 @@ def test_the_start_of_an_inner_scale_is_that_of_its_inputs(rng):
     middle = coupling.middle_norm(coupling.middle(hidden.relu()))
     torch.testing.assert_close(middle.mean(0), torch.zeros(5), rtol=0, atol=1e-4)
     torch.testing.assert_close(middle.square().mean(0), torch.ones(5), rtol=0, atol=1e-3)
-    assert coupling.added(rows[:, :3]).abs().max() == 0
+    assert coupling.shift_of_second(rows[:, :3]).abs().max() == 0
 
 
 def test_a_constant_component_is_not_blown_up(rng):
