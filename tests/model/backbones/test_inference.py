@@ -132,9 +132,9 @@ def test_neither_order_nor_company_matters(first_only, backbone):
 @BF16
 def test_weights_are_laid_out_for_the_first_large_batch(backbone, monkeypatch):
     made = []
-    plain = PackedBert._laid_out
+    plain = PackedBert._lay_out
     monkeypatch.setattr(
-        PackedBert, "_laid_out", lambda self, dtype: made.append(dtype) or plain(self, dtype)
+        PackedBert, "_lay_out", lambda self, dtype: made.append(dtype) or plain(self, dtype)
     )
     small, large = pack([[5, 6, 7]]), pack([[5, 6, 7, 8] * 16] * 16)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), backbone.unchanging():
