@@ -115,3 +115,12 @@ def hub(monkeypatch):
     from helpers.hub import Hub
 
     return Hub().install(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def tiny_starts(tmp_path_factory, tiny_bert, tiny_masked_lm):
+    """Whatever a tiny run of a recipe may start from, by name."""
+    from helpers.tiny_glove import save_glove
+
+    glove = save_glove(tmp_path_factory.mktemp("glove") / "glove.txt")
+    return {"bert": tiny_bert, "masked-lm": tiny_masked_lm, "glove": glove}

@@ -204,6 +204,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     torch.manual_seed(recipe.train.seed)
     add_new_parts(encoder, recipe.encoder)
     encoder.to(device)
+    encoder.resolve_precision(recipe.train.precision)  # refused before anything is written
     if recipe.encoder.freeze_embeddings:
         encoder.backbone.freeze_embeddings()
     encoder.backbone.checkpoint_layers = recipe.train.gradient_checkpointing

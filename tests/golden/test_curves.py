@@ -10,7 +10,6 @@ changes the computation itself moves a loss by far more (the last test).
 import json
 
 import pytest
-from helpers.tiny_glove import save_glove
 from make_curves import CURVES, FILE, STEPS, curve
 
 TOLERANCE = 2e-4
@@ -26,21 +25,15 @@ def kept():
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-@pytest.fixture
-def starts(tiny_bert, tiny_masked_lm, tmp_path):
-    glove = save_glove(tmp_path / "glove.txt")
-    return {"bert": tiny_bert, "masked-lm": tiny_masked_lm, "glove": glove}
-
-
 def test_every_curve_is_kept(kept):
     assert {name: len(losses) for name, losses in kept.items()} == dict.fromkeys(CURVES, STEPS)
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_the_losses_are_those_that_were_kept(name, kept, tmp_path, starts):
+def test_the_losses_are_those_that_were_kept(name, kept, tmp_path, tiny_starts):
     if name == "synonym":
         pytest.importorskip("nltk")
-    assert curve(name, tmp_path, starts) == pytest.approx(kept[name], abs=TOLERANCE)
+    assert curve(name, tmp_path, tiny_starts) == pytest.approx(kept[name], abs=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +46,8 @@ def test_the_losses_are_those_that_were_kept(name, kept, tmp_path, starts):
     ],
     ids=" ".join,
 )
-def test_a_small_change_is_more_than_the_tolerance(change, kept, tmp_path, starts):
+def test_a_small_change_is_more_than_the_tolerance(change, kept, tmp_path, tiny_starts):
     name = "unsupervised"
-    losses = curve(name, tmp_path, starts, **change)
+    losses = curve(name, tmp_path, tiny_starts, **change)
     far = [abs(a - b) for a, b in zip(losses, kept[name], strict=True)]
     assert max(far) > 5 * TOLERANCE

@@ -21,18 +21,22 @@ class TinyRun:
         Args:
             folder: a folder for the data.
             starts: a tiny BERT, a tiny masked language model and word vectors, by name.
-            changes: settings that come last.
+            changes: settings that come last; ``data`` and ``start`` take the place of its own.
         """
+        names = {"data": self.data, "start": self.start, **changes}
         common = {
-            "encoder.name": str(starts[self.start]),
-            "data.file": str(write_data(folder / self.data)),
+            "encoder.name": str(starts[names["start"]]),
+            "data.file": str(write_data(folder / names["data"])),
             "train.batch_size": 16,
             "train.learning_rate": 1e-3,
             "train.precision": "fp32",
             "evaluation.task": "none",
             "evaluation.final": "none",
         }
-        return load_recipe(self.recipe, {**common, **self.settings, **changes})
+        settings = {key: value for key, value in changes.items() if "." in key}
+        if names["start"] == "glove":
+            common |= {"encoder.lstm": 8, "encoder.pooler": "max"}
+        return load_recipe(self.recipe, {**common, **self.settings, **settings})
 
 
 OWN_WORDS = {"objective.generator": None}
@@ -60,7 +64,7 @@ TINY = {
         TinyRun("next-sentence", data="documents.txt"),
         TinyRun(
             "infersent",
-            {"encoder.lstm": 8, "objective.hidden": [12, 12], "train.learning_rate": 0.1},
+            {"objective.hidden": [12, 12], "train.learning_rate": 0.1},
             "labelled.csv",
             "glove",
         ),

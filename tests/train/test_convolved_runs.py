@@ -24,26 +24,6 @@ def test_convolutions_are_trained_saved_and_taken_on(trained, tmp_path):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"encoder__convolutions": [1, 2]}, r"convolutions is \[1, 2\], .* each width must be odd"),
-        ({"encoder__convolutions": []}, r"convolutions is \[\], .* each width must be odd"),
-        ({"encoder__pooler": "cls"}, "for the mean over tokens, but encoder.pooler is cls"),
-        ({"encoder__head": "mlp"}, "IS-BERT compares embeddings of 12 numbers with token states"),
-        ({"encoder__encoders": "twin"}, "the objective takes one view of each example"),
-        ({"view__fixed_dropout": True}, "the objective also reads the token states"),
-        ({"train__gradcache_chunk": 4}, "objective also reads the states or the tokens"),
-        ({"train__batch_size": 1}, "train.batch_size"),
-    ],
-    ids=str,
-)
-def test_what_does_not_go_together_is_refused(changes, said, recipe, tmp_path):
-    with pytest.raises(ConfigError, match=said):
-        train(recipe("is-bert", **{**SMALL, **changes}), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_other_convolutions_than_those_of_the_start_are_refused(trained, recipe, tmp_path):
     trained("is-bert", "run", **SMALL)
     start = {"encoder__name": str(tmp_path / "run"), "encoder__convolutions": [3]}

@@ -4,7 +4,6 @@ import pytest
 from helpers.run_files import logged_losses, logged_steps
 from helpers.tiny_models import WORDS
 
-from contrasent.errors import ConfigError, DataError
 from contrasent.training.run import train
 
 SETTINGS = {
@@ -36,25 +35,6 @@ def test_documents_that_are_left_out_are_counted(documents, tmp_path, trained, c
     assert {"term_contrast", "term_mlm", "mlm_accuracy"} <= steps[0].keys()
     assert "alignment" not in steps[0]
     assert steps[0]["loss"] == pytest.approx(steps[0]["term_contrast"] + steps[0]["term_mlm"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
-        ({"objective__max_words": 100}, DataError, "none of the 14 documents of .* 400 words"),
-        ({"objective__max_words": 1}, ConfigError, "min_words is 2, which is more than"),
-        ({"view__name": "crop"}, ConfigError, "declutr draws spans of documents as its views, so"),
-        ({"view__fixed_dropout": True}, ConfigError, "so the settings of view have nothing to do"),
-        ({"encoder__encoders": "twin"}, ConfigError, "which embeds the first one alone"),
-        ({"train__gradcache_chunk": 4}, ConfigError, "reads the states or the tokens"),
-        ({"train__batch_size": 9}, ConfigError, "batch_size 9 is more than the 8 examples"),
-    ],
-    ids=str,
-)
-def test_what_does_not_go_together_is_refused(changes, error, said, documents, recipe, tmp_path):
-    with pytest.raises(error, match=said):
-        train(recipe("declutr", **{**SETTINGS, **documents, **changes}), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_cached_gradients_serve_the_contrast_alone(documents, tmp_path, recipe):

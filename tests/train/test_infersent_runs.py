@@ -103,24 +103,6 @@ def test_a_run_is_a_start_for_another(tmp_path, infersent):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"encoder__lstm": None}, r"holds word vectors, over which an LSTM is trained; say its"),
-        ({"encoder__pooler": "mean_embed_last"}, "takes the words of an LSTM beside its outputs"),
-        ({"encoder__dropout": 0.1}, r"encoder\.dropout is 0\.1, but an LSTM of one layer has none"),
-        ({"train__precision": "bf16"}, "computes in fp32, not in bf16"),
-        ({"train__gradient_checkpointing": True}, "no layers to compute again"),
-        ({"train__schedule": "linear"}, r"linear, which has no use for train\.rate_decay"),
-    ],
-    ids=str,
-)
-def test_what_does_not_go_together_is_refused(changes, said, infersent, tmp_path):
-    with pytest.raises(ConfigError, match=said):
-        train(infersent(**changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_an_lstm_for_another_start_is_refused(tmp_path, infersent, tiny_bert):
     for start in (tiny_bert, tmp_path / "run" / "best"):
         if not start.exists():
@@ -128,20 +110,6 @@ def test_an_lstm_for_another_start_is_refused(tmp_path, infersent, tiny_bert):
         changed = {"encoder__name": str(start), "encoder__lstm": 6, "encoder__pooler": "mean"}
         with pytest.raises(ConfigError, match=r"encoder\.lstm is 6, for a new LSTM over a \.txt"):
             train(infersent(**changed), tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("sg-opt", "this needs a transformer"),
-        ("consert", "has no embedding layer"),
-        ("diffcse", "no mask token"),
-    ],
-)
-def test_objectives_of_transformers_are_refused(name, said, recipe, glove, tmp_path):
-    changes = {"encoder__name": str(glove), "encoder__lstm": 4, "encoder__pooler": "max"}
-    with pytest.raises((ConfigError, CheckpointError), match=said):
-        train(recipe(name, **changes, data__max_tokens=32), tmp_path / "run")
 
 
 def test_two_classes_are_refused(infersent, tmp_path):

@@ -9,10 +9,8 @@ from helpers.run_files import logged_losses, logged_steps
 from helpers.tiny_sentences import sentence
 
 from contrasent.data.batch import Need
-from contrasent.errors import ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe
-from contrasent.training.run import train
 from contrasent.training.setup import complete, prepare
 
 LENGTHS = (5, 1, 9, 2, 13)
@@ -68,36 +66,6 @@ def test_gradient_caching_gives_the_same_run(documents, trained, tmp_path):
         trained("quick-thoughts", folder, **SMALL, data__file=str(documents), **changed)
     losses = [logged_losses(tmp_path / name) for name in ("whole", "chunks")]
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]))
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
-        ({"data__shuffle": True}, ConfigError, "data.shuffle is true, so that a batch has hardly"),
-        ({"train__batch_size": 2}, ConfigError, "at least 3 sentences, but train.batch_size is 2"),
-        ({"view__name": "crop"}, ConfigError, "view.name is crop, but the objective takes one"),
-        (
-            {"view__fixed_dropout": True, "encoder__encoders": "shared"},
-            ConfigError,
-            "objective quick_thoughts makes views of its own",
-        ),
-        (
-            {"data__file": "text.txt"},
-            DataError,
-            r"the objective needs to know which sentences follow each other: .*text\.txt has no "
-            "blank line between its 40 sentences",
-        ),
-        ({"data__file": "triplets.csv"}, DataError, "triplets.csv is no text in documents"),
-    ],
-    ids=str,
-)
-@pytest.mark.usefixtures("documents", "triplet_file")
-def test_what_does_not_go_together_is_refused(changes, error, said, recipe, tmp_path):
-    named = {"data__file": "documents.txt", **SMALL, **changes}
-    settings = {**named, "data__file": str(tmp_path / named["data__file"])}
-    with pytest.raises(error, match=said):
-        train(recipe("quick-thoughts", **settings), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_next_sentence_is_the_cell_of_table_2():

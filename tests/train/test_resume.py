@@ -12,8 +12,7 @@ import time
 import pytest
 from helpers.interrupted import CutError, cut, kill_after
 from helpers.run_files import RunFiles
-from helpers.tiny_glove import save_glove
-from helpers.tiny_runs import TINY, write_data
+from helpers.tiny_runs import TINY
 from helpers.tiny_sentences import sentence, write
 
 from contrasent.errors import CheckpointError, ConfigError
@@ -32,12 +31,6 @@ AUTHORS = {"generator_dropout": True, "edit": "argmax", "edit_positions": "all"}
 
 
 @pytest.fixture(scope="module")
-def starts(tmp_path_factory, tiny_bert, tiny_masked_lm):
-    glove = save_glove(tmp_path_factory.mktemp("glove") / "glove.txt")
-    return {"bert": tiny_bert, "masked-lm": tiny_masked_lm, "glove": glove}
-
-
-@pytest.fixture(scope="module")
 def shelf(tmp_path_factory):
     """A folder of scored pairs, for what is trained on as well."""
     folder = tmp_path_factory.mktemp("shelf")
@@ -53,18 +46,16 @@ def files():
 
 
 @pytest.fixture
-def resume(tmp_path, starts, shelf, files):
+def resume(tmp_path, tiny_starts, shelf, files):
     """Train six steps of a recipe whole, and again with a death; gives the files of both."""
 
     def run(name, changes, function, calls):
         pairs = shelf / "pairs.tsv"
         selected = {} if name == "pretrain-mlm" else {"evaluation.task": str(pairs)}
         changed = {"train.max_steps": 6, "evaluation.every": 2, **selected, **changes}
-        if data := changed.pop("data", None):
-            changed["data.file"] = str(write_data(shelf / data))
         if "evaluation.geometry_every" in changed:
             changed["evaluation.geometry_pairs"] = f"{pairs}>4"
-        recipe = TINY[name].load(shelf, starts, changed)
+        recipe = TINY[name].load(shelf, tiny_starts, changed)
         whole = to_yaml(recipe)
         if whole not in files:
             files[whole] = RunFiles.read(train(recipe, tmp_path / "whole").last.parent)

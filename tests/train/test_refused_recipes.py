@@ -1,0 +1,95 @@
+"""Settings and data that do not go together with a recipe, refused before anything is written."""
+
+import pytest
+from helpers.tiny_runs import TINY
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.training.run import train
+
+REFUSED = {
+    "contrastive-tension": [
+        ({"objective.negatives": 2, "train.batch_size": 16}, "take 5 or a multiple of it"),
+        (
+            {"view.fixed_dropout": True, "encoder.encoders": "shared", "encoder.keep": "first"},
+            "objective contrastive_tension makes views of its own",
+        ),
+        ({"view.name": "crop"}, "view.name is crop, but the objective takes one view"),
+        ({"data": "triplets.csv"}, "the data has 3 .*, but the objective"),
+    ],
+    "quick-thoughts": [
+        ({"data.shuffle": True}, "data.shuffle is true, so that a batch has hardly"),
+        ({"train.batch_size": 2}, "at least 3 sentences, but train.batch_size is 2"),
+        ({"view.name": "crop"}, "view.name is crop, but the objective takes one"),
+        (
+            {"view.fixed_dropout": True, "encoder.encoders": "shared"},
+            "objective quick_thoughts makes views of its own",
+        ),
+        (
+            {"data": "text.txt"},
+            r"the objective needs to know which sentences follow each other: .*text\.txt has no "
+            "blank line between its 48 sentences",
+        ),
+        ({"data": "triplets.csv"}, "triplets.csv is no text in documents"),
+    ],
+    "is-bert": [
+        ({"encoder.convolutions": [1, 2]}, r"convolutions is \[1, 2\], .* each width must be odd"),
+        ({"encoder.convolutions": []}, r"convolutions is \[\], .* each width must be odd"),
+        ({"encoder.pooler": "cls"}, "for the mean over tokens, but encoder.pooler is cls"),
+        ({"encoder.head": "mlp"}, "IS-BERT compares embeddings of 18 dimensions with token states"),
+        ({"encoder.encoders": "twin"}, "the objective takes one view of each example"),
+        ({"view.fixed_dropout": True}, "the objective also reads the token states"),
+        ({"train.gradcache_chunk": 4}, "objective also reads the states or the tokens"),
+        ({"train.batch_size": 1}, "train.batch_size"),
+    ],
+    "cmlm": [
+        (
+            {"data.max_tokens": 62},
+            "data.max_tokens is 62, but the objective cmlm leaves room for 61 tokens of a sentence",
+        ),
+        ({"objective.vectors": 33}, "leaves room for 31 tokens"),
+        ({"encoder.encoders": "twin"}, "the objective takes one view of each"),
+        ({"train.gradcache_chunk": 4}, "reads the states or the tokens"),
+        ({"data": "text.txt"}, "sentence after each anchor: .* has no blank line"),
+    ],
+    "declutr": [
+        ({"objective.max_words": 100}, "none of the 8 documents of .* 400 words"),
+        ({"objective.max_words": 1}, "min_words is 2, which is more than"),
+        ({"view.name": "crop"}, "declutr draws spans of documents as its views, so"),
+        ({"view.fixed_dropout": True}, "so the settings of view have nothing to do"),
+        ({"encoder.encoders": "twin"}, "which embeds the first one alone"),
+        ({"train.gradcache_chunk": 4}, "reads the states or the tokens"),
+        ({"train.batch_size": 9}, "batch_size 9 is more than the 8 examples"),
+    ],
+    "sg-opt": [
+        ({"train.gradcache_chunk": 4}, "objective also reads the states or the tokens"),
+        ({"encoder.encoders": "twin"}, "the objective takes one view of each example"),
+        ({"start": "glove"}, "this needs a transformer"),
+    ],
+    "consert": [
+        ({"view.fixed_dropout": True}, "objective consert makes views of its own"),
+        ({"start": "glove"}, "has no embedding layer"),
+    ],
+    "consert-joint": [
+        ({"data": "triplets.csv", "data.labels": "none"}, "consert needs the label of each"),
+    ],
+    "diffcse": [({"start": "glove"}, "no mask token")],
+    "infersent": [
+        ({"encoder.lstm": None}, "holds word vectors, over which an LSTM is trained; say its"),
+        ({"encoder.pooler": "mean_embed_last"}, "takes the words of an LSTM beside its outputs"),
+        ({"encoder.dropout": 0.1}, r"encoder\.dropout is 0\.1, but an LSTM of one layer has none"),
+        ({"train.precision": "bf16"}, "computes in fp32, not in bf16"),
+        ({"train.gradient_checkpointing": True}, "no layers to compute again"),
+        ({"train.schedule": "linear"}, r"linear, which has no use for train\.rate_decay"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [(name, *case) for name, cases in REFUSED.items() for case in cases],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused(name, changes, message, tiny_starts, tmp_path):
+    with pytest.raises((CheckpointError, ConfigError, DataError), match=message):
+        train(TINY[name].load(tmp_path, tiny_starts, changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
