@@ -1,10 +1,8 @@
 """DeCLUTR as runs: bits after a resume, counts of documents, and what is refused."""
 
 import pytest
-from helpers.run_files import logged_losses, logged_steps
+from helpers.run_files import logged_steps
 from helpers.tiny_models import WORDS
-
-from contrasent.training.run import train
 
 SETTINGS = {
     "data__max_tokens": 32,
@@ -35,11 +33,3 @@ def test_documents_that_are_left_out_are_counted(documents, tmp_path, trained, c
     assert {"term_contrast", "term_mlm", "mlm_accuracy"} <= steps[0].keys()
     assert "alignment" not in steps[0]
     assert steps[0]["loss"] == pytest.approx(steps[0]["term_contrast"] + steps[0]["term_mlm"])
-
-
-def test_cached_gradients_serve_the_contrast_alone(documents, tmp_path, recipe):
-    plain = {**SETTINGS, **documents, "objective__mlm_weight": 0.0, "encoder__dropout": 0.0}
-    train(recipe("declutr", **plain), tmp_path / "whole")
-    train(recipe("declutr", **plain, train__gradcache_chunk=5), tmp_path / "parts")
-    whole, parts = (logged_losses(tmp_path / name) for name in ("whole", "parts"))
-    assert len(whole) == 8 and parts == pytest.approx(whole, rel=1e-3)

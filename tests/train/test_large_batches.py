@@ -2,20 +2,27 @@
 
 import pytest
 from helpers.run_files import logged_losses
+from helpers.tiny_runs import TINY
 
 from contrasent.training.run import train
 
+CACHED = {
+    "unsup-simcse": {},
+    "sup-simcse": {},
+    "contrastive-tension": {},
+    "quick-thoughts": {},
+    "declutr": {"objective.mlm_weight": 0.0},
+}
 
-@pytest.mark.parametrize("name", ["unsup-simcse", "sup-simcse"])
-def test_without_dropout_a_cached_run_is_the_plain_one(name, recipe, tmp_path, triplet_file):
-    changes = {"encoder__dropout": 0.0, "train__batch_size": 16, "train__epochs": 3}
-    if name == "sup-simcse":
-        changes["data__file"] = str(triplet_file)
-    train(recipe(name, **changes), tmp_path / "plain")
-    train(recipe(name, **changes, train__gradcache_chunk=6), tmp_path / "cached")
-    assert logged_losses(tmp_path / "cached") == pytest.approx(
-        logged_losses(tmp_path / "plain"), abs=1e-4
-    )
+
+@pytest.mark.parametrize("name", CACHED)
+def test_without_dropout_a_cached_run_is_the_plain_one(name, tiny_starts, tmp_path):
+    changes = {"encoder.dropout": 0.0, "train.max_steps": 8, **CACHED[name]}
+    for folder, chunk in (("plain", None), ("cached", 6)):
+        changed = {**changes, "train.gradcache_chunk": chunk}
+        train(TINY[name].load(tmp_path, tiny_starts, changed), tmp_path / folder)
+    plain, cached = (logged_losses(tmp_path / folder) for folder in ("plain", "cached"))
+    assert len(plain) == 8 and cached == pytest.approx(plain, rel=1e-5, abs=1e-5)
 
 
 def test_a_cached_run_has_the_last_smaller_batch_too(recipe, tmp_path):

@@ -2,8 +2,7 @@
 
 import json
 
-import torch
-from helpers.run_files import logged_losses, metrics
+from helpers.run_files import metrics
 
 NAME = "contrastive-tension"
 SMALL = {
@@ -29,10 +28,3 @@ def test_both_encoders_are_trained_scored_and_saved(trained, tmp_path):
     )
     steps = [line for line in lines if "loss" in line]
     assert all("alignment" not in line for line in steps)
-
-
-def test_gradient_caching_gives_the_same_run(trained, tmp_path):
-    for folder, chunk in (("whole", None), ("chunks", 5)):
-        trained(NAME, folder, **SMALL, train__gradcache_chunk=chunk)
-    losses = [logged_losses(tmp_path / name) for name in ("whole", "chunks")]
-    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]))
