@@ -21,8 +21,9 @@ def pytest_xdist_auto_num_workers():
 
 
 def pytest_collection_modifyitems(items):
-    """Put what takes minutes first: it then runs beside other tests rather than after them."""
-    items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
+    """Put what takes long first: it then runs beside other tests rather than after them."""
+    long = ("minutes", "slow")
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in long])
 
 
 @pytest.fixture(scope="session", autouse=True)
