@@ -123,6 +123,18 @@ def test_wherever_a_batch_goes_all_of_it_goes_along(every_field, move, monkeypat
     assert equal(moved, replace(every_field, next_sentences=following))
 
 
+def test_no_tensor_of_a_batch_stays_on_the_other_device(every_field):
+    def tensors(value):
+        if isinstance(value, Batch):
+            return [t for f in fields(Batch) for t in tensors(getattr(value, f.name))]
+        if isinstance(value, dict):
+            return [t for each in value.values() for t in tensors(each)]
+        return [value] if isinstance(value, torch.Tensor) else []
+
+    moved = tensors(every_field.to(torch.device("meta")))
+    assert len(moved) == 8 and {tensor.device.type for tensor in moved} == {"meta"}
+
+
 def test_sentences_that_are_selected_take_their_mask_along(every_field):
     chosen = [4, 0, 4, 2]
     batch = every_field.select(torch.tensor(chosen), views=2)
