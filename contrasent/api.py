@@ -152,7 +152,7 @@ def fit(
         >>> import contrasent
         >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
     """
-    from contrasent.fitting import transforms_fit
+    from contrasent.fitting import maps
     from contrasent.fitting.glow import FlowSettings
     from contrasent.fitting.text import open_fitting_text
     from contrasent.model.encoder import SentenceEncoder
@@ -163,18 +163,18 @@ def fit(
     for name in settings:
         pick(f"setting of {kind}:", name, known)
     if output is not None:
-        transforms_fit.require_output(Path(output))
+        maps.require_output(Path(output))
     text = open_fitting_text([data] if isinstance(data, str) else list(data), None, data_dir)
     given = encoder if isinstance(encoder, SentenceEncoder) else SentenceEncoder.load(encoder)
     if kind == "whitening":
-        fitted = transforms_fit.fit_whitening(
+        fitted = maps.fit_whitening(
             given, text, settings.get("dimensions"), show_progress=show_progress
         )
     else:
         flow = FlowSettings(**settings)
-        fitted, _ = transforms_fit.fit_glow(given, text, flow, show_progress=show_progress)
+        fitted, _ = maps.fit_glow(given, text, flow, show_progress=show_progress)
     if output is not None:
-        transforms_fit.save_fitted(fitted, Path(output))
+        maps.save_fitted(fitted, Path(output))
     return fitted.encoder
 
 

@@ -172,7 +172,7 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
         TypeAdapter(Recipe).validate_python(content)
     except ValidationError as error:
         location = tuple(str(part) for part in error.errors()[0]["loc"])
-        explained = _explained(Recipe, error, "recipe")
+        explained = _config_error(Recipe, error, "recipe")
         raise ConfigError(f"{path}:{line_of(location, lines)}: {explained}") from error
     changes = dict(overrides or {})
     name = content.get("objective", {}).get("name", _OBJECTIVE)
@@ -180,7 +180,7 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
         content["objective"] = {}  # its settings are those of another objective
     for dotted, value in changes.items():
         _set(content, dotted, value)
-    return checked(Recipe, content, "recipe")
+    return validate(Recipe, content, "recipe")
 
 
 def overrides_in(words: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def to_yaml(recipe: Recipe) -> str:
     return content
 
 
-def checked(cls: type[T], content: Mapping[str, Any], where: str) -> T:
+def validate(cls: type[T], content: Mapping[str, Any], where: str) -> T:
     """Make ``cls`` of ``content``.
 
     Raises:
@@ -232,7 +232,7 @@ def checked(cls: type[T], content: Mapping[str, Any], where: str) -> T:
     try:
         return TypeAdapter(cls).validate_python(dict(content))
     except ValidationError as error:
-        raise _explained(cls, error, where) from error
+        raise _config_error(cls, error, where) from error
 
 
 def fields_of(cls: Any) -> dict[str, Any]:
@@ -268,10 +268,10 @@ def _set(content: dict[str, Any], dotted: str, value: Any) -> None:
         )
     known = fields_of(_owner(Recipe, [section]))
     takes = str(known[key].type).split(" | ") if key in known else []
-    content[section] = {**content.get(section, {}), key: _parsed(value, "str" in takes)}
+    content[section] = {**content.get(section, {}), key: _parse(value, "str" in takes)}
 
 
-def _parsed(value: Any, takes_text: bool) -> Any:
+def _parse(value: Any, takes_text: bool) -> Any:
     """``value`` read as YAML if it is a string; a folder called 2024 stays text."""
     if not isinstance(value, str):
         return value
@@ -290,7 +290,7 @@ def _owner(cls: Any, location: Sequence[str]) -> Any:
     return cls
 
 
-def _explained(cls: Any, error: ValidationError, where: str) -> ConfigError:
+def _config_error(cls: Any, error: ValidationError, where: str) -> ConfigError:
     first = error.errors()[0]
     location = [str(part) for part in first["loc"]]
     if first["type"] == "unexpected_keyword_argument":

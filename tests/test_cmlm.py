@@ -13,7 +13,7 @@ from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives.cmlm import _moved
+from contrasent.objectives.cmlm import _make_room
 
 ROWS = [[2, 10, 11, 12, 3], [2, 20, 21, 3], [2, 30, 31, 32, 33, 34, 3]]
 NEXT = [[2, 13, 14, 15, 16, 17, 18, 3], [2, 22, 23, 24, 25, 26, 3], [2, 35, 36, 37, 38, 39, 3]]
@@ -54,7 +54,7 @@ def test_several_first_states_are_replaced(kind, count, tiny_bert, rng):
 
 
 def test_room_is_made_before_every_sentence():
-    after, places = _moved(pack([[7, 8], [9]]), 3)
+    after, places = _make_room(pack([[7, 8], [9]]), 3)
     assert after.token_ids.tolist() == [0, 0, 0, 7, 8, 0, 0, 0, 9]
     assert after.offsets.tolist() == [0, 5, 9] and after.longest == 5
     assert places.tolist() == [3, 4, 8]

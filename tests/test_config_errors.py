@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from contrasent.errors import ConfigError
-from contrasent.recipe import Recipe, checked, load_recipe
+from contrasent.recipe import Recipe, load_recipe, validate
 from contrasent.settings import settings
 
 
@@ -168,12 +168,12 @@ def test_settings_of_ones_own_are_checked_in_the_same_way():
         size: int = 3
         """A size."""
 
-    assert checked(Own, {"size": 4}, "objective") == Own(size=4)
+    assert validate(Own, {"size": 4}, "objective") == Own(size=4)
     with pytest.raises(ConfigError, match=r"unknown setting of 'objective': 'siz'; .*'size'"):
-        checked(Own, {"siz": 4}, "objective")
+        validate(Own, {"siz": 4}, "objective")
     with pytest.raises(
         ConfigError, match=r"objective\.size cannot be 'x': input should be a valid"
     ):
-        checked(Own, {"size": "x"}, "objective")
+        validate(Own, {"size": "x"}, "objective")
     with pytest.raises(dataclasses.FrozenInstanceError):
         Own().size = 4

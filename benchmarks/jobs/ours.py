@@ -25,7 +25,7 @@ from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.sts_suite import load_available
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.settings import TrainSettings
-from contrasent.training.loop import Training, run, trained
+from contrasent.training.loop import Training, run, trainable_parameters
 from contrasent.training.state import Progress
 
 
@@ -69,7 +69,7 @@ class Train:
             )
         settings = TrainSettings(batch_size=self.batch_size)
         optimizer = torch.optim.AdamW(
-            trained(encoder, objective), lr=settings.learning_rate, fused=True
+            trainable_parameters(encoder, objective), lr=settings.learning_rate, fused=True
         )
         self._training = Training(
             encoder=encoder,

@@ -106,23 +106,27 @@ VIEWS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where the numbers of the examples come from that objectives may need.
+    """The source of the numbers of the examples that objectives may need, ``(N,)`` int64.
 
     Attributes:
-        values: ``(N,)`` int64, one for each example of a store.
-        from_text: they are of sentences in documents, in the order of the text.
+        of_examples: reads them from the stored examples; None if they come from documents.
+        of_documents: makes them of the documents of the text, one for each sentence in its order.
     """
 
-    values: Callable[[TokenStore, Documents | None], IndexArray | None]
-    from_text: bool = False
+    of_examples: Callable[[TokenStore], IndexArray | None] | None = None
+    of_documents: Callable[[Documents], IndexArray] | None = None
+
+    def values(self, store: TokenStore, documents: Documents | None) -> IndexArray | None:
+        """The numbers of all examples; None if the data does not have them."""
+        if self.of_documents and documents:
+            return self.of_documents(documents)
+        return self.of_examples(store) if self.of_examples else None
 
 
 COLUMNS = MappingProxyType(
     {
-        Need.LABELS: Column(lambda store, _: store.labels(np.arange(len(store)))),
-        Need.POSITIONS: Column(
-            lambda _, documents: documents.positions() if documents else None, from_text=True
-        ),
+        Need.LABELS: Column(of_examples=lambda store: store.labels(np.arange(len(store)))),
+        Need.POSITIONS: Column(of_documents=Documents.positions),
     }
 )
 
@@ -202,7 +206,7 @@ def open_views(
     columns = {need: numbers for need, numbers in values.items() if numbers is not None}
     if chosen is not None or columns:
         source = WithNeeds(source, columns, chosen, store if next_needed else None)
-    described = _described(settings, views, examples.views)
+    described = _describe(settings, views, examples.views)
     if store.manifest.labelled:
         described = "premise, hypothesis and their label"
     described += ", and where it stands in its document" if Need.POSITIONS in needs else ""
@@ -248,8 +252,8 @@ def _left_out(store: TokenStore, max_tokens: int) -> str:
 
 def _document_lengths(name: str, examples: Examples, needs: frozenset[Need]) -> IndexArray | None:
     """Sentences of each document, where the view or the objective is about documents."""
-    of_text = {Need.NEXT_SENTENCES, *(need for need, column in COLUMNS.items() if column.from_text)}
-    asked = [need for need in Need if need in needs & of_text]
+    of_text = {need for need, column in COLUMNS.items() if column.of_documents}
+    asked = [need for need in Need if need in needs & {*of_text, Need.NEXT_SENTENCES}]
     if VIEWS[name].reach:
         reason = f"view.name {name} takes a sentence's positive from those after it"
     elif asked:
@@ -272,7 +276,7 @@ def _refuse_single_words(texts: TextStore, source: str, name: str) -> None:
         )
 
 
-def _described(settings: ViewSettings, views: int, data_views: int) -> str:
+def _describe(settings: ViewSettings, views: int, data_views: int) -> str:
     """An example in words; the data has ``data_views`` sentences for its views."""
     view = VIEWS[settings.name]
     if views == 1:

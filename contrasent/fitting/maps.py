@@ -91,7 +91,7 @@ def fit_whitening(
         "variance_kept": whitened.variance_kept,
     }
     described = f"whitening to {kept} of {encoder.width} dimensions, fitted on {text.described}"
-    return _fitted(encoder, text, whitened.transform, described, {**settings, **results})
+    return _attach(encoder, text, whitened.transform, described, {**settings, **results})
 
 
 def fit_glow(
@@ -127,7 +127,7 @@ def fit_glow(
     kept = {**asdict(settings), **asdict(how), "max_tokens": _limit(encoder, how)}
     described = f"flow of {settings.levels} levels, fitted on {text.described}"
     info = {**kept, "bits_per_dimension": asdict(likelihood)}
-    return _fitted(encoder, text, flow, described, info), likelihood
+    return _attach(encoder, text, flow, described, info), likelihood
 
 
 def save_fitted(fitted: FittedEncoder, output: Path) -> None:
@@ -176,7 +176,7 @@ def _limit(encoder: SentenceEncoder, how: Embedding) -> int:
     return min(encoder.max_tokens, how.max_tokens or encoder.max_tokens)
 
 
-def _fitted(
+def _attach(
     encoder: SentenceEncoder,
     text: FittingText,
     transform: Transform,

@@ -17,6 +17,15 @@ from contrasent.errors import pick
 _STD = 0.02
 
 
+def init_linear(layers: nn.Module) -> None:
+    """Draw the weights of all linear layers from N(0, 0.02), with zero bias."""
+    for layer in layers.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=_STD)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
 class MlpHead(nn.Module):
     """``tanh(W h + b)``, the layer that BERT has over [CLS] and SimCSE trains from scratch.
 
@@ -27,8 +36,7 @@ class MlpHead(nn.Module):
     def __init__(self, width: int, embedding_width: int | None = None) -> None:
         super().__init__()
         self.linear = nn.Linear(width, embedding_width or width)
-        nn.init.normal_(self.linear.weight, std=_STD)
-        nn.init.zeros_(self.linear.bias)
+        init_linear(self.linear)
 
     @override
     def forward(self, embeddings: Tensor) -> Tensor:
@@ -53,9 +61,7 @@ class BatchNormHead(nn.Module):
             nn.Linear(2 * width, width, bias=False),
             nn.BatchNorm1d(width, affine=False),
         )
-        for layer in self.net:
-            if isinstance(layer, nn.Linear):
-                nn.init.normal_(layer.weight, std=_STD)
+        init_linear(self.net)
 
     @override
     def forward(self, embeddings: Tensor) -> Tensor:

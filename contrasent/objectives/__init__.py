@@ -15,7 +15,7 @@ from typing import Any, cast
 from contrasent.errors import ConfigError, pick
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.base import Objective, Start, Terms
-from contrasent.recipe import checked
+from contrasent.recipe import validate
 
 __all__ = [
     "Objective",
@@ -65,8 +65,8 @@ def build(
 
 
 def config_of(name: str, settings: Mapping[str, Any]) -> Any:
-    """The checked settings of the objective ``name``; errors as :func:`build`."""
-    return checked(objective_class(name).config_class, settings, "objective")
+    """The validate settings of the objective ``name``; errors as :func:`build`."""
+    return validate(objective_class(name).config_class, settings, "objective")
 
 
 def objective_class(name: str) -> type[Objective]:

@@ -114,13 +114,7 @@ class AuxiliaryMlm(nn.Module):
             ConfigError: it has no masked-LM head, or its tokenizer no mask token.
         """
         super().__init__()
-        try:
-            head = copy.deepcopy(MaskedLm.load(start.require_encoder().name).head)
-        except CheckpointError as error:
-            raise ConfigError(
-                f"objective.mlm_weight is {weight:g}, so the encoder needs a masked-LM head to "
-                f"start from, but {error}; or set objective.mlm_weight to 0"
-            ) from error
+        head = copy.deepcopy(load_masked_lm(start, weight).head)
         self.tokens = HiddenTokens(start, head, mask_rate)
         self._weight = weight
 
@@ -140,6 +134,21 @@ class AuxiliaryMlm(nn.Module):
         states = {number: state[:count] for number, state in encoded.states.items()}
         kept = Encoded(encoded.pooled[: source.views], states)
         return kept, source, Terms({"mlm": self._weight * terms["mlm"]}, terms.measures)
+
+
+def load_masked_lm(start: Start, weight: float) -> MaskedLm:
+    """The masked language model of the checkpoint that the encoder was loaded from.
+
+    Raises:
+        ConfigError: it has no masked-LM head, which ``objective.mlm_weight`` asks for.
+    """
+    try:
+        return MaskedLm.load(start.require_encoder().name)
+    except CheckpointError as error:
+        raise ConfigError(
+            f"objective.mlm_weight is {weight:g}, so the encoder needs a masked-LM head to start "
+            f"from, but {error}; or set objective.mlm_weight to 0"
+        ) from error
 
 
 def hidden_in(batch: Batch) -> tuple[Batch, Masked]:

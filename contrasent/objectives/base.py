@@ -127,6 +127,12 @@ class Objective(nn.Module, ABC):
         encoder.save(folder, info)
 
 
+def same_texts(batch: Batch) -> Tensor:
+    """``(S, S)``, which sentences have the same text."""
+    texts = batch.same_text()
+    return texts == texts.unsqueeze(1)
+
+
 def duplicates(batch: Batch) -> Tensor:
     """``(B, C)``, where a candidate has the text of the anchor or of the anchor's positive."""
     anchor, *others = batch.same_text().view(batch.views, -1).unbind()

@@ -18,13 +18,12 @@ from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
+from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._masked_tokens import HiddenTokens
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
-
-_STD = 0.02
 
 
 @settings
@@ -76,18 +75,18 @@ class Cmlm(Objective):
         hidden = batch.following()
         (backbone,) = self._backbone
         vectors = self._vectors(encoded.pooled[0])
-        after, places = _moved(hidden, vectors.shape[1])
+        after, places = _make_room(hidden, vectors.shape[1])
         states: Tensor = backbone(after, first_state=vectors)[-1]
         terms: Terms = self.tokens(states.float().index_select(0, places), hidden)
         return terms
 
     def _vectors(self, embeddings: Tensor) -> Tensor:
         """``(B, N, D)`` of ``(B, D)``."""
-        own = embeddings.unsqueeze(1)
+        itself = embeddings.unsqueeze(1)
         if self.projector is None:
-            return own
+            return itself
         others: Tensor = self.projector(embeddings)
-        return torch.cat([own, others.float().view(len(own), -1, own.shape[-1])], 1)
+        return torch.cat([itself, others.float().view(len(itself), -1, itself.shape[-1])], 1)
 
 
 def _projector(width: int, vectors: int) -> nn.Sequential | None:
@@ -100,14 +99,11 @@ def _projector(width: int, vectors: int) -> nn.Sequential | None:
         nn.GELU(),
         nn.Linear(width, vectors * width),
     )
-    for layer in projector:
-        if isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight, std=_STD)
-            nn.init.zeros_(layer.bias)
+    init_linear(projector)
     return projector
 
 
-def _moved(batch: Batch, count: int) -> tuple[Batch, Tensor]:
+def _make_room(batch: Batch, count: int) -> tuple[Batch, Tensor]:
     """``batch`` with room for ``count`` states before each sentence, and where its tokens are."""
     device, tokens = batch.token_ids.device, len(batch.token_ids)
     offsets = batch.offsets + count * torch.arange(batch.sentences + 1, device=device)

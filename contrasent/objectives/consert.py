@@ -156,8 +156,8 @@ class Consert(Objective):
         """The first views of all sentences, then the second ones; duplicates stay duplicates."""
         texts = batch.same_text()
         config = self.config
-        first = self._edited(batch, config.first, config.first_rate)
-        second = self._edited(batch, config.second, config.second_rate)
+        first = self._edit(batch, config.first, config.first_rate)
+        second = self._edit(batch, config.second, config.second_rate)
         both = beside(first, second)
         return replace(both, duplicate_of=torch.cat([texts, texts]), columns=batch.columns)
 
@@ -182,7 +182,7 @@ class Consert(Objective):
         both = torch.cat([texts, texts])
         return both == both.unsqueeze(1)
 
-    def _edited(self, batch: Batch, name: Augmentation, rate: float) -> Batch:
+    def _edit(self, batch: Batch, name: Augmentation, rate: float) -> Batch:
         if name == "shuffle":
             return shuffle_tokens(batch, keep_first=self._keeps_first)
         if name == "feature_cutoff":

@@ -12,11 +12,10 @@ from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.spans import Near, Spans
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import ConfigError
 from contrasent.functional import nt_xent
-from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._masked_tokens import HiddenTokens
+from contrasent.objectives._masked_tokens import HiddenTokens, load_masked_lm
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 
@@ -75,7 +74,10 @@ class Declutr(Objective):
         self.tokens: HiddenTokens | None = None
         if config.mlm_weight:
             self.needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
-            self.tokens = HiddenTokens(start, _shared(start, config).head, config.mask_rate)
+            masked_lm = load_masked_lm(start, config.mlm_weight)
+            # A decoder that is tied is tied to the encoder's matrix.
+            masked_lm.share(start.require_encoder().backbone)
+            self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
 
     @override
     def prepare(self, batch: Batch) -> Batch:
@@ -93,17 +95,3 @@ class Declutr(Objective):
         mlm = self.tokens(encoded.states[-1], batch)
         weighted = self.config.mlm_weight * mlm["mlm"]
         return Terms({"contrast": loss, "mlm": weighted}, mlm.measures)
-
-
-def _shared(start: Start, config: Config) -> MaskedLm:
-    """The checkpoint's masked-LM head; its decoder, if it is tied, with the encoder's matrix."""
-    encoder = start.require_encoder()
-    try:
-        masked_lm = MaskedLm.load(encoder.name)
-    except CheckpointError as error:
-        raise ConfigError(
-            f"objective.mlm_weight is {config.mlm_weight:g}, so the encoder needs a masked-LM head "
-            f"to start from, but {error}; or set objective.mlm_weight to 0"
-        ) from error
-    masked_lm.share(encoder.backbone)
-    return masked_lm

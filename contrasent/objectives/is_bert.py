@@ -20,7 +20,7 @@ from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
 from contrasent.functional import dot_matrix
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.base import Objective, Start, Terms, same_texts
 from contrasent.settings import settings
 
 
@@ -88,14 +88,6 @@ class IsBert(Objective):
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         tokens = encoded.states[-1] if encoded.convolved is None else encoded.convolved
         sentences = encoded.pooled.flatten(0, 1)
-        loss, accuracy = jensen_shannon(
-            tokens, sentences, batch.lengths, excluded=self._same(batch)
-        )
+        excluded = same_texts(batch) if self.config.exclude_duplicates else None
+        loss, accuracy = jensen_shannon(tokens, sentences, batch.lengths, excluded=excluded)
         return Terms({"information": loss}, {"token_accuracy": accuracy})
-
-    def _same(self, batch: Batch) -> Tensor | None:
-        """``(S, S)``, which sentences are one text."""
-        if not self.config.exclude_duplicates:
-            return None
-        texts = batch.same_text()
-        return texts == texts.unsqueeze(1)

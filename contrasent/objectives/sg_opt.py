@@ -18,12 +18,11 @@ from typing_extensions import override
 from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
 from contrasent.functional import self_guided
+from contrasent.model.heads import init_linear
 from contrasent.model.pooling import mean_over_tokens
 from contrasent.model.protocol import Encoded
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.base import Objective, Start, Terms, same_texts
 from contrasent.settings import settings
-
-_STD = 0.02
 
 
 @settings
@@ -72,18 +71,12 @@ class SgOpt(Objective):
             nn.Linear(config.projection, config.projection),
             nn.GELU(),
         )
-        for layer in self.projector:
-            if isinstance(layer, nn.Linear):
-                nn.init.normal_(layer.weight, std=_STD)
-                nn.init.zeros_(layer.bias)
+        init_linear(self.projector)
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         embeddings, guides = self._project(encoded.pooled[0]), self._project(self._layers(batch))
-        excluded = None
-        if self.config.exclude_duplicates:
-            texts = batch.same_text()
-            excluded = texts == texts.unsqueeze(1)
+        excluded = same_texts(batch) if self.config.exclude_duplicates else None
         terms = {
             "guided": self_guided(embeddings, guides, self.config.temperature, excluded=excluded)
         }

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt
 
 from contrasent.errors import ConfigError, pick
-from contrasent.recipe import checked, load_recipe, read_mapping
+from contrasent.recipe import load_recipe, read_mapping, validate
 from contrasent.settings import settings
 
 PAPERS = {
@@ -224,7 +224,7 @@ def load_plan(name: str) -> Plan:
             there.
     """
     content, _ = read_mapping(tables()[pick("table", name, tables())])
-    plan = checked(Plan, content, name)
+    plan = validate(Plan, content, name)
     for scale in plan.scales.values():
         for material in scale.lines:
             pick("material", material, plan.materials)

@@ -71,7 +71,7 @@ def _by_two(one: Embedding, other: Embedding) -> Embedding:
     """The first view by one encoder, the others by another."""
 
     def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
-        anchors, others = _parted(batch)
+        anchors, others = _split_first_view(batch)
         first, backward_through_one = one(anchors)
         rest, backward_through_other = other(others)
 
@@ -96,7 +96,7 @@ def _without_copies(batch: Batch, views: int) -> Batch:
     return Batch(tokens, offsets, batch.views - views + 1, batch.longest)
 
 
-def _parted(batch: Batch) -> tuple[Batch, Batch]:
+def _split_first_view(batch: Batch) -> tuple[Batch, Batch]:
     """The first view, and the others; the host waits for the device to tell where they part."""
     examples = batch.examples
     end = int(batch.offsets[examples])

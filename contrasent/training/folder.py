@@ -194,7 +194,7 @@ class RunFolder:
             )
 
     @contextmanager
-    def opened(
+    def hold(
         self, recipe: Recipe, data: Mapping[str, Any], *, resume: bool, overwrite: bool
     ) -> Iterator[None]:
         """Take the folder, and keep other processes out of it inside the block.

@@ -26,7 +26,7 @@ from contrasent.training.schedule import learning_rate
 from contrasent.training.state import Progress
 
 
-def trained(*parts: nn.Module | None) -> list[nn.Parameter]:
+def trainable_parameters(*parts: nn.Module | None) -> list[nn.Parameter]:
     """The parameters of the ``parts`` that an update changes, in a fixed order.
 
     One that two parts share, such as a decoder tied to the embeddings, is listed once.
@@ -168,7 +168,7 @@ def run(
     """
     objective, optimizer = training.objective, training.optimizer
     settings, device = training.settings, training.accelerator.device
-    parameters, metrics = trained(*training.modules.values()), MetricsReader()
+    parameters, metrics = trainable_parameters(*training.modules.values()), MetricsReader()
     embed = embedding(
         training.encoder,
         objective,

@@ -27,7 +27,7 @@ from contrasent.records import Record, write_records
 from contrasent.training import metrics_log
 from contrasent.training.callbacks import Callbacks, DevScore, GeometryLog, score_dev
 from contrasent.training.folder import RunFolder, twin_of
-from contrasent.training.loop import Training, optimizer_of, run, trained
+from contrasent.training.loop import Training, optimizer_of, run, trainable_parameters
 from contrasent.training.metrics_log import StepMetrics
 from contrasent.training.schedule import below_min_rate, decayed_factor
 from contrasent.training.setup import RunParts, complete, prepare, scored_start
@@ -150,8 +150,8 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
         return None
     accelerator = metrics_log.accelerator_on(device, recipe.train.trackers, folder.trackers)
     parts = prepare(recipe, accelerator.device, show_progress)
-    taken = folder.opened(recipe, parts.data, resume=resume, overwrite=overwrite)
-    with folder.explaining_a_full_disk(), taken, metrics_log.log_file(folder.log):
+    lock = folder.hold(recipe, parts.data, resume=resume, overwrite=overwrite)
+    with folder.explaining_a_full_disk(), lock, metrics_log.log_file(folder.log):
         callbacks = Callbacks(on_step, on_evaluation)
         session = _Session(recipe, folder, parts, accelerator, callbacks)
         session.train(show_progress)
@@ -171,7 +171,9 @@ class _Session:
     ) -> None:
         self.recipe, self.folder, self.parts, self.callbacks = recipe, folder, parts, callbacks
         settings = recipe.train
-        optimizer = optimizer_of(settings, trained(parts.encoder, parts.objective, parts.twin))
+        optimizer = optimizer_of(
+            settings, trainable_parameters(parts.encoder, parts.objective, parts.twin)
+        )
         self.training = Training(
             encoder=parts.encoder,
             objective=parts.objective,

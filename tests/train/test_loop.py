@@ -3,7 +3,7 @@ import torch
 
 from contrasent.errors import ContrasentError
 from contrasent.settings import TrainSettings
-from contrasent.training.loop import trained as trained_parameters
+from contrasent.training.loop import trainable_parameters
 from contrasent.training.schedule import learning_rate
 
 
@@ -20,7 +20,7 @@ def test_the_rate_rises_in_the_warm_up():
 def test_only_parameters_with_a_gradient_are_trained():
     encoder, objective = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     encoder.bias.requires_grad_(False)
-    found = trained_parameters(encoder, objective)
+    found = trainable_parameters(encoder, objective)
     assert [p is q for p, q in zip(found, [encoder.weight, *objective.parameters()], strict=True)]
 
 
