@@ -1,4 +1,4 @@
-"""What the C library does with the memory of freed tensors."""
+"""The memory of freed tensors, which the C library keeps or gives back."""
 
 from __future__ import annotations
 

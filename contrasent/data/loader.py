@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -123,17 +123,7 @@ class Loader:
             batch = self.batch(step)
             return batch.pin() if pinned else batch
 
-        steps = iter(range(first_step, last_step))
-        with ThreadPoolExecutor(1, thread_name_prefix="contrasent-loader") as pool:
-            ahead = deque(pool.submit(load, step) for step in islice(steps, _AHEAD))
-            try:
-                while ahead:
-                    batch = ahead.popleft().result()
-                    ahead.extend(pool.submit(load, step) for step in islice(steps, 1))
-                    yield batch
-            finally:
-                for future in ahead:
-                    future.cancel()
+        return prefetch(range(first_step, last_step), load, ahead=_AHEAD)
 
     def _order(self, epoch: int) -> IndexArray:
         """Numbers of all examples in the order of an epoch."""
@@ -144,3 +134,46 @@ class Loader:
             order = random.permutation(count) if self._shuffle else np.arange(count)
             drawn = self._drawn = epoch, order
         return drawn[1]
+
+
+Item = TypeVar("Item")
+Done = TypeVar("Done")
+
+
+def prefetch(
+    items: Iterable[Item], work: Callable[[Item], Done], ahead: int = 1
+) -> Generator[Done, None, None]:
+    """``map(work, items)`` by a thread, which is up to ``ahead`` items before the caller.
+
+    Items are taken on the caller's thread. The thread ends with the iterator: when it is
+    exhausted, closed, forgotten, or raises.
+
+    Raises:
+        Exception: what taking an item or working on it raised, after all that came before it was
+            yielded.
+    """
+    rest = iter(items)
+    waiting: deque[Future[Done]] = deque()
+
+    def submit() -> bool:
+        try:
+            waiting.append(pool.submit(work, next(rest)))
+        except StopIteration:
+            return False
+        except Exception as error:  # noqa: BLE001 - raised by the future's result()
+            waiting.append(Future())
+            waiting[-1].set_exception(error)
+            return False
+        return True
+
+    with ThreadPoolExecutor(1, "contrasent-prefetch") as pool:
+        try:
+            more = True
+            while more or waiting:
+                while more and len(waiting) <= ahead:
+                    more = submit()
+                if waiting:
+                    yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import nn
 from typing_extensions import override
 
 from contrasent.data.batch import pack
+from contrasent.data.loader import prefetch
 from contrasent.errors import DataError, warn
 from contrasent.memory import give_back_freed_memory, keep_freed_memory
 from contrasent.model.precision import matrix_precision
@@ -24,39 +24,6 @@ from contrasent.progress import sentence_progress
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import EncodingOptions
-
-
-Item = TypeVar("Item")
-Done = TypeVar("Done")
-
-
-def prefetch(items: Iterable[Item], work: Callable[[Item], Done]) -> Iterator[Done]:
-    """``map(work, items)``, with the work on the next item done while the caller uses this one's.
-
-    Items are taken on the caller's thread, one more than was asked for. The thread ends with the
-    iterator: when it is exhausted, closed, or raises.
-
-    Raises:
-        Exception: what taking an item or working on it raised, after all that came before it was
-            yielded.
-    """
-    with ThreadPoolExecutor(1, "contrasent-ahead") as pool:
-        waiting: Future[Done] | None = None
-        rest = iter(items)
-        while True:
-            try:
-                job = pool.submit(work, next(rest))
-            except StopIteration:
-                break
-            except Exception:
-                if waiting is not None:
-                    yield waiting.result()
-                raise
-            if waiting is not None:
-                yield waiting.result()
-            waiting = job
-        if waiting is not None:
-            yield waiting.result()
 
 
 _COUNTING = Lock()

@@ -1,4 +1,4 @@
-"""Whatever a user names as an encoder, loaded."""
+"""Loading: a transformer or word vectors, by whatever name a user gives."""
 
 from __future__ import annotations
 

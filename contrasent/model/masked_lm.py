@@ -1,11 +1,10 @@
 """Masked language models: a backbone, the head that predicts tokens, and masking.
 
-Shape: T tokens end to end.
-
 Every head known here is the same map, with its parts under other names: Linear, activation,
 LayerNorm, and a decoder with a row for each token, which most checkpoints tie to the embeddings.
 
-Shapes: N token states, D width, E width before the decoder (D but for ALBERT and ELECTRA).
+Shapes: T tokens end to end, N token states, D width, E width before the decoder (D but for ALBERT
+and ELECTRA).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The first modules of an LSTM over word vectors: the words, sentence-transformers' LSTM."""
+"""Word vectors and LSTM of a sentence-transformers folder, its first two modules."""
 
 from __future__ import annotations
 

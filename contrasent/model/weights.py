@@ -1,4 +1,4 @@
-"""Reading a transformer and single tensors from a Hugging Face folder.
+"""Weights: a transformer, or single tensors, of a Hugging Face folder.
 
 Weights are read from safetensors. A folder that has only ``pytorch_model.bin`` (the published
 SimCSE and DiffCSE checkpoints, old training folders) is read by torch's ``weights_only`` reader,

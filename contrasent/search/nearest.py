@@ -1,4 +1,4 @@
-"""Exact nearest rows by cosine, in the same order on every machine.
+"""Nearest rows by cosine: exact, in the same order on every machine.
 
 Shapes: Q queries, N rows of a segment, D numbers in a unit vector.
 """

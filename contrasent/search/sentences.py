@@ -1,4 +1,4 @@
-"""One sentence per row of a source, with an id where one is asked for."""
+"""Sentences of a source, one in a row, with their ids."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_batch_depends_on_nothing_but_the_step(numbered):
 
 
 def loader_threads():
-    return [t for t in threading.enumerate() if t.name.startswith("contrasent-loader")]
+    return [t for t in threading.enumerate() if t.name.startswith("contrasent-prefetch")]
 
 
 def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
@@ -160,7 +160,7 @@ def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
         assert len(asked) == 5
         assert loader_threads()
     assert not loader_threads()
-    assert all(name.startswith("contrasent-loader") for name in asked)
+    assert all(name.startswith("contrasent-prefetch") for name in asked)
 
     batches = watched.stream(0, 1000)
     next(batches)

@@ -3,11 +3,11 @@ from itertools import count
 
 import pytest
 
-from contrasent.model.encoding import prefetch
+from contrasent.data.loader import prefetch
 
 
 def threads():
-    return [t.name for t in threading.enumerate() if t.name.startswith("contrasent-ahead")]
+    return [t.name for t in threading.enumerate() if t.name.startswith("contrasent-prefetch")]
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_items_are_taken_on_the_callers_thread_and_one_more_than_asked_for():
 
     found = prefetch(items(), lambda i: (i, threading.current_thread().name))
     number, name = next(found)
-    assert number == 0 and name.startswith("contrasent-ahead")
+    assert number == 0 and name.startswith("contrasent-prefetch")
     assert taken == [(0, threading.current_thread()), (1, threading.current_thread())]
     found.close()
     assert len(taken) == 2

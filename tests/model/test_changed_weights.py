@@ -11,6 +11,8 @@ from contrasent.data.batch import pack
 from contrasent.model.backbones.layers import LayerWeights
 from contrasent.model.encoder import SentenceEncoder
 
+pytestmark = pytest.mark.precision
+
 
 def in_place(encoder):
     with torch.no_grad():

@@ -11,6 +11,8 @@ from contrasent.model import encoding
 from contrasent.model.encoding import by_length
 from contrasent.model.protocol import Encoder
 
+pytestmark = pytest.mark.precision
+
 MANY = [f"{a} {b}" for a, b in itertools.product(SENTENCES, ["", "dog", "the cat sits"])]
 LONG = "dog " * 80
 

@@ -14,6 +14,8 @@ from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.pooling import POOLERS
 
+pytestmark = pytest.mark.precision
+
 LENGTHS = (1, 2, 15, 16, 17, 31, 64)
 
 

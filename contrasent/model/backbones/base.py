@@ -1,4 +1,4 @@
-"""What every backbone promises: packed tokens in, the asked-for states out."""
+"""The interface of every backbone: packed tokens in, the states of some layers out."""
 
 from __future__ import annotations
 

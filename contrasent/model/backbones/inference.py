@@ -1,14 +1,10 @@
 """Inference layers: no gradients, no dropout, few operators, weights laid out once.
 
-The residual is added inside oneDNN's products, and the state stays in their number format between
-layers.
+The residual is added inside oneDNN's products, the weights are in the layout that these read, and
+the state stays in their number format between layers. A short sentence takes as long as reading
+the weights and starting the operators.
 
-Shapes: R rows, S sentences, D width.
-
-A short sentence takes as long as reading the weights and starting the operators, so this forward
-has few operators, and matrices in the layout that oneDNN's products read.
-
-Shapes: T tokens of the sentence, R >= T rows that are computed, D width, H heads.
+Shapes: T tokens, R >= T rows that are computed, S sentences, D width, H heads.
 """
 
 from __future__ import annotations

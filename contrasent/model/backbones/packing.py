@@ -1,7 +1,5 @@
 """Packing: how tokens without padding lie in the blocks and runs that attention works on.
 
-Shapes: T tokens end to end, S sentences, H heads, d numbers per head, D = H * d.
-
 ``aten::_flash_attention_forward`` is what ``torch.nn.attention.varlen.varlen_attn`` and the
 attention of nested tensors call. It is called here without them, because the former takes no
 dropout, and the latter wrap every tensor anew in each layer. It has a gradient, and what it needs

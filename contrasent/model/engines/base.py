@@ -1,4 +1,4 @@
-"""What the engines that only encode have in common."""
+"""The interface of the engines that only encode."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Exported backbones: an ONNX file, made once and cached, computed on padded pieces of a batch.
 
-Shapes: S sentences, L tokens of the longest, D width.
-
 Shapes: T tokens end to end, S sentences, D width; in a piece s sentences, the longest of L tokens.
 """
 

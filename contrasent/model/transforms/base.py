@@ -1,4 +1,4 @@
-"""What every transform has.
+"""The interface of every transform.
 
 Shapes: S sentences, D width of an embedding, K of a transformed one.
 """

@@ -1,9 +1,9 @@
 """BERT-whitening: embeddings with mean 0 and the identity as covariance.
 
-Shapes: N rows in all, n rows of a part, D width.
-
 Su, Cao, Liu and Ou 2021, "Whitening Sentence Representations for Better Semantics and Faster
-Retrieval"; the kernel is that of the authors' code. Shapes: N rows, D width, K kept dimensions.
+Retrieval"; the kernel is that of the authors' code.
+
+Shapes: N rows in all, n rows of a part, D width, K kept dimensions.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from contrasent.model.backbones.layers import has_products, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.backbones.packing import Blocks
 
+pytestmark = pytest.mark.precision
+
 CPU, VOCABULARY, LENGTHS = torch.device("cpu"), 60, [7, 1, 30, 2, 17]
 FP32 = pytest.mark.skipif(not has_products(CPU, torch.float32), reason="no oneDNN")
 BF16 = pytest.mark.skipif(not has_products(CPU, torch.bfloat16), reason="no bf16 in oneDNN")

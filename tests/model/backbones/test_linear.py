@@ -7,6 +7,8 @@ from torch.nn import functional as F
 from contrasent.model.backbones import layers as module
 from contrasent.model.backbones.layers import has_products, linear
 
+pytestmark = pytest.mark.precision
+
 ROUNDING = 2**-8  # of bf16, relative; sums are fp32 inside
 SHAPES = [(1, 8, 8), (5, 16, 24), (33, 24, 16), (1, 1, 1)]
 
