@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 import yaml
 
+from contrasent.cli.recipes import describe
 from contrasent.objectives import config_of
 from contrasent.recipe import Recipe, explanations, fields_of, load_recipe, recipes, to_yaml
-from contrasent.report.settings import describe
 from contrasent.settings import (
     DataSettings,
     EncoderSettings,

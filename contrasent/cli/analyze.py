@@ -18,7 +18,9 @@ from contrasent.cli.options import (
     for_each,
     grouped,
     listed,
+    measuring_command,
     refuse_json_folder,
+    with_command,
     write_html,
     write_lines,
 )
@@ -98,7 +100,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
 ) -> None:
     """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
     from contrasent.errors import ConfigError
-    from contrasent.report.geometry import names_of, refuse_unknown
+    from contrasent.report.geometry_table import names_of, refuse_unknown
     from contrasent.report.saved import read_saved
 
     if not models and not saved:
@@ -126,15 +128,16 @@ def _refuse_existing(
 ) -> None:
     """Find now what would otherwise be lost, or be noticed after the work."""
     from contrasent.errors import ConfigError
+    from contrasent.report.figures import figure_kinds
     from contrasent.report.figures.style import refuse_existing_pictures
-    from contrasent.report.geometry import PICTURES
     from contrasent.report.html.page import refuse_existing_report
 
     refuse_json_folder(json)
     if json is not None and json != STDOUT and Path(json).exists() and not overwrite:
         raise ConfigError(f"{json} exists already; name another file or add --overwrite")
     if figures:
-        refuse_existing_pictures(figures, () if overwrite else PICTURES)
+        names = () if overwrite else [kind.name for kind in figure_kinds()]
+        refuse_existing_pictures(figures, names)
     refuse_existing_report(html, overwrite=overwrite)
 
 
@@ -155,7 +158,8 @@ def _measure(
     def measure_one(model: str) -> Geometry:
         encoder = measuring.load(model)
         precision = encoder.resolve_precision(measuring.precision_name)
-        return measure(encoder, rated, precision=precision, show_progress=True)
+        measured = measure(encoder, rated, precision=precision, show_progress=True)
+        return replace(measured, records=with_command(measured.records))
 
     return for_each(models, measure_one)
 
@@ -164,21 +168,23 @@ def _print(geometries: Sequence[Geometry], known: Saved, json: str | None) -> No
     from rich.console import Console
 
     from contrasent.evaluation.geometry import geometry_lines
-    from contrasent.report.geometry import print_geometry, run_lines
-    from contrasent.report.labels import labelled
+    from contrasent.report.figures.curves import run_lines
+    from contrasent.report.geometry_table import geometry_table
+    from contrasent.report.labels import labelled, labelled_runs
+    from contrasent.report.terminal import print_table
 
     if write_lines(json if geometries or json == STDOUT else None, geometry_lines(geometries)):
         return
     if geometries:
-        print_geometry(Console(), labelled(geometries))
-    for line in run_lines(known.runs):
+        print_table(Console(), geometry_table(labelled(geometries)))
+    for line in run_lines(labelled_runs(known.runs)):
         typer.echo(line)
 
 
 def _draw(saved: Saved, folder: Path, shown: Mapping[str, Any]) -> None:
     from contrasent.errors import ConfigError
     from contrasent.report.figures.style import write_pictures
-    from contrasent.report.geometry import pictures
+    from contrasent.report.geometry_table import pictures
 
     drawn = pictures(saved.geometries, saved.runs, saved.records, **shown)
     if not drawn:
@@ -259,8 +265,8 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.errors import ConfigError
     from contrasent.evaluation.corpus import read_corpus, read_queries
     from contrasent.evaluation.neighbours import find_neighbours, neighbour_lines
-    from contrasent.report.labels import labelled_neighbours
-    from contrasent.report.neighbours import print_neighbours
+    from contrasent.report.labels import labels
+    from contrasent.report.neighbours_table import print_neighbours
 
     if top_k < 1:
         raise ConfigError(f"--top-k must be 1 or more, not {top_k}")
@@ -277,12 +283,13 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
             )
         encoder = measuring.load_or_open(model)
         precision = encoder.resolve_precision(measuring.precision_name)
-        return find_neighbours(
+        nearest = find_neighbours(
             encoder, searched, looked_for, top_k, precision=precision, show_progress=True
         )
+        return replace(nearest, command=measuring_command())
 
     outcomes = for_each(models, find)
     rows = list(outcomes.results.values())
     if rows and not write_lines(json, neighbour_lines(rows)):
-        print_neighbours(Console(), labelled_neighbours(rows))
+        print_neighbours(Console(), dict(zip(labels(rows), rows, strict=True)))
     outcomes.end()

@@ -23,9 +23,10 @@ from contrasent.cli.encode import encode, similarity
 from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fit import flow, infersent, sif, whitening
 from contrasent.cli.mteb import calibrate, mteb
+from contrasent.cli.recipes import recipes
 from contrasent.cli.reproduce import quickstart, reproduce
 from contrasent.cli.search import add, build, info, search
-from contrasent.cli.train import pretrain, recipes, train
+from contrasent.cli.train import pretrain, train
 from contrasent.errors import ContrasentError
 
 P = ParamSpec("P")

@@ -188,7 +188,8 @@ def leaks(
     else:
         from rich.console import Console
 
-        from contrasent.report.leaks import print_leaks
+        from contrasent.report.terminal import print_table
+        from contrasent.report.training_text import leaks_table
 
-        print_leaks(Console(), found)
+        print_table(Console(), leaks_table(found))
     raise_failures([f"{p.task}: {p.message}" for p in suite.problems if not p.missing])

@@ -95,7 +95,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
     if recorded is not None:
         from rich.console import Console
 
-        from contrasent.report.profile import print_profile
+        from contrasent.report.terminal import print_profile
 
         print_profile(Console(stderr=True), recorded)
 

@@ -19,6 +19,7 @@ from contrasent.cli.options import (
     listed,
     print_json,
     refuse_json_folder,
+    with_command,
     write_lines,
 )
 
@@ -61,7 +62,8 @@ def mteb(
     from contrasent.errors import ConfigError
     from contrasent.evaluation.mteb_encoder import MtebEncoder, mteb_tasks, run_mteb
     from contrasent.records import json_lines
-    from contrasent.report.mteb import print_mteb
+    from contrasent.report.scores_table import mteb_table
+    from contrasent.report.terminal import print_table
 
     refuse_json_folder(json)
     if output is not None and output.is_file():
@@ -74,12 +76,13 @@ def mteb(
         return run_mteb(encoder, wanted, output=output, show_progress=True)
 
     outcomes = for_each(models, measure)
-    rows = {model: scores.records for model, scores in outcomes.results.items()}
+    rows = {model: with_command(scores.records) for model, scores in outcomes.results.items()}
     for model, scores in outcomes.results.items():
         outcomes.failures.extend(f"{model}: {problem.message}" for problem in scores.problems)
     records = [record for of_model in rows.values() for record in of_model]
     if records and not write_lines(json, json_lines(records)):
-        print_mteb(Console(), {label: rows[model] for label, model in labels(list(rows)).items()})
+        shown = {label: rows[model] for label, model in labels(list(rows)).items()}
+        print_table(Console(), mteb_table(shown))
     outcomes.end()
 
 

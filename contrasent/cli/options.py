@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from contrasent.evaluation.vectors import Given, GivenRows, Words
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.word_encoder import WordEncoder
+    from contrasent.records import Record
     from contrasent.report.html.contents import Contents
 
 T = TypeVar("T")
@@ -243,10 +245,33 @@ def write_lines(json: str | None, lines: str) -> bool:
     return False
 
 
+_WRITTEN = ("--json", "--html", "--figures", "--output")
+"""Options that say where something is written, and decide no number."""
+
+
+def measuring_command() -> str:
+    """The command that was called, without where it writes."""
+    kept: list[str] = []
+    words = iter(sys.argv[1:])
+    for word in words:
+        if word in _WRITTEN:
+            next(words, None)
+        elif word != "--overwrite" and not word.startswith(tuple(f"{it}=" for it in _WRITTEN)):
+            kept.append(word)
+    return shlex.join(("contrasent", *kept))
+
+
+def with_command(records: Iterable[Record]) -> tuple[Record, ...]:
+    """The records, with the command that measured them."""
+    command = measuring_command()
+    return tuple(replace(record, command=command) for record in records)
+
+
 def write_html(path: Path | None, contents: Contents) -> None:
     """Write a report that names the command that was called, where one is asked for."""
     from contrasent.report.html.page import write_report
 
     if path is not None:
-        write_report(path, replace(contents, command=("contrasent", *sys.argv[1:])))
+        command = shlex.join(("contrasent", *sys.argv[1:]))
+        write_report(path, replace(contents, command=command))
         typer.echo(f"{path}", err=True)

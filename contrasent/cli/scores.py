@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from contrasent.cli.options import write_lines
+from contrasent.cli.options import with_command, write_lines
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from rich.console import Console
 
     from contrasent.evaluation.bootstrap import Bootstrap
@@ -50,9 +47,14 @@ def write(found: Found, json: str | None) -> tuple[list[Record], list[Mean]]:
 
     from contrasent.evaluation.compare import with_comparison
     from contrasent.records import json_lines
+    from contrasent.report.comparison import DIFFERENCES
     from contrasent.report.html.contents import Mean
+    from contrasent.report.terminal import print_difference
 
-    rows = {label: list(scores.records) if scores else [] for label, scores in found.rows.items()}
+    rows = {
+        label: [*with_command(scores.records)] if scores else []
+        for label, scores in found.rows.items()
+    }
     baseline, compared = _compared(found)
     for label, _, comparisons in compared:
         for comparison in comparisons:
@@ -69,7 +71,8 @@ def write(found: Found, json: str | None) -> tuple[list[Record], list[Mean]]:
     console = Console()
     _print_tables(console, found.suite, rows)
     for label, (kind, read), comparisons in compared:
-        _report(kind).print_compared(console, comparisons, read, (baseline, label))
+        for table in DIFFERENCES[kind.name](comparisons, read, f"{label} minus {baseline}"):
+            print_difference(console, table)
     return records, means
 
 
@@ -86,15 +89,15 @@ def contents(
 
 
 def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Record]]) -> None:
+    from contrasent.report.scores_table import TABLES
+    from contrasent.report.terminal import print_table
+
     shown = [(kind, read) for kind, read in suite.kinds if read.tasks]
-    for number, (kind, read) in enumerate(shown):
+    tables = [it for kind, read in shown for it in TABLES[kind.name](rows, read, suite.options)]
+    for number, table in enumerate(tables):
         if number:
             console.print()
-        _report(kind).print_kind(console, rows, read, suite.options)
-
-
-def _report(kind: TaskType[Any]) -> ModuleType:
-    return import_module(f"contrasent.report.{kind.name}")
+        print_table(console, table)
 
 
 def _compared(found: Found) -> tuple[str, list[tuple[str, Part, list[Comparison]]]]:

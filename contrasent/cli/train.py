@@ -1,16 +1,17 @@
-"""``contrasent train``, ``contrasent pretrain`` and ``contrasent recipes``."""
+"""``contrasent train`` and ``contrasent pretrain``."""
 
 from __future__ import annotations
 
 import shlex
 from contextlib import nullcontext
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from contrasent.cli.options import Device, grouped
+from contrasent.cli.recipes import complete_recipe, print_settings
 
 if TYPE_CHECKING:
     from contrasent.profiling import StepProfile
@@ -62,13 +63,6 @@ class TrainOptions:
     settings: Annotated[
         bool, typer.Option("--settings", help="Print the recipe with every setting, and exit.")
     ] = False
-
-
-def complete_recipe(incomplete: str) -> list[str]:
-    """The packaged recipes that a shell may complete a word to."""
-    from contrasent.recipe import recipes as packaged
-
-    return [name for name in packaged() if name.startswith(incomplete)]
 
 
 @grouped
@@ -129,7 +123,7 @@ def train(
     if recorded is not None:
         from rich.console import Console
 
-        from contrasent.report.profile import print_profile
+        from contrasent.report.terminal import print_profile
 
         print_profile(Console(stderr=True), recorded)
 
@@ -187,14 +181,15 @@ def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
 def _print_result(result: Result) -> None:
     from rich.console import Console
 
-    from contrasent.report.tables import Layout, print_sts
+    from contrasent.report.scores_table import Layout, sts_table
+    from contrasent.report.terminal import print_table
 
     _print_speed(result)
     if result.best_score is not None:
         typer.echo(f"best dev Spearman {result.best_score * 100:.2f} at step {result.best_step}")
     if result.before and result.after:
         rows = {"before": result.before, "after": result.after}
-        print_sts(Console(), rows, Layout(difference=("before", "after")))
+        print_table(Console(), sts_table(rows, Layout(difference=("before", "after"))))
     encoder = result.best or result.last
     typer.echo(f"encoder: {encoder}")
     shown = shlex.quote(str(encoder))
@@ -279,38 +274,6 @@ def _print_held_out(scores: HeldOutScores) -> None:
         if score is not None:
             text = f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
         typer.echo(f"  {when:6} {text}")
-
-
-_HEADINGS = ("recipe", "objective", "needs", "source")
-
-
-def recipes(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="Print this one instead, with every setting explained: a recipe file.",
-            autocompletion=complete_recipe,
-        ),
-    ] = None,
-) -> None:
-    """List the packaged recipes: what they minimise, the data they need, and their paper."""
-    from contrasent.recipe import load_recipe, summarize_recipes
-
-    if name is not None:
-        print_settings(load_recipe(name))
-        return
-    rows = [_HEADINGS, *(astuple(summary) for summary in summarize_recipes())]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
-
-
-def print_settings(recipe: Recipe) -> None:
-    """Print a recipe as YAML, with every setting explained."""
-    from contrasent.report.settings import describe
-
-    typer.echo(describe(recipe), nl=False)
 
 
 def load_settings(context: typer.Context, recipe: str) -> Recipe:

@@ -87,6 +87,7 @@ class Neighbours:
         corpus_sha256: hash of its content and columns.
         asked: where the queries come from.
         top_k: how many neighbours were asked for.
+        command: the command line that searched; None where there was none, or in older files.
         queries: in the order they were asked.
     """
 
@@ -107,6 +108,7 @@ class Neighbours:
     corpus_sha256: str
     asked: str
     top_k: int
+    command: str | None = None
     queries: tuple[Query, ...]
 
 

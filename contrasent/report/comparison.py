@@ -1,86 +1,133 @@
-"""A comparison of two encoders as a table."""
+"""Tables of differences between encoders, with intervals and p-values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from contrasent.evaluation.compare import Comparison
+from contrasent.evaluation.task_names import TaskName
+from contrasent.evaluation.task_types import TaskData
 from contrasent.records import Compared
-from contrasent.report.intervals import CORRELATION
-from contrasent.report.tables import ABSENT, AVERAGE
-
-_WIDEST = 200
-
-
-def print_comparison(console: Console, comparison: Comparison, baseline: str, other: str) -> None:
-    """Print differences of correlations.
-
-    Args:
-        console: where to.
-        comparison: what to print.
-        baseline: label of the encoder that is compared with.
-        other: label of the one that is compared.
-    """
-    rows = {name.heading: one for name, one in comparison.tasks.items()}
-    if rows and comparison.average:
-        rows[AVERAGE] = comparison.average
-    what = f"{CORRELATION[comparison.metric]} x 100, aggregation {comparison.aggregation}"
-    print_differences(console, rows, f"{other} minus {baseline}", what, "pairs")
+from contrasent.report.scores_table import (
+    CORRELATION,
+    labelled_headings,
+    metric_heading,
+    short_headings,
+)
+from contrasent.report.table import ABSENT, AVERAGE, Cell, Table, number, score
 
 
-def print_differences(
-    console: Console, rows: Mapping[str, Compared], title: str, what: str, drawn: str
-) -> None:
-    """Print differences x 100 with intervals and p-values, and what they are; nothing if none.
+def differences_table(
+    rows: Iterable[tuple[str, Compared]], title: str, about: str, drawn: str
+) -> Table:
+    """Differences x 100 with intervals and p-values.
 
     Args:
-        console: where to.
         rows: what was compared, by its heading.
         title: which encoder less which.
-        what: what the numbers are.
+        about: what the numbers are.
         drawn: what is drawn again.
     """
-    if not rows:
-        return
-    table = Table(
-        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
+    rows = list(rows)
+    cells = tuple(
+        (Cell(heading), score(one.difference, sign="+"), _interval(one), *_p_values(one, ""))
+        for heading, one in rows
     )
-    for heading in ("", "difference", "interval", "p", "p (Holm)"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for heading, one in rows.items():
-        adjusted = f"{one.p_holm:.4f}" if one.tests > 1 else ""
-        table.add_row(Text(heading), *_cells(one), adjusted)
-    whole = not console.is_terminal
-    if whole:
-        console = Console(file=console.file, width=_WIDEST, color_system=None)
-    console.print()
-    console.print(Text(title), soft_wrap=True)
-    console.print(table)
-    console.print()
-    console.print(Text(f"{what}. {_said(list(rows.values()), drawn)}"), soft_wrap=whole)
+    headings = ("task", "difference", "interval", "p", "p (Holm)")
+    notes = (f"{about}. {_procedure([one for _, one in rows], drawn)}",) if rows else ()
+    return Table(headings, cells, notes, title)
 
 
-def _cells(one: Compared) -> list[str]:
-    found = one.interval
-    between = f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}]" if found else ABSENT
-    return [f"{100 * one.difference:+.2f}", between, f"{one.p_value:.4f}"]
+def differences_with_ends(rows: Sequence[tuple[str, Compared]], title: str, name: str) -> Table:
+    """As :func:`differences_table`, the ends of each interval in columns of their own."""
+    cells = []
+    for heading, one in rows:
+        ends = (one.interval.low, one.interval.high) if one.interval else (None, None)
+        signed = (score(value, sign="+") for value in (one.difference, *ends))
+        cells.append((Cell(heading), *signed, *_p_values(one, ABSENT)))
+    headings = ("task", "difference", "low", "high", "p", "p (Holm)")
+    note = _procedure([one for _, one in rows], "pairs, sentences or queries", " of a metric")
+    return Table(headings, tuple(cells), (f"Differences x 100. {note}",), title, name)
 
 
-def _said(rows: Sequence[Compared], drawn: str) -> str:
-    found = next((one.interval for one in rows if one.interval), None)
+def _interval(one: Compared) -> Cell:
+    ends = one.interval
+    return Cell(f"[{100 * ends.low:+.2f}, {100 * ends.high:+.2f}]" if ends else ABSENT)
+
+
+def _p_values(one: Compared, single: str) -> tuple[Cell, Cell]:
+    return number(one.p_value, 4), number(one.p_holm, 4) if one.tests > 1 else Cell(single)
+
+
+def _procedure(rows: Sequence[Compared], drawn: str, of: str = "") -> str:
+    interval = next((one.interval for one in rows if one.interval), None)
     how = (
-        f", {100 * found.confidence:g} % percentile interval over {found.resamples} resamples "
-        f"(seed {found.seed})"
-        if found
+        f", {100 * interval.confidence:g} % percentile interval over {interval.resamples} "
+        f"resamples (seed {interval.seed})"
+        if interval
         else ""
     )
     tests = max(one.tests for one in rows)
-    holm = f"; Holm's adjustment is over these {tests} tasks" if tests > 1 else ""
+    over = f"the {tests} tasks{of}" if of else f"these {tests} tasks"
+    holm = f"; Holm's adjustment is over {over}" if tests > 1 else ""
     return (
         f"Paired bootstrap: the same {drawn} are drawn again for both{how}; p is two-sided{holm}."
     )
+
+
+def sts_differences(comparison: Comparison, title: str) -> Table:
+    """Differences of correlations, that of the averages last."""
+    rows = {name.heading: one for name, one in comparison.tasks.items()}
+    if rows and comparison.average:
+        rows[AVERAGE] = comparison.average
+    about = f"{CORRELATION[comparison.metric]} x 100, aggregation {comparison.aggregation}"
+    return differences_table(rows.items(), title, about, "pairs")
+
+
+def _transfer_differences(comparisons: Sequence[Comparison], title: str) -> Table:
+    rows = {}
+    for comparison in comparisons:
+        for name, one in comparison.tasks.items():
+            rows[f"{name.heading} F1" if comparison.metric == "f1" else name.heading] = one
+        if comparison.average and comparison.metric == "accuracy":
+            rows[AVERAGE] = comparison.average
+    drawn = "test sentences or pairs"
+    return differences_table(rows.items(), title, "Accuracy and F1 x 100", drawn)
+
+
+def _by_metric(
+    comparisons: Sequence[Comparison], headings: Mapping[TaskName, str]
+) -> dict[str, Compared]:
+    return {
+        f"{headings[name]} {metric_heading(comparison.metric)}": one
+        for comparison in comparisons
+        for name, one in comparison.tasks.items()
+    }
+
+
+def _labelled_differences(
+    comparisons: Sequence[Comparison], read: TaskData[Any], title: str
+) -> list[Table]:
+    short = labelled_headings(read)
+    names = {name for comparison in comparisons for name in comparison.tasks}
+    rows = _by_metric(comparisons, {name: short[name.name] for name in names})
+    return [differences_table(rows.items(), title, "Accuracy and macro-F1 x 100", "test rows")]
+
+
+def _retrieval_differences(
+    comparisons: Sequence[Comparison], read: TaskData[Any], title: str
+) -> list[Table]:
+    rows = _by_metric(comparisons, short_headings([task.name for task in read.tasks]))
+    return [differences_table(rows.items(), title, "Means over queries x 100", "queries")]
+
+
+DIFFERENCES: dict[str, Callable[[Sequence[Comparison], TaskData[Any], str], list[Table]]] = {
+    "sts": lambda comparisons, _, title: [sts_differences(it, title) for it in comparisons],
+    "transfer": lambda comparisons, _, title: [_transfer_differences(comparisons, title)],
+    "labelled": lambda comparisons, read, title: [_labelled_differences(comparisons, read, title)],
+    "retrieval": lambda comparisons, read, title: [
+        _retrieval_differences(comparisons, read, title)
+    ],
+}
+"""Tables of differences by the name of the task type."""

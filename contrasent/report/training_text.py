@@ -1,18 +1,19 @@
-"""Training text: the facts that a check found, and those of a file that was built."""
+"""Training text: the facts of a check or a built file, and its overlap with evaluation text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from contrasent.report.table import ABSENT, Cell, Table
+
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     from contrasent.data.build.base import DataKind
     from contrasent.data.build.write import Built
     from contrasent.data.check import Finding, Report
-
-_LONGEST = 100
+    from contrasent.evaluation.leaks import Leaks
 
 
 def survey_lines(report: Report) -> Iterator[str]:
@@ -82,12 +83,12 @@ def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "sha256", f"{report.sha256} (content and columns)"
 
 
-def length_table(report: Report) -> Table:
-    """How long sentences are, in words and, if they were counted, in tokens."""
+def length_table(report: Report) -> RichTable:
+    """Lengths of sentences, in words and, if they were counted, in tokens."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
-    table = Table(box=SIMPLE_HEAD)
+    table = RichTable(box=SIMPLE_HEAD)
     table.add_column("length")
     for name in ("min", "median", "mean", "p95", "max"):
         table.add_column(name, justify="right")
@@ -96,6 +97,32 @@ def length_table(report: Report) -> Table:
             row = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
             table.add_row(f"{view}, {unit}", *map(str, row))
     return table
+
+
+_LEAK_HEADINGS = ("sentences", "exact", "normalised", "pairs", "both seen", "exact", "normalised")
+
+
+def leaks_table(leaks: Leaks) -> Table:
+    """A row for each task, the meaning of the columns, and where the first overlaps stand."""
+    rows = []
+    for it in leaks.tasks:
+        pairs = (it.pairs, it.pairs_seen, it.pairs_exact, it.pairs_normalised)
+        cells = [f"{n:,}" for n in (it.sentences, it.exact, it.normalised)]
+        cells += [f"{n:,}" if it.pairs else ABSENT for n in pairs]
+        rows.append(tuple(map(Cell, (it.heading, *cells))))
+    notes = [
+        f"{leaks.source}: {leaks.examples:,} examples, {leaks.columns}.",
+        "Sentences of each task that the training text has, repeated ones counted each time: exact "
+        "but for white space, normalised by letters and digits in lower case.",
+        "Pairs of which it has both sentences anywhere (both seen, normalised), and pairs that are "
+        "in one example of it, in either order (exact, normalised).",
+        *(
+            f"{it.heading}: {where}: {_shortened(sentence, 80)}"
+            for it in leaks.tasks
+            for where, sentence in it.first
+        ),
+    ]
+    return Table(("task", *_LEAK_HEADINGS), tuple(rows), tuple(notes))
 
 
 def _views(report: Report) -> list[str]:
@@ -116,10 +143,10 @@ def _count(finding: Finding, report: Report) -> str:
     return f"{plural(finding.count, 'example')}{first}"
 
 
-def _shortened(sentence: str) -> str:
+def _shortened(sentence: str, longest: int = 100) -> str:
     """A sentence on one line, safe to print, its end left out if it is long."""
     line = "".join(c if c.isprintable() else " " for c in " ".join(sentence.split()))
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+    return line if len(line) <= longest else f"{line[:longest]}..."
 
 
 def _built_facts(built: Built, kind: DataKind) -> Iterator[tuple[str, str]]:

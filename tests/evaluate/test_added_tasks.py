@@ -16,13 +16,12 @@ from contrasent.evaluation.transfer_data import (
     sentiments,
 )
 from contrasent.report.html.contents import PageRow
-from contrasent.report.html.scores import transfer_grids
-from contrasent.report.tables import Layout, sts_table
-from contrasent.report.transfer import transfer_protocol, transfer_table
+from contrasent.report.html.sections import score_tables
+from contrasent.report.scores_table import Layout, sts_table, transfer_table
 
 
 def cells(table):
-    return {column.header.plain: column._cells[0].plain for column in table.columns}
+    return dict(zip(table.headings, (cell.text for cell in table.rows[0]), strict=True))
 
 
 @pytest.fixture
@@ -57,10 +56,9 @@ def test_an_eighth_transfer_task_is_one_row(sst5):
     assert list(shown)[8:] == ["Avg.", "SST-5", "MRPC F1"]
     assert shown["SST-5"] == f"{accuracy.pop('sst5'):.2f}"
     assert len(accuracy) == 7 and shown["Avg."] == f"{sum(accuracy.values()) / 7:.2f}"
-    (said, *_) = transfer_protocol(rows, read.names)
-    assert "Avg. over 7 tasks" in said
-    (grid,) = transfer_grids([PageRow("a", rows["a"][0], tuple(rows["a"]))])
-    assert "Transfer Avg." in str(grid) and " of 8" not in str(grid)
+    assert "Avg. over 7 tasks" in transfer_table(rows, read.names).notes[0]
+    (table,) = score_tables([PageRow("a", rows["a"][0], tuple(rows["a"]))])
+    assert table.key_heading == "Transfer Avg." and " of 8" not in str(table)
 
 
 def test_an_eighth_sts_task_is_one_row(senteval, monkeypatch):

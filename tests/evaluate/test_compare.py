@@ -15,7 +15,8 @@ from contrasent.evaluation.sts_suite import load_available
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import pair_cosines
 from contrasent.records import read_records, write_records
-from contrasent.report.comparison import print_comparison
+from contrasent.report.comparison import sts_differences
+from contrasent.report.terminal import print_difference
 
 BOOTSTRAP = Bootstrap(0.9, 60, 4)
 
@@ -168,7 +169,7 @@ def test_the_table_says_what_was_done(both):
     tasks, first, second = both
     found = compare(tasks, first, second, metric="spearman", aggregation="all", bootstrap=BOOTSTRAP)
     file = StringIO()
-    print_comparison(Console(file=file), found, "words", "half")
+    print_difference(Console(file=file), sts_differences(found, "half minus words"))
     lines = [line.rstrip() for line in file.getvalue().split("\n")]
     assert lines[1] == "half minus words"
     assert lines[2].split() == ["difference", "interval", "p", "p", "(Holm)"]

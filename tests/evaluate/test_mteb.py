@@ -19,7 +19,8 @@ from contrasent.metrics import ndcg_at_k, pair_cosines, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 from contrasent.records import read_records
-from contrasent.report.mteb import print_mteb
+from contrasent.report.scores_table import mteb_table
+from contrasent.report.terminal import print_table
 
 # Other people's packages may warn.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("mteb")]
@@ -416,9 +417,8 @@ def test_the_table_says_where_mteb_differs(tiny_encoder):
     records = run_mteb(MtebEncoder(tiny_encoder), [sts_task()]).records
     console = Console(file=io.StringIO())
     sick = [replace(it, task="SICK-R") for it in records]
-    print_mteb(
-        console, {"one": sick, "two": [*sick, *(replace(it, split="dev") for it in records)]}
-    )
+    rows = {"one": sick, "two": [*sick, *(replace(it, split="dev") for it in records)]}
+    print_table(console, mteb_table(rows))
     text = console.file.getvalue()
     assert text.splitlines()[0].split() == ["SICK-R", "LocalSTS", "dev"]
     assert text.splitlines()[2].split()[-1] == "-"

@@ -24,7 +24,8 @@ from contrasent.evaluation.task_types import EncoderUse, Options, TaskData
 from contrasent.evaluation.transfer import score_transfer
 from contrasent.evaluation.transfer_data import Part, TransferData
 from contrasent.records import Compared
-from contrasent.report.comparison import print_differences
+from contrasent.report.comparison import differences_table
+from contrasent.report.terminal import print_difference
 
 BOOTSTRAP = Bootstrap(0.9, 80, 4)
 
@@ -333,7 +334,9 @@ def test_a_kinds_comparison_is_of_its_own_tasks_only():
 
 def test_nothing_is_printed_of_nothing():
     file = StringIO()
-    print_differences(Console(file=file), {}, "b minus a", "Accuracy", "sentences")
+    print_difference(
+        Console(file=file), differences_table([], "b minus a", "Accuracy", "sentences")
+    )
     assert file.getvalue() == ""
 
 
@@ -343,7 +346,8 @@ def test_on_a_terminal_what_differences_are_is_wrapped_between_words():
     for terminal in (True, False):
         file = StringIO()
         console = Console(file=file, force_terminal=terminal, width=40, color_system=None)
-        print_differences(console, {"TREC": one}, "b minus a", "Accuracy x 100", "sentences")
+        table = differences_table([("TREC", one)], "b minus a", "Accuracy x 100", "sentences")
+        print_difference(console, table)
         told.append(file.getvalue().partition("Accuracy")[2].splitlines())
     assert len(told[1]) == 1 and max(map(len, told[0])) <= 40
     assert " ".join(told[0]).split() == told[1][0].split()

@@ -137,6 +137,6 @@ def contents(**changes):
         "geometries": tuple(geometry(draw, of) for of in used),
         "runs": (run(),),
         "neighbours": tuple(neighbours(draw, of) for of in used),
-        "command": ("contrasent", "analyze", "--from", "a file.jsonl", "--html", "r.html"),
+        "command": "contrasent analyze --from 'a file.jsonl' --html r.html",
     }
     return Contents(**{**made, **changes})

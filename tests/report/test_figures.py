@@ -11,12 +11,20 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.geometry import Geometry, Group, Position, write_geometry
 from contrasent.evaluation.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, write_records
-from contrasent.report.figures.curves import densities, density, spectra, trajectories
+from contrasent.report.figures import figure_kinds
+from contrasent.report.figures.curves import (
+    densities,
+    density,
+    run_lines,
+    spectra,
+    trajectories,
+)
 from contrasent.report.figures.style import look, refuse_existing_pictures, write_pictures
-from contrasent.report.geometry import PICTURES, _panels, pictures, refuse_unknown, run_lines
+from contrasent.report.geometry_table import _panels, pictures, refuse_unknown, sts_colours
 from contrasent.report.labels import labelled, labelled_runs
-from contrasent.report.saved import read_saved, sts_colours
+from contrasent.report.saved import read_saved
 
+PICTURES = tuple(kind.name for kind in figure_kinds())
 NUMBERS = {
     "alignment": 0.2,
     "uniformity": -2.0,
@@ -264,7 +272,7 @@ def test_files_are_known_by_their_content(tmp_path):
     assert len(found.geometries) == 1 and found.records == (record(),)
     positions = (Position(0.2, -1.5), Position(0.3, -2.0))
     assert found.runs == (Trajectory("unsup", "stsb-dev>4", (0, 10), positions),) * 2
-    assert run_lines(found.runs[:1]) == [
+    assert run_lines(labelled_runs(found.runs[:1])) == [
         "unsup: 2 measurements on stsb-dev>4, steps 0 to 10: alignment 0.2000 to 0.3000, "
         "uniformity -1.5000 to -2.0000."
     ]

@@ -26,8 +26,8 @@ from helpers.report_contents import (
 from contrasent.errors import ConfigError
 from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.report.html.contents import Contents
-from contrasent.report.html.neighbours import MOST
 from contrasent.report.html.page import page, refuse_existing_report, write_report
+from contrasent.report.html.sections import MOST_QUERIES as MOST
 
 HEADINGS = {
     **{task: task.upper() for task in (*STS, *TRANSFER)},
@@ -261,7 +261,7 @@ def test_words_of_users_are_text_wherever_they_stand(text):
         geometries=(dataclasses.replace(geometry(draw, of), source=NASTY),),
         runs=(run(NASTY),),
         neighbours=(dataclasses.replace(found, corpus=NASTY, asked=NASTY, queries=(query,)),),
-        command=("contrasent", NASTY),
+        command=f"contrasent {NASTY}",
         warnings=(NASTY,),
     )
     written = page(bad)
@@ -413,19 +413,28 @@ def commands(root):
     return [it.one("code").text for it in root.one("section", id="settings").all("pre")]
 
 
-def test_settings_say_how_to_measure_everything_again(root):
+def test_settings_hold_the_commands_that_measured_everything(full):
+    evaluated = "contrasent evaluate org/alpha runs/beta --tasks sts,transfer --compare"
+    searched = "contrasent neighbours org/alpha --corpus 'a corpus.txt' --data-dir /d"
+    records = tuple(dataclasses.replace(it, command=evaluated) for it in full.records)
+    found = tuple(dataclasses.replace(it, command=searched) for it in full.neighbours)
+    some = dataclasses.replace(full, records=records, neighbours=found)
+    root = read(page(some))
     written = root.one("section", id="settings")
     first, again = commands(root)
     assert first == "contrasent analyze --from 'a file.jsonl' --html r.html"
-    transfer = "--classifier senteval --preset test --classifier-seed 1111"
-    for encoders, pooler in (("org/alpha runs/beta", "mean"), ("org/alpha", "cls")):
-        assert (
-            f"contrasent evaluate {encoders} --tasks sts,transfer,stsb-retrieval --pooler {pooler} "
-            f"--head none --precision fp32 --protocol simcse --confidence 0.95 {transfer}"
-        ) in again
-    for encoder, pooler in ROWS:
-        used = f"--pooler {pooler} --head none --precision fp32"
-        assert f"contrasent analyze {encoder} --pairs 'stsb-dev>4' {used}" in again
+    assert again == f"{evaluated} {searched}"
+    without = "Some numbers were saved without the command that measured them."
+    assert without in written.text
+    measured = tuple(
+        dataclasses.replace(
+            it, records=tuple(dataclasses.replace(of, command=evaluated) for of in it.records)
+        )
+        for it in full.geometries
+    )
+    whole = read(page(dataclasses.replace(some, geometries=measured)))
+    assert commands(whole) == [first, again]
+    assert without not in whole.text
     assert "0" * 64 in written.text
     assert "1" * 64 in written.text
     rows = rows_of(root, "encoders")
@@ -435,19 +444,6 @@ def test_settings_say_how_to_measure_everything_again(root):
         "32 tokens",
     ]
     assert rows_of(root, "versions")["beta"]["torch"].text == "2.13.0"
-
-
-def test_a_changed_protocol_and_a_comparison_are_repeated_as_they_were_asked_for():
-    name = "senteval with metric spearman, aggregation all, no regressor"
-    records = (
-        record(protocol=name, pooler="cls"),
-        record(protocol=name, encoder="x y", compared=compared()),
-    )
-    (again,) = commands(read(page(Contents(records))))
-    assert again == (
-        "contrasent evaluate org/alpha 'x y' --tasks stsb --head none --precision fp32 "
-        "--protocol senteval --metric spearman --aggregation all --no-regressor --compare"
-    )
 
 
 def test_labelled_sentences_say_how_they_were_learned():

@@ -3,7 +3,6 @@
 import dataclasses
 
 import numpy as np
-import pytest
 from helpers.html_reader import grid, read
 from helpers.report_contents import compared, contents, geometry, neighbours, record
 
@@ -24,10 +23,6 @@ def rows_of(root, name):
         label: {heading: cell.text.removesuffix(" (best)") for heading, cell in row.items()}
         for label, (row,) in rows.items()
     }
-
-
-def code(root):
-    return [it.one("code").text for it in root.one("section", id="settings").all("pre")]
 
 
 def accuracy(task, value, split="test", preset="test"):
@@ -82,8 +77,6 @@ def test_an_encoder_is_compared_with_the_row_of_its_own_pooler():
     root = root_of(one, record(value=0.4), beta)
     assert "beta minus alpha (mean)" in [it.text for it in root.all("h3")]
     assert "beta minus alpha (cls)" not in root.text
-    (again,) = [it for it in code(root) if "--compare" in it]
-    assert "contrasent evaluate org/alpha runs/beta --tasks stsb --pooler mean" in again
 
 
 def test_the_average_that_was_compared_stands_beneath_its_tasks():
@@ -113,7 +106,7 @@ def test_gaps_are_explained_where_there_are_any():
     assert said not in page(Contents(records=(record(), record(encoder="runs/beta"))))
 
 
-def test_mteb_has_a_table_and_a_command_of_its_own():
+def test_mteb_has_a_table_of_its_own():
     made = {"versions": VERSIONS, "task": "STSBenchmark"}
     main = record(metric="cosine_spearman", value=0.75, protocol="mteb", **made)
     rest = record(metric="spearman", value=0.25, **made)
@@ -125,44 +118,6 @@ def test_mteb_has_a_table_and_a_command_of_its_own():
     assert rows_of(root, "sts")[0] == ["encoder", "STS-B"]
     assert "MTEB 2.12.5" in root.one("figure", id="mteb").text
     assert "Own data" not in root.text
-    evaluated, by_mteb = code(root)[0].split(" contrasent ")
-    assert evaluated.startswith("contrasent evaluate org/alpha --tasks stsb --pooler mean")
-    assert by_mteb == (
-        "mteb org/alpha --tasks STSBenchmark --pooler mean --head none --precision fp32"
-    )
-
-
-@pytest.mark.parametrize(
-    "words", [("--columns", "a,b,s", "--data-dir", "/d"), ("--columns=a,b,s", "--data-dir=/d")]
-)
-def test_what_numbers_do_not_tell_is_taken_from_the_command(words):
-    of = {"encoder": "org/alpha", "pooler": "mean"}
-    made = geometry(np.random.default_rng(0), of)
-    called = root_of(record(), geometries=(made,), command=("contrasent", "evaluate", "m", *words))
-    evaluated, analyzed = code(called)[1].split(" contrasent ")
-    assert evaluated.endswith("--columns a,b,s --data-dir /d")
-    assert "--columns" not in analyzed
-    assert "Saved numbers do not tell" not in called.text
-    saved = ("contrasent", "analyze", "--from", "s.jsonl", *words)
-    assert (
-        "Saved numbers do not tell --columns and --data-dir"
-        in root_of(record(), command=saved).text
-    )
-
-
-def test_neighbours_say_how_they_were_asked_for():
-    found = neighbours(np.random.default_rng(0), {"encoder": "e", "pooler": "mean"})
-    used = "--pooler mean --head none --precision fp32"
-    named = "--query 'query q0' --query 'query q1' --query 'query q2'"
-    drawn = dataclasses.replace(found, asked="3 of the corpus, drawn with seed 0", engine="onnx")
-    many = dataclasses.replace(found, queries=found.queries * 5)
-    for it, how in (
-        (found, f"{named} --top-k 4 {used}"),
-        (drawn, f"--sample 3 --top-k 4 {used.replace('none', 'none --engine onnx')}"),
-        (many, f"--queries q.txt --top-k 4 {used}"),
-    ):
-        (again,) = code(read(page(Contents(neighbours=(it,)))))
-        assert again == f"contrasent neighbours e --corpus corpus.txt {how}"
 
 
 def test_two_corpora_of_one_name_are_searched_apart():

@@ -5,7 +5,8 @@ from rich.console import Console
 
 from contrasent.evaluation.task_names import TaskName, task_names
 from contrasent.records import Record
-from contrasent.report.tables import Layout, average, print_sts, protocol
+from contrasent.report.scores_table import Layout, sts_table
+from contrasent.report.terminal import print_table
 
 SEVEN = task_names(["sts"])
 
@@ -37,11 +38,18 @@ BEFORE = seven(0.7, 0.8, 0.755555, 0.85, 0.79, 0.82, 0.77)
 AFTER = seven(0.71, 0.8, 0.755545, 0.84, 0.8, 0.83, 0.78)
 
 
+def average(records, layout):
+    return sts_table({"m": records}, layout).rows[0][len(layout.tasks) + 1].value
+
+
+def protocol(rows, layout=None):
+    return sts_table(rows, layout).notes
+
+
 def printed(rows, layout=None, *, width=80, terminal=False):
     file = StringIO()
-    print_sts(
-        Console(file=file, width=width, force_terminal=terminal, color_system=None), rows, layout
-    )
+    console = Console(file=file, width=width, force_terminal=terminal, color_system=None)
+    print_table(console, sts_table(rows, layout))
     return file.getvalue().split("\n")
 
 

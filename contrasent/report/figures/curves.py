@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from contrasent.evaluation.geometry import Geometry
 from contrasent.evaluation.trajectory import Trajectory
 from contrasent.metrics import Vector
+from contrasent.report.figures import FigureData, FigureKind
 from contrasent.report.figures.style import LINES, Picture, look, picture
 
 if TYPE_CHECKING:
@@ -251,3 +252,53 @@ def _arrows(axes: Axes, run: Trajectory, number: int) -> None:
                 "shrinkB": 0,
             },
         )
+
+
+def run_lines(runs: Mapping[str, Trajectory]) -> list[str]:
+    """Each run's way through the plane, from its first measurement to its last."""
+    return [
+        f"{label}: {len(run.steps)} measurements on {run.pairs}, steps {run.steps[0]} to "
+        f"{run.steps[-1]}: alignment {run.positions[0].alignment:.4f} to "
+        f"{run.positions[-1].alignment:.4f}, uniformity {run.positions[0].uniformity:.4f} to "
+        f"{run.positions[-1].uniformity:.4f}."
+        for label, run in runs.items()
+    ]
+
+
+def _run_caption(data: FigureData) -> str:
+    ring = "A ring is the start of training, a large marker with its step the end."
+    return " ".join([ring, *run_lines(data.runs)])
+
+
+FIGURES = (
+    FigureKind(
+        name=SPECTRA,
+        place=2,
+        heading="Singular values",
+        of_runs=False,
+        draw=lambda data: spectra(data.panels),
+        caption=lambda _: (
+            "Singular values of the matrix of unit vectors, the largest set to 1; a "
+            "curve that falls slowly uses more directions."
+        ),
+    ),
+    FigureKind(
+        name=DENSITIES,
+        place=3,
+        heading="Cosines by human rating",
+        of_runs=False,
+        draw=lambda data: densities(data.panels),
+        caption=lambda _: (
+            "Densities of the cosines of all rated pairs, by their human rating; the "
+            "less they overlap, the better the cosines tell the ratings apart."
+        ),
+    ),
+    FigureKind(
+        name=TRAJECTORIES,
+        place=4,
+        heading="Alignment and uniformity over training",
+        of_runs=True,
+        draw=lambda data: trajectories(data.runs),
+        caption=_run_caption,
+    ),
+)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contrasent.evaluation.geometry import Geometry
+from contrasent.report.figures import Colours, FigureData, FigureKind
 from contrasent.report.figures.style import GREY, Picture, picture
+from contrasent.report.table import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,19 +56,6 @@ PUBLISHED = (
 """DiffCSE, Table 11 (STS-B test). SimCSE prints the averages of its Figure 3 alone."""
 
 PUBLISHED_IN = "printed in DiffCSE, Table 11 (STS-B test; colour: STS Avg.)"
-
-
-@dataclass(frozen=True, slots=True)
-class Colours:
-    """What the colours stand for.
-
-    Attributes:
-        title: such as ``STS Avg.``.
-        values: Spearman, in [-1, 1], by the label of the encoder; one may be absent.
-    """
-
-    title: str
-    values: Mapping[str, float]
 
 
 def plane(
@@ -138,7 +127,7 @@ def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders
     taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in points]
     frame = axes.get_window_extent()
     inside = (frame.x0, frame.y0, frame.x1, frame.y1)
-    for number, (name, place) in enumerate(names):
+    for k, (name, place) in enumerate(names):
         best: tuple[float, Annotation, tuple[float, float, float, float]] | None = None
         for offset in _OFFSETS:
             x, y = offset
@@ -150,7 +139,7 @@ def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders
                 ha="left" if x > 0 else "right" if x < 0 else "center",
                 va="bottom" if y > 0 else "top",
                 fontsize=7.5,
-                color="black" if number < encoders else GREY,
+                color="black" if k < encoders else GREY,
                 zorder=5,
             )
             found = note.get_window_extent()
@@ -177,3 +166,27 @@ def _common(a: tuple[float, ...], b: tuple[float, ...]) -> float:
 def _outside(box: tuple[float, ...], frame: tuple[float, ...]) -> float:
     """Area of a box beyond the frame."""
     return (box[2] - box[0]) * (box[3] - box[1]) - _common(box, frame)
+
+
+def _caption(data: FigureData) -> str:
+    places = "; ".join(
+        f"{label}: alignment {number(it.value('alignment'), 4).text}, "
+        f"uniformity {number(it.value('uniformity'), 4).text}"
+        for label, it in data.rows.items()
+    )
+    return (
+        "Close pairs (lower) and an even spread (further left) are better. Colour and number in "
+        f"brackets: {data.colours.title}. {places}."
+    )
+
+
+FIGURES = (
+    FigureKind(
+        name=PLANE,
+        place=1,
+        heading="Alignment and uniformity",
+        of_runs=False,
+        draw=lambda data: plane(data.rows, data.colours, PUBLISHED if data.published else ()),
+        caption=_caption,
+    ),
+)

@@ -1,12 +1,14 @@
-"""The look of figures, and their form on disk: the same bytes every time."""
+"""The look of figures, and their form on disk and in a page: the same bytes every time."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 from contrasent.errors import ConfigError
 from contrasent.files import writing
@@ -68,6 +70,12 @@ class Picture:
     svg: bytes
     png: bytes
 
+    @property
+    def aspect(self) -> float:
+        """Width over height."""
+        _, _, width, height = ElementTree.fromstring(self.svg.decode()).attrib["viewBox"].split()
+        return float(width) / float(height)
+
 
 def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]) -> Picture:
     """Draw a figure in the common style, whatever the user's settings of matplotlib are.
@@ -124,3 +132,58 @@ def write_pictures(folder: str | Path, pictures: Iterable[Picture]) -> list[Path
                 partial.write_bytes(content)
             written.append(path)
     return written
+
+
+_LINK = "{http://www.w3.org/1999/xlink}href"
+_LEFT_OUT = ("metadata", "style", "title", "desc")
+_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_LINES = "stroke-linejoin: round; stroke-linecap: butt"
+"""Of matplotlib's style sheet, which would hold for the whole page."""
+
+_PIXELS = 1.36
+"""Of a point, in every picture, so that their letters are of one size."""
+
+
+def inline_svg(figure: Picture, prefix: str, title: str) -> str:
+    """The picture as an ``<svg>`` element.
+
+    Args:
+        figure: as :func:`picture` draws it.
+        prefix: of all ids, which two pictures of a page may share otherwise.
+        title: for readers who do not see the picture.
+    """
+    root = ElementTree.fromstring(figure.svg.decode())
+    _strip(root, prefix)
+    heading = ElementTree.Element("title", {"id": f"{prefix}title"})
+    heading.text = title
+    root.insert(0, heading)
+    for size in ("width", "height"):
+        root.attrib.pop(size, None)
+    wide = float(root.attrib["viewBox"].split()[2])
+    style = f"{_LINES}; width: {_PIXELS * wide:.0f}px"
+    more = {"role": "img", "aria-labelledby": f"{prefix}title", "style": style}
+    root.attrib.update(more)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _strip(element: ElementTree.Element, prefix: str) -> None:
+    """Take away name spaces and what a page has already, and put the prefix before every id."""
+    element.tag = _local(element.tag)
+    known = dict(element.attrib)
+    element.attrib.clear()
+    for name, value in known.items():
+        if name == _LINK:
+            element.set("href", f"#{prefix}{value[1:]}" if value.startswith("#") else value)
+        elif name == "id":
+            element.set("id", f"{prefix}{value}")
+        elif not name.startswith("{"):
+            element.set(name, _REFERENCE.sub(rf"url(#{prefix}\1)", value))
+    for child in list(element):
+        if _local(child.tag) in _LEFT_OUT:
+            element.remove(child)
+        else:
+            _strip(child, prefix)
+
+
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2]

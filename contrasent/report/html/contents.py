@@ -1,4 +1,4 @@
-"""What a report is made of, and which of its numbers belong to one encoder."""
+"""Contents of a report: results, the rows they belong to, and what makes them hard to compare."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contrasent.evaluation.neighbours import Neighbours
 from contrasent.evaluation.trajectory import Trajectory
 from contrasent.records import Compared, Record
 from contrasent.report.labels import Used, labels
+from contrasent.report.table import ABSENT, Table, text_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,11 @@ class Contents:
 
     Attributes:
         records: scores, of any number of encoders.
-        means: how their averages differ, which no record tells.
+        means: how their averages differ, which no record holds.
         geometries: how the embeddings of encoders lie in space.
         runs: training runs that measured it.
         neighbours: what encoders find in a corpus.
-        command: the words of the command that writes the report.
+        command: the command line that writes the report.
         warnings: what its reader has to know, such as why a model has no numbers.
         published: show the points that papers print beside the encoders.
         supervised: encoders whose spectrum and cosines stand in panels of their own.
@@ -48,10 +49,25 @@ class Contents:
     geometries: tuple[Geometry, ...] = ()
     runs: tuple[Trajectory, ...] = ()
     neighbours: tuple[Neighbours, ...] = ()
-    command: tuple[str, ...] = ()
+    command: str = ""
     warnings: tuple[str, ...] = ()
     published: bool = True
     supervised: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> tuple[Used, ...]:
+        """Results that say how their encoder was used, scores first."""
+        return (*self.records, *(it.records[0] for it in self.geometries), *self.neighbours)
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that measured the results."""
+        return list(dict.fromkeys(it.command for it in self.used if it.command))
+
+    @property
+    def commands_complete(self) -> bool:
+        """Every result has the command that measured it."""
+        return all(it.command for it in self.used)
 
 
 Identity = tuple[str | int | None, ...]
@@ -90,24 +106,30 @@ class PageRow:
 def rows_of(contents: Contents) -> dict[Identity, PageRow]:
     """The encoders in the order in which their numbers came, scores first."""
     first: dict[Identity, Used] = {}
-    measured = (found.records[0] for found in contents.geometries)
-    used: tuple[Used, ...] = (*contents.records, *measured, *contents.neighbours)
-    for it in used:
-        first.setdefault(identity(it), it)
-    own: dict[Identity, dict[tuple[object, ...], Record]] = {key: {} for key in first}
+    for used in contents.used:
+        first.setdefault(identity(used), used)
+    scores: dict[Identity, dict[tuple[object, ...], Record]] = {key: {} for key in first}
     for record in contents.records:
-        mine, number = own[identity(record)], _number(record)
-        if number not in mine or _says_more(record, mine[number]):
-            mine[number] = record
+        known, key = scores[identity(record)], _key(record)
+        if key not in known or _is_fuller(record, known[key]):
+            known[key] = record
     names = labels(list(first.values()))
     return {
-        key: PageRow(name, like, tuple(own[key].values()))
+        key: PageRow(name, like, tuple(scores[key].values()))
         for name, (key, like) in zip(names, first.items(), strict=True)
     }
 
 
+def baseline_row(compared: Compared, row: PageRow, rows: Iterable[PageRow]) -> PageRow | None:
+    """The row that ``row`` was compared with; None where several could be."""
+    named = [it for it in rows if it.like.encoder == compared.baseline]
+    alike = [it for it in named if it.like.pooler == row.like.pooler]
+    known = named if len(named) == 1 else alike
+    return known[0] if len(known) == 1 else None
+
+
 def doubts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
-    """What makes numbers of the report hard to compare with one another."""
+    """Everything that makes numbers of the report hard to compare with one another."""
     return [
         *_overlaps(rows.values()),
         *_contradictions(contents.records, rows),
@@ -116,45 +138,45 @@ def doubts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
     ]
 
 
-def _number(record: Record) -> tuple[object, ...]:
-    """What two records have in common that are the same number, measured twice."""
+def _key(record: Record) -> tuple[object, ...]:
+    """Whatever two records have in common that are the same number, measured twice."""
     how = tuple(sorted((record.classifier or {}).items()))
     place = (record.task, record.subset, record.split)
     return (*place, record.metric, record.aggregation, record.regressor, how)
 
 
-def _says_more(record: Record, other: Record) -> bool:
+def _is_fuller(record: Record, other: Record) -> bool:
     """The same value, with a protocol, an interval or a comparison that the other has not."""
-
-    def said(it: Record) -> int:
-        return sum(part is not None for part in (it.protocol, it.interval, it.compared))
-
-    return record.value == other.value and said(record) > said(other)
+    more, less = (
+        sum(part is not None for part in (it.protocol, it.interval, it.compared))
+        for it in (record, other)
+    )
+    return record.value == other.value and more > less
 
 
 def _overlaps(rows: Iterable[PageRow]) -> list[str]:
     """Encoders that were trained on text of what they are scored on."""
-    found: dict[str, None] = {}
+    messages: dict[str, None] = {}
     for row in rows:
         for record in row.records:
             seen = record.overlap or {}
             if seen.get("sentences_seen"):
-                found.setdefault(
+                messages.setdefault(
                     f"{row.label} was trained on {seen['file']}, which has "
                     f"{seen['sentences_seen']:,} of the {seen['sentences']:,} sentences of "
                     f"{record.task} ({record.split})"
                 )
-    return list(found)
+    return list(messages)
 
 
 def _contradictions(records: Sequence[Record], rows: Mapping[Identity, PageRow]) -> list[str]:
     shown = {
-        (key, _number(record)): record.value for key, row in rows.items() for record in row.records
+        (key, _key(record)): record.value for key, row in rows.items() for record in row.records
     }
     other = {
         (rows[identity(record)].label, record.task, record.split)
         for record in records
-        if record.value != shown[identity(record), _number(record)]
+        if record.value != shown[identity(record), _key(record)]
     }
     return [
         f"{label}: {task} ({split}) was measured more than once, with different values; the first "
@@ -170,13 +192,47 @@ def _other_data(rows: Iterable[PageRow]) -> list[str]:
             hashes.setdefault((record.task, record.split), set()).add(record.data_sha256)
     return [
         f"{task} ({split}): the encoders were scored on different data, see the hashes below"
-        for (task, split), found in hashes.items()
-        if len(found) > 1
+        for (task, split), known in hashes.items()
+        if len(known) > 1
     ]
 
 
 def _other_versions(rows: Iterable[PageRow]) -> list[str]:
-    found = {tuple(sorted(row.like.versions.items())) for row in rows}
-    if len(found) < 2:
+    if len({tuple(sorted(row.like.versions.items())) for row in rows}) < 2:
         return []
     return ["the numbers were computed with different versions of packages, see below"]
+
+
+_ENCODER = (
+    *("row", "encoder", "pooler", "head", "transform", "cut at", "engine", "precision"),
+    "training seed",
+)
+
+
+def settings_tables(contents: Contents, rows: Sequence[PageRow]) -> list[Table]:
+    """How encoders were used, which data was read, which packages computed the numbers."""
+    encoders = [
+        (
+            *(row.label, like.encoder, like.pooler, like.head or ABSENT, like.transform or ABSENT),
+            f"{like.max_tokens} tokens" if like.max_tokens else ABSENT,
+            *(like.engine or "torch", like.precision),
+            ABSENT if like.seed is None else str(like.seed),
+        )
+        for row, like in ((row, row.like) for row in rows)
+    ]
+    data = dict.fromkeys(
+        (it.corpus, ABSENT, it.corpus_sha256)
+        if isinstance(it, Neighbours)
+        else (it.task, it.split, it.data_sha256)
+        for it in contents.used
+    )
+    names = dict.fromkeys(name for row in rows for name in row.like.versions)
+    versions = [
+        (row.label, *(row.like.versions.get(name, ABSENT) for name in names)) for row in rows
+    ]
+    read = ("task", "split", "SHA-256 of what was read")
+    return [
+        text_table(_ENCODER, encoders, "encoders", "Encoders"),
+        text_table(read, data, "data", "Data"),
+        text_table(("encoder", *names), versions, "versions", "Versions"),
+    ]

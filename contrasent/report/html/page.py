@@ -1,9 +1,9 @@
-"""The page: everything in one file that loads nothing, written whole or not at all."""
+"""The page of a report: one file that loads nothing, written whole or not at all."""
 
 from __future__ import annotations
 
-import shlex
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -12,19 +12,28 @@ from typing import TYPE_CHECKING
 from contrasent import __version__
 from contrasent.errors import ConfigError
 from contrasent.files import write_text
-from contrasent.report.html.commands import commands, is_called
-from contrasent.report.html.compared import compared_grids
-from contrasent.report.html.contents import Contents, doubts, rows_of
-from contrasent.report.html.geometry import figures, geometry_grids
-from contrasent.report.html.neighbours import browsers
-from contrasent.report.html.scores import every_grid, score_grids
-from contrasent.report.html.settings import settings_grids
-from contrasent.report.html.summary import best_of, heading, key_numbers, told
+from contrasent.report.geometry_table import LOWER
+from contrasent.report.html.contents import (
+    Contents,
+    PageRow,
+    doubts,
+    rows_of,
+    settings_tables,
+)
+from contrasent.report.html.sections import (
+    browsers,
+    comparison_tables,
+    figures,
+    geometry_tables,
+    score_tables,
+)
+from contrasent.report.table import Cell, Table, number, score
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_NAMED = 4
 
 
 def page(contents: Contents) -> str:
@@ -34,28 +43,28 @@ def page(contents: Contents) -> str:
     by_identity = rows_of(contents)
     rows = list(by_identity.values())
     labels = [row.label for row in rows]
-    scores, geometry = score_grids(rows), geometry_grids(contents, by_identity)
-    drawn, browse = figures(contents, by_identity), browsers(contents, by_identity)
-    script, style = _script(), (_TEMPLATES / "style.css").read_text(encoding="utf-8")
+    scores, geometry = score_tables(rows), geometry_tables(contents, by_identity)
+    drawn = figures(contents, by_identity)
+    script, style = _template("script.js"), _template("style.css")
     return (
         _environment()
         .get_template("report.html")
         .render(
-            heading=heading(labels),
-            told=told(scores, {"figure": len(drawn)}),
+            heading=_heading(labels),
+            overview=_overview(scores, len(drawn)),
             warnings=[*contents.warnings, *doubts(contents, by_identity)],
-            best=best_of(scores),
-            summary=key_numbers(labels, scores, geometry),
+            best=_best_scores(scores),
+            summary=_key_numbers(labels, scores, geometry),
             scores=scores,
-            compared=compared_grids(by_identity, contents.means),
+            compared=comparison_tables(contents, by_identity),
             geometry=geometry,
             figures=drawn,
-            browsers=browse,
-            every=every_grid(rows) if contents.records else None,
-            settings=settings_grids(contents, rows),
-            commands=commands(contents, rows),
-            called=is_called(contents),
-            command=shlex.join(contents.command),
+            browsers=browsers(contents, by_identity),
+            every=_records_table(rows) if contents.records else None,
+            settings=settings_tables(contents, rows),
+            command=contents.command,
+            commands=contents.commands,
+            commands_complete=contents.commands_complete,
             version=__version__,
             # Ours, and not a word of it from what is reported.
             script=Markup(script),
@@ -64,6 +73,69 @@ def page(contents: Contents) -> str:
             svg=Markup,
         )
     )
+
+
+def _records_table(rows: Sequence[PageRow]) -> Table:
+    """All records, a row each."""
+    cells = tuple(
+        (
+            *map(Cell, (row.label, it.task, it.split, it.subset, it.metric, it.aggregation)),
+            score(it.value, it.interval),
+            Cell(f"{it.pairs:,}", it.pairs),
+            Cell(it.protocol or ""),
+        )
+        for row in rows
+        for it in row.records
+    )
+    columns = ("encoder", "task", "split", "subset", "metric", "aggregation", "value", "pairs")
+    texts = frozenset({1, 2, 3, 4, 5, 8})
+    return Table((*columns, "protocol"), cells, title="All numbers", name="records", texts=texts)
+
+
+def _key_numbers(
+    labels: Sequence[str], scores: Sequence[Table], geometry: Sequence[Table]
+) -> Table:
+    """A row for each encoder: the key score of each table, and alignment and uniformity."""
+    columns = [
+        (table.key_heading, {row[0].text: row[table.key] for row in table.rows}) for table in scores
+    ]
+    for table in geometry:
+        for metric in LOWER:
+            k = table.headings.index(metric)
+            heading = metric if len(geometry) == 1 else f"{metric}, {table.title}"
+            columns.append((heading, {row[0].text: row[k] for row in table.rows}))
+    cells = tuple(
+        (Cell(label), *(of_label.get(label, number(None)) for _, of_label in columns))
+        for label in labels
+    )
+    headings = ("encoder", *(name for name, _ in columns))
+    lower = [k for k, name in enumerate(headings) if name.startswith(LOWER)]
+    return Table(headings, cells, title="Key numbers", name="summary-table").with_best(lower=lower)
+
+
+def _best_scores(scores: Sequence[Table]) -> list[tuple[Table, Sequence[Cell]]]:
+    """Of each table of scores the row that is best in its key column."""
+    best = []
+    for table in scores:
+        rows = [(row[table.key].value, row) for row in table.rows]
+        known = [(value, row) for value, row in rows if value is not None]
+        if known:
+            best.append((table, max(known, key=lambda it: it[0])[1]))
+    return best
+
+
+def _heading(labels: Sequence[str]) -> str:
+    """The encoders by name where they are few; training runs alone have none."""
+    if not labels:
+        return "Training runs"
+    named = ", ".join(labels)
+    return named if len(labels) <= _NAMED else f"{len(labels)} encoders: {labels[0]} and others"
+
+
+def _overview(scores: Sequence[Table], drawn: int) -> str:
+    """The report's tables of scores and number of figures, in a line."""
+    counted = [f"{drawn} figure{'' if drawn == 1 else 's'}"] if drawn else []
+    return "; ".join([*(table.title for table in scores), *counted])
 
 
 def write_report(path: str | Path, contents: Contents) -> None:
@@ -99,5 +171,5 @@ def _environment() -> Environment:
     )
 
 
-def _script() -> str:
-    return (_TEMPLATES / "script.js").read_text(encoding="utf-8")
+def _template(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")

@@ -1,0 +1,197 @@
+"""Tables and figures of measured geometry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from contrasent.errors import ConfigError, DataError, pick
+from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.task_names import STS
+from contrasent.evaluation.trajectory import Trajectory
+from contrasent.records import Record
+from contrasent.report.figures import Colours, FigureData, draw_figures
+from contrasent.report.figures.style import Picture
+from contrasent.report.labels import described, labelled, labelled_runs, short_encoder
+from contrasent.report.table import Cell, Table, number, score
+
+COLUMNS = {
+    "alignment": "alignment",
+    "uniformity": "uniformity",
+    "mean_cosine": "mean cosine",
+    "partition_ratio": "partition ratio",
+    "spearman": "Spearman",
+}
+LOWER = ("alignment", "uniformity")
+"""Metrics of which less is better; of isotropy neither is."""
+
+_METRIC_NOTES = (
+    "Embeddings are divided by their lengths. Alignment: mean squared distance of positive pairs, "
+    "lower is closer (0 to 4). Uniformity: log of the mean of exp(-2 d^2) over all pairs of two "
+    "sentences, lower is more even (-8 to 0).",
+    "Mean cosine of all pairs of two sentences: 0 if isotropic (Ethayarajh 2019). Partition ratio: "
+    "1 if isotropic (Mu and Viswanath 2018). Spearman x 100 of the cosines of all rated pairs.",
+)
+
+
+def geometry_table(rows: Mapping[str, Geometry], name: str = "", title: str = "") -> Table:
+    """A row for each encoder by its label, and beneath them what was measured on what."""
+    cells = tuple(
+        (Cell(label), *(_cell(geometry, metric) for metric in COLUMNS))
+        for label, geometry in rows.items()
+    )
+    lower = [k for k, metric in enumerate(COLUMNS, start=1) if metric in LOWER]
+    headings = ("encoder", *COLUMNS.values())
+    table = Table(headings, cells, tuple(_notes(rows)), title, name)
+    return table.with_best([*lower, 1 + list(COLUMNS).index("spearman")], lower)
+
+
+def _cell(geometry: Geometry, metric: str) -> Cell:
+    value = geometry.value(metric)
+    return score(value) if metric == "spearman" else number(value, 4)
+
+
+def _notes(rows: Mapping[str, Geometry]) -> list[str]:
+    on: dict[str, list[str]] = {}
+    for label, geometry in rows.items():
+        on.setdefault(_basis(geometry), []).append(label)
+    lines = [
+        f"{basis}." if len(on) == 1 else f"{', '.join(labels)}: {basis}."
+        for basis, labels in on.items()
+    ]
+    encoders = [f"{label}: {described(label, it.records[0])}." for label, it in rows.items()]
+    return [*lines, *_METRIC_NOTES, *encoders]
+
+
+def _basis(geometry: Geometry) -> str:
+    close = geometry.records[0]
+    splits = " (train, dev and test)" if close.split == "all" else ""
+    return (
+        f"{geometry.heading}{splits}: alignment over the {close.pairs:,} of {geometry.rated:,} "
+        f"pairs rated {close.subset}; uniformity, isotropy and spectrum over the "
+        f"{geometry.sentences:,} distinct sentences"
+    )
+
+
+def pictures(
+    geometries: Sequence[Geometry],
+    runs: Sequence[Trajectory],
+    records: Sequence[Record] = (),
+    *,
+    published: bool = True,
+    supervised: Sequence[str] = (),
+) -> list[Picture]:
+    """Every figure of the papers that there is something for; arguments as `figure_data` has."""
+    rows = labelled(geometries)
+    data = figure_data(rows, runs, records, published=published, supervised=supervised)
+    return [picture for _, picture in draw_figures(data)]
+
+
+def figure_data(
+    rows: Mapping[str, Geometry],
+    runs: Sequence[Trajectory],
+    records: Sequence[Record] = (),
+    *,
+    published: bool = True,
+    supervised: Sequence[str] = (),
+) -> FigureData:
+    """What the figures are drawn from.
+
+    Args:
+        rows: geometry by label, for Figures 3, F.1 and G.1 of SimCSE, and Figure 2 of DiffCSE.
+        runs: for Figure 2 of SimCSE and Figure 1 of its replication study.
+        records: scores of the same encoders, for the colours of Figure 3.
+        published: put the printed points into Figure 3 where that is of STS-B.
+        supervised: labels or names of encoders that get panels of their own beside the others,
+            as in Figures F.1 and G.1.
+
+    Raises:
+        ConfigError: one of ``supervised`` is not among the encoders.
+        DataError: they were not measured on the same pairs.
+    """
+    _require_same_pairs(rows.values())
+    _require_same_pairs(runs)
+    return FigureData(
+        rows,
+        _panels(rows, supervised) if rows else {},
+        sts_colours(rows, records) if rows else Colours(),
+        published and all(it.records[0].task == "stsb" for it in rows.values()),
+        labelled_runs(runs) if runs else {},
+    )
+
+
+def _require_same_pairs(results: Iterable[Geometry | Trajectory]) -> None:
+    pairs = list(dict.fromkeys(result.pairs for result in results))
+    if len(pairs) > 1:
+        raise DataError(
+            f"{' and '.join(pairs)} are different pairs, whose numbers do not belong in one "
+            "figure; draw them one after the other, into two folders"
+        )
+
+
+def sts_colours(rows: Mapping[str, Geometry], records: Sequence[Record]) -> Colours:
+    """The colours of Figure 3.
+
+    That is the average of the seven STS tasks where ``records`` have it for every encoder, and
+    otherwise, for every encoder, the correlation on the pairs that were measured: the two are not
+    comparable, so they never share a scale.
+    """
+    averages = {label: _average(it.records[0], records) for label, it in rows.items()}
+    known = {label: value for label, value in averages.items() if value is not None}
+    if len(known) == len(rows):
+        return Colours("STS Avg., Spearman x 100", known)
+    measured = {label: it.value("spearman") for label, it in rows.items()}
+    some = next(iter(rows.values()))
+    return Colours(
+        f"{some.heading}, Spearman x 100",
+        {label: value for label, value in measured.items() if value is not None},
+    )
+
+
+def _average(like: Record, records: Sequence[Record]) -> float | None:
+    """Mean over the test splits of the seven tasks, of the encoder as ``like`` has it."""
+    same = (like.encoder, like.pooler, like.head, like.transform)
+    values = {
+        record.task: record.value
+        for record in records
+        if (record.encoder, record.pooler, record.head, record.transform) == same
+        and (record.metric, record.aggregation, record.split) == ("spearman", "all", "test")
+        and record.regressor is None
+        and record.task in STS
+    }
+    return sum(values.values()) / len(STS) if len(values) == len(STS) else None
+
+
+def _panels(
+    rows: Mapping[str, Geometry], supervised: Sequence[str]
+) -> dict[str, dict[str, Geometry]]:
+    """Encoders by their kind of training; all under one empty title where none is named."""
+    if not supervised:
+        return {"": dict(rows)}
+    names = {label: {label, *names_of(it.encoder)} for label, it in rows.items()}
+    refuse_unknown(supervised, set().union(*names.values()))
+    panels: dict[str, dict[str, Geometry]] = {"unsupervised": {}, "supervised": {}}
+    for label, geometry in rows.items():
+        title = "supervised" if names[label] & set(supervised) else "unsupervised"
+        panels[title][label] = geometry
+    return {title: members for title, members in panels.items() if members}
+
+
+def names_of(encoder: str) -> set[str]:
+    """The names of an encoder on the command line: its whole name, and its last part."""
+    return {encoder, short_encoder(encoder)}
+
+
+def refuse_unknown(supervised: Sequence[str], names: Iterable[str]) -> None:
+    """Make sure that encoders for a panel of their own are among those of the figures.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    names = set(names)
+    if supervised and not names:
+        raise ConfigError(
+            "--supervised names encoders that are measured, and there is none; name models, or "
+            "saved geometry with --from"
+        )
+    for name in supervised:
+        pick("encoder of --supervised", name, names)

@@ -1,0 +1,424 @@
+"""Tables of scores as the papers print them, the protocol beneath."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
+from contrasent.evaluation.protocols import Protocol
+from contrasent.evaluation.retrieval_data import RetrievalTask
+from contrasent.evaluation.task_names import SPLITS, STS_TASKS, STSB_RETRIEVAL, TaskName, averaged
+from contrasent.evaluation.task_types import Options, TaskData
+from contrasent.evaluation.transfer import SPLITS as TRANSFER_SPLITS
+from contrasent.evaluation.transfer import TransferSplit
+from contrasent.evaluation.transfer_data import DEV_PART, NESTED_FOLDS, TRANSFER_TASKS
+from contrasent.metrics import METRICS
+from contrasent.records import Record
+from contrasent.report.labels import described
+from contrasent.report.table import AVERAGE, Cell, Table, averaged_interval, interval_notes, score
+
+Rows = Mapping[str, Sequence[Record]]
+"""Records of an encoder by the label of its row."""
+
+CORRELATION = {"spearman": "Spearman", "pearson": "Pearson"}
+_METRICS = {"ndcg": "nDCG", "mrr": "MRR", "f1": "F1", "macro_f1": "macro-F1", **CORRELATION}
+_AGGREGATION = {
+    "all": "one correlation over all pairs of a task (aggregation all)",
+    "mean": "mean over the subsets of a task (aggregation mean)",
+    "wmean": "mean over the subsets of a task, weighted by their pairs (aggregation wmean)",
+}
+_OPTIMISTIC = "Dev accuracies chose the L2 penalty, and they stop the training: optimistic."
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A task's split and the metric that it is scored by."""
+
+    name: TaskName
+    metric: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of scores: one, or the mean over several where all of them were measured."""
+
+    heading: str
+    of: tuple[Quantity, ...]
+
+    def cell(self, line: Mapping[Quantity, Record]) -> Cell:
+        """The score of one encoder, given its records."""
+        records = [line[quantity] for quantity in self.of if quantity in line]
+        if not records or len(records) < len(self.of):
+            return score(None)
+        if len(records) == 1:
+            return score(records[0].value, records[0].interval)
+        mean = sum(record.value for record in records) / len(records)
+        return score(mean, averaged_interval(mean, [record.interval for record in records]))
+
+
+def quantity(record: Record) -> Quantity:
+    """The task, split and metric of a record."""
+    return Quantity(TaskName(record.task, record.split), record.metric)
+
+
+def scores_table(rows: Rows, columns: Sequence[Column], notes: Iterable[str] = ()) -> Table:
+    """Scores x 100, two decimals, one row per label; averages of unrounded values.
+
+    Args:
+        rows: records; of two with one task, split and metric the first is shown.
+        columns: one without a record is shown as absent, and so is an average over it.
+        notes: how the scores were measured.
+    """
+    cells = []
+    for label, records in rows.items():
+        line: dict[Quantity, Record] = {}
+        for record in records:
+            line.setdefault(quantity(record), record)
+        cells.append((Cell(label), *(column.cell(line) for column in columns)))
+    means = [k for k, column in enumerate(columns, start=1) if len(column.of) > 1]
+    headings = ("encoder", *(column.heading for column in columns))
+    return Table(headings, tuple(cells), tuple(notes), key=means[0] if means else 1)
+
+
+def averaged_columns(columns: Sequence[Column], split: str = "test") -> list[Column]:
+    """The columns, and the average over them if there are two or more."""
+    if len(columns) < 2:
+        return list(columns)
+    heading = AVERAGE if split == "test" else f"{AVERAGE} {split}"
+    return [*columns, Column(heading, tuple(it for column in columns for it in column.of))]
+
+
+def metric_heading(metric: str) -> str:
+    """Such as ``nDCG@10``."""
+    kind, at, k = metric.partition("@")
+    return f"{_METRICS.get(kind, kind)}{at}{k}"
+
+
+def short_headings(names: Sequence[TaskName]) -> dict[TaskName, str]:
+    """Headings of tasks; files of one name in several folders are told apart by their paths."""
+    short = [name.heading for name in names]
+    return {name: name.heading if short.count(name.heading) == 1 else name.label for name in names}
+
+
+def encoder_notes(rows: Rows) -> list[str]:
+    """How the encoder of each row was used."""
+    return [
+        f"{label}: {described(label, records[0])}." for label, records in rows.items() if records
+    ]
+
+
+def _every(rows: Rows) -> list[Record]:
+    return [record for records in rows.values() for record in records]
+
+
+def _of(rows: Rows, holds: Callable[[Record], object]) -> dict[str, list[Record]]:
+    """The records of each row that a table shows."""
+    return {label: [it for it in records if holds(it)] for label, records in rows.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a table of correlations shows.
+
+    Attributes:
+        tasks: its columns; a task without a record is shown as absent, and so is the average.
+        metric: ``spearman`` or ``pearson``.
+        aggregation: ``all``, ``mean`` or ``wmean``.
+        difference: labels of two rows; a last row shows the second minus the first.
+        protocol: what is asked for, to be named beneath the table; None to leave it unnamed.
+    """
+
+    tasks: Sequence[TaskName] = ()
+    metric: str = "spearman"
+    aggregation: str = "all"
+    difference: tuple[str, str] | None = None
+    protocol: Protocol | None = None
+
+
+def in_paper_order(names: Iterable[TaskName]) -> list[TaskName]:
+    """Each name once: test splits first, the papers' tasks in their order before files."""
+    places = {name: place for place, name in enumerate((*STS_TASKS, *TRANSFER_TASKS))}
+    return sorted(
+        dict.fromkeys(names),
+        key=lambda it: (SPLITS[::-1].index(it.split), places.get(it.name, len(places))),
+    )
+
+
+def sts_table(rows: Rows, layout: Layout | None = None) -> Table:
+    """Correlations: averaged tasks, their average, then files and other splits.
+
+    Args:
+        rows: records of an encoder by the label of its row.
+        layout: what to show; by default all tasks of the records in the papers' order, Spearman,
+            aggregation all.
+    """
+    layout = layout or Layout()
+    if not layout.tasks:
+        names = [quantity(it).name for it in _every(rows) if it.metric in METRICS]
+        layout = replace(layout, tasks=in_paper_order(sorted(set(names), key=lambda it: it.name)))
+    wanted = (layout.metric, layout.aggregation)
+    shown = _of(rows, lambda record: (record.metric, record.aggregation) == wanted)
+    headings, named = short_headings(layout.tasks), averaged(layout.tasks)
+    columns = {
+        name: Column(headings[name], (Quantity(name, layout.metric),)) for name in layout.tasks
+    }
+    means = averaged_columns([columns[name] for name in named])
+    rest = [column for name, column in columns.items() if name not in named]
+    notes = _sts_notes(_every(shown), layout)
+    table = scores_table(shown, [*means, *rest], [*notes, *encoder_notes(rows)])
+    if layout.difference:
+        of_label = {row[0].text: row for row in table.rows}
+        before, after = (of_label[label] for label in layout.difference)
+        changes = (
+            None if a.value is None or b.value is None else b.value - a.value
+            for a, b in zip(before[1:], after[1:], strict=True)
+        )
+        last = (Cell("difference"), *(score(change, sign="+") for change in changes))
+        table = replace(table, rows=(*table.rows, last))
+    return table
+
+
+def _sts_notes(shown: Sequence[Record], layout: Layout) -> list[str]:
+    """The protocol of correlations, so that they can be compared with others."""
+    named, asked = averaged(layout.tasks), layout.protocol
+    other = any(name.split != "test" for name in layout.tasks)
+    parts = [
+        f"{CORRELATION[layout.metric]} correlation of the cosines x 100",
+        "test split unless the heading names another" if other else "test split",
+        _AGGREGATION[layout.aggregation],
+    ]
+    if len(named) > 1:
+        parts.append(f"{AVERAGE} over {len(named)} tasks")
+    if any(name.name in STS_TASKS for name in layout.tasks):
+        changed = "" if asked else " and protocol of SentEval as changed by SimCSE"
+        parts.append(f"data{changed or ' of SentEval'}")
+    notes = ["; ".join(parts) + "."]
+    if asked:
+        notes.append(f"Protocol {asked.name} ({asked.source}).")
+        notes += [f"{asked.note}."] if asked.note else []
+    predicted = dict.fromkeys(quantity(it).name.heading for it in shown if it.regressor)
+    if predicted:
+        notes.append(
+            f"{' and '.join(predicted)}: no cosines, but scores predicted by SentEval's regressor, "
+            "fitted to the training split."
+        )
+    more = ", drawn within each subset for mean and wmean; of the average, normal with the tasks "
+    return [*notes, *interval_notes(shown, "the pairs", f"{more}independent")]
+
+
+def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:
+    """Accuracies: of each split the papers' tasks, their average, others, and F1 of pairs.
+
+    Args:
+        rows: records of an encoder by the label of its row.
+        names: tasks and splits.
+    """
+    splits = [it for it in TRANSFER_SPLITS[::-1] if any(name.split == it for name in names)]
+    columns: list[Column] = []
+    parts = ["Accuracy of a logistic regression on frozen embeddings x 100"]
+    parts.append(" and ".join(f"{split} part" for split in splits))
+    for split in splits:
+        tasks = [
+            (TRANSFER_TASKS[name.name], Column(name.heading, (Quantity(name, "accuracy"),)))
+            for name in in_paper_order(names)
+            if name.split == split
+        ]
+        papers = averaged_columns([column for task, column in tasks if task.papers], split)
+        if len(papers) > 1:
+            parts.append(f"{papers[-1].heading} over {len(papers) - 1} tasks")
+        columns += [*papers, *(column for task, column in tasks if not task.papers)]
+        columns += [
+            Column(f"{column.heading} F1", (Quantity(TaskName(task.name), "f1"),))
+            for task, column in tasks
+            if task.pairs and split == "test"
+        ]
+    shown = _of(rows, lambda record: record.classifier)
+    every = _every(shown)
+    procedures = dict.fromkeys(_senteval_procedure(it.classifier) for it in every if it.classifier)
+    notes = ["; ".join(parts) + ".", *procedures]
+    if "dev" in splits:
+        notes.append(_OPTIMISTIC)
+    more = (
+        " with the trained classifiers as they are, those of all folds together; of the average, "
+        "normal with the tasks independent; dev accuracies have none"
+    )
+    notes += interval_notes(every, "the test sentences or pairs", more)
+    return scores_table(rows, columns, [*notes, *encoder_notes(shown)])
+
+
+def labelled_table(rows: Rows, read: TaskData[TransferSplit]) -> Table:
+    """Accuracy and macro-F1 on a user's labelled sentences.
+
+    Args:
+        rows: records of an encoder by the label of its row.
+        read: the tasks.
+    """
+    headings = labelled_headings(read)
+    columns = []
+    for split in TRANSFER_SPLITS[::-1]:
+        for task in (task for task in read.tasks if split in task.splits):
+            name = TaskName(task.task.name, split)
+            for metric in ("accuracy", "macro_f1") if split == "test" else ("accuracy",):
+                parts = [] if len(headings) == 1 else [headings[name.name]]
+                parts += [] if split == "test" else [split]
+                heading = " ".join([*parts, metric_heading(metric)])
+                columns.append(Column(heading, (Quantity(name, metric),)))
+    shown = _of(rows, lambda record: record.task in headings)
+    every = _every(shown)
+    notes = [
+        "Logistic regression on frozen embeddings x 100: share of right classes, and the mean of "
+        "the F1 of all classes.",
+        *(f"{headings[it.task.name]}: {it.task.said}; {_judged(it)}." for it in read.tasks),
+        *dict.fromkeys(_own_procedure(it.classifier, read) for it in every if it.classifier),
+    ]
+    if any("dev" in task.splits for task in read.tasks):
+        notes.append(_OPTIMISTIC)
+    notes += interval_notes(every, "the test rows", ", the classifiers as they are")
+    return scores_table(rows, columns, [*notes, *encoder_notes(shown)])
+
+
+def labelled_headings(read: TaskData[TransferSplit]) -> dict[str, str]:
+    """Headings of labelled tasks by their names."""
+    headings = short_headings([TaskName(task.task.name) for task in read.tasks])
+    return {name.name: heading for name, heading in headings.items()}
+
+
+def _judged(task: TransferSplit) -> str:
+    if "all" in task.task.parts:
+        return "every fold is the test part once; accuracy is the mean over them"
+    if "dev" in task.task.parts:
+        return "the dev part chooses the penalty"
+    return "folds of the training part choose the penalty"
+
+
+_SKLEARN = "Classifier: scikit-learn's logistic regression, C = 1 and no search for it"
+
+
+def _solver(how: Mapping[str, str | int]) -> str:
+    return (
+        f"preset {how['preset']}: {how['optimiser']}, batch {how['batch']}, tenacity "
+        f"{how['tenacity']}, epoch size {how['epoch_size']}"
+    )
+
+
+def _senteval_procedure(how: Mapping[str, str | int]) -> str:
+    nested = _split_so(NESTED_FOLDS)
+    if how["name"] == "sklearn":
+        return (
+            f"{_SKLEARN}; {how['folds']} folds for {nested}; seed {how['seed']}. Fast, and not the "
+            "procedure of the papers' figures."
+        )
+    return (
+        f"Classifier and data of SentEval, {_solver(how)}; the L2 penalty of 1e-5 to 1e-2 is "
+        f"chosen by {how['folds']} folds (nested for {nested}; {_split_so(DEV_PART)} by its dev "
+        f"part); seed {how['seed']}."
+    )
+
+
+def _split_so(split: tuple[str, ...]) -> str:
+    """The tasks that are split so, as ``MR, CR, SUBJ and MPQA``."""
+    *first, last = [task.heading for task in TRANSFER_TASKS.values() if task.split == split]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _own_procedure(how: Mapping[str, str | int], read: TaskData[TransferSplit]) -> str:
+    folds = ""
+    if any("dev" not in task.task.parts for task in read.tasks):
+        nested = any("all" in task.task.parts for task in read.tasks)
+        folds = f"{how['folds']} folds{', nested without a test part' if nested else ''}; "
+    if how["name"] == "sklearn":
+        return f"{_SKLEARN}; {folds}seed {how['seed']}."
+    penalty = "L2 penalty of 1e-5 to 1e-2"
+    return f"Classifier of SentEval, {_solver(how)}; {penalty}; {folds}seed {how['seed']}."
+
+
+def retrieval_table(rows: Rows, tasks: Sequence[RetrievalTask]) -> Table:
+    """Metrics of retrieval tasks.
+
+    Args:
+        rows: records of an encoder by the label of its row.
+        tasks: of the columns.
+    """
+    headings = short_headings([task.name for task in tasks])
+    columns = [
+        Column(
+            metric_heading(metric)
+            if len(tasks) == 1
+            else f"{headings[task.name]} {metric_heading(metric)}",
+            (Quantity(task.name, metric),),
+        )
+        for task in tasks
+        for metric in task.metrics
+    ]
+    shown = _of(rows, lambda record: quantity(record).name in headings)
+    together = any(task.name.name == STSB_RETRIEVAL for task in tasks)
+    more = f"{', both of a pair of STS-B together' if together else ''}; the documents stay"
+    notes = [
+        "Retrieval by cosine x 100, mean over queries; of equal cosines the less relevant is "
+        "first.",
+        *(f"{headings[task.name]}: {task.said}." for task in tasks),
+        *interval_notes(_every(shown), "the queries", more),
+        *encoder_notes(shown),
+    ]
+    return scores_table(rows, columns, notes)
+
+
+_MTEB_STS = (
+    "STS numbers of MTEB are not those of SentEval's protocol (contrasent evaluate): MTEB embeds "
+    "the text as it was written, SentEval's STS12-16 are tokenised and partly in lower case."
+)
+_OF_MTEB_TASK = {
+    "SICK-R": "SICK-R: 9,927 pairs, those of all splits; SentEval's test split has 4,927.",
+    "STS12": "STS12: 206 pairs occur more than once, and count each time.",
+    "STS14": "STS14: 68 pairs occur more than once, and count each time.",
+    "STSBenchmark": "STSBenchmark: one pair occurs twice; STSBenchmark.v2 leaves such pairs out.",
+}
+
+
+def mteb_table(rows: Rows) -> Table:
+    """Main scores of MTEB's tasks.
+
+    Args:
+        rows: records of an encoder by the label of its row, as
+            :func:`contrasent.evaluation.mteb_encoder.run_mteb` makes them.
+    """
+    main = _of(rows, lambda record: record.protocol == MTEB)
+    every = _every(main)
+    columns = [
+        Column(
+            it.name.name if it.name.split == "test" else f"{it.name.name} {it.name.split}", (it,)
+        )
+        for it in dict.fromkeys(map(quantity, every))
+    ]
+    metrics = dict.fromkeys(f"{it.task} {it.metric}" for it in every)
+    several = dict.fromkeys(it.task for it in every if it.aggregation == "mean")
+    notes = [
+        f"MTEB {every[0].versions['mteb']} (Muennighoff et al. 2023), main score of each task "
+        f"x 100: {', '.join(metrics)}."
+    ]
+    if several:
+        notes.append(f"Mean over the subsets of {', '.join(several)}.")
+    if any(it.metric in ("cosine_spearman", "cosine_pearson") for it in every):
+        notes.append(_MTEB_STS)
+    tasks = dict.fromkeys(it.task for it in every)
+    notes += [_OF_MTEB_TASK[task] for task in tasks if task in _OF_MTEB_TASK]
+    return scores_table(main, columns, [*notes, *encoder_notes(main)])
+
+
+def _sts_tables(rows: Rows, read: TaskData[Any], options: Options) -> list[Table]:
+    asked = options.protocol
+    return [
+        sts_table(rows, Layout(read.names, metric, asked.aggregation, protocol=asked))
+        for metric in asked.metrics
+    ]
+
+
+TABLES: dict[str, Callable[[Rows, TaskData[Any], Options], list[Table]]] = {
+    "sts": _sts_tables,
+    "transfer": lambda rows, read, _: [transfer_table(rows, read.names)],
+    "labelled": lambda rows, read, _: [labelled_table(rows, read)],
+    "retrieval": lambda rows, read, _: [retrieval_table(rows, read.tasks)],
+}
+"""Tables by the name of the task type: one for each metric of the protocol, or one of all."""

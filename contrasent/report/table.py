@@ -1,0 +1,199 @@
+"""Tables before they are text: cells with their values, intervals and marks; CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from base64 import b64encode
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from statistics import NormalDist
+
+from contrasent.records import Interval, Record
+
+ABSENT = "-"
+AVERAGE = "Avg."
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One field of a table.
+
+    Attributes:
+        text: what is printed.
+        value: the number in full precision, by which rows are sorted; None for text.
+        interval: the bootstrap interval of the number.
+        best: it is the best of its column.
+    """
+
+    text: str
+    value: float | None = None
+    interval: Interval | None = None
+    best: bool = False
+
+    @property
+    def absent(self) -> bool:
+        """Nothing was measured."""
+        return self.text == ABSENT
+
+    @property
+    def between(self) -> str:
+        """The printed interval x 100, or nothing."""
+        ends = self.interval
+        return f"[{100 * ends.low:.2f}, {100 * ends.high:.2f}]" if ends else ""
+
+    @property
+    def plain(self) -> str:
+        """The text, followed by the interval if it has one."""
+        return f"{self.text} {self.between}" if self.interval else self.text
+
+    @property
+    def full(self) -> str:
+        """The number and its interval in full precision."""
+        if self.value is None:
+            return ""
+        if self.interval is None:
+            return repr(self.value)
+        return f"{self.value!r}, from {self.interval.low!r} to {self.interval.high!r}"
+
+
+def number(value: float | None, digits: int = 2, sign: str = "") -> Cell:
+    """A number with so many decimals; absent if there is none."""
+    return Cell(ABSENT) if value is None else Cell(f"{value:{sign}.{digits}f}", value)
+
+
+def score(value: float | None, interval: Interval | None = None, sign: str = "") -> Cell:
+    """A score in [-1, 1], printed x 100 with two decimals; absent if there is none."""
+    if value is None:
+        return Cell(ABSENT)
+    return Cell(f"{100 * value:{sign}.2f}", value, interval)
+
+
+Row = tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that is printed on a terminal, in a page or as Markdown.
+
+    Attributes:
+        headings: of the columns, that of the row labels too.
+        rows: cells; the first of a row is its label.
+        notes: how the numbers were measured, beneath the table.
+        title: above it.
+        name: in links of a page, and of the file it is downloaded as.
+        key: the column that a summary shows.
+        key_heading: of that column in the summary.
+        texts: columns that hold text, beside the first.
+    """
+
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    title: str = ""
+    name: str = ""
+    key: int = 1
+    key_heading: str = ""
+    texts: frozenset[int] = frozenset()
+
+    def with_best(
+        self, judged: Collection[int] | None = None, lower: Collection[int] = ()
+    ) -> Table:
+        """The table, the best value marked in each column that has two values or more.
+
+        Args:
+            judged: columns that have a best value; None for all.
+            lower: columns in which the lowest value is the best.
+        """
+        best = {}
+        for k, column in enumerate(zip(*self.rows, strict=True)):
+            values = [cell.value for cell in column if cell.value is not None]
+            if len(values) > 1 and (judged is None or k in judged):
+                best[k] = (min if k in lower else max)(values)
+        rows = tuple(
+            tuple(
+                replace(cell, best=cell.value is not None and cell.value == best.get(k))
+                for k, cell in enumerate(row)
+            )
+            for row in self.rows
+        )
+        return replace(self, rows=rows)
+
+    @property
+    def download(self) -> str:
+        """A link that holds the table as CSV."""
+        return f"data:text/csv;charset=utf-8;base64,{b64encode(self.csv().encode()).decode()}"
+
+    def csv(self) -> str:
+        """Comma-separated values in full precision, ends of intervals in their own columns."""
+        sure = {k for row in self.rows for k, cell in enumerate(row) if cell.interval is not None}
+        lines: list[list[str]] = [[]]
+        for k, name in enumerate(self.headings):
+            lines[0] += [name, f"{name} low", f"{name} high"] if k in sure else [name]
+        for row in self.rows:
+            lines.append([])
+            for k, cell in enumerate(row):
+                lines[-1].append(cell.text if cell.value is None else repr(cell.value))
+                if k in sure:
+                    ends = cell.interval
+                    lines[-1] += [repr(ends.low), repr(ends.high)] if ends else ["", ""]
+        return csv_text(lines)
+
+    def markdown(self) -> str:
+        """The table in GitHub's Markdown, without title and notes."""
+        rules = [":---" if k == 0 or k in self.texts else "---:" for k in range(len(self.headings))]
+        cells = ([cell.plain for cell in row] for row in self.rows)
+        lines = (map(_markdown_cell, line) for line in (self.headings, rules, *cells))
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _markdown_cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def text_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], name: str = "", title: str = ""
+) -> Table:
+    """A table of text alone."""
+    cells = tuple(tuple(map(Cell, row)) for row in rows)
+    columns = frozenset(range(1, len(headings)))
+    return Table(tuple(headings), cells, title=title, name=name, texts=columns)
+
+
+def csv_text(lines: Iterable[Sequence[str]]) -> str:
+    """Lines as comma-separated values."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(lines)
+    return buffer.getvalue()
+
+
+def averaged_interval(average: float, parts: Sequence[Interval | None]) -> Interval | None:
+    """The interval of a mean over tasks, whose pairs are drawn independently of one another.
+
+    It is the normal interval about the mean, its error the root of the sum of the tasks' squared
+    errors over their number. None if a task has no interval.
+    """
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    error = sqrt(sum(part.error**2 for part in known)) / len(known)
+    reach = NormalDist().inv_cdf((1 + known[0].confidence) / 2) * error
+    return replace(known[0], low=average - reach, high=average + reach, error=error)
+
+
+def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str]:
+    """An explanation of the brackets; nothing if there are none.
+
+    Args:
+        records: what is printed.
+        drawn: what is drawn again.
+        more: what else there is to know of the intervals.
+    """
+    interval = next((record.interval for record in records if record.interval), None)
+    if interval is None:
+        return []
+    return [
+        f"In brackets the {100 * interval.confidence:g} % bootstrap interval: percentiles over "
+        f"{interval.resamples} resamples of {drawn} (seed {interval.seed}){more}."
+    ]
