@@ -103,10 +103,9 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     from rich.markdown import Markdown
 
     from contrasent.errors import ContrasentError
-    from contrasent.reproduce.document import page, write_table
-    from contrasent.reproduce.results import read_lines
-    from contrasent.reproduce.tables import Request
-    from contrasent.reproduce.tables import reproduce as run
+    from contrasent.reproduce.document import page, read_rows, write_table
+    from contrasent.reproduce.reproduction import Request
+    from contrasent.reproduce.reproduction import reproduce as run
 
     materials = {
         "encoder": encoder,
@@ -116,7 +115,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         "labelled": labelled,
         "triplets": triplets,
     }
-    order = Request(
+    request = Request(
         table=table,
         scale=scale,
         given={name: value for name, value in materials.items() if value is not None},
@@ -128,15 +127,15 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         device=device,
     )
     try:
-        outcome = run(order, output, partial(typer.echo, err=True))
+        reproduction = run(request, output, partial(typer.echo, err=True))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the same command goes on with it") from error
-    lines = read_lines(outcome, output)
-    written = write_table(outcome, lines, table, output)
-    text = page(outcome, lines, figure=False)
+    made = read_rows(reproduction, output)
+    written = write_table(reproduction, made, table, output)
+    text = page(reproduction, made, figure=False)
     console = Console()
     console.print(Markdown(text)) if console.is_terminal else typer.echo(text, nl=False)
     typer.echo(f"written: {', '.join(path.name for path in written)} in {output}", err=True)
-    if outcome.failed:
-        failures = "\n".join(f"  {name}: {why}" for name, why in outcome.failed.items())
+    if reproduction.failed:
+        failures = "\n".join(f"  {name}: {why}" for name, why in reproduction.failed.items())
         raise ContrasentError(f"rows that could not be made:\n{failures}")

@@ -149,25 +149,21 @@ def in_paper_order(names: Iterable[TaskName]) -> list[TaskName]:
 def sts_table(rows: Rows, layout: Layout | None = None) -> Table:
     """Correlations: averaged tasks, their average, then files and other splits.
 
-    Args:
-        rows: records of an encoder by the label of its row.
-        layout: what to show; by default all tasks of the records in the papers' order, Spearman,
-            aggregation all.
+    Without a layout: all tasks of the records in the papers' order, Spearman, aggregation all.
     """
     layout = layout or Layout()
     if not layout.tasks:
         names = [quantity(it).name for it in _every(rows) if it.metric in METRICS]
         layout = replace(layout, tasks=in_paper_order(sorted(set(names), key=lambda it: it.name)))
-    wanted = (layout.metric, layout.aggregation)
-    shown = _of(rows, lambda record: (record.metric, record.aggregation) == wanted)
+    shown = _of(rows, lambda it: (it.metric, it.aggregation) == (layout.metric, layout.aggregation))
     headings, named = short_headings(layout.tasks), averaged(layout.tasks)
     columns = {
         name: Column(headings[name], (Quantity(name, layout.metric),)) for name in layout.tasks
     }
     means = averaged_columns([columns[name] for name in named])
     rest = [column for name, column in columns.items() if name not in named]
-    notes = _sts_notes(_every(shown), layout)
-    table = scores_table(shown, [*means, *rest], [*notes, *encoder_notes(rows)])
+    notes = [*_sts_notes(_every(shown), layout), *encoder_notes(rows)]
+    table = scores_table(shown, [*means, *rest], notes)
     if layout.difference:
         of_label = {row[0].text: row for row in table.rows}
         before, after = (of_label[label] for label in layout.difference)
@@ -209,12 +205,7 @@ def _sts_notes(shown: Sequence[Record], layout: Layout) -> list[str]:
 
 
 def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:
-    """Accuracies: of each split the papers' tasks, their average, others, and F1 of pairs.
-
-    Args:
-        rows: records of an encoder by the label of its row.
-        names: tasks and splits.
-    """
+    """Accuracies: of each split the papers' tasks, their average, others, and F1 of pairs."""
     splits = [it for it in TRANSFER_SPLITS[::-1] if any(name.split == it for name in names)]
     columns: list[Column] = []
     parts = ["Accuracy of a logistic regression on frozen embeddings x 100"]
@@ -249,12 +240,7 @@ def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:
 
 
 def labelled_table(rows: Rows, read: TaskData[TransferSplit]) -> Table:
-    """Accuracy and macro-F1 on a user's labelled sentences.
-
-    Args:
-        rows: records of an encoder by the label of its row.
-        read: the tasks.
-    """
+    """Accuracy and macro-F1 on a user's labelled sentences."""
     headings = labelled_headings(read)
     columns = []
     for split in TRANSFER_SPLITS[::-1]:
@@ -330,17 +316,12 @@ def _own_procedure(how: Mapping[str, str | int], read: TaskData[TransferSplit]) 
         folds = f"{how['folds']} folds{', nested without a test part' if nested else ''}; "
     if how["name"] == "sklearn":
         return f"{_SKLEARN}; {folds}seed {how['seed']}."
-    penalty = "L2 penalty of 1e-5 to 1e-2"
-    return f"Classifier of SentEval, {_solver(how)}; {penalty}; {folds}seed {how['seed']}."
+    solver = f"{_solver(how)}; L2 penalty of 1e-5 to 1e-2"
+    return f"Classifier of SentEval, {solver}; {folds}seed {how['seed']}."
 
 
 def retrieval_table(rows: Rows, tasks: Sequence[RetrievalTask]) -> Table:
-    """Metrics of retrieval tasks.
-
-    Args:
-        rows: records of an encoder by the label of its row.
-        tasks: of the columns.
-    """
+    """Metrics of retrieval tasks."""
     headings = short_headings([task.name for task in tasks])
     columns = [
         Column(
@@ -378,12 +359,7 @@ _OF_MTEB_TASK = {
 
 
 def mteb_table(rows: Rows) -> Table:
-    """Main scores of MTEB's tasks.
-
-    Args:
-        rows: records of an encoder by the label of its row, as
-            :func:`contrasent.evaluation.mteb_encoder.run_mteb` makes them.
-    """
+    """Main scores of MTEB's tasks, as `contrasent.evaluation.mteb_encoder.run_mteb` has them."""
     main = _of(rows, lambda record: record.protocol == MTEB)
     every = _every(main)
     columns = [

@@ -99,24 +99,24 @@ class TransformedEncoder(_OfRow):
 class Family:
     """Rows that are made from one another, whose maps share the embeddings they are maps of."""
 
-    def __init__(self, workshop: RowBuilder) -> None:
+    def __init__(self, builder: RowBuilder) -> None:
         """Know nothing yet."""
-        self._workshop = workshop
+        self._builder = builder
         self._plain: dict[tuple[str, str], CachedEncoder] = {}
 
-    def remembering(self, name: str) -> CachedEncoder | TransformedEncoder:
+    def encoder(self, name: str) -> CachedEncoder | TransformedEncoder:
         """The encoder of a row, made now if it is not there.
 
         Raises:
             ContrasentError: it cannot be made.
         """
-        encoder, row = self._workshop.make(name), self._workshop.plan.rows[name]
-        key = str(self._workshop.source(name)), encoder.pooler
+        encoder, row = self._builder.make(name), self._builder.plan.rows[name]
+        key = str(self._builder.source(name)), encoder.pooler
         if not isinstance(encoder, SentenceEncoder) or encoder.normalize:
             return CachedEncoder(encoder, name)
         if encoder.transform is not None:
             if key not in self._plain:
-                self._plain[key] = CachedEncoder(self._workshop.plain(name), name)
+                self._plain[key] = CachedEncoder(self._builder.plain(name), name)
             return TransformedEncoder(encoder, encoder.transform, self._plain[key], name)
         once = CachedEncoder(encoder, name)
         if row.make == "start":

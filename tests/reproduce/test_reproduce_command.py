@@ -9,7 +9,7 @@ from helpers.command_line import call, refused, worked
 
 from contrasent.records import read_records
 from contrasent.report.saved import read_saved
-from contrasent.reproduce import tables
+from contrasent.reproduce import reproduction
 from contrasent.reproduce.plan import load_plan
 
 FEW = "cls,whitening,sbert,ct-sbert,skip-thought"
@@ -112,15 +112,15 @@ def test_a_second_call_makes_only_what_is_missing(made, shelf, tmp_path):
 def test_a_run_that_was_cut_off_goes_on_where_it_was(shelf, tmp_path):
     output = tmp_path / "out"
     words = command(output, shelf, "--rows", "cls,sbert")
-    examine = tables.examine
+    score = reproduction.score
 
     def interrupted(encoder, *more):
         if encoder.name == "sbert":
             raise KeyboardInterrupt
-        return examine(encoder, *more)
+        return score(encoder, *more)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tables, "examine", interrupted)
+        patched.setattr(reproduction, "score", interrupted)
         said = call(*words)
     assert said.code == 130
     assert "the same command goes on with it" in said.err

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from contrasent.records import Record
+from contrasent.report.table import number, text_table
 from contrasent.reproduce.document import (
+    TableRow,
     difference,
-    making,
-    markdown_table,
-    number,
+    making_table,
+    mean,
+    scored_tasks,
     sts_table,
-    tasks_of,
     transfer_table,
 )
 from contrasent.reproduce.plan import PlanRow
-from contrasent.reproduce.results import TableRow, mean
 from contrasent.reproduce.rows import CachedEncoder
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
@@ -56,7 +56,7 @@ def test_values_are_spearman_of_all_pairs_and_accuracy_of_the_test_part():
     )
     assert (found.value("stsb"), found.value("cr")) == (50, 80)
     assert found.value("mrpc") is None
-    assert tasks_of([found]) == (["stsb"], ["cr"])
+    assert scored_tasks([found]) == (["stsb"], ["cr"])
 
 
 def test_averages_are_of_unrounded_values_and_need_every_task():
@@ -81,7 +81,7 @@ def test_a_table_shows_ours_theirs_and_the_difference():
     study = ["simcse_study", "T6", "SimCSE-BERT-base (unsup)"]
     ours = line([record(task, 0.7) for task in STS], "SimCSE", sts=citation, study=study)
     other = line([record("sts12", 0.5)], "other | one", supervised=True)
-    rows = sts_table([ours, other], STS).splitlines()
+    rows = sts_table([ours, other], STS).markdown().splitlines()
     assert rows[0].split(" | ")[-6:-3] == ["Avg.", "published", "study"]
     assert rows[2].startswith("| **Unsupervised** |")
     assert rows[3] == f"| SimCSE | {'70.00 | ' * 7}70.00 | 76.25 | 74.45 | -6.25 | - | - |"
@@ -92,7 +92,7 @@ def test_a_table_shows_ours_theirs_and_the_difference():
 def test_accuracies_stand_beside_the_published_ones():
     found = line([record("cr", 0.9, "accuracy")], transfer=["simcse", "TE.1", "GloVe avg"])
     theirs = found.published_value("cr")
-    row = transfer_table([found], ["cr"]).splitlines()[3]
+    row = transfer_table([found], ["cr"]).markdown().splitlines()[3]
     assert row == f"| mine | 90.00 | {theirs:.2f} | 90.00 | {theirs:.2f} | {90 - theirs:+.2f} |"
 
 
@@ -100,21 +100,19 @@ def test_a_page_quotes_no_sentence_of_a_task():
     problems = ["stsb: STS-B: mine gives 1 of 9 texts zeros; the first is 'secret'", "no geometry"]
     run = {"problems": problems, "recipe": None, "seconds": {"make": 1.0, "score": 2.0}}
     row = PlanRow(label="mine", make="start", note="a note")
-    page = making([TableRow("mine", row, (), None, {}, run, "")])
+    page = making_table([TableRow("mine", row, (), None, {}, run, "")]).markdown()
     assert page.splitlines()[2] == (
         "| mine | start |  | 1 + 2 | a note; STS-B: mine gives 1 of 9 texts zeros; no geometry |"
     )
 
 
 def test_numbers_and_cells():
-    assert (number(None), number(1.005, 1), number(2.0, sign="+")) == ("-", "1.0", "+2.00")
-    assert (difference(3.0, 2.0), difference(None, 2.0), difference(3.0, None)) == (
-        "+1.00",
-        "-",
-        "-",
-    )
-    table = markdown_table(["a", "b"], [["x\ny", "1"]])
-    assert table == "| a | b |\n| :--- | ---: |\n| x y | 1 |\n"
+    cells = (number(None), number(1.005, 1), number(2.0, sign="+"))
+    assert tuple(cell.text for cell in cells) == ("-", "1.0", "+2.00")
+    pairs = ((3.0, 2.0), (None, 2.0), (3.0, None))
+    assert [difference(*pair) for pair in pairs] == [1.0, None, None]
+    table = text_table(["a", "b"], [["x\ny", "1 | 2"]])
+    assert table.markdown() == "| a | b |\n| :--- | :--- |\n| x y | 1 \\| 2 |\n"
 
 
 class Counting:

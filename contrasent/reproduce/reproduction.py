@@ -1,9 +1,8 @@
-"""Tables being made: every row scored and kept as soon as it is done."""
+"""Reproduction of a table: every row made, scored, and kept as soon as it is done."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import time
@@ -15,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from contrasent.errors import ConfigError, ContrasentError
+from contrasent.errors import ConfigError, ContrasentError, pick
 from contrasent.evaluation.embed import DescribedEncoder
 from contrasent.evaluation.geometry import Geometry, RatedPairs, measure, write_geometry
 from contrasent.evaluation.protocols import TransferProtocol
@@ -26,10 +25,50 @@ from contrasent.records import Record, write_records
 from contrasent.reproduce.plan import Plan, Scale, chosen_rows, load_plan, missing_materials
 from contrasent.reproduce.rows import Family, MaterialFile, RowBuilder, bring
 
+ROWS, TEXT = "rows", "text"
+DONE, RECORDS, GEOMETRY = "row.json", "records.jsonl", "geometry.jsonl"
+_BEGUN = "identity.json"
+
+Notify = Callable[[str], None]
+"""Takes a line on every row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The data that encoders are measured on.
+
+    Attributes:
+        names: as ``contrasent evaluate --tasks`` takes them.
+        preset: SentEval's settings of the classifiers.
+        geometry: the pairs of alignment and uniformity.
+        data_dir: SentEval's folder.
+    """
+
+    names: tuple[str, ...]
+    preset: str
+    geometry: str
+    data_dir: str | None
+
+    def read(self) -> tuple[Suite, RatedPairs]:
+        """Both, read once in a process.
+
+        Raises:
+            ConfigError: a name is unknown.
+            DataError: data is missing or damaged.
+        """
+        return _read(self)
+
+
+@cache
+def _read(tasks: Tasks) -> tuple[Suite, RatedPairs]:
+    options = Options(tasks.data_dir, learning=TransferProtocol(preset=tasks.preset))
+    pairs = RatedPairs.read(tasks.geometry, tasks.data_dir)
+    return load_suite(tasks.names, options), pairs
+
 
 @dataclass(frozen=True, slots=True)
 class RowScores:
-    """What was measured of one encoder.
+    """Scores of one encoder.
 
     Attributes:
         records: of all tasks.
@@ -54,66 +93,23 @@ def score(encoder: DescribedEncoder, tasks: Tasks, seed: int | None) -> RowScore
         CheckpointError: it cannot be scored on any task.
     """
     suite, pairs = tasks.read()
-    found = suite.records(encoder, "fp32")
-    problems = [*suite.problems, *found.problems]
-    said = [f"{problem.task}: {problem.message}" for problem in problems]
+    scores = suite.records(encoder, "fp32")
+    problems = [f"{it.task}: {it.message}" for it in (*suite.problems, *scores.problems)]
     geometry = None
     try:
         geometry = measure(encoder, pairs, seed=seed)
     except ContrasentError as error:
-        said.append(str(error))
-    records = tuple(replace(record, seed=seed) for record in found.records)
-    return RowScores(records, geometry, tuple(said))
-
-
-@dataclass(frozen=True, slots=True)
-class Tasks:
-    """What encoders are measured on.
-
-    Attributes:
-        names: as ``contrasent evaluate --tasks`` takes them.
-        preset: SentEval's settings of the classifiers.
-        geometry: the pairs of alignment and uniformity.
-        data_dir: SentEval's folder.
-    """
-
-    names: tuple[str, ...]
-    preset: str
-    geometry: str
-    data_dir: str | None
-
-    def read(self) -> tuple[Suite, RatedPairs]:
-        """The data, read once in a process.
-
-        Raises:
-            ConfigError: a name is unknown.
-            DataError: data is missing or damaged.
-        """
-        return _read(self)
-
-
-@cache
-def _read(tasks: Tasks) -> tuple[Suite, RatedPairs]:
-    options = Options(tasks.data_dir, learning=TransferProtocol(preset=tasks.preset))
-    suite = load_suite(tasks.names, options)
-    return suite, RatedPairs.read(tasks.geometry, tasks.data_dir)
-
-
-logger = logging.getLogger("contrasent")
-
-ROWS, TEXT = "rows", "text"
-DONE, RECORDS, GEOMETRY = "row.json", "records.jsonl", "geometry.jsonl"
-_BEGUN = "identity.json"
-
-Told = Callable[[str], None]
+        problems.append(str(error))
+    records = tuple(replace(record, seed=seed) for record in scores.records)
+    return RowScores(records, geometry, tuple(problems))
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user asks for.
+    """A table to reproduce.
 
     Attributes:
-        table: the name of the table.
+        table: its name.
         scale: one of its scales; None takes the first.
         given: files, folders and names by material.
         rows: some of the table's rows; empty for all.
@@ -136,14 +132,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class RowResult:
-    """What became of an order.
+class Reproduction:
+    """The outcome of a request.
 
     Attributes:
         plan: the table.
         scale_name: the name of the scale.
         scale: how much was done.
-        rows: those of the order, in the order of the table.
+        rows: those of the request, in the order of the table.
         lacking: rows that were not made, and the materials that they need.
         failed: rows that could not be made or scored, and why.
         materials: what was read.
@@ -160,20 +156,23 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a worker needs for any row."""
+    """Whatever a worker needs for any row."""
 
-    workshop: RowBuilder
+    builder: RowBuilder
     tasks: Tasks
     identities: Mapping[str, dict[str, Any]]
 
+    def is_done(self, name: str) -> bool:
+        return (self.builder.folder / name / DONE).is_file()
 
-def reproduce(order: Request, output: Path, tell: Told) -> RowResult:
+
+def reproduce(request: Request, output: Path, notify: Notify) -> Reproduction:
     """Make and score the rows; those that are done already are left as they are.
 
     Args:
-        order: what is asked for.
+        request: the table.
         output: the folder, with a folder for each row.
-        tell: is told of every row.
+        notify: takes a line on every row.
 
     Raises:
         ConfigError: a name is unknown, nothing can be made, a row was made otherwise before, or
@@ -181,28 +180,32 @@ def reproduce(order: Request, output: Path, tell: Told) -> RowResult:
         DataError: a material or the tasks' data is missing or damaged.
         CheckpointError: the start cannot be found.
     """
-    plan = load_plan(order.table)
-    scale_name, scale = _scale(plan, order)
-    chosen = chosen_rows(plan, order.rows)
-    lacking = missing_materials(plan, chosen, order.given)
-    made = [n for n in chosen if n not in lacking and plan.rows[n].make != "cited"]
+    plan = load_plan(request.table)
+    name = pick("scale", request.scale or next(iter(plan.scales)), plan.scales)
+    scale = plan.scales[name]
+    if request.tasks:
+        scale = replace(scale, tasks=list(request.tasks))
+    chosen = chosen_rows(plan, request.rows)
+    lacking = missing_materials(plan, chosen, request.given)
+    made = [it for it in chosen if it not in lacking and plan.rows[it].make != "cited"]
     with exclusive(output):
-        used = {name for row in made for name in plan.needs(row)}
-        given = {name: it for name, it in order.given.items() if name in used}
+        used = {material for row in made for material in plan.needs(row)}
+        given = {material: it for material, it in request.given.items() if material in used}
         materials = bring(plan, scale, given, output / TEXT)
-        paths = {name: it.path for name, it in materials.items()}
-        workshop = RowBuilder(plan, scale, paths, output / ROWS, order.data_dir, order.device)
-        tasks = Tasks(tuple(scale.tasks), scale.preset, scale.geometry, order.data_dir)
+        paths = {material: it.path for material, it in materials.items()}
+        folder, data_dir = output / ROWS, request.data_dir
+        tasks = Tasks(tuple(scale.tasks), scale.preset, scale.geometry, data_dir)
         tasks.read()
-        identities = {name: identity(plan, scale, name, materials) for name in made}
-        _refuse_others(workshop.folder, identities, overwrite=order.overwrite)
-        todo = [name for name in made if not (workshop.folder / name / DONE).is_file()]
+        identities = {row: identity(plan, scale, row, materials) for row in made}
+        _refuse_others(folder, identities, overwrite=request.overwrite)
+        builder = RowBuilder(plan, scale, paths, folder, data_dir, request.device)
+        work = _Work(builder, tasks, identities)
+        todo = {row for row in made if not work.is_done(row)}
         if len(made) > len(todo):
-            tell(f"{len(made) - len(todo)} of {len(made)} rows are done already")
-        work = _Work(workshop, tasks, identities)
-        families = sorted(plan.families(made), key=lambda it: -len(set(it) & set(todo)))
-        failed = _run(work, [it for it in families if set(it) & set(todo)], order.jobs, tell)
-    return RowResult(plan, scale_name, scale, tuple(chosen), lacking, failed, materials)
+            notify(f"{len(made) - len(todo)} of {len(made)} rows are done already")
+        families = sorted(plan.families(made), key=lambda it: -len(todo & set(it)))
+        failed = _run(work, [it for it in families if todo & set(it)], request.jobs, notify)
+    return Reproduction(plan, name, scale, tuple(chosen), lacking, failed, materials)
 
 
 def identity(
@@ -218,20 +221,12 @@ def identity(
     }
 
 
-def _scale(plan: Plan, order: Request) -> tuple[str, Scale]:
-    from contrasent.errors import pick
-
-    name = pick("scale", order.scale or next(iter(plan.scales)), plan.scales)
-    found = plan.scales[name]
-    return name, replace(found, tasks=list(order.tasks)) if order.tasks else found
-
-
 def _refuse_others(
     folder: Path, identities: Mapping[str, dict[str, Any]], *, overwrite: bool
 ) -> None:
     """Make sure that no row is mixed up with one made otherwise."""
-    for name, own in identities.items():
-        if _known_identity(folder / name) in (None, own):
+    for name, known in identities.items():
+        if _known_identity(folder / name) in (None, known):
             continue
         if not overwrite:
             raise ConfigError(
@@ -243,33 +238,29 @@ def _refuse_others(
 
 def _known_identity(folder: Path) -> dict[str, Any] | None:
     """That of the row that lies in a folder, finished or begun; None if there is none."""
-    if (folder / DONE).is_file():
-        found: dict[str, Any] = json.loads((folder / DONE).read_text(encoding="utf-8"))["identity"]
-        return found
-    if (folder / _BEGUN).is_file():
-        begun: dict[str, Any] = json.loads((folder / _BEGUN).read_text(encoding="utf-8"))
-        return begun
+    for file in (folder / DONE, folder / _BEGUN):
+        if file.is_file():
+            values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            return values["identity"] if file.name == DONE else values
     return None
 
 
-def _run(work: _Work, families: Sequence[Sequence[str]], jobs: int, tell: Told) -> dict[str, str]:
-    if jobs == 1 or len(families) < 2:
-        failed: dict[str, str] = {}
-        for family in families:
-            failed |= _make_family(work, family, tell)
-        return failed
-    return _run_in_processes(work, families, jobs)
-
-
-def _run_in_processes(work: _Work, families: Sequence[Sequence[str]], jobs: int) -> dict[str, str]:
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+def _run(
+    work: _Work, families: Sequence[Sequence[str]], jobs: int, notify: Notify
+) -> dict[str, str]:
+    """Make families of rows, several at once with several jobs; the rows that failed, and why."""
     failed: dict[str, str] = {}
+    if jobs == 1 or len(families) < 2:
+        for family in families:
+            failed |= _make_family(work, family, notify)
+        return failed
+    threads = max(1, (os.cpu_count() or 1) // jobs)
     pool = ProcessPoolExecutor(
         min(jobs, len(families)), get_context("spawn"), _start_worker, (threads,)
     )
     try:
         with pool:
-            running = [pool.submit(_make_family, work, family, _say) for family in families]
+            running = [pool.submit(_make_family, work, family, _print) for family in families]
             for finished in as_completed(running):
                 failed |= finished.result()
     except KeyboardInterrupt:
@@ -284,53 +275,52 @@ def _start_worker(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
-def _make_family(work: _Work, family: Sequence[str], tell: Told) -> dict[str, str]:
+def _make_family(work: _Work, family: Sequence[str], notify: Notify) -> dict[str, str]:
     """Make the rows that are not done; one that fails takes those with it that are made from it."""
     failed: dict[str, str] = {}
-    encoders = Family(work.workshop)
+    encoders = Family(work.builder)
     for name in family:
-        folder = work.workshop.folder / name
-        above = work.workshop.plan.rows[name].of
-        if (folder / DONE).is_file():
+        if work.is_done(name):
             continue
+        above = work.builder.plan.rows[name].of
         if above in failed:
             failed[name] = f"{above}, which it is made from, failed"
             continue
         try:
-            tell(f"{name}: {_make_row(work, encoders, name)}")
+            notify(f"{name}: {_make_row(work, encoders, name)}")
         except ContrasentError as error:
             failed[name] = str(error)
-            tell(f"{name} failed: {error}")
+            notify(f"{name} failed: {error}")
     return failed
 
 
 def _make_row(work: _Work, encoders: Family, name: str) -> str:
     from contrasent.training.folder import environment
 
-    folder = work.workshop.folder / name
+    folder = work.builder.folder / name
     write_text(folder / _BEGUN, json.dumps(work.identities[name], indent=2) + "\n")
-    started = time.perf_counter(), time.process_time()
-    encoder = encoders.remembering(name)
-    between = time.perf_counter(), time.process_time()
-    trained = work.workshop.plan.rows[name].make == "train"
-    recipe = work.workshop.recipe(name) if trained else None
-    found = score(encoder, work.tasks, recipe.train.seed if recipe else None)
-    ended = time.perf_counter(), time.process_time()
-    write_records(folder / RECORDS, found.records)
-    write_geometry(folder / GEOMETRY, [found.geometry] if found.geometry else [])
-    described = {
+    started, busy = time.perf_counter(), time.process_time()
+    encoder = encoders.encoder(name)
+    made, busy_making = time.perf_counter() - started, time.process_time() - busy
+    trained = work.builder.plan.rows[name].make == "train"
+    recipe = work.builder.recipe(name) if trained else None
+    scores = score(encoder, work.tasks, recipe.train.seed if recipe else None)
+    whole, busy_whole = time.perf_counter() - started, time.process_time() - busy
+    write_records(folder / RECORDS, scores.records)
+    write_geometry(folder / GEOMETRY, [scores.geometry] if scores.geometry else [])
+    run = {
         "identity": work.identities[name],
         "recipe": asdict(recipe) if recipe else None,
-        "problems": list(found.problems),
-        "seconds": {"make": between[0] - started[0], "score": ended[0] - between[0]},
-        "cpu_seconds": {"make": between[1] - started[1], "score": ended[1] - between[1]},
+        "problems": list(scores.problems),
+        "seconds": {"make": made, "score": whole - made},
+        "cpu_seconds": {"make": busy_making, "score": busy_whole - busy_making},
         "environment": environment(),
     }
-    write_text(folder / DONE, json.dumps(described, indent=2) + "\n")
+    write_text(folder / DONE, json.dumps(run, indent=2) + "\n")
     (folder / _BEGUN).unlink()
-    return f"done in {ended[0] - started[0]:.0f} s"
+    return f"done in {whole:.0f} s"
