@@ -18,12 +18,6 @@ from contrasent.objectives._difference import OPERATIONS
 from contrasent.training.run import train
 
 QUIET = ("--evaluation.task", "none", "--evaluation.final", "none", "--train.precision", "fp32")
-REFERENCE = {
-    "objective__generator_dropout": True,
-    "objective__edit": "argmax",
-    "objective__edit_positions": "all",
-    "objective__rtd_padding": "as_reference",
-}
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from contrasent.settings import ViewSettings
 from contrasent.training.mlm_view import MlmView
 from contrasent.training.run import train
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture(scope="module")
 def masked_lm(tmp_path_factory):

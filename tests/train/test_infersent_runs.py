@@ -18,7 +18,6 @@ from contrasent.model.loading import load_encoder
 from contrasent.training.run import train
 
 SMALL = {"encoder__lstm": 5, "objective__hidden": [7, 7]}
-WEIGHTS = "1_LSTM/model.safetensors"
 LABELS = ("entailment", "neutral", "contradiction")
 TEXTS = ["a dog runs in the street .", "the old man isn't sad", "zzz", "two birds"]
 

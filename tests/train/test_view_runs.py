@@ -7,12 +7,9 @@ import pytest
 import yaml
 from helpers.command_line import refused, worked
 from helpers.run_files import logged_losses
-from helpers.tiny_models import WORDS
+from helpers.tiny_sentences import PLAIN
 
 from contrasent.training.run import train
-
-PLAIN = [word for word in WORDS if word.isalpha()]
-FILES = ["last/model.safetensors", "best/model.safetensors"]
 
 
 def sentence(number):
