@@ -29,7 +29,6 @@ from contrasent.model.st_layers import (
 from contrasent.model.st_words import WordVectors, write_lstm, write_words
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import FittedTransform, write_transform
-from contrasent.model.transforms.whitening import Whitening
 from contrasent.model.weights import read_tensors
 
 _MODULES = "modules.json"
@@ -180,8 +179,7 @@ def write(folder: Path, parts: EncoderParts) -> None:
     if parts.head is not None:
         write_dense(new_folder(_DENSE), parts.head.linear, TANH)
     if parts.transform is not None:
-        name = _DENSE if isinstance(parts.transform, Whitening) else _FITTED
-        _write_map(new_folder(name), parts.transform)
+        _write_map(new_folder(_DENSE if parts.transform.is_dense else _FITTED), parts.transform)
     if parts.normalize:
         new_folder(_NORMALIZE).mkdir()
     modules = [
@@ -197,7 +195,7 @@ def write(folder: Path, parts: EncoderParts) -> None:
 
 
 def _write_map(path: Path, transform: Transform) -> None:
-    if isinstance(transform, Whitening):
+    if transform.is_dense:
         write_dense(path, transform, IDENTITY)
     else:
         write_transform(path, transform)

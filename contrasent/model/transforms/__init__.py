@@ -12,7 +12,7 @@ from typing import Any
 from contrasent.errors import pick
 from contrasent.model.transforms.base import Transform
 
-_NOT_KINDS = ("base", "folder", "moments")
+_NOT_KINDS = ("base", "folder")
 
 
 def available() -> list[str]:

@@ -6,7 +6,7 @@ Shapes: S sentences, D width of an embedding, K of a transformed one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,14 @@ class Transform(nn.Module, ABC):
     Attributes:
         name: its kind: the name of its file, or ``linear`` for a map of unknown origin.
         described: what it is and what it was fitted on, in words.
+        is_dense: whether it is a linear map with ``weight`` and ``bias``, which
+            sentence-transformers has as a Dense without activation.
         input_width: D.
         width: K.
     """
 
     name: str
+    is_dense: ClassVar[bool] = False
     input_width: int
     width: int
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Self
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from typing_extensions import override
 
 from contrasent.errors import CheckpointError, ContrasentError
+from contrasent.model.st_layers import read_json, write_json
 from contrasent.model.transforms import empty
 from contrasent.model.transforms.base import Transform
+from contrasent.model.weights import read_exact
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _KIND = "transform"
@@ -21,9 +21,7 @@ _KIND = "transform"
 
 def write_transform(folder: Path, transform: Transform) -> None:
     """Write a transform's settings and weights into ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {_KIND: transform.name, **transform.settings()}
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / CONFIG, {_KIND: transform.name, **transform.settings()})
     state = {name: tensor.detach().cpu() for name, tensor in transform.state_dict().items()}
     save_file(state, folder / WEIGHTS)
 
@@ -35,22 +33,12 @@ def read_transform(folder: Path) -> Transform:
         CheckpointError: it is damaged, or of a kind that this version does not know.
     """
     try:
-        config: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config: dict[str, Any] = read_json(folder / CONFIG)
         transform = empty(config.pop(_KIND), config)
-        transform.load_state_dict(load_file(folder / WEIGHTS))
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        SafetensorError,
-    ) as error:
-        reason = (
-            str(error) if isinstance(error, ContrasentError) else f"{type(error).__name__}: {error}"
-        )
-        raise CheckpointError(f"cannot read the transform in {folder}: {reason}") from error
+        read_exact(transform, folder, f"a {transform.name} of these settings")
+    except (LookupError, TypeError, AttributeError, ContrasentError) as error:
+        reason = f"{type(error).__name__}: " if not isinstance(error, ContrasentError) else ""
+        raise CheckpointError(f"cannot read the transform in {folder}: {reason}{error}") from error
     return transform.requires_grad_(False).eval()
 
 

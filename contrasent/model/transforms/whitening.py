@@ -76,7 +76,7 @@ have a fixed weighted sum, and some of its components may be constant."""
 class Whitening(Transform):
     """``x W - mu W``, which sentence-transformers has as a Dense without activation."""
 
-    name = "whitening"
+    name, is_dense = "whitening", True
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__()
