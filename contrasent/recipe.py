@@ -25,6 +25,10 @@ from contrasent.settings import (
     settings,
 )
 
+T = TypeVar("T")
+
+_DATA = re.compile(r"Data: ([^.]+)\.")
+_SOURCE = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*(?: et al\.| and [A-Z]\w+) \d{4}")
 _OBJECTIVE = "simcse"
 _DEEPEST = 3
 _SHOWN = 60
@@ -34,7 +38,7 @@ Lines = dict[tuple[str, ...], int]
 
 
 def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
-    """What a YAML file holds, and where.
+    """The content of a YAML file, and the line of each key.
 
     Raises:
         ConfigError: the file cannot be read, is not YAML, is not a mapping, or has a key twice.
@@ -74,12 +78,6 @@ def _note(path: Path, node: yaml.Node | None, above: tuple[str, ...], lines: Lin
             )
         lines[location] = line
         _note(path, value, location, lines)
-
-
-T = TypeVar("T")
-
-_DATA = re.compile(r"Data: ([^.]+)\.")
-_SOURCE = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*(?: et al\.| and [A-Z]\w+) \d{4}")
 
 
 @settings

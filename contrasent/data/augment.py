@@ -22,7 +22,7 @@ _WORD = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
 
 
 def whole_words(share: float, words: int, random: Generator) -> int:
-    """How many of ``words`` words a share is: rounded up or down, so that the mean is exact.
+    """A share of ``words`` words as a number of words, rounded so that the mean is exact.
 
     0.1 of 7 words is one word in 7 of 10 draws and none in the others. Rounding to the nearest
     would leave every sentence of fewer than 5 words as it is.

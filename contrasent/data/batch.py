@@ -19,7 +19,7 @@ from contrasent.errors import DataError
 
 
 class Need(Enum):
-    """What an objective reads beside the embeddings of its views; the value says it in words."""
+    """Data that an objective reads beside the embeddings; the value completes "needs ..."."""
 
     LABELS = "the class of each example"
     POSITIONS = "to know which sentences follow each other"

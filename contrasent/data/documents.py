@@ -30,7 +30,7 @@ class Documents:
 
     @property
     def count(self) -> int:
-        """How many documents there are."""
+        """The number of documents."""
         return len(np.unique(self.ends))
 
     def with_next(self) -> IndexArray:
@@ -57,7 +57,7 @@ def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
 
     Args:
         examples: of a ``.txt`` file.
-        trouble: is told of lines that cannot be read.
+        trouble: is called with the error of each line that cannot be read.
 
     Raises:
         DataError: ``examples`` come from something else than lines of text.

@@ -27,7 +27,7 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """How spans are drawn from a document.
+    """The spans to draw from a document.
 
     Attributes:
         anchors: A, from each document; they do not overlap.
@@ -51,7 +51,7 @@ class Spans:
 
     @property
     def words(self) -> int:
-        """What a document needs at least: room for the anchors and for as much again."""
+        """The words that a document needs: room for the anchors and for as much again."""
         return 2 * self.anchors * self.longest
 
     def draw(self, words: int, random: Generator) -> list[Span]:
@@ -125,7 +125,7 @@ class Texts:
         return len(self.starts)
 
     def words(self, document: int) -> list[str]:
-        """What stands between white space."""
+        """The words of a document, split at white space."""
         lines = range(int(self.starts[document]), int(self.ends[document]))
         return [word for line in lines for word in self.lines[line].split()]
 

@@ -22,7 +22,7 @@ Packed = tuple[IndexArray, IndexArray]
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What is drawn in an epoch, each sentence by itself: no order of batches changes it."""
+    """Random numbers of an epoch, each sentence by itself: no order of batches changes them."""
 
     seed: int
     epoch: int
@@ -226,7 +226,7 @@ def end_to_end(rows: Sequence[np.ndarray]) -> Packed:
 
 
 def example_of(views: int) -> str:
-    """How many sentences an example has, and what they are."""
+    """The sentences of an example, in words."""
     hard = views - 2
     what = {1: "1 sentence", 2: "2 (anchor, positive)", 3: "3 (anchor, positive, hard negative)"}
     return f"{what.get(views, f'{views} (anchor, positive, {hard} hard negatives)')} per example"

@@ -26,7 +26,7 @@ from contrasent.model.transforms.whitening import Moments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """How the sentences that a transform is fitted on are embedded.
+    """Options of embedding the sentences that a transform is fitted on.
 
     Attributes:
         precision: ``fp32``, ``bf16`` or ``auto``.

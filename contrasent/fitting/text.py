@@ -29,10 +29,13 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import token_ids
 from contrasent.model.precision import matrix_precision
 
+_AT_ONCE = 8192
+"""Sentences that are embedded at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where sentences come from.
+    """The origin of sentences.
 
     Attributes:
         source: the file, data set, or task with its split.
@@ -65,7 +68,7 @@ class FittingText:
             yield from _sentences(task)
 
     def __len__(self) -> int:
-        """How many sentences there are; the first call reads everything.
+        """The number of sentences; the first call reads everything.
 
         Raises:
             DataError: a row cannot be read.
@@ -74,7 +77,7 @@ class FittingText:
 
     @cached_property
     def origins(self) -> tuple[Origin, ...]:
-        """Where the sentences come from."""
+        """The origins of the sentences."""
         files = [
             Origin(
                 Path(examples.source).name if Path(examples.source).exists() else examples.source,
@@ -163,10 +166,6 @@ def _sentences(task: Task) -> Iterator[str]:
     for subset in task.subsets:
         yield from subset.first
         yield from subset.second
-
-
-_AT_ONCE = 8192
-"""Sentences that are embedded at a time."""
 
 
 class FittingSentences(Protocol):

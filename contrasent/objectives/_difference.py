@@ -1,7 +1,8 @@
-"""Tasks that only a good embedding of a sentence makes easy (Chuang et al. 2022, section 3).
+"""Conditional tasks: an edited sentence, read together with the embedding of the original.
 
 A transformer that is given the embedding of a sentence in place of its first token reads an edit
-of that sentence, and tells what was edited. The gradient reaches the encoder through the embedding.
+of that sentence, and predicts what was edited (Chuang et al. 2022, section 3). The gradient reaches
+the encoder through the embedding.
 
 Shapes: S sentences, T tokens end to end, D width, C classes.
 """
@@ -113,7 +114,7 @@ class Difference(nn.Module, ABC):
 
 
 class ReplacedTokens(Difference):
-    """Which tokens were edited: replaced, inserted, or preceded by a deletion.
+    """Detection of edited tokens: replaced, inserted, or preceded by a deletion.
 
     With several operations each sentence is edited by each, each has a head of its own, and the
     loss is their mean.
@@ -163,7 +164,7 @@ class ReplacedTokens(Difference):
 
 
 class MaskedTokens(Difference):
-    """Which tokens were masked: a conditional masked language model (Yang et al. 2021, CMLM)."""
+    """Prediction of masked tokens: a conditional masked LM (Yang et al. 2021, CMLM)."""
 
     @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
@@ -180,7 +181,7 @@ class MaskedTokens(Difference):
 
 
 class CorrectedTokens(Difference):
-    """What the replaced tokens were: corrective language modelling (Meng et al. 2021, COCO-LM)."""
+    """Correction of replaced tokens: corrective LM (Meng et al. 2021, COCO-LM)."""
 
     @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:

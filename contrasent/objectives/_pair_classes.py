@@ -22,10 +22,10 @@ CLASSES = 3
 
 Feature = Literal["u", "v", "difference", "product", "max_square"]
 SBERT: tuple[Feature, ...] = ("u", "v", "difference")
-"""What SBERT's classifier knows."""
+"""Features of SBERT's classifier."""
 
 JOINT: tuple[Feature, ...] = (*SBERT, "max_square")
-"""What ConSERT's classifier knows."""
+"""Features of ConSERT's classifier."""
 
 _FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "u": lambda u, _: u,

@@ -23,77 +23,6 @@ from contrasent.objectives._pair_classes import JOINT, Feature, PairClassifier
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 
-
-def shuffle_tokens(batch: Batch, *, keep_first: bool) -> Batch:
-    """The tokens of each sentence in another order.
-
-    The paper gives each token the position of another one and leaves the order as it is. For a
-    transformer with positions in its embedding layer that is the same up to the order of its
-    states, which no mean over tokens knows; and this way works for other positions too.
-
-    Args:
-        batch: S sentences.
-        keep_first: leave the first token of each in its place, where it is what is pooled.
-    """
-    order = torch.argsort(_keys(batch, keep_first=keep_first))
-    return replace(batch, token_ids=batch.token_ids[order], duplicate_of=None)
-
-
-def without_tokens(batch: Batch, rate: float) -> Batch:
-    """Token cut-off: of n tokens, ``int(rate * n)`` have 0 for their state."""
-    order = torch.argsort(_keys(batch))
-    place = torch.arange(len(order), device=order.device)
-    lengths = torch.repeat_interleave(batch.lengths, batch.lengths, output_size=len(order))
-    starts = torch.repeat_interleave(batch.offsets[:-1], batch.lengths, output_size=len(order))
-    cut = place - starts < (lengths * rate).long()
-    mask = torch.ones(len(order), device=order.device)
-    return replace(batch, embedding_mask=mask.index_put((order,), (~cut).float()).unsqueeze(1))
-
-
-def without_features(batch: Batch, rate: float, width: int) -> Batch:
-    """Feature cut-off: ``int(rate * D)`` features are 0 in all states of a sentence."""
-    draws = torch.rand(batch.sentences, width, device=batch.token_ids.device)
-    kept = draws.argsort(-1).argsort(-1) >= int(rate * width)
-    tokens = len(batch.token_ids)
-    return replace(
-        batch, embedding_mask=kept.float().repeat_interleave(batch.lengths, 0, output_size=tokens)
-    )
-
-
-def without_components(batch: Batch, rate: float, width: int) -> Batch:
-    """Dropout as a view: each component of a state is 0 with probability ``rate``, unscaled."""
-    draws = torch.rand(len(batch.token_ids), width, device=batch.token_ids.device)
-    return replace(batch, embedding_mask=(draws >= rate).float())
-
-
-def beside(first: Batch, second: Batch) -> Batch:
-    """The views of ``first``, then those of ``second``, each with its embedding mask."""
-    both = concat([first, second], first.views + second.views)
-    parts = first, second
-    masks = [part.embedding_mask for part in parts if part.embedding_mask is not None]
-    if not masks:
-        return both
-    width = max(mask.shape[1] for mask in masks)
-    return replace(both, embedding_mask=torch.cat([_mask(it).expand(-1, width) for it in parts]))
-
-
-def _mask(batch: Batch) -> Tensor:
-    if batch.embedding_mask is not None:
-        return batch.embedding_mask
-    return torch.ones(len(batch.token_ids), 1, device=batch.token_ids.device)
-
-
-def _keys(batch: Batch, *, keep_first: bool = False) -> Tensor:
-    """``(T,)`` numbers that sort tokens by sentence, and at random within each."""
-    tokens, device = len(batch.token_ids), batch.token_ids.device
-    numbers = torch.arange(batch.sentences, device=device)
-    sentence = torch.repeat_interleave(numbers, batch.lengths, output_size=tokens)
-    draws = torch.rand(tokens, dtype=torch.float64, device=device)
-    if keep_first:
-        draws = (0.5 + draws / 2).index_fill(0, batch.offsets[:-1], 0.0)
-    return sentence + draws
-
-
 Augmentation = Literal["feature_cutoff", "token_cutoff", "shuffle", "dropout", "none"]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 
@@ -192,3 +121,73 @@ class Consert(Objective):
         if name == "dropout":
             return without_components(batch, rate, self._width)
         return batch
+
+
+def shuffle_tokens(batch: Batch, *, keep_first: bool) -> Batch:
+    """The tokens of each sentence in another order.
+
+    The paper gives each token the position of another one and leaves the order as it is. For a
+    transformer with positions in its embedding layer that is the same up to the order of its
+    states, which no mean over tokens knows; and this way works for other positions too.
+
+    Args:
+        batch: S sentences.
+        keep_first: leave the first token of each in its place, where it is what is pooled.
+    """
+    order = torch.argsort(_keys(batch, keep_first=keep_first))
+    return replace(batch, token_ids=batch.token_ids[order], duplicate_of=None)
+
+
+def without_tokens(batch: Batch, rate: float) -> Batch:
+    """Token cut-off: of n tokens, ``int(rate * n)`` have 0 for their state."""
+    order = torch.argsort(_keys(batch))
+    place = torch.arange(len(order), device=order.device)
+    lengths = torch.repeat_interleave(batch.lengths, batch.lengths, output_size=len(order))
+    starts = torch.repeat_interleave(batch.offsets[:-1], batch.lengths, output_size=len(order))
+    cut = place - starts < (lengths * rate).long()
+    mask = torch.ones(len(order), device=order.device)
+    return replace(batch, embedding_mask=mask.index_put((order,), (~cut).float()).unsqueeze(1))
+
+
+def without_features(batch: Batch, rate: float, width: int) -> Batch:
+    """Feature cut-off: ``int(rate * D)`` features are 0 in all states of a sentence."""
+    draws = torch.rand(batch.sentences, width, device=batch.token_ids.device)
+    kept = draws.argsort(-1).argsort(-1) >= int(rate * width)
+    tokens = len(batch.token_ids)
+    return replace(
+        batch, embedding_mask=kept.float().repeat_interleave(batch.lengths, 0, output_size=tokens)
+    )
+
+
+def without_components(batch: Batch, rate: float, width: int) -> Batch:
+    """Dropout as a view: each component of a state is 0 with probability ``rate``, unscaled."""
+    draws = torch.rand(len(batch.token_ids), width, device=batch.token_ids.device)
+    return replace(batch, embedding_mask=(draws >= rate).float())
+
+
+def beside(first: Batch, second: Batch) -> Batch:
+    """The views of ``first``, then those of ``second``, each with its embedding mask."""
+    both = concat([first, second], first.views + second.views)
+    parts = first, second
+    masks = [part.embedding_mask for part in parts if part.embedding_mask is not None]
+    if not masks:
+        return both
+    width = max(mask.shape[1] for mask in masks)
+    return replace(both, embedding_mask=torch.cat([_mask(it).expand(-1, width) for it in parts]))
+
+
+def _mask(batch: Batch) -> Tensor:
+    if batch.embedding_mask is not None:
+        return batch.embedding_mask
+    return torch.ones(len(batch.token_ids), 1, device=batch.token_ids.device)
+
+
+def _keys(batch: Batch, *, keep_first: bool = False) -> Tensor:
+    """``(T,)`` numbers that sort tokens by sentence, and at random within each."""
+    tokens, device = len(batch.token_ids), batch.token_ids.device
+    numbers = torch.arange(batch.sentences, device=device)
+    sentence = torch.repeat_interleave(numbers, batch.lengths, output_size=tokens)
+    draws = torch.rand(tokens, dtype=torch.float64, device=device)
+    if keep_first:
+        draws = (0.5 + draws / 2).index_fill(0, batch.offsets[:-1], 0.0)
+    return sentence + draws

@@ -26,7 +26,7 @@ _EDITING = ", ".join(sorted(name for name, view in VIEWS.items() if view.edited)
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """What a run is to be made of.
+    """Settings, data, objective and encoder of a run that is asked for.
 
     Attributes:
         recipe: the settings.

@@ -23,6 +23,33 @@ from contrasent.records import installed_versions
 logger = logging.getLogger("contrasent")
 
 _DECIDING = ("threads", "cpu", "gpu", "torch")
+_RECIPE, _DATA, _ENVIRONMENT = "recipe.yaml", "data.json", "environment.json"
+_LOCK = ".state.lock"
+_HEADER = "# The recipe of the training run in this folder, as contrasent understood it.\n"
+# In this order an old run is removed: as long as anything is left of it, it is known as a run, and
+# none that is half removed is taken for a complete one.
+_WRITTEN = (
+    "result.json",
+    "scores.jsonl",
+    "held_out.json",
+    "metrics.jsonl",
+    "log.txt",
+    "trackers",
+    "profile",
+    "state",
+    "best",
+    "last",
+    "best-twin",
+    "last-twin",
+    _ENVIRONMENT,
+    _DATA,
+    _RECIPE,
+)
+# What an interrupted write leaves: .NAME.partial, .NAME.PROCESS.partial, .NAME.previous
+_UNFINISHED = re.compile(r"\.(?P<name>.+?)(\.\d+)?\.(partial|previous)")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# Libraries written in Rust (safetensors, tokenizers) tell the error number in words only.
+_NO_ROOM_MESSAGE = re.compile(rf"os error ({'|'.join(map(str, _NO_ROOM))})\b")
 
 
 def environment() -> dict[str, Any]:
@@ -59,35 +86,6 @@ def warn_if_not_reproducible(then: Mapping[str, Any], now: Mapping[str, Any]) ->
 
 def _deciding(kept: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: kept.get(name) for name in _DECIDING}, "torch": kept["versions"]["torch"]}
-
-
-_RECIPE, _DATA, _ENVIRONMENT = "recipe.yaml", "data.json", "environment.json"
-_LOCK = ".state.lock"
-_HEADER = "# The recipe of the training run in this folder, as contrasent understood it.\n"
-# In this order an old run is removed: as long as anything is left of it, it is known as a run, and
-# none that is half removed is taken for a complete one.
-_WRITTEN = (
-    "result.json",
-    "scores.jsonl",
-    "held_out.json",
-    "metrics.jsonl",
-    "log.txt",
-    "trackers",
-    "profile",
-    "state",
-    "best",
-    "last",
-    "best-twin",
-    "last-twin",
-    _ENVIRONMENT,
-    _DATA,
-    _RECIPE,
-)
-# What an interrupted write leaves: .NAME.partial, .NAME.PROCESS.partial, .NAME.previous
-_UNFINISHED = re.compile(r"\.(?P<name>.+?)(\.\d+)?\.(partial|previous)")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-# Libraries written in Rust (safetensors, tokenizers) tell the error number in words only.
-_NO_ROOM_MESSAGE = re.compile(rf"os error ({'|'.join(map(str, _NO_ROOM))})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +302,7 @@ class RunFolder:
 
 
 def twin_of(encoder: Path) -> Path:
-    """Where the second encoder of a run with two lies, beside the first."""
+    """The folder of the second encoder of a run with two, beside the first."""
     return encoder.with_name(f"{encoder.name}-twin")
 
 

@@ -26,6 +26,9 @@ from contrasent.recipe import Recipe
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+logger = logging.getLogger("contrasent")
+METRICS_FILE = "metrics.jsonl"
+
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
@@ -142,10 +145,6 @@ def _refuse_not_finite(step: StepMetrics) -> None:
             f"{step.gradient_norm}; nothing was kept that was updated with them. Lower "
             "train.learning_rate, raise objective.temperature, or use --train.precision fp32"
         )
-
-
-logger = logging.getLogger("contrasent")
-METRICS_FILE = "metrics.jsonl"
 
 
 class MetricsFile:

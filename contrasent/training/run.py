@@ -33,6 +33,9 @@ from contrasent.training.schedule import below_min_rate, decayed_factor
 from contrasent.training.setup import RunParts, complete, prepare, scored_start
 from contrasent.training.state import Progress, load_state, save_state
 
+logger = logging.getLogger("contrasent")
+_STEPS_BETWEEN_TRIMS = 25
+
 
 def save_encoders(
     folder: Path,
@@ -71,14 +74,9 @@ def add_scores(folder: Path, records: Sequence[Record]) -> None:
     write_text(path, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
 
 
-logger = logging.getLogger("contrasent")
-
-_STEPS_BETWEEN_TRIMS = 25
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Where a run ended.
+    """The result of a run.
 
     Attributes:
         best: folder of the encoder with the highest dev score; None without a dev task.

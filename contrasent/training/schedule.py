@@ -16,7 +16,7 @@ def warmup_steps(settings: TrainSettings, steps: int) -> int:
 
 
 def decayed_factor(settings: TrainSettings, factor: float, *, is_best: bool) -> float:
-    """What ``plateau`` multiplies the rate with from an evaluation on; 1 in other schedules.
+    """The factor of the rate from an evaluation on in ``plateau``; 1 in other schedules.
 
     Args:
         settings: of the recipe.

@@ -37,6 +37,9 @@ from contrasent.training.callbacks import followed_pairs
 from contrasent.training.compatibility import Combination, refuse
 from contrasent.training.mlm_view import MlmView
 
+logger = logging.getLogger("contrasent")
+_DEV, _FINAL = "stsb-dev", "sts"
+
 
 def add_new_parts(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
     """Give ``encoder`` the convolutions and the head that ``settings`` ask for.
@@ -128,11 +131,6 @@ def _add_convolutions(encoder: SentenceEncoder, settings: EncoderSettings) -> No
             "none to leave it out, or leave encoder.convolutions out"
         )
     encoder.convolutions = Convolutions(encoder.backbone.width, widths, settings.channels)
-
-
-logger = logging.getLogger("contrasent")
-
-_DEV, _FINAL = "stsb-dev", "sts"
 
 
 @dataclass(frozen=True, slots=True)

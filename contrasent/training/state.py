@@ -22,7 +22,7 @@ _PREFIX = "step-"
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run has come, and its best evaluation.
+    """The progress of a run, and its best evaluation.
 
     Attributes:
         step: optimiser updates made; the place in the data and the learning rate follow from it.
@@ -121,7 +121,7 @@ def _restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> N
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Where torch's generators stand, of the CPU and of ``device``."""
+    """The states of torch's generators, of the CPU and of ``device``."""
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
