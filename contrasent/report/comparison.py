@@ -125,9 +125,7 @@ def _retrieval_differences(
 DIFFERENCES: dict[str, Callable[[Sequence[Comparison], TaskData[Any], str], list[Table]]] = {
     "sts": lambda comparisons, _, title: [sts_differences(it, title) for it in comparisons],
     "transfer": lambda comparisons, _, title: [_transfer_differences(comparisons, title)],
-    "labelled": lambda comparisons, read, title: [_labelled_differences(comparisons, read, title)],
-    "retrieval": lambda comparisons, read, title: [
-        _retrieval_differences(comparisons, read, title)
-    ],
+    "labelled": _labelled_differences,
+    "retrieval": _retrieval_differences,
 }
 """Tables of differences by the name of the task type."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
+from rich.padding import PaddingDimensions
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -15,7 +16,7 @@ _NO_LIMIT = 1_000_000
 _OPERATORS = 15
 
 
-def plain_table(padding: tuple[int, ...] = (0, 1, 0, 0)) -> RichTable:
+def plain_table(padding: PaddingDimensions = (0, 1, 0, 0)) -> RichTable:
     """A table without cells, in the form of all tables."""
     return RichTable(
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, header_style="bold"

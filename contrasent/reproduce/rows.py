@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from contrasent.reproduce.plan import STS_TEXT, Material, Plan, PlanRow, Scale
 _ROWS_AT_ONCE = 4096
 
 
-class _OfRow:
-    """An encoder under the name of its row; all else that tables tell of it stays visible."""
+class _NamedEncoder:
+    """An encoder under the name of its row, otherwise as it is."""
 
     def __init__(self, encoder: DescribedEncoder, name: str) -> None:
         self.name = name
@@ -45,7 +45,7 @@ class _OfRow:
         return self._encoder.pooler
 
 
-class CachedEncoder(_OfRow):
+class CachedEncoder(_NamedEncoder):
     """An encoder that computes each sentence once."""
 
     def __init__(self, encoder: DescribedEncoder, name: str) -> None:
@@ -60,14 +60,14 @@ class CachedEncoder(_OfRow):
         """Embed N sentences, ``(N, D)``."""
         new = list(dict.fromkeys(it for it in sentences if it not in self._rows))
         if new:
-            found = self._encoder.encode(new, precision=precision, show_progress=show_progress)
+            rows = self._encoder.encode(new, precision=precision, show_progress=show_progress)
             self._rows.update({it: len(self._rows) + k for k, it in enumerate(new)})
-            self._embeddings = [np.concatenate([*self._embeddings, found])]
+            self._embeddings = [np.concatenate([*self._embeddings, rows])]
         whole = self._embeddings[0]
         return np.ascontiguousarray(whole[[self._rows[it] for it in sentences]])
 
 
-class TransformedEncoder(_OfRow):
+class TransformedEncoder(_NamedEncoder):
     """An encoder with a transform, which maps the embeddings that are known without it."""
 
     def __init__(
@@ -85,15 +85,15 @@ class TransformedEncoder(_OfRow):
         """Embed N sentences, ``(N, K)``."""
         rows = self._plain.encode(sentences, precision=precision, show_progress=show_progress)
         blocks = np.split(rows, range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE))
-        return np.concatenate([self._mapped(block) for block in blocks])
+        return np.concatenate([self._map(block) for block in blocks])
 
-    def _mapped(self, rows: Embeddings) -> Embeddings:
+    def _map(self, rows: Embeddings) -> Embeddings:
         import torch
 
         with torch.no_grad():
-            found = self._transform(torch.from_numpy(rows).to(self._device))
-        mapped: Embeddings = found.cpu().numpy()
-        return mapped
+            mapped = self._transform(torch.from_numpy(rows).to(self._device))
+        embeddings: Embeddings = mapped.cpu().numpy()
+        return embeddings
 
 
 class Family:
@@ -105,12 +105,12 @@ class Family:
         self._plain: dict[tuple[str, str], CachedEncoder] = {}
 
     def encoder(self, name: str) -> CachedEncoder | TransformedEncoder:
-        """The encoder of a row, made now if it is not there.
+        """The encoder of a row, trained or fitted now if that is not done.
 
         Raises:
             ContrasentError: it cannot be made.
         """
-        encoder, row = self._builder.make(name), self._builder.plan.rows[name]
+        encoder = self._builder.make(name)
         key = str(self._builder.source(name)), encoder.pooler
         if not isinstance(encoder, SentenceEncoder) or encoder.normalize:
             return CachedEncoder(encoder, name)
@@ -118,10 +118,10 @@ class Family:
             if key not in self._plain:
                 self._plain[key] = CachedEncoder(self._builder.plain(name), name)
             return TransformedEncoder(encoder, encoder.transform, self._plain[key], name)
-        once = CachedEncoder(encoder, name)
-        if row.make == "start":
-            self._plain[key] = once
-        return once
+        cached = CachedEncoder(encoder, name)
+        if self._builder.plan.rows[name].make == "start":
+            self._plain[key] = cached
+        return cached
 
 
 _CUT = (".txt", ".csv")
@@ -154,12 +154,12 @@ def bring(
         DataError: a text is not there, or has nothing in it.
     """
     return {
-        name: _brought(plan.materials[name], scale.lines.get(name), source, folder / name)
+        name: _bring_one(plan.materials[name], scale.lines.get(name), source, folder / name)
         for name, source in given.items()
     }
 
 
-def _brought(material: Material, limit: int | None, source: str, target: Path) -> MaterialFile:
+def _bring_one(material: Material, limit: int | None, source: str, target: Path) -> MaterialFile:
     if material.kind == "encoder":
         return MaterialFile(source, source, _folder_sha256(resolve(source)), None)
     path = Path(source).expanduser()
@@ -172,10 +172,12 @@ def _brought(material: Material, limit: int | None, source: str, target: Path) -
         known = ", ".join(_CUT)
         raise DataError(f"{source} cannot be cut at {limit} rows; bring one of {known}, also .gz")
     cut = target.with_suffix(suffix)
-    taken = _rows(path, limit) if suffix == ".csv" else _beginning(path, limit, material.blocks)
+    first = (
+        _first_rows if suffix == ".csv" else _first_documents if material.blocks else _first_lines
+    )
     count = 0
     with writing(cut) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        for line in taken:
+        for line in first(path, limit):
             file.write(line)
             count += 1
     if not count:
@@ -183,7 +185,7 @@ def _brought(material: Material, limit: int | None, source: str, target: Path) -
     return MaterialFile(source, str(cut), sha256_of(cut), count)
 
 
-def _rows(path: Path, limit: int) -> Iterator[str]:
+def _first_rows(path: Path, limit: int) -> Iterator[str]:
     """The first rows of a table, whose cells may hold line ends."""
     text = (line for _, line in lines(path))
     for row in islice(csv.reader(text), limit):
@@ -192,26 +194,26 @@ def _rows(path: Path, limit: int) -> Iterator[str]:
         yield buffer.getvalue()
 
 
-def _beginning(path: Path, limit: int, blocks: bool) -> Iterator[str]:
-    """The first lines; of documents, those that end within them, and the first one whole."""
-    held: list[str] = []
+def _first_lines(path: Path, limit: int) -> Iterator[str]:
+    return (f"{line.rstrip()}\n" for _, line in islice(lines(path), limit))
+
+
+def _first_documents(path: Path, limit: int) -> Iterator[str]:
+    """Whole documents, with the blank lines after them, that end within the first lines.
+
+    The first document is taken whatever its length.
+    """
     taken = 0
-    for _, line in lines(path):
-        if not blocks:
-            if taken == limit:
+    document: list[str] = []
+    for line in chain((line for _, line in lines(path)), [None]):
+        if line is not None:
+            document.append(f"{line.rstrip()}\n")
+        if line is None or not line.strip():
+            if taken and taken + len(document) > limit:
                 return
-            taken += 1
-            yield f"{line.rstrip()}\n"
-            continue
-        held.append(f"{line.rstrip()}\n")
-        if not line.strip():
-            if taken and taken + len(held) > limit:
-                return
-            yield from held
-            taken += len(held)
-            held = []
-    if blocks and (not taken or taken + len(held) <= limit):
-        yield from held
+            yield from document
+            taken += len(document)
+            document = []
 
 
 def _folder_sha256(folder: Path) -> str:
@@ -259,21 +261,23 @@ class RowBuilder:
         return load_recipe(row.recipe, overrides)
 
     def make(self, name: str) -> DescribedEncoder:
-        """The encoder of a row; what a run or fit of before left is gone on with.
+        """The encoder of a row; a run or a fit that was begun before is continued.
 
         Raises:
             ContrasentError: it cannot be made.
         """
         row = self.plan.rows[name]
-        makers: dict[str, Callable[[str, PlanRow], DescribedEncoder]] = {
-            "words": lambda name, _: WordEncoder.load(self.source(name)),
-            "start": self._loaded,
-            "train": self._trained,
-            "sif": self._sif,
-            "whitening": self._whitened,
-            "flow": self._flowed,
-        }
-        return makers[row.make](name, row)
+        match row.make:
+            case "words":
+                return WordEncoder.load(self.source(name))
+            case "start":
+                return self.plain(name)
+            case "train":
+                return self._train(name)
+            case "sif":
+                return self._fit_sif(name, row)
+            case _:
+                return self._fit_map(name, row)
 
     def source(self, name: str) -> Path | str:
         """What a row is made from: a material, or what another row made."""
@@ -284,49 +288,35 @@ class RowBuilder:
         return made if self.plan.rows[above].make == "train" else self.source(above)
 
     def plain(self, name: str) -> SentenceEncoder:
-        """What the map of a row was fitted for, without the map."""
-        return self._loaded(name, self.plan.rows[name])
-
-    def _loaded(self, name: str, row: PlanRow) -> SentenceEncoder:
+        """The encoder that a row starts from, without a head and without the row's map."""
+        pooler = self.plan.rows[name].pooler
         return SentenceEncoder.load(
-            self.source(name), pooler=row.pooler, head="none", device=self.device
+            self.source(name), pooler=pooler, head="none", device=self.device
         )
 
-    def _trained(self, name: str, row: PlanRow) -> DescribedEncoder:
+    def _train(self, name: str) -> DescribedEncoder:
         from contrasent.training.run import train
 
-        del row
         run = self.folder / name / _RUN
         train(self.recipe(name), run, resume=True, device=self.device)
         return load_encoder(run, device=self.device)
 
-    def _whitened(self, name: str, row: PlanRow) -> SentenceEncoder:
-        from contrasent.fitting.maps import Embedding, fit_whitening
+    def _fit_map(self, name: str, row: PlanRow) -> SentenceEncoder:
+        from contrasent.fitting.maps import Embedding, fit_glow, fit_whitening
 
-        fitted = fit_whitening(
-            self._loaded(name, row), self._text(row), None, Embedding(max_tokens=_PAPERS_TOKENS)
-        )
-        fitted.encoder.save(self._place(name), fitted.info)
-        return SentenceEncoder.load(self._place(name), device=self.device)
+        given = self.plain(name), self._text(row), None, Embedding(max_tokens=_PAPERS_TOKENS)
+        fitted = fit_whitening(*given) if row.make == "whitening" else fit_glow(*given)[0]
+        place = self.folder / name / _FITTED
+        fitted.encoder.save(place, fitted.info)
+        return SentenceEncoder.load(place, device=self.device)
 
-    def _flowed(self, name: str, row: PlanRow) -> SentenceEncoder:
-        from contrasent.fitting.maps import Embedding, fit_glow
-
-        fitted, _ = fit_glow(
-            self._loaded(name, row), self._text(row), None, Embedding(max_tokens=_PAPERS_TOKENS)
-        )
-        fitted.encoder.save(self._place(name), fitted.info)
-        return SentenceEncoder.load(self._place(name), device=self.device)
-
-    def _sif(self, name: str, row: PlanRow) -> WordEncoder:
+    def _fit_sif(self, name: str, row: PlanRow) -> WordEncoder:
         from contrasent.fitting.sif import fit_sif
 
-        made, info = fit_sif(WordEncoder.load(self.source(name)), self._text(row))
-        made.save(self._place(name), info)
-        return WordEncoder.load(self._place(name))
-
-    def _place(self, name: str) -> Path:
-        return self.folder / name / _FITTED
+        encoder, info = fit_sif(WordEncoder.load(self.source(name)), self._text(row))
+        place = self.folder / name / _FITTED
+        encoder.save(place, info)
+        return WordEncoder.load(place)
 
     def _text(self, row: PlanRow) -> FittingText:
         source = STS_TEXT if row.data == STS_TEXT else self.materials[row.data]

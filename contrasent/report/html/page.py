@@ -27,7 +27,7 @@ from contrasent.report.html.sections import (
     geometry_tables,
     score_tables,
 )
-from contrasent.report.table import Cell, Table, number, score
+from contrasent.report.table import Cell, Row, Table, number, score
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -113,7 +113,7 @@ def _key_numbers(
     return Table(headings, cells, title="Key numbers", name="summary-table").with_best(lower=lower)
 
 
-def _best_scores(scores: Sequence[Table]) -> list[tuple[Table, Sequence[Cell]]]:
+def _best_scores(scores: Sequence[Table]) -> list[tuple[Table, Row]]:
     """Of each table of scores the row that is best in its key column."""
     best = []
     for table in scores:

@@ -132,7 +132,7 @@ def _bases(records: Sequence[Record]) -> list[_Basis]:
 
 def _sts_tables(rows: Sequence[PageRow], every: Sequence[Record]) -> list[Table]:
     """Correlations: one table for each metric and aggregation that a protocol asked for."""
-    tables = []
+    tables: list[Table] = []
     for basis in _bases(every):
         chosen = _choose(rows, basis.holds)
         names = _names(chosen)
@@ -309,8 +309,10 @@ def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[PageFi
     for pairs, of_label in _by_pairs(contents, rows).items():
         known = {name for label, it in of_label.items() for name in (label, *names_of(it.encoder))}
         supervised = [name for name in contents.supervised if name in known]
-        how = {"published": contents.published, "supervised": supervised}
-        draw(figure_data(of_label, (), contents.records, **how), _basis(pairs, of_label))
+        data = figure_data(
+            of_label, (), contents.records, published=contents.published, supervised=supervised
+        )
+        draw(data, _basis(pairs, of_label))
     runs: dict[str, list[Trajectory]] = {}
     for run in contents.runs:
         runs.setdefault(run.pairs, []).append(run)
@@ -383,9 +385,9 @@ def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Brows
         corpus = corpora.setdefault((it.corpus, it.corpus_sha256), {})
         corpus.setdefault(rows[identity(it)].label, it)
     shown = []
-    for k, ((corpus, _), of_label) in enumerate(corpora.items(), start=1):
+    for k, ((name, _), of_label) in enumerate(corpora.items(), start=1):
         queries, notes = queries_of(of_label), search_notes(of_label)
         if len(queries) > MOST_QUERIES:
             notes = (f"The first {MOST_QUERIES} of {len(queries):,} queries.", *notes)
-        shown.append(Browser(f"neighbours-{k}", corpus, queries[:MOST_QUERIES], notes))
+        shown.append(Browser(f"neighbours-{k}", name, queries[:MOST_QUERIES], notes))
     return shown
