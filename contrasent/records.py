@@ -6,7 +6,7 @@ import json
 import platform
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -92,7 +92,8 @@ class Record:
         overlap: how much of the task stands in the text that the encoder was trained on: its
             ``file``, and of how many ``sentences`` and ``pairs`` how many are ``sentences_seen``
             and ``pairs_together``, in letters and digits; None where that was not looked for.
-        command: the command line that measured it; None where there was none, or in older files.
+        command: the command line that measured it, which is not compared; None where there was
+            none, or in older files.
         data_sha256: hash of the evaluation files that were read, one after the other.
         versions: versions of the packages that computed the value.
     """
@@ -118,7 +119,7 @@ class Record:
     compared: Compared | None = None
     classifier: dict[str, str | int] | None = None
     overlap: dict[str, str | int] | None = None
-    command: str | None = None
+    command: str | None = field(default=None, compare=False)
     data_sha256: str
     versions: dict[str, str]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class Neighbours:
     corpus_sha256: str
     asked: str
     top_k: int
-    command: str | None = None
+    command: str | None = field(default=None, compare=False)
     queries: tuple[Query, ...]
 
 

@@ -172,9 +172,8 @@ def _bring_one(material: Material, limit: int | None, source: str, target: Path)
         known = ", ".join(_CUT)
         raise DataError(f"{source} cannot be cut at {limit} rows; bring one of {known}, also .gz")
     cut = target.with_suffix(suffix)
-    first = (
-        _first_rows if suffix == ".csv" else _first_documents if material.blocks else _first_lines
-    )
+    first = _first_documents if material.blocks else _first_lines
+    first = _first_rows if suffix == ".csv" else first
     count = 0
     with writing(cut) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         for line in first(path, limit):
