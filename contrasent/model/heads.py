@@ -92,7 +92,7 @@ HEADS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def head_named(name: str, width: int) -> nn.Module:
-    """A new head for embeddings of ``width`` numbers.
+    """A new head for embeddings of ``width`` dimensions.
 
     Raises:
         ConfigError: no such head.
@@ -119,7 +119,7 @@ class Convolutions(nn.Module):
 
     @property
     def width(self) -> int:
-        """Numbers in a token state behind them."""
+        """Dimensions of a token state after them."""
         return len(self.widths) * self.channels
 
     @override

@@ -103,7 +103,7 @@ def write_cnn(path: Path, convolutions: Convolutions) -> None:
 
 
 def read_cnn(path: Path, width: int) -> Convolutions:
-    """The convolutions of a CNN module, for token states of ``width`` numbers.
+    """The convolutions of a CNN module, for token states of ``width`` dimensions.
 
     Raises:
         CheckpointError: it is damaged, or one that is not computed here.

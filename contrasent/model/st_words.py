@@ -104,7 +104,7 @@ class WordVectors(nn.Module):
         self.max_seq_length = max_tokens
 
     def preprocess(self, texts: Sequence[str], *_: object, **__: object) -> dict[str, Tensor]:
-        """Rows of the words of each text, filled up behind short ones."""
+        """Rows of the words of each text, padded on the right."""
         ids, _cut = self.tokenizer.ids(list(texts), self.max_seq_length)
         rows = [torch.from_numpy(row).long() for row in ids]
         lengths = torch.tensor([len(row) for row in rows])
@@ -127,7 +127,7 @@ class WordVectors(nn.Module):
         return features
 
     def get_word_embedding_dimension(self) -> int:
-        """D, numbers in a vector."""
+        """D, dimensions of a vector."""
         return self.tokenizer.store.width
 
     def save(self, output_path: str, *_: object, **__: object) -> None:

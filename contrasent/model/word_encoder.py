@@ -1,6 +1,6 @@
 """Encoders of word vectors: the mean of a sentence's words, or their SIF embedding.
 
-Shapes: N sentences, W words, D numbers in a vector, C removed components.
+Shapes: N sentences, W words, D dimensions of a vector, C removed components.
 """
 
 from __future__ import annotations

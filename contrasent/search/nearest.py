@@ -1,6 +1,6 @@
 """Nearest rows by cosine: exact, in the same order on every machine.
 
-Shapes: Q queries, N rows of a segment, D numbers in a unit vector.
+Shapes: Q queries, N rows of a segment, D dimensions of a unit vector.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Maker:
         fingerprint: see :meth:`contrasent.model.encoder.SentenceEncoder.fingerprint`.
         pooler: how token states became an embedding.
         head: the map after the pooler, ``none`` or ``mlp``.
-        width: D, numbers in a vector.
+        width: D, dimensions of a vector.
         precision: what matrix products ran in, as it was asked for.
         engine: what computed the transformer.
     """

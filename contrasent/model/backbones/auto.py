@@ -83,7 +83,7 @@ class EmbeddingLayer:
             change: makes of state 0, ``(S, L, D)``, what layer 1 is given.
 
         Raises:
-            ConfigError: something behind the embedding layer changes what it gave.
+            ConfigError: something after the embedding layer changes what it gave.
         """
         calls: list[Tensor] = []
 
@@ -105,7 +105,7 @@ class EmbeddingLayer:
 
 @contextmanager
 def _probing(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Dropout on, or a module would pass for the dropout behind it; all is put back at the end."""
+    """Dropout on, or a module would pass for the dropout after it; all is put back at the end."""
     training = {module: module.training for module in model.modules()}
     rates = {module: module.p for module in training if isinstance(module, nn.Dropout)}
     with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):

@@ -25,7 +25,7 @@ class Backbone(nn.Module, ABC):
         kind: the architecture, in words.
         engine: what computes it; see :mod:`contrasent.model.engines`.
         model: the ``transformers`` model; its parameters are the backbone's, under its names.
-        width: D, numbers in a token state.
+        width: D, dimensions of a token state.
         depth: K, transformer layers; states are numbered 0 (embedding layer) to K.
         max_tokens: the longest sentence it has positions for, special tokens included.
         checkpoint_layers: while training, keep what goes into each layer only, and compute the

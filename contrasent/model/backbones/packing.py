@@ -52,7 +52,7 @@ class Runs:
 
 
 def packed_attention_available(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
-    """Whether the kernel is there, and takes ``head_width`` numbers per head in ``dtype``.
+    """Whether the kernel is there, and takes ``head_width`` dimensions per head in ``dtype``.
 
     Fp32 it does not take. ``torch.nn.attention.sdpa_kernel`` can forbid it.
     """

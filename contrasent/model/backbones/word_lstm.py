@@ -1,6 +1,6 @@
 """A bidirectional LSTM over fixed word vectors (Conneau et al. 2017, InferSent, section 3.2).
 
-Shapes: S sentences, T words end to end, W vectors, D numbers in a vector, H of a direction.
+Shapes: S sentences, T words end to end, W vectors, D dimensions of a vector, H of a direction.
 """
 
 from __future__ import annotations

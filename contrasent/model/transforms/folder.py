@@ -59,7 +59,7 @@ class FittedTransform(nn.Module):
         return features
 
     def get_sentence_embedding_dimension(self) -> int:
-        """K, numbers in an embedding."""
+        """K, dimensions of an embedding."""
         return self.transform.width
 
     def save(self, output_path: str, *_: object, **__: object) -> None:
