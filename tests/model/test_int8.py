@@ -1,6 +1,7 @@
 """The engine int8: exact sums of integers, errors within the steps of rounding, no company kept."""
 
 import copy
+import os
 
 import pytest
 import torch
@@ -24,6 +25,8 @@ def products():
         quantized.require_products()
     except ConfigError as error:
         pytest.skip(str(error))
+    if os.environ.get("ONEDNN_MAX_CPU_ISA") == "AVX2":
+        pytest.skip("lowered to this, oneDNN adds products up in 16 bits, which saturate")
 
 
 def tiny(kind="bert", **changes):
