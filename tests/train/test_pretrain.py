@@ -21,7 +21,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.generator import Generator
 from contrasent.model.masked_lm import MaskedLm, mask_tokens
 from contrasent.recipe import load_recipe
-from contrasent.training.loop import trained
+from contrasent.training.loop import trainable_parameters
 from contrasent.training.mlm_eval import HeldOutText
 from contrasent.training.run import train
 
@@ -93,7 +93,7 @@ def test_the_decoder_and_the_embeddings_are_one_parameter_and_trained_once(maske
     encoder, objective, _ = built(masked_lm)
     embeddings = encoder.backbone.model.get_input_embeddings().weight
     assert objective.tokens.head.decoder.weight is embeddings
-    parameters = trained(encoder, objective)
+    parameters = trainable_parameters(encoder, objective)
     assert len({id(p) for p in parameters}) == len(parameters)
     assert sum(p is embeddings for p in parameters) == 1
 
