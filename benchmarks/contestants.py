@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.options import PRECISION_BITS
 from benchmarks.remote import Spec
-from contrasent.model.precision import default_device, resolve_precision
+from contrasent.model.precision import default_device, torch_precisions
 
 PEERS = ("torch", "onnx", "openvino")
 """Backends of sentence-transformers."""
@@ -19,7 +19,7 @@ EXACT = "contrasent fp32"
 def ours(job: str, settings: Mapping[str, Any], engines: Sequence[str]) -> list[Spec]:
     """Ours: torch as it comes and in fp32, and each other engine as it comes."""
     where = f"benchmarks.jobs.ours:{job}"
-    auto = PRECISION_BITS[resolve_precision("auto", default_device())]
+    auto = PRECISION_BITS[torch_precisions(default_device())[0]]
     torch = [("auto", auto), ("fp32", 32)] if "torch" in engines else []
     made = [
         Spec(f"contrasent {precision}", where, {**settings, "precision": precision}, bits=bits)
