@@ -21,9 +21,8 @@ from benchmarks.material import Material, gathered
 from benchmarks.race import Race, run
 from benchmarks.remote import Process, Spec, Start
 from benchmarks.results import Result
-from contrasent.errors import DataError
 from contrasent.evaluation.sts_data import Subset, Task, load
-from contrasent.evaluation.sts_suite import load_available
+from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 
@@ -93,9 +92,6 @@ def _pairs(names: str, material: Material, *, whole: bool) -> str:
         whole: with the parts that are encoded and not scored, and unsorted where SentEval does
             not sort.
     """
-    found = load_available(names.split(","))
-    if not found.tasks:
-        raise DataError("; ".join(problem.message for problem in found.problems))
     tasks = {
         task.name.label: [
             *(_part(part, scored=False, ordered=False) for part in _unscored(task) if whole),
@@ -104,7 +100,7 @@ def _pairs(names: str, material: Material, *, whole: bool) -> str:
                 for part in task.subsets
             ),
         ]
-        for task in found.tasks
+        for task in load_suite(names.split(",")).tasks("sts")
     }
     path = material.place / f"pairs-{'whole' if whole else 'test'}.json"
     path.write_text(json.dumps(tasks), encoding="utf-8")

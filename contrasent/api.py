@@ -210,7 +210,8 @@ def analyze(
         >>> geometry = contrasent.analyze("runs/mine")  # doctest: +SKIP
         >>> geometry.value("alignment"), geometry.value("uniformity")  # doctest: +SKIP
     """
-    from contrasent.evaluation.geometry import RatedPairs, measure
+    from contrasent.evaluation.geometry import measure
+    from contrasent.evaluation.rated_pairs import RatedPairs
     from contrasent.model.loading import load_encoder
 
     read = RatedPairs.read(pairs, data_dir)

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,12 +130,17 @@ _COMPUTED_BY = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 def installed_versions(engine: str | None = None) -> dict[str, str]:
     """Versions of Python and of the packages that have a part in a score made with ``engine``."""
-    found = {"python": platform.python_version(), "contrasent": __version__}
+    return dict(_versions(engine))
+
+
+@cache
+def _versions(engine: str | None) -> dict[str, str]:
+    versions = {"python": platform.python_version(), "contrasent": __version__}
     computing = [_COMPUTED_BY[engine]] if engine in _COMPUTED_BY else []
     for package in ("torch", "transformers", "tokenizers", "numpy", "scipy", *computing):
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions
 
 
 def json_lines(records: Iterable[Record]) -> str:

@@ -22,7 +22,7 @@ from contrasent.data.sources import open_examples
 from contrasent.data.token_store import tokenize
 from contrasent.data.view_sources import Columns
 from contrasent.evaluation.sts import StsTasks
-from contrasent.evaluation.sts_suite import load_available
+from contrasent.evaluation.suite import load_suite
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.settings import TrainSettings
 from contrasent.training.loop import Training, run, trainable_parameters
@@ -151,7 +151,7 @@ class Evaluate:
 
     def __init__(self, folder: str, tasks: str, precision: str = "auto", **loading: Any) -> None:
         self._encoder = SentenceEncoder.load(folder, **loading)
-        self._tasks = StsTasks(load_available(tasks.split(",")).tasks)
+        self._tasks = StsTasks(load_suite(tasks.split(",")).tasks("sts"))
         self._precision = self._encoder.backbone.resolve_precision(precision)
 
     def round(self, number: int) -> Values:

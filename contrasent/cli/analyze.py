@@ -149,7 +149,8 @@ def _measure(
     columns: list[str] | None,
 ) -> Outcomes[Geometry]:
     """The geometry of every model that can be loaded and measured."""
-    from contrasent.evaluation.geometry import RatedPairs, measure
+    from contrasent.evaluation.geometry import measure
+    from contrasent.evaluation.rated_pairs import RatedPairs
 
     rated = RatedPairs.read(pairs, data_dir, columns)
     if rated.task.note:

@@ -29,7 +29,7 @@ from contrasent.progress import reading_progress
 
 if TYPE_CHECKING:
     from contrasent.evaluation.leaks import Overlap, TrainingCheck
-    from contrasent.evaluation.sts import Scores
+    from contrasent.evaluation.scores import Scores
     from contrasent.evaluation.suite import Suite
 
 

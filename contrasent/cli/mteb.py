@@ -25,7 +25,7 @@ from contrasent.cli.options import (
 
 if TYPE_CHECKING:
     from contrasent.evaluation.calibrate import Calibration
-    from contrasent.evaluation.sts import Scores
+    from contrasent.evaluation.scores import Scores
 
 
 @grouped

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from contrasent.evaluation.bootstrap import Bootstrap
     from contrasent.evaluation.compare import Comparison
-    from contrasent.evaluation.sts import Scores
+    from contrasent.evaluation.scores import Scores
     from contrasent.evaluation.suite import Suite
     from contrasent.evaluation.task_types import TaskData, TaskType
     from contrasent.records import Record

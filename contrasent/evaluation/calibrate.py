@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.errors import ConfigError, DataError, pick
-from contrasent.evaluation.embed import PRECISIONS, DescribedEncoder
-from contrasent.evaluation.geometry import RatedPairs
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
+from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.metrics import Vector, pair_cosines
 
 FOLDS = 5
@@ -126,10 +126,10 @@ def calibrate(
         CheckpointError: an embedding is zero or not finite.
         DataError: no threshold reaches ``least_precision``.
     """
-    pick("precision", precision, PRECISIONS)
+    use = EncoderUse(encoder, precision, show_progress=show_progress)
     if least_precision is not None and not 0 < least_precision <= 1:
         raise ConfigError(f"the least precision is a share above 0 up to 1, not {least_precision}")
-    embeddings = pairs.embed(encoder, precision, show_progress)
+    embeddings = pairs.embed(use)
     cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
     threshold = propose(cosines, pairs.positive, least_precision)
     return Calibration(

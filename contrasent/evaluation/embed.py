@@ -1,34 +1,30 @@
-"""Embeddings for a score: each text once, and what records say of the encoder.
+"""Embeddings for a score: an encoder and how it is used, each text embedded once.
 
 Shapes: M texts, N distinct ones, D embedding width.
 """
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.errors import CheckpointError
-from contrasent.evaluation.bootstrap import Bootstrap
-from contrasent.evaluation.protocols import Protocol
-from contrasent.evaluation.scores import Score, Similarities, figures
-from contrasent.evaluation.sts_data import Task
-from contrasent.metrics import METRICS
+from contrasent.errors import CheckpointError, pick
 from contrasent.model.backbones.base import UNBOUNDED
-from contrasent.records import Record, installed_versions
+from contrasent.records import installed_versions
 
 PRECISIONS = ("bf16", "fp32", "int8")
 """``int8`` is what the engine of that name computes in."""
 
-
 Embeddings = NDArray[np.float32]
+Places = NDArray[np.int64]
 
 
-class DescribedEncoder(typing.Protocol):
-    """What a score needs of an encoder.
+class DescribedEncoder(Protocol):
+    """What a score needs of an encoder; every :class:`contrasent.model.protocol.Encoder` has it.
 
     ``head_name``, ``transform_described``, ``max_tokens`` and ``engine`` go into the records too
     where an encoder has them.
@@ -46,88 +42,59 @@ class DescribedEncoder(typing.Protocol):
         """Embed N sentences, ``(N, D)``."""
 
 
-class Described:
-    """Makes the records of one encoder."""
+@dataclass(frozen=True, slots=True)
+class EncoderUse:
+    """An encoder and how it is used.
 
-    def __init__(
-        self,
-        encoder: DescribedEncoder,
-        precision: str,
-        seed: int | None,
-        protocol: Protocol | None,
-        bootstrap: Bootstrap | None,
-    ) -> None:
-        """Keep what all of them have in common, as :meth:`StsTasks.records` takes it."""
-        self._of_encoder = of_encoder(encoder, precision, seed)
-        self._protocol = protocol
-        self._bootstrap = bootstrap
+    Attributes:
+        encoder: what is measured; the mode it is in (training or not) stays as it is.
+        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
+        seed: the seed of the training run that made the encoder, for the records.
+        show_progress: a progress bar while encoding.
 
-    def records(self, task: Task, found: Similarities, regressor: str | None) -> list[Record]:
-        """Every metric, aggregation and subset of one task.
+    Raises:
+        ConfigError: no such precision.
+    """
 
-        Args:
-            task: what was scored.
-            found: its similarities.
-            regressor: what predicted them; None for cosines.
+    encoder: DescribedEncoder
+    precision: str = "fp32"
+    seed: int | None = None
+    show_progress: bool = False
+
+    def __post_init__(self) -> None:
+        pick("precision", self.precision, PRECISIONS)
+
+    def embed(self, texts: Sequence[str]) -> Embeddings:
+        """One row per text, ``(N, D)``, whatever is in it.
 
         Raises:
-            DataError: a number does not exist.
+            CheckpointError: the encoder gives another number of rows.
         """
-        return [
-            self.record(task, figure, regressor)
-            for metric in METRICS
-            for figure in figures(task, found, metric, self._drawn(metric))
-        ]
-
-    def record(self, task: Task, figure: Score, regressor: str | None = None) -> Record:
-        """One number of a task with all that is known of it."""
-        return Record(
-            task=task.name.name,
-            subset=figure.subset,
-            split=task.name.split,
-            metric=figure.metric,
-            aggregation=figure.aggregation,
-            value=figure.value,
-            pairs=figure.pairs,
-            protocol=self._named(figure),
-            regressor=regressor,
-            interval=figure.interval,
-            data_sha256=task.sha256,
-            **self._of_encoder,
+        rows = self.encoder.encode(
+            list(texts), precision=self.precision, show_progress=self.show_progress
         )
+        if rows.ndim != 2 or len(rows) != len(texts):
+            raise CheckpointError(
+                f"{self.encoder.name} gave a matrix {rows.shape} for {len(texts)} texts"
+            )
+        return rows
 
-    def _drawn(self, metric: str) -> Bootstrap | None:
-        asked = self._protocol is None or metric in self._protocol.metrics
-        return self._bootstrap if asked else None
-
-    def _named(self, figure: Score) -> str | None:
-        """The protocol, where the figure is the number it reports."""
-        asked = self._protocol
-        reported = asked and asked.aggregation == figure.aggregation
-        return asked.name if asked and reported and figure.metric in asked.metrics else None
-
-
-def of_encoder(
-    encoder: DescribedEncoder, precision: str, seed: int | None
-) -> dict[str, typing.Any]:
-    """What every record of an encoder says of it, by the record's fields."""
-    name = getattr(encoder, "engine", None)
-    engine = None if name == "torch" else name
-    limit = getattr(encoder, "max_tokens", None) or UNBOUNDED
-    return {
-        "encoder": encoder.name,
-        "pooler": encoder.pooler,
-        "head": getattr(encoder, "head_name", None),
-        "transform": getattr(encoder, "transform_described", None),
-        "max_tokens": limit if limit < UNBOUNDED else None,
-        "engine": engine,
-        "precision": precision,
-        "seed": seed,
-        "versions": installed_versions(engine),
-    }
-
-
-Places = NDArray[np.int64]
+    def record_fields(self) -> dict[str, Any]:
+        """What every record says of the encoder, by the record's fields."""
+        name = getattr(self.encoder, "engine", None)
+        engine = None if name == "torch" else name
+        limit = getattr(self.encoder, "max_tokens", None) or UNBOUNDED
+        return {
+            "encoder": self.encoder.name,
+            "pooler": self.encoder.pooler,
+            "head": getattr(self.encoder, "head_name", None),
+            "transform": getattr(self.encoder, "transform_described", None),
+            "max_tokens": limit if limit < UNBOUNDED else None,
+            "engine": engine,
+            "precision": self.precision,
+            "seed": self.seed,
+            "versions": installed_versions(engine),
+        }
 
 
 def distinct(texts: Iterable[str]) -> tuple[list[str], Places]:
@@ -137,22 +104,8 @@ def distinct(texts: Iterable[str]) -> tuple[list[str], Places]:
         N texts, and places ``(M,)`` among them.
     """
     places: dict[str, int] = {}
-    found = [places.setdefault(text, len(places)) for text in texts]
-    return list(places), np.array(found, dtype=np.int64)
-
-
-def encoded(
-    encoder: DescribedEncoder, texts: Sequence[str], *, precision: str, show_progress: bool
-) -> Embeddings:
-    """One row per text, ``(N, D)``, whatever is in it.
-
-    Raises:
-        CheckpointError: the encoder gives another number of rows.
-    """
-    found = encoder.encode(list(texts), precision=precision, show_progress=show_progress)
-    if found.ndim != 2 or len(found) != len(texts):
-        raise CheckpointError(f"{encoder.name} gave a matrix {found.shape} for {len(texts)} texts")
-    return found
+    numbers = [places.setdefault(text, len(places)) for text in texts]
+    return list(places), np.array(numbers, dtype=np.int64)
 
 
 def require_usable(

@@ -13,7 +13,6 @@ from contrasent.data.columns import ColumnSpec
 from contrasent.data.hub_datasets import labelled_splits
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.cross_validation import logistic_regression
 from contrasent.evaluation.protocols import HELD_OUT, TransferProtocol
 from contrasent.evaluation.sts_data import PAIRS
 from contrasent.evaluation.task_names import (
@@ -24,7 +23,7 @@ from contrasent.evaluation.task_names import (
     require_source,
 )
 from contrasent.evaluation.task_types import Options
-from contrasent.evaluation.transfer import SPLITS, Transfer, TransferSplit
+from contrasent.evaluation.transfer import SPLITS, Transfer
 from contrasent.evaluation.transfer_data import Item, TransferData, sorted_part
 
 _LABELS = (
@@ -302,62 +301,41 @@ class LabelledTask(Transfer):
     """Accuracy and macro-F1 of classifiers on frozen embeddings."""
 
     name = "labelled"
-    place = 25
 
-    def names(self, asked: Sequence[str], options: Options) -> tuple[list[TaskName], list[str]]:
-        """Pick the files and data sets of labelled sentences out of what a user asked for.
+    def names(self, text: str, options: Options) -> list[TaskName] | None:
+        """Files and data sets of labelled sentences.
 
         Args:
-            asked: after :data:`contrasent.evaluation.task_names.CLASSIFY` a file, files or a data
-                set as :func:`read_labelled` takes them; or one that :func:`holds_labels` knows; and
-                anything else.
+            text: after :data:`contrasent.evaluation.task_names.CLASSIFY` a file, files or a data
+                set as :func:`read_labelled` takes them; or one that :func:`holds_labels` knows.
             options: splits other than dev and test are left out.
 
         Raises:
             ConfigError: no split is left, or no file is named.
         """
-        found: list[TaskName] = []
-        others: list[str] = []
-        for text in asked:
-            if not _is_labelled(text.strip(), options):
-                others.append(text)
-                continue
-            wanted = [split for split in SPLITS[::-1] if split in options.splits]
-            if not wanted:
-                raise ConfigError(
-                    f"{text!r}: labelled sentences have no score on {', '.join(options.splits)}, "
-                    "only on dev and test"
-                )
-            found += [TaskName(text.strip(), split) for split in wanted]
-        return list(dict.fromkeys(found)), others
+        text = text.strip()
+        if text.startswith(CLASSIFY):
+            require_source(text, CLASSIFY, "FILE or classify:TRAIN+TEST")
+        elif not (names_own_data(text) and holds_labels(text, options.columns)):
+            return None
+        splits = [split for split in SPLITS[::-1] if split in options.splits]
+        if not splits:
+            raise ConfigError(
+                f"{text!r}: labelled sentences have no score on {', '.join(options.splits)}, "
+                "only on dev and test"
+            )
+        return [TaskName(text, split) for split in splits]
 
-    def load(self, names: Sequence[TaskName], options: Options) -> TransferSplit:
-        """Read one task, and make sure that its classes have rows for the folds.
-
-        Raises:
-            MissingExtraError: scikit-learn is asked for and not installed.
-        """
-        if options.learning.classifier == "sklearn":
-            logistic_regression()
-        task = read_labelled(names[0].name, options.columns)
+    def data(self, name: str, options: Options) -> TransferData:
+        """The parts of one task, whose classes have rows for the folds."""
+        task = read_labelled(name, options.columns)
         require_enough(task, options.learning)
-        return TransferSplit(task, tuple(name.split for name in names))
+        return task
 
     def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
         """None: users' own tasks have little in common."""
         del names
         return []
 
-    def note(self, task: TransferSplit) -> str:
-        """How the columns were understood."""
-        return task.task.note
-
 
 TASK_TYPE = LabelledTask()
-
-
-def _is_labelled(text: str, options: Options) -> bool:
-    if text.startswith(CLASSIFY):
-        require_source(text, CLASSIFY, "FILE or classify:TRAIN+TEST")
-        return True
-    return names_own_data(text) and holds_labels(text, options.columns)

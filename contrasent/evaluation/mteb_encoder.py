@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contrasent.errors import ConfigError, ContrasentError, DataError, MissingExtraError
-from contrasent.evaluation.embed import encoded, of_encoder, require_usable
-from contrasent.evaluation.sts import Problem, Scores
+from contrasent.evaluation.embed import EncoderUse, require_usable
+from contrasent.evaluation.scores import Problem, Scores
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.word_encoder import WordEncoder
 from contrasent.records import Record
@@ -92,9 +92,9 @@ class MtebEncoder:
             raw = text.encode("utf-8", "surrogatepass")
             digest.update(b"%d:" % len(raw) + raw)
         show_progress = bool(kwargs.get("show_progress_bar", False))
-        found = encoded(self.encoder, texts, precision=self.precision, show_progress=show_progress)
-        require_usable(self.encoder.name, texts, found, of=task_metadata.name, zeros=True)
-        return found
+        rows = EncoderUse(self.encoder, self.precision, show_progress=show_progress).embed(texts)
+        require_usable(self.encoder.name, texts, rows, of=task_metadata.name, zeros=True)
+        return rows
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """Cosine of every row of one ``(N, D)`` with every row of the other ``(M, D)``."""
@@ -269,7 +269,7 @@ def _run(task: AbsTask, encoder: MtebEncoder, cache: Any, show_progress: bool) -
 
 
 def _records(task: AbsTask, result: Any, encoder: MtebEncoder, seed: int | None) -> list[Record]:
-    said = of_encoder(encoder.encoder, encoder.precision, seed)
+    said = EncoderUse(encoder.encoder, encoder.precision, seed).record_fields()
     data = {str(task.metadata.dataset["path"]): str(task.metadata.dataset["revision"])}
     said["versions"] = {**said["versions"], "mteb": version("mteb"), **data}
     found = []

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, pick
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.corpus import Corpus, Queries
 from contrasent.evaluation.embed import (
-    PRECISIONS,
     DescribedEncoder,
     Embeddings,
-    encoded,
-    of_encoder,
+    EncoderUse,
     require_usable,
 )
 from contrasent.files import write_text
@@ -141,11 +139,11 @@ def find_neighbours(
         CheckpointError: an embedding is not finite, that of a query is zero, or all of the
             corpus's are.
     """
-    pick("precision", precision, PRECISIONS)
+    use = EncoderUse(encoder, precision, seed, show_progress)
     if top_k < 1:
         raise ConfigError(f"top_k must be 1 or more, not {top_k}")
     wanted = list(queries.texts)
-    found = encoded(encoder, wanted, precision=precision, show_progress=False)
+    found = replace(use, show_progress=False).embed(wanted)
     require_usable(encoder.name, wanted, found, of="queries")
     asked = _unit(found)
     itself = _itself(wanted, corpus.texts)
@@ -153,7 +151,7 @@ def find_neighbours(
     empty = 0
     for start in range(0, len(corpus.texts), _BLOCK):
         texts = list(corpus.texts[start : start + _BLOCK])
-        found = encoded(encoder, texts, precision=precision, show_progress=show_progress)
+        found = use.embed(texts)
         require_usable(encoder.name, texts, found, of=corpus.source, zeros=True)
         rows = _unit(found)
         usable = np.flatnonzero(rows.any(axis=1))
@@ -167,7 +165,7 @@ def find_neighbours(
     if empty == len(corpus.texts):
         raise CheckpointError(f"{encoder.name} gives all of {corpus.source} embeddings of zeros")
     return Neighbours(
-        **of_encoder(encoder, precision, seed),
+        **use.record_fields(),
         corpus=corpus.source,
         columns=corpus.columns,
         sentences=corpus.sentences,

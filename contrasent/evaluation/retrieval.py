@@ -12,16 +12,9 @@ import numpy as np
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.bootstrap import Ratio, intervals
-from contrasent.evaluation.embed import (
-    DescribedEncoder,
-    Embeddings,
-    distinct,
-    encoded,
-    of_encoder,
-    require_usable,
-)
+from contrasent.evaluation.embed import Embeddings, EncoderUse, distinct, require_usable
 from contrasent.evaluation.retrieval_data import RetrievalTask, read_retrieval, stsb_retrieval
-from contrasent.evaluation.sts import Scores
+from contrasent.evaluation.scores import Scores
 from contrasent.evaluation.task_names import (
     ALL_SPLITS,
     RETRIEVE,
@@ -31,7 +24,7 @@ from contrasent.evaluation.task_names import (
     known_tasks,
     require_source,
 )
-from contrasent.evaluation.task_types import EncoderUse, OneByOne, Options, TaskText
+from contrasent.evaluation.task_types import Options, TaskText, TaskType
 from contrasent.evaluation.vectors import Given, GivenRows, Side, Words
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.model.word_encoder import WordEncoder
@@ -57,8 +50,8 @@ def score_retrieval(task: RetrievalTask, use: EncoderUse, options: Options) -> S
         CheckpointError: an embedding is zero or not finite.
     """
     unit = embed(task, use)
-    found = scores(task, rankings(task, unit))
-    ratios = {metric: _ratio(task, each) for metric, each in found.items()}
+    values = scores(task, rankings(task, unit))
+    ratios = {metric: _ratio(task, each) for metric, each in values.items()}
     sure = intervals(ratios, options.bootstrap, task.name.label)
     records = [
         Record(
@@ -70,13 +63,13 @@ def score_retrieval(task: RetrievalTask, use: EncoderUse, options: Options) -> S
             pairs=len(task.queries),
             interval=sure.get(metric),
             data_sha256=task.sha256,
-            **of_encoder(use.encoder, use.precision, use.seed),
+            **use.record_fields(),
         )
-        for metric, each in found.items()
+        for metric, each in values.items()
     ]
     columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}
     notes = tuple(f"{task.name.heading}: {note}" for note in _blank(unit))
-    return Scores(tuple(records), (), ratios=columns, notes=notes)
+    return Scores(tuple(records), ratios=columns, notes=notes)
 
 
 def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]:
@@ -91,15 +84,15 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     encoder = use.encoder
     if isinstance(encoder, GivenRows) and encoder.apart:
         sides = encoder.encode_side(1, task.corpus), encoder.encode_side(0, task.queries)
-        texts, found = [*task.corpus, *task.queries], np.concatenate(sides)
-        places = np.arange(len(found))
+        texts, rows = [*task.corpus, *task.queries], np.concatenate(sides)
+        places = np.arange(len(rows))
     else:
         texts, places = distinct((*task.corpus, *task.queries))
-        found = encoded(encoder, texts, precision=use.precision, show_progress=use.show_progress)
-    require_usable(encoder.name, texts, found, zeros=isinstance(encoder, _OF_WORDS))
-    norms = np.linalg.norm(found.astype(np.float64), axis=1, keepdims=True)
+        rows = use.embed(texts)
+    require_usable(encoder.name, texts, rows, zeros=isinstance(encoder, _OF_WORDS))
+    norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     norms[norms == 0] = 1
-    unit = (found / norms)[places]
+    unit = (rows / norms)[places]
     return unit[len(task.corpus) :], unit[: len(task.corpus)]
 
 
@@ -161,41 +154,28 @@ def _blank(unit: tuple[Embeddings, Embeddings]) -> tuple[str, ...]:
     )
 
 
-class Retrieval(OneByOne[RetrievalTask]):
+class Retrieval(TaskType[RetrievalTask]):
     """Rankings by cosine."""
 
     name = "retrieval"
-    place = 30
 
-    def names(self, asked: Sequence[str], options: Options) -> tuple[list[TaskName], list[str]]:
-        """Pick the retrieval tasks out of what a user asked for.
+    def names(self, text: str, options: Options) -> list[TaskName] | None:
+        """DiffCSE's task, a folder, or after :data:`RETRIEVE` what :func:`read_retrieval` takes.
 
-        Args:
-            asked: names of tasks: ``stsb-retrieval``, it with its split such as
-                ``stsb-retrieval-dev``, a folder, or after
-                :data:`contrasent.evaluation.task_names.RETRIEVE` anything that
-                :func:`contrasent.evaluation.retrieval_data.read_retrieval` takes, and anything
-                else.
-            options: of the splits, ``all`` is none. Three files have no splits.
+        Three files have no splits, and of the others' splits ``all`` is none.
 
         Raises:
             ConfigError: no split of a retrieval task.
         """
-        wanted = [split for split in ALL_SPLITS[::-1] if split in options.splits]
-        found: list[TaskName] = []
-        others: list[str] = []
-        for text in asked:
-            name, split = _understood(text)
-            if name is None:
-                others.append(text)
-            elif split == "all" or not (split or wanted):
-                raise ConfigError(
-                    f"{text!r}: a retrieval task is scored on one split at a time: train, dev or "
-                    "test"
-                )
-            else:
-                found += [TaskName(name, chosen) for chosen in ([split] if split else wanted)]
-        return list(dict.fromkeys(found)), others
+        name, split = _parse(text)
+        if name is None:
+            return None
+        wanted = [split] if split else [it for it in ALL_SPLITS[::-1] if it in options.splits]
+        if split == "all" or not wanted:
+            raise ConfigError(
+                f"{text!r}: a retrieval task is scored on one split at a time: train, dev or test"
+            )
+        return [TaskName(name, chosen) for chosen in wanted]
 
     def load(self, names: Sequence[TaskName], options: Options) -> RetrievalTask:
         """Read one split."""
@@ -209,7 +189,7 @@ class Retrieval(OneByOne[RetrievalTask]):
         return score_retrieval(task, use, options)
 
     def named(self, task: RetrievalTask) -> TaskName:
-        """Its own name."""
+        """Its name and split."""
         return task.name
 
     def texts(self, task: RetrievalTask) -> Iterator[TaskText]:
@@ -231,50 +211,19 @@ class Retrieval(OneByOne[RetrievalTask]):
 TASK_TYPE = Retrieval()
 
 
-def evaluate_retrieval(
-    encoder: DescribedEncoder,
-    tasks: Sequence[str] = (STSB_RETRIEVAL,),
-    data_dir: str | Path | None = None,
-    *,
-    precision: str = "fp32",
-    splits: Sequence[str] = ("test",),
-    seed: int | None = None,
-    show_progress: bool = False,
-) -> list[Record]:
-    """Score an encoder on retrieval tasks.
-
-    Args:
-        encoder: what is measured; the mode it is in (training or not) stays as it is.
-        tasks: as :meth:`Retrieval.names` takes them.
-        data_dir: as :func:`contrasent.evaluation.sts_suite.evaluate`.
-        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
-        splits: splits of the tasks named without one.
-        seed: the seed of the training run that made the encoder, for the records.
-        show_progress: a progress bar while encoding.
-
-    Raises:
-        ConfigError: a name is no retrieval task, or a precision is unknown.
-        DataError: a task's data is missing or damaged.
-        CheckpointError: an embedding is zero or not finite.
-    """
-    use = EncoderUse(encoder, precision, seed, show_progress)
-    return TASK_TYPE.evaluate(use, tasks, Options(data_dir, splits))
-
-
-def _understood(text: str) -> tuple[str | None, str | None]:
+def _parse(text: str) -> tuple[str | None, str | None]:
     """The retrieval task that ``text`` names, None if it names none, and its split."""
-    if text.strip().startswith(RETRIEVE):
-        require_source(
-            text.strip(), RETRIEVE, "QUERIES+DOCUMENTS+RELEVANCE, a folder or a data set"
-        )
-        joined = len(joined_sources(text.strip().removeprefix(RETRIEVE))) > 1
-        return text.strip(), "test" if joined else None
-    folder = Path(text.strip()).expanduser()
+    text = text.strip()
+    if text.startswith(RETRIEVE):
+        require_source(text, RETRIEVE, "QUERIES+DOCUMENTS+RELEVANCE, a folder or a data set")
+        joined = len(joined_sources(text.removeprefix(RETRIEVE))) > 1
+        return text, "test" if joined else None
+    folder = Path(text).expanduser()
     # A folder named without a slash may only by chance be called as a task is.
-    is_path = folder.name != text.strip() or any(folder.glob("corpus.*"))
+    is_path = folder.name != text or any(folder.glob("corpus.*"))
     tasks, split = known_tasks(text)
     if tasks == (STSB_RETRIEVAL,):
         return STSB_RETRIEVAL, split
-    if text.strip() and folder.is_dir() and is_path:
+    if text and folder.is_dir() and is_path:
         return str(folder if folder.name else folder.resolve()), None
     return None, None

@@ -1,21 +1,68 @@
-"""Scores of a task: subsets, aggregations, intervals."""
+"""Scores of one encoder: values, intervals and records, and what could not be scored."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from contrasent.errors import DataError
-from contrasent.evaluation.bootstrap import Bootstrap, Matrix, interval, resampled
+from contrasent.evaluation.bootstrap import Bootstrap, Matrix, Ratio, interval, resampled
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.protocols import AGGREGATIONS
 from contrasent.evaluation.sts_data import Task
+from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS, Vector
-from contrasent.records import Interval
+from contrasent.records import Interval, Record
 
 Similarities = tuple[Vector, ...]
 """Of each subset of a task, ``(N,)``: cosines, or scores that a regressor predicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a task has no score.
+
+    Attributes:
+        task: its label, such as ``stsb-dev``.
+        message: what is wrong and what to do.
+        missing: the task's data is not there, as opposed to damaged or impossible to score.
+    """
+
+    task: str
+    message: str
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Records of one encoder, and what could not be computed.
+
+    Attributes:
+        records: every metric, aggregation and subset.
+        problems: tasks without a record.
+        similarities: what correlations rest on, by the label of the task.
+        ratios: what other scores rest on, by task and metric.
+        notes: what is to be known of the records beside their numbers.
+    """
+
+    records: tuple[Record, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    similarities: Mapping[str, Similarities] = field(default_factory=dict)
+    ratios: Mapping[tuple[TaskName, str], Ratio] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def together(cls, parts: Sequence[Scores]) -> Scores:
+        """Several of one encoder, in their order."""
+        return cls(
+            tuple(record for part in parts for record in part.records),
+            tuple(problem for part in parts for problem in part.problems),
+            {label: columns for part in parts for label, columns in part.similarities.items()},
+            {column: ratio for part in parts for column, ratio in part.ratios.items()},
+            tuple(note for part in parts for note in part.notes),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +76,31 @@ class Score:
     pairs: int
     interval: Interval | None = None
 
+    def record(
+        self,
+        task: Task,
+        use: EncoderUse,
+        protocol: str | None = None,
+        regressor: str | None = None,
+    ) -> Record:
+        """The number of a task with all that is known of it."""
+        return Record(
+            task=task.name.name,
+            subset=self.subset,
+            split=task.name.split,
+            metric=self.metric,
+            aggregation=self.aggregation,
+            value=self.value,
+            pairs=self.pairs,
+            protocol=protocol,
+            regressor=regressor,
+            interval=self.interval,
+            data_sha256=task.sha256,
+            **use.record_fields(),
+        )
 
-def figures(
+
+def correlations(
     task: Task, similarities: Similarities, metric: str, bootstrap: Bootstrap | None = None
 ) -> list[Score]:
     """The task's subsets, then the aggregations, in one metric.
@@ -40,9 +110,9 @@ def figures(
     """
     correlation = METRICS[metric]
     each = []
-    for subset, found in zip(task.subsets, similarities, strict=True):
+    for subset, column in zip(task.subsets, similarities, strict=True):
         try:
-            each.append(correlation(found, subset.gold))
+            each.append(correlation(column, subset.gold))
         except DataError as error:
             where = f"{task.name.heading} {subset.name}".strip()
             raise DataError(f"{where}: no {metric} correlation: {error}") from error
@@ -74,10 +144,10 @@ def aggregation_draws(
     """
     if aggregation == "all" or len(task.subsets) == 1:
         gold = np.concatenate([subset.gold for subset in task.subsets])
-        columns = [np.concatenate(found) for found in similarities]
+        columns = [np.concatenate(of_encoder) for of_encoder in similarities]
         return resampled(metric, columns, gold, bootstrap, task.name.label)
     each = _subset_draws(task, similarities, metric, bootstrap)
-    return _averaged(task, list(each.values()), aggregation)
+    return _mean_draws(task, list(each.values()), aggregation)
 
 
 def _intervals(
@@ -91,25 +161,25 @@ def _intervals(
     draws = {
         **each,
         "all": whole,
-        "mean": _averaged(task, list(each.values()), "mean"),
-        "wmean": _averaged(task, list(each.values()), "wmean"),
+        "mean": _mean_draws(task, list(each.values()), "mean"),
+        "wmean": _mean_draws(task, list(each.values()), "wmean"),
     }
-    return {name: interval(found[0], bootstrap) for name, found in draws.items()}
+    return {name: interval(columns[0], bootstrap) for name, columns in draws.items()}
 
 
 def _subset_draws(
     task: Task, similarities: Sequence[Similarities], metric: str, bootstrap: Bootstrap
 ) -> dict[str, Matrix]:
-    found = {}
+    draws = {}
     for place, subset in enumerate(task.subsets):
         columns = [of_encoder[place] for of_encoder in similarities]
         stream = f"{task.name.label} {subset.name}"
-        found[subset.name] = resampled(metric, columns, subset.gold, bootstrap, stream)
-    return found
+        draws[subset.name] = resampled(metric, columns, subset.gold, bootstrap, stream)
+    return draws
 
 
-def _averaged(task: Task, each: Sequence[Matrix], aggregation: str) -> Matrix:
+def _mean_draws(task: Task, each: Sequence[Matrix], aggregation: str) -> Matrix:
     pairs = [len(subset.gold) for subset in task.subsets]
     weights = pairs if aggregation == "wmean" else None
-    averaged: Matrix = np.average(np.stack(each), axis=0, weights=weights)
-    return averaged
+    means: Matrix = np.average(np.stack(each), axis=0, weights=weights)
+    return means

@@ -5,73 +5,31 @@ Shapes: N distinct sentences of all tasks, D embedding width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
-from contrasent.evaluation.bootstrap import Bootstrap, Ratio
+from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.compare import Comparison, compare
 from contrasent.evaluation.embed import (
-    PRECISIONS,
-    Described,
     DescribedEncoder,
     Embeddings,
+    EncoderUse,
     distinct,
-    encoded,
     require_usable,
 )
 from contrasent.evaluation.protocols import AGGREGATIONS, Protocol
-from contrasent.evaluation.scores import Similarities, figures
-from contrasent.evaluation.sts_data import Subset, Task, load
+from contrasent.evaluation.scores import Problem, Scores, Similarities, correlations
+from contrasent.evaluation.sts_data import Subset, Task, load, require_different
 from contrasent.evaluation.sts_regressor import Pairs, Regressor, fit, sentevals_order
-from contrasent.evaluation.task_names import TaskName, task_names
+from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
+from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskType
+from contrasent.evaluation.vectors import Given, Side
 from contrasent.metrics import METRICS, pair_cosines
 from contrasent.records import Record
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a task has no score.
-
-    Attributes:
-        task: its label, such as ``stsb-dev``.
-        message: what is wrong and what to do.
-        missing: the task's data is not there, as opposed to damaged or impossible to score.
-    """
-
-    task: str
-    message: str
-    missing: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """What one encoder reached, and what could not be computed.
-
-    Attributes:
-        records: every metric, aggregation and subset.
-        problems: tasks without a record.
-        similarities: what correlations rest on, by the label of the task.
-        ratios: what other scores rest on, by task and metric.
-        notes: what is to be known of the records beside their numbers.
-    """
-
-    records: tuple[Record, ...]
-    problems: tuple[Problem, ...]
-    similarities: Mapping[str, Similarities] = field(default_factory=dict)
-    ratios: Mapping[tuple[TaskName, str], Ratio] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def together(cls, parts: Sequence[Scores]) -> Scores:
-        """What several of one encoder hold, in their order."""
-        return cls(
-            tuple(record for part in parts for record in part.records),
-            tuple(problem for part in parts for problem in part.problems),
-            {label: found for part in parts for label, found in part.similarities.items()},
-            {column: found for part in parts for column, found in part.ratios.items()},
-            tuple(note for part in parts for note in part.notes),
-        )
 
 
 class StsTasks:
@@ -82,20 +40,11 @@ class StsTasks:
         sentences: the N distinct sentences of all of them, and of what regressors are fitted to.
     """
 
-    def __init__(
-        self, tasks: Sequence[Task], fitted: Mapping[str, tuple[Task, Task]] | None = None
-    ) -> None:
-        """Collect the sentences.
-
-        Args:
-            tasks: what to score.
-            fitted: train and dev splits of the tasks, by name, that a protocol scores by a
-                regressor.
-        """
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        """Collect the sentences."""
         self.tasks = tuple(tasks)
-        self._fitted = dict(fitted or {})
-        read = (*tasks, *(task for pair in self._fitted.values() for task in pair))
-        self.sentences, _ = distinct(sentence for task in read for sentence in _sentences(task))
+        read = [part for task in tasks for part in (task, *(task.fitted or ()))]
+        self.sentences, _ = distinct(text for task in read for text in _sentences(task))
         self._places = {sentence: place for place, sentence in enumerate(self.sentences)}
 
     def score(
@@ -116,14 +65,16 @@ class StsTasks:
         """
         pick("metric", metric, METRICS)
         pick("aggregation", aggregation, AGGREGATIONS)
-        embeddings = self._embed(encoder, precision, show_progress)
-        self._require_usable(encoder, self.tasks, embeddings)
-        scores = {}
+        use = EncoderUse(encoder, precision, show_progress=show_progress)
+        embeddings = self._embed(use)
         for task in self.tasks:
-            for figure in figures(task, self._cosines(task, embeddings), metric):
-                if figure.aggregation == aggregation:
-                    scores[task.name.label] = figure.value
-        return scores
+            self._require_usable(encoder, task, embeddings)
+        return {
+            task.name.label: score.value
+            for task in self.tasks
+            for score in correlations(task, self._cosines(task, embeddings), metric)
+            if score.aggregation == aggregation
+        }
 
     def records(
         self,
@@ -144,7 +95,7 @@ class StsTasks:
             precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
             seed: the seed of the training run that made the encoder, for the records.
             protocol: whose numbers are named as such and have intervals; with a regressor, it
-                scores the tasks that ``fitted`` holds.
+                scores the tasks that have something to fit it to.
             bootstrap: how intervals are computed; None for none.
             show_progress: a progress bar while encoding.
 
@@ -152,49 +103,53 @@ class StsTasks:
             ConfigError: no such precision.
             CheckpointError: in every task an embedding has a NaN or infinite number, or is zero.
         """
-        embeddings = self._embed(encoder, precision, show_progress)
-        described = Described(encoder, precision, seed, protocol, bootstrap)
+        use = EncoderUse(encoder, precision, seed, show_progress)
+        embeddings = self._embed(use)
         regressors: dict[str, Regressor] = {}
-        records: list[Record] = []
-        problems: list[Problem] = []
-        similarities: dict[str, Similarities] = {}
+        parts: list[Scores] = []
         damaged: list[CheckpointError] = []
-        for task in self.tasks:
-            name = task.name.name
-            by_regressor = protocol is not None and protocol.regressor and name in self._fitted
+        fits = protocol is not None and protocol.regressor
+        for task in self.tasks if fits else [replace(it, fitted=None) for it in self.tasks]:
+            label = task.name.label
             try:
-                self._require_usable(encoder, [task, *self._fitted.get(name, ())], embeddings)
-                if by_regressor:
-                    if name not in regressors:
-                        regressors[name] = self._regressor(name, embeddings)
-                    found = self._predicted(task, embeddings, regressors[name])
-                else:
-                    found = self._cosines(task, embeddings)
-                records += described.records(task, found, "senteval" if by_regressor else None)
-            except CheckpointError as error:
-                problems.append(Problem(task.name.label, str(error)))
-                damaged.append(error)
-            except DataError as error:
-                problems.append(Problem(task.name.label, str(error)))
-            else:
-                similarities[task.name.label] = found
+                column = self._similarities(task, encoder, embeddings, regressors)
+                records = _records(task, column, use, protocol, bootstrap)
+                parts.append(Scores(tuple(records), similarities={label: column}))
+            except (CheckpointError, DataError) as error:
+                parts.append(Scores(problems=(Problem(label, str(error)),)))
+                damaged += [error] if isinstance(error, CheckpointError) else []
         if len(damaged) == len(self.tasks):
             raise CheckpointError("\n".join(map(str, damaged)))
-        return Scores(tuple(records), tuple(problems), similarities)
+        return Scores.together(parts)
 
-    def _embed(self, encoder: DescribedEncoder, precision: str, show_progress: bool) -> Embeddings:
-        pick("precision", precision, PRECISIONS)
+    def _similarities(
+        self,
+        task: Task,
+        encoder: DescribedEncoder,
+        embeddings: Embeddings,
+        regressors: dict[str, Regressor],
+    ) -> Similarities:
+        """Cosines, or what the task's regressor predicts; one that is fitted is kept by name."""
+        for part in (task, *(task.fitted or ())):
+            self._require_usable(encoder, part, embeddings)
+        if task.fitted is None:
+            return self._cosines(task, embeddings)
+        name = task.name.name
+        if name not in regressors:
+            regressors[name] = self._regressor(task.fitted, embeddings)
+        return self._predicted(task, embeddings, regressors[name])
+
+    def _embed(self, use: EncoderUse) -> Embeddings:
         if not self.sentences:
             raise ConfigError("no task to score")
-        return encoded(encoder, self.sentences, precision=precision, show_progress=show_progress)
+        return use.embed(self.sentences)
 
     def _require_usable(
-        self, encoder: DescribedEncoder, tasks: Sequence[Task], embeddings: Embeddings
+        self, encoder: DescribedEncoder, task: Task, embeddings: Embeddings
     ) -> None:
-        for task in tasks:
-            sentences, _ = distinct(_sentences(task))
-            rows = embeddings[[self._places[sentence] for sentence in sentences]]
-            require_usable(encoder.name, sentences, rows, of=task.name.heading)
+        sentences, _ = distinct(_sentences(task))
+        rows = embeddings[[self._places[sentence] for sentence in sentences]]
+        require_usable(encoder.name, sentences, rows, of=task.name.heading)
 
     def _cosines(self, task: Task, embeddings: Embeddings) -> Similarities:
         return tuple(
@@ -202,13 +157,13 @@ class StsTasks:
             for subset in task.subsets
         )
 
-    def _regressor(self, name: str, embeddings: Embeddings) -> Regressor:
+    def _regressor(self, fitted: tuple[Task, Task], embeddings: Embeddings) -> Regressor:
         """SentEval's regressor, fitted to the train split of a task."""
-        train, dev = (self._pairs(task, embeddings) for task in self._fitted[name])
+        train, dev = (self._pairs(task, embeddings) for task in fitted)
         try:
             return fit(train, dev)
         except DataError as error:
-            raise DataError(f"{self._fitted[name][0].name.heading}: {error}") from error
+            raise DataError(f"{fitted[0].name.heading}: {error}") from error
 
     def _predicted(self, task: Task, embeddings: Embeddings, regressor: Regressor) -> Similarities:
         if task.name.split in ("train", "all"):
@@ -239,11 +194,112 @@ def _sentences(task: Task) -> Iterator[str]:
     return (text for subset in task.subsets for text in (*subset.first, *subset.second))
 
 
-def prepare(tasks: Sequence[str], data_dir: str | Path | None = None) -> StsTasks:
-    """Read tasks once for repeated scoring, as training does with ``["stsb-dev"]``.
+def _records(
+    task: Task,
+    similarities: Similarities,
+    use: EncoderUse,
+    protocol: Protocol | None,
+    bootstrap: Bootstrap | None,
+) -> list[Record]:
+    """Every metric, aggregation and subset of one task."""
+    regressor = "senteval" if task.fitted else None
+    records = []
+    for metric in METRICS:
+        asked = protocol is None or metric in protocol.metrics
+        for score in correlations(task, similarities, metric, bootstrap if asked else None):
+            reported = asked and protocol and protocol.aggregation == score.aggregation
+            named = protocol.name if protocol and reported else None
+            records.append(score.record(task, use, named, regressor))
+    return records
 
-    Raises:
-        ConfigError: a task is unknown.
-        DataError: a task's data is missing or damaged.
-    """
-    return StsTasks([load(name, data_dir) for name in task_names(tasks)])
+
+class Sts(TaskType[Task]):
+    """Correlations."""
+
+    name = "sts"
+
+    def names(self, text: str, options: Options) -> list[TaskName] | None:
+        """STS tasks, files and data sets of scored pairs; with all splits if the protocol says."""
+        names = sts_names(text, options.splits)
+        every = options.protocol.every_split
+        return names and [
+            TaskName(it.name, "all") if it.split == "test" and it.name in every else it
+            for it in names
+        ]
+
+    def load(self, names: Sequence[TaskName], options: Options) -> Task:
+        """Read one split, and what its regressor needs; a constant score is no score."""
+        (name,) = names
+        fitted = _fitted(name, options.data_dir) if options.protocol.regressor else None
+        task = load(name, options.data_dir, options.columns)
+        require_different(name.label, np.concatenate([subset.gold for subset in task.subsets]))
+        return replace(task, fitted=fitted)
+
+    def records(self, tasks: Sequence[Task], use: EncoderUse, options: Options) -> Scores:
+        """Each distinct sentence of all tasks is encoded once."""
+        return StsTasks(tasks).records(
+            use.encoder,
+            precision=use.precision,
+            seed=use.seed,
+            protocol=options.protocol,
+            bootstrap=options.bootstrap,
+            show_progress=use.show_progress,
+        )
+
+    def score(self, task: Task, use: EncoderUse, options: Options) -> Scores:
+        """Every metric, aggregation and subset of one task."""
+        return self.records([task], use, options)
+
+    def compare(
+        self,
+        read: TaskData[Task],
+        scores: tuple[Scores, Scores],
+        options: Options,
+        bootstrap: Bootstrap,
+    ) -> list[Comparison]:
+        """One comparison for each metric of the protocol."""
+        asked = options.protocol
+        return [
+            compare(
+                read.tasks,
+                *scores,
+                metric=metric,
+                aggregation=asked.aggregation,
+                bootstrap=bootstrap,
+            )
+            for metric in asked.metrics
+        ]
+
+    def named(self, task: Task) -> TaskName:
+        """Its name and split."""
+        return task.name
+
+    def note(self, task: Task) -> str:
+        """How columns and header of a user's file were understood."""
+        return task.note
+
+    def texts(self, task: Task) -> Iterator[TaskText]:
+        """All pairs, as training text must not have both sentences."""
+        pairs = list(zip(*task.sides, strict=True))
+        sentences = [sentence for pair in pairs for sentence in pair]
+        yield TaskText(task.name.name, task.name.split, sentences, pairs)
+
+    def given(self, task: Task) -> Given:
+        """The first sentences of all scored pairs, then the second."""
+        first, second = task.sides
+        sides = (
+            Side("first sentences of the scored pairs", first),
+            Side("second sentences of the scored pairs", second),
+        )
+        return Given(task.name.heading, sides)
+
+
+def _fitted(name: TaskName, data_dir: str | Path | None) -> tuple[Task, Task] | None:
+    """Train and dev split of a task, for its regressor; None of a task without them."""
+    if name.name not in STS_TASKS or not STS_TASKS[name.name].files:
+        return None
+    train, dev = (load(TaskName(name.name, split), data_dir) for split in ("train", "dev"))
+    return train, dev
+
+
+TASK_TYPE = Sts()

@@ -173,12 +173,23 @@ class Task:
         sha256: hash of the bytes of its files, one after the other; of the splits' hashes where
             several are scored together.
         note: how the file was understood, where that had to be guessed; else empty.
+        fitted: train and dev split, which its regressor is fitted to; None where cosines are
+            scored.
     """
 
     name: TaskName
     subsets: tuple[Subset, ...]
     sha256: str
     note: str = ""
+    fitted: tuple[Task, Task] | None = None
+
+    @property
+    def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """First and second sentences of all subsets."""
+        return (
+            tuple(sentence for subset in self.subsets for sentence in subset.first),
+            tuple(sentence for subset in self.subsets for sentence in subset.second),
+        )
 
 
 def load(
@@ -213,12 +224,10 @@ def load(
 
 def _together(name: TaskName, splits: Sequence[Task]) -> Task:
     """The pairs of several splits as those of one."""
-    parts = [subset for task in splits for subset in task.subsets]
-    first = tuple(sentence for part in parts for sentence in part.first)
-    second = tuple(sentence for part in parts for sentence in part.second)
-    gold = np.concatenate([part.gold for part in parts])
+    whole = Task(name, tuple(subset for task in splits for subset in task.subsets), "")
+    gold = np.concatenate([subset.gold for subset in whole.subsets])
     digest = hashlib.sha256(" ".join(task.sha256 for task in splits).encode())
-    return Task(name, (Subset("", first, second, gold),), digest.hexdigest())
+    return Task(name, (Subset("", *whole.sides, gold),), digest.hexdigest())
 
 
 def _semeval(name: TaskName, row: StsTask, folder: Path) -> Task:

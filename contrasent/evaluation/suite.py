@@ -1,17 +1,36 @@
-"""All that encoders are scored on, whatever its kind."""
+"""Evaluation: tasks by their names, read once, and the records of any encoder on them."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, overload
+
+from typing_extensions import override
 
 from contrasent.data.senteval import how_to_get_data, senteval_root
-from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.embed import DescribedEncoder
-from contrasent.evaluation.sts import Problem, Scores
-from contrasent.evaluation.task_types import EncoderUse, Options, TaskData, TaskText, TaskType
-from contrasent.evaluation.vectors import Given
+from contrasent.errors import CheckpointError, ConfigError, DataError, warn
+from contrasent.evaluation import labelled, retrieval, sts, transfer
+from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
+from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol
+from contrasent.evaluation.protocols import protocol as named_protocol
+from contrasent.evaluation.scores import Problem, Scores
+from contrasent.evaluation.task_names import TaskName, refuse, require_names
+from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskType
+from contrasent.evaluation.vectors import Given, holds_vectors, open_vectors
+from contrasent.records import Record
+
+TASK_TYPES: tuple[TaskType[Any], ...] = (
+    sts.TASK_TYPE,
+    transfer.TASK_TYPE,
+    labelled.TASK_TYPE,
+    retrieval.TASK_TYPE,
+)
+"""In the order of their tables. Names are offered to the last one first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +38,7 @@ class Suite:
     """Tasks read once, to be scored for any number of encoders.
 
     Attributes:
-        kinds: each kind that was asked for, with what was read of it, in the order of the tables.
+        kinds: each type that was asked for, with its data, in the order of the tables.
         options: how it was asked for.
     """
 
@@ -34,11 +53,11 @@ class Suite:
     @property
     def notes(self) -> list[str]:
         """How users' files were understood, where that had to be guessed."""
-        said = [kind.note(task) for kind, read in self.kinds for task in read.tasks]
-        return [note for note in said if note]
+        notes = [kind.note(task) for kind, read in self.kinds for task in read.tasks]
+        return [note for note in notes if note]
 
     def tasks(self, kind: str) -> tuple[Any, ...]:
-        """What was read of one kind, by its name."""
+        """The data of one type of tasks, by its name."""
         return tuple(t for known, read in self.kinds if known.name == kind for t in read.tasks)
 
     def given(self) -> list[Given]:
@@ -52,47 +71,49 @@ class Suite:
                 yield from kind.texts(task)
 
     def records(
-        self, encoder: DescribedEncoder, precision: str, *, show_progress: bool = False
+        self,
+        encoder: DescribedEncoder,
+        precision: str,
+        *,
+        seed: int | None = None,
+        show_progress: bool = False,
     ) -> Scores:
-        """Everything there is, in the order of the tables.
+        """Every record of an encoder, in the order of the tables.
 
-        Where an encoder cannot be scored on one kind of tasks, those of the others are kept.
+        Where it cannot be scored on one type of tasks, those of the others are kept.
 
         Raises:
             ConfigError: no such precision.
-            CheckpointError: the encoder cannot be scored on any kind.
+            CheckpointError: the encoder cannot be scored on any type.
         """
-        use = EncoderUse(encoder, precision, show_progress=show_progress)
+        use = EncoderUse(encoder, precision, seed, show_progress)
         parts: list[Scores] = []
         problems: list[Problem] = []
-        failed: list[CheckpointError] = []
+        failures: list[CheckpointError] = []
         for kind, read in self.kinds:
             if read.tasks:
                 try:
                     parts.append(kind.records(read.tasks, use, self.options))
                 except CheckpointError as error:
-                    failed.append(error)
+                    failures.append(error)
                     label = ", ".join(kind.named(task).label for task in read.tasks)
                     problems.append(Problem(label, str(error)))
-        if failed and not parts:
-            raise failed[0]
-        return Scores.together([*parts, Scores((), tuple(problems))])
+        if failures and not parts:
+            raise failures[0]
+        return Scores.together([*parts, Scores(problems=tuple(problems))])
 
 
-def task_types() -> list[TaskType[Any]]:
-    """All task types, in the order of their tables."""
-    from contrasent.evaluation import labelled, retrieval, sts_suite, transfer
-
-    types = (module.TASK_TYPE for module in (labelled, retrieval, sts_suite, transfer))
-    return sorted(types, key=lambda task_type: task_type.place)
-
-
-def load_suite(tasks: Sequence[str], options: Options | None = None) -> Suite:
+def load_suite(
+    tasks: Sequence[str],
+    options: Options | None = None,
+    types: Sequence[TaskType[Any]] = TASK_TYPES,
+) -> Suite:
     """Read those tasks whose data is there and in order; the others are problems.
 
     Args:
-        tasks: as the kinds' ``names`` take them.
+        tasks: as :func:`evaluate` takes them.
         options: what else was asked for; the test splits by SimCSE's protocol if None.
+        types: those that may be asked for.
 
     Raises:
         ConfigError: a task or split is unknown, or columns are chosen and no file is named.
@@ -100,24 +121,199 @@ def load_suite(tasks: Sequence[str], options: Options | None = None) -> Suite:
             then says why for each.
     """
     options = options or Options()
-    rest: Sequence[str] = tasks
-    if not rest:
+    if not tasks:
         raise ConfigError("no task to score: an empty list")
-    found = {}
-    for kind in reversed(task_types()):
-        if rest:
-            found[kind], rest = kind.names(rest, options)
-    named = [name for names in found.values() for name in names]
-    if any(name.in_senteval for name in named):
+    named: dict[str, list[TaskName]] = {kind.name: [] for kind in types}
+    for text in tasks:
+        for kind in reversed(types):
+            names = kind.names(text, options)
+            if names is not None:
+                named[kind.name] += names
+                break
+        else:
+            refuse(text)
+    every = [name for names in named.values() for name in names]
+    require_names(every, tasks, options.splits)
+    if any(name.in_senteval for name in every):
         senteval_root(options.data_dir)
-    if options.columns is not None and all(name.in_senteval for name in named):
+    if options.columns is not None and all(name.in_senteval for name in every):
         raise ConfigError(
             f"--columns is of your own files, and none is named: {', '.join(tasks)}; leave it out"
         )
-    read = [(kind, kind.read(names, options)) for kind, names in found.items() if names]
-    suite = Suite(tuple(read[::-1]), options)
+    read = [
+        (kind, kind.read(list(dict.fromkeys(named[kind.name])), options))
+        for kind in types
+        if named[kind.name]
+    ]
+    suite = Suite(tuple(read), options)
     if not any(part.tasks for _, part in read):
         reasons = [f"  {problem.task}: {problem.message}" for problem in suite.problems]
         remedy = [how_to_get_data()] if any(p.missing for p in suite.problems) else []
         raise DataError("\n".join(["no task has data to score:", *reasons, *remedy]))
     return suite
+
+
+class Records(Sequence[Record]):
+    """The records of one encoder, in the order of the tables.
+
+    Attributes:
+        suite: the tasks.
+        problems: tasks that could not be scored, and why.
+        notes: what is to be known of the records beside their numbers.
+    """
+
+    def __init__(self, suite: Suite, scores: Scores) -> None:
+        """Keep records with the tasks they are of, which :meth:`table` names."""
+        self.suite = suite
+        self.problems = scores.problems
+        self.notes = scores.notes
+        self._records = scores.records
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Record]: ...
+    @override
+    def __getitem__(self, place: int | slice) -> Record | Sequence[Record]:
+        return self._records[place]
+
+    @override
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @override
+    def __repr__(self) -> str:
+        return f"<{len(self)} records of {self[0].encoder}>" if len(self) else "<no records>"
+
+    def table(self) -> str:
+        """The tables that ``contrasent evaluate`` prints, with the protocol beneath."""
+        from rich.console import Console
+
+        text = io.StringIO()
+        console = Console(file=text, color_system=None)
+        rows = {TaskName(self[0].encoder).heading: list(self)} if len(self) else {}
+        # Tables stand in a room above this one.
+        tables = import_module("contrasent.report.scores_table").TABLES
+        print_table = import_module("contrasent.report.terminal").print_table
+        every = [
+            table
+            for kind, read in self.suite.kinds
+            for table in tables[kind.name](rows, read, self.suite.options)
+        ]
+        for number, table in enumerate(every):
+            if number:
+                console.print()
+            print_table(console, table)
+        return text.getvalue()
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame``: a row per record, a column per field of :class:`Record`.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        pandas = import_module("pandas")
+        return pandas.DataFrame([asdict(record) for record in self])
+
+
+def evaluate(  # noqa: PLR0913 - all that the command takes, by name
+    encoder: DescribedEncoder | str | Path,
+    tasks: str | Sequence[str] | Suite = ("sts",),
+    *,
+    data_dir: str | Path | None = None,
+    splits: Sequence[str] = ("test",),
+    columns: Sequence[str] | None = None,
+    protocol: str | Protocol = SIMCSE,
+    classifier: TransferProtocol | None = None,
+    bootstrap: Bootstrap | None = None,
+    pooler: str | None = None,
+    head: str | None = None,
+    device: str | None = None,
+    precision: str = "fp32",
+    seed: int | None = None,
+    show_progress: bool = False,
+) -> Records:
+    """Score an encoder on similarity, transfer and retrieval tasks.
+
+    By default STS as in SimCSE (Gao et al. 2021): Spearman correlation of cosines, one over all
+    pairs of a task; transfer tasks as in SentEval (Conneau & Kiela 2018).
+
+    Args:
+        encoder: an encoder, or what it is loaded from: a folder, a training run, a Hugging Face id
+            or a file of vectors. Any object with ``name``, ``pooler`` and ``encode`` will do; the
+            mode it is in (training or not) stays as it is.
+        tasks: ``sts`` and ``transfer`` (the papers' seven of each), single tasks such as ``stsb``,
+            ``mr`` or ``stsb-retrieval``, each with a split such as ``stsb-dev``; a ``.tsv``,
+            ``.csv``, ``.jsonl`` or ``.parquet`` file or a data set of the hub of sentence,
+            sentence, score or of text and label; ``classify:TRAIN+TEST``; a folder of retrieval
+            data, ``retrieve:QUERIES+DOCUMENTS+RELEVANCE``; or what :func:`load_suite` read.
+        data_dir: SentEval's folder; else ``CONTRASENT_DATA``, else the folder that ``contrasent
+            data fetch`` fills.
+        splits: splits of tasks named without one, of ``train``, ``dev``, ``test``, ``all``.
+        columns: of a user's files: sentence, sentence and score, or sentence and label, by name or
+            by number from 0; None to know them by name.
+        protocol: of the correlations: a name in
+            :data:`contrasent.evaluation.protocols.PROTOCOLS`, or one made by
+            :func:`contrasent.evaluation.protocols.protocol`.
+        classifier: classifier, preset and seed of transfer tasks; None for SentEval's.
+        bootstrap: how intervals are computed; None for none.
+        pooler: in place of the encoder's own, where it is loaded here.
+        head: in place of the encoder's own, ``none`` or ``mlp``, where it is loaded here.
+        device: such as ``cuda:1``, where it is loaded here; None for the accelerator if there is
+            one.
+        precision: ``fp32``, ``bf16``, ``auto`` (bf16 where the hardware has it), or what the
+            encoder's engine computes in.
+        seed: the seed of the training run that made the encoder, for the records.
+        show_progress: a progress bar while encoding.
+
+    Returns:
+        A record per metric, aggregation, subset and split; correlations in [-1, 1] and accuracies
+        in [0, 1], never multiplied by 100. Tasks that could not be scored are warned of, and are
+        the ``problems`` of what is returned.
+
+    Raises:
+        ConfigError: a task, split, protocol or precision is unknown.
+        DataError: a task's data is missing or damaged, or no task has a score; everything is read
+            before the encoder is loaded.
+        CheckpointError: the encoder cannot be loaded, or no embedding can be scored.
+        MissingExtraError: scikit-learn or a data set of the hub is asked for, and its package is
+            not installed.
+
+    Example:
+        >>> import contrasent
+        >>> records = contrasent.evaluate("my-encoder", ["pairs.tsv"])
+        >>> print(records.table())
+        >>> {r.task: r.value for r in records if r.metric == "spearman" and r.aggregation == "all"}
+    """
+    if isinstance(tasks, Suite):
+        suite = tasks
+    else:
+        numbers = named_protocol(protocol) if isinstance(protocol, str) else protocol
+        learning = classifier or TransferProtocol()
+        options = Options(data_dir, splits, columns, numbers, learning, bootstrap)
+        suite = load_suite([tasks] if isinstance(tasks, str) else tasks, options)
+        if suite.problems:
+            remedy = [how_to_get_data()] if any(p.missing for p in suite.problems) else []
+            raise DataError("; ".join([*(p.message for p in suite.problems), *remedy]))
+    if isinstance(encoder, str | Path):
+        from contrasent.model.loading import load_encoder
+
+        name = str(encoder)
+        encoder = (
+            open_vectors(name, suite.given())
+            if holds_vectors(name)
+            else load_encoder(name, pooler=pooler, head=head, device=device)
+        )
+    resolve = getattr(encoder, "resolve_precision", str)
+    scores = suite.records(encoder, resolve(precision), seed=seed, show_progress=show_progress)
+    if not scores.records:
+        raise DataError("; ".join(problem.message for problem in scores.problems))
+    for problem in scores.problems:
+        warn(f"{problem.task} has no score: {problem.message}")
+    return Records(suite, scores)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from contrasent.errors import ConfigError, pick
 from contrasent.evaluation.transfer_data import TRANSFER_TASKS
@@ -172,19 +173,27 @@ def known_tasks(text: str) -> tuple[tuple[str, ...], str | None]:
         return (STS if name == "sts" else TRANSFER), split
     if name == STSB_RETRIEVAL.replace("-", ""):
         return (STSB_RETRIEVAL,), split
-    rows = (*STS_TASKS.values(), *TRANSFER_TASKS.values())
-    return tuple(row.name for row in rows if name in (row.name, *row.aliases)), split
+    aliases = {key: row.aliases for key, row in STS_TASKS.items()}
+    aliases |= {key: row.aliases for key, row in TRANSFER_TASKS.items()}
+    return tuple(key for key, others in aliases.items() if name in (key, *others)), split
 
 
-def refuse_unknown(text: str) -> None:
-    """Refuse what is neither a task nor a file of pairs, and name the nearest tasks.
+def refuse(text: str) -> NoReturn:
+    """Refuse what names no scored pairs, with the nearest names.
 
     Raises:
         ConfigError: always.
     """
     name = re.sub(r"[-_ ]", "", _SPLIT.sub(r"\1", text.strip().lower()))
-    kind = "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
-    pick(kind, name, ("sts", "transfer", *STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL))
+    form = "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
+    tasks, _ = known_tasks(text)
+    if not tasks:
+        pick(form, name, ("sts", "transfer", *STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL))
+    kind = "retrieval" if tasks == (STSB_RETRIEVAL,) else "transfer"
+    raise ConfigError(
+        f"{text!r} is a {kind} task, which has no correlation; 'contrasent evaluate' and "
+        "contrasent.evaluate score it"
+    )
 
 
 def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:
@@ -208,14 +217,7 @@ def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[
     for text in asked:
         named = sts_names(text, splits)
         if named is None:
-            tasks, _ = known_tasks(text)
-            if not tasks:
-                refuse_unknown(text)
-            kind = "retrieval" if tasks == (STSB_RETRIEVAL,) else "transfer"
-            raise ConfigError(
-                f"{text!r} is a {kind} task, which has no correlation; 'contrasent evaluate' and "
-                "contrasent.evaluate score it"
-            )
+            refuse(text)
         names += named
     require_names(names, asked, splits)
     return list(dict.fromkeys(names))

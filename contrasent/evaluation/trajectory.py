@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.errors import DataError
-from contrasent.evaluation.embed import DescribedEncoder
-from contrasent.evaluation.geometry import Position, RatedPairs
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
+from contrasent.evaluation.rated_pairs import Position, RatedPairs
 
 KEY = "geometry"
 """Under which a line of metrics.jsonl holds a measurement."""
@@ -43,7 +43,7 @@ def measurement(encoder: DescribedEncoder, pairs: RatedPairs, precision: str) ->
     Raises:
         CheckpointError: an embedding is zero or not finite.
     """
-    position = pairs.position(pairs.embed(encoder, precision))
+    position = pairs.position(pairs.embed(EncoderUse(encoder, precision)))
     return {
         "alignment": position.alignment,
         "uniformity": position.uniformity,

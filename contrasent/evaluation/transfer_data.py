@@ -209,6 +209,11 @@ class TransferData:
         """Whether it is a user's own data."""
         return bool(self.class_names)
 
+    def judged_part(self, split: str) -> str:
+        """The part that a split's accuracy is of: the one of that name, or what stands for it."""
+        choices = ("test", "all") if split == "test" else ("dev", "train", "all")
+        return next(part for part in choices if part in self.parts)
+
     def over_folds(self, split: str) -> bool:
         """Whether the accuracy of a split is the mean over folds."""
         return "all" in self.parts or (split == "dev" and "dev" not in self.parts)

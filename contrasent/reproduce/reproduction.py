@@ -16,8 +16,9 @@ from typing import Any
 
 from contrasent.errors import ConfigError, ContrasentError, pick
 from contrasent.evaluation.embed import DescribedEncoder
-from contrasent.evaluation.geometry import Geometry, RatedPairs, measure, write_geometry
+from contrasent.evaluation.geometry import Geometry, measure, write_geometry
 from contrasent.evaluation.protocols import TransferProtocol
+from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import Suite, load_suite
 from contrasent.evaluation.task_types import Options
 from contrasent.files import exclusive, remove_folder, write_text

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from accelerate import Accelerator
 
 from contrasent.errors import DataError
-from contrasent.evaluation.geometry import RatedPairs
+from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.trajectory import KEY, measurement
 from contrasent.model.encoder import SentenceEncoder

@@ -19,11 +19,13 @@ from contrasent.data.sources import open_examples
 from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, found_marks, open_words
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.geometry import RatedPairs
+from contrasent.evaluation.rated_pairs import RatedPairs
+from contrasent.evaluation.sts import TASK_TYPE as STS_TASK_TYPE
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.sts_data import Task
-from contrasent.evaluation.sts_suite import load_available
+from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import STS_TASKS, task_names
+from contrasent.evaluation.task_types import Options
 from contrasent.model import checkpoint
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.encoder import SentenceEncoder
@@ -331,7 +333,11 @@ def _named(
         return None
     asked = usual if name == "auto" else name
     try:
-        available = load_available(asked.split(","), settings.data_dir)
+        options = Options(settings.data_dir)
+        for task in task_names(asked.split(",")):
+            if not task.in_senteval:
+                STS_TASK_TYPE.load([task], options)  # what is wrong with it stops everything
+        suite = load_suite(asked.split(","), options, [STS_TASK_TYPE])
     except DataError as error:
         if name != "auto":
             raise DataError(f"{error}\nOr train without: --evaluation.task none") from error
@@ -339,18 +345,6 @@ def _named(
             "%s: the data of %s was not found; 'contrasent data fetch' gets it", consequence, asked
         )
         return None
-    for problem in available.problems:
+    for problem in suite.problems:
         logger.warning("%s is not scored: %s", problem.task, problem.message)
-    for task in available.tasks:
-        _refuse_equal_gold(task)
-    return available.tasks
-
-
-def _refuse_equal_gold(task: Task) -> None:
-    """Find now what would otherwise end the run at its first evaluation."""
-    gold = {float(score) for subset in task.subsets for score in subset.gold}
-    if len(gold) == 1:
-        raise DataError(
-            f"{task.name.label}: every score is {gold.pop():g}, so nothing correlates with them; "
-            "give pairs of different similarity"
-        )
+    return suite.tasks("sts")

@@ -146,8 +146,8 @@ def test_the_peer_encodes_and_sorts_what_senteval_does(tmp_path, monkeypatch):
 
     monkeypatch.setattr(evaluate, "load", task)
     names = [TaskName("sts16"), TaskName("stsb"), TaskName("sickr", "dev")]
-    found = SimpleNamespace(tasks=[task(name) for name in names])
-    monkeypatch.setattr(evaluate, "load_available", lambda _: found)
+    found = SimpleNamespace(tasks=lambda _: [task(name) for name in names])
+    monkeypatch.setattr(evaluate, "load_suite", lambda _: found)
 
     def parts(whole):
         path = Path(evaluate._pairs("", Material([], tmp_path, tmp_path), whole=whole))

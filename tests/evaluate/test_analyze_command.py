@@ -6,7 +6,8 @@ import pytest
 
 from contrasent.cli.analyze import analyze
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
-from contrasent.evaluation.geometry import RatedPairs, measure, read_geometry
+from contrasent.evaluation.geometry import measure, read_geometry
+from contrasent.evaluation.rated_pairs import RatedPairs
 
 FIGURES = ["alignment-uniformity", "cosine-densities", "singular-values"]
 

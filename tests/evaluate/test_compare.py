@@ -5,13 +5,13 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from helpers.tiny_sts import sts_tasks
 from rich.console import Console
 from scipy.stats import spearmanr
 
 from contrasent.evaluation.bootstrap import Bootstrap, holm
 from contrasent.evaluation.compare import compare, with_comparison
 from contrasent.evaluation.sts import StsTasks
-from contrasent.evaluation.sts_suite import load_available
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import pair_cosines
 from contrasent.records import read_records, write_records
@@ -34,7 +34,7 @@ def half(encoder):
 @pytest.fixture
 def both(encoder, half, senteval):
     """The tasks, and the scores of both."""
-    tasks = load_available(["sts12", "sts13", "stsb", "sickr-dev"], senteval).tasks
+    tasks = sts_tasks(["sts12", "sts13", "stsb", "sickr-dev"], senteval).tasks
     read = StsTasks(tasks)
     return tasks, read.records(encoder), read.records(half)
 

@@ -11,7 +11,7 @@ from helpers.command_line import rows
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.evaluation.bootstrap import Bootstrap
-from contrasent.evaluation.sts_suite import evaluate as evaluate_in_code
+from contrasent.evaluation.suite import evaluate as evaluate_in_code
 from contrasent.records import read_records
 
 
@@ -25,7 +25,7 @@ def test_the_table_is_the_papers(command, encoder, senteval):
     assert result.exit_code == 0, result.output
     (heading, _, row), protocol = rows(result)
     assert heading == ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R", "Avg."]
-    records = evaluate_in_code(encoder, ["sts"], senteval)
+    records = evaluate_in_code(encoder, ["sts"], data_dir=senteval)
     values = [r.value for r in records if (r.metric, r.aggregation) == ("spearman", "all")]
     assert row == ["model", *(f"{100 * v:.2f}" for v in [*values, sum(values) / 7])]
     assert "Spearman" in protocol and "test split" in protocol and "aggregation all" in protocol
@@ -37,7 +37,7 @@ def test_metric_and_aggregation_choose_what_the_table_shows(command, encoder, se
     result = command("m", "--metric", "pearson", "--aggregation", "wmean", "--tasks", "STS12,sts13")
     (heading, _, row), protocol = rows(result)
     assert heading == ["STS12", "STS13", "Avg."]
-    records = evaluate_in_code(encoder, ["sts12", "sts13"], senteval)
+    records = evaluate_in_code(encoder, ["sts12", "sts13"], data_dir=senteval)
     values = [r.value for r in records if (r.metric, r.aggregation) == ("pearson", "wmean")]
     assert row[1:3] == [f"{100 * v:.2f}" for v in values]
     assert "Pearson" in protocol and "weighted by their pairs (aggregation wmean)" in protocol
@@ -59,7 +59,9 @@ def test_json_to_a_file_has_every_record(command, encoder, senteval, tmp_path):
     path = tmp_path / "new" / "scores.jsonl"
     result = command("some/words", "--tasks", "sts12,stsb", "--splits", "dev,test", "--json", path)
     assert result.exit_code == 0
-    expected = evaluate_in_code(encoder, ["sts12", "stsb"], senteval, splits=["dev", "test"])
+    expected = evaluate_in_code(
+        encoder, ["sts12", "stsb"], data_dir=senteval, splits=["dev", "test"]
+    )
     assert read_records(path) == expected
     assert {record.split for record in expected} == {"dev", "test"}
     assert "STS-B dev" in result.stdout
@@ -69,7 +71,7 @@ def test_json_to_standard_output_replaces_the_table(command, encoder, senteval):
     result = command("some/words", "--tasks", "stsb", "--json", "-")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["value"] for line in lines] == [
-        record.value for record in evaluate_in_code(encoder, ["stsb"], senteval)
+        record.value for record in evaluate_in_code(encoder, ["stsb"], data_dir=senteval)
     ]
 
 
@@ -177,7 +179,7 @@ def test_the_protocol_is_printed_and_kept(command, encoder, senteval, tmp_path):
     path = tmp_path / "r.jsonl"
     result = command("m", "--protocol", "flow", "--tasks", "sts12,stsb", "--json", str(path))
     (_, _, row), protocol = rows(result)
-    records = evaluate_in_code(encoder, ["sts12", "stsb"], senteval, protocol="flow")
+    records = evaluate_in_code(encoder, ["sts12", "stsb"], data_dir=senteval, protocol="flow")
     values = [r.value for r in records if r.protocol == "flow"]
     assert row[1:3] == [f"{100 * v:.2f}" for v in values]
     assert "Protocol flow (Li et al. 2020)." in protocol
@@ -214,7 +216,7 @@ def test_intervals_stand_behind_the_values(command, encoder, senteval):
     result = command("m", "--tasks", "stsb,sickr", "--confidence", "0.8")
     table, _, protocol = result.stdout.partition("\n\n")
     records = evaluate_in_code(
-        encoder, ["stsb", "sickr"], senteval, bootstrap=Bootstrap(confidence=0.8)
+        encoder, ["stsb", "sickr"], data_dir=senteval, bootstrap=Bootstrap(confidence=0.8)
     )
     shown = [r for r in records if (r.metric, r.aggregation) == ("spearman", "all")]
     for record in shown:

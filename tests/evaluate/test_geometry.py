@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 from helpers import oracles
+from helpers.tiny_sts import sts_tasks
 
 from contrasent.data.senteval import MissingDataError
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.geometry import (
-    RatedPairs,
     geometry_lines,
     grouped,
     measure,
     read_geometry,
     write_geometry,
 )
-from contrasent.evaluation.sts import prepare
+from contrasent.evaluation.rated_pairs import RatedPairs
 
 ROWS = [
     ("red cat", "red dog", 4.5),
@@ -79,7 +79,7 @@ def test_every_number_says_what_it_is_of(encoder, geometry, pairs_file):
 
 def test_spearman_is_that_of_evaluate(encoder, senteval):
     found = measure(encoder, RatedPairs.read("stsb-dev>3", senteval))
-    scores = prepare(["stsb-dev"], senteval).score(encoder)
+    scores = sts_tasks(["stsb-dev"], senteval).score(encoder)
     assert found.value("spearman") == pytest.approx(scores["stsb-dev"])
 
 

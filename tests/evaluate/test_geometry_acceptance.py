@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
-from contrasent.evaluation.geometry import RatedPairs, measure
+from contrasent.evaluation.geometry import measure
+from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]

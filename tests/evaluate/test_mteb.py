@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation import mteb_encoder as module
 from contrasent.evaluation.mteb_encoder import MtebEncoder, mteb_tasks, run_mteb
-from contrasent.evaluation.sts_suite import evaluate
+from contrasent.evaluation.suite import evaluate
 from contrasent.metrics import ndcg_at_k, pair_cosines, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder

@@ -10,8 +10,8 @@ from helpers.tables import write
 
 from contrasent.data.hub_datasets import retrieval_sources
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.retrieval import evaluate_retrieval
 from contrasent.evaluation.retrieval_data import read_retrieval
+from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.word_encoder import WordEncoder
 
@@ -130,7 +130,7 @@ def values(*arguments):
 def test_matrices_of_queries_and_documents_score_as_their_encoder(encoder, tmp_path):
     task = three(tmp_path)
     queries, corpus = ([*map(encoder.embed, side.values())] for side in (QUERIES, CORPUS))
-    expected = {r.metric: r.value for r in evaluate_retrieval(encoder, [task])}
+    expected = {r.metric: r.value for r in evaluate(encoder, [task])}
     together = saved(tmp_path / "v.npy", queries + corpus)
     joined = "+".join([saved(tmp_path / "q.npy", queries), saved(tmp_path / "d.npy", corpus)])
     assert values(together, "--tasks", task) == values(joined, "--tasks", task) == expected

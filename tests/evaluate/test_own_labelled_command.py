@@ -14,8 +14,9 @@ from sklearn.model_selection import StratifiedKFold
 from contrasent.evaluation import protocols
 from contrasent.evaluation.bootstrap import Bootstrap, intervals
 from contrasent.evaluation.cross_validation import Accuracy
-from contrasent.evaluation.protocols import Preset, TransferProtocol
-from contrasent.evaluation.transfer import evaluate_transfer, ratios_of
+from contrasent.evaluation.protocols import Preset
+from contrasent.evaluation.suite import evaluate
+from contrasent.evaluation.transfer import ratios_of
 from contrasent.evaluation.transfer_data import TransferData
 from contrasent.model.encoder import SentenceEncoder
 
@@ -112,7 +113,7 @@ def test_own_files_of_mr_give_mrs_accuracy(senteval, encoder, tmp_path):
         for line in (senteval / f"MR/rt-polarity.{name}").read_text().splitlines()
     ]
     source = write(tmp_path / "mr.csv", names=NAMES, rows=rows)
-    (expected,) = evaluate_transfer(encoder, ["mr"], protocol=TransferProtocol())
+    (expected,) = evaluate(encoder, ["mr"])
     assert scored("--tasks", source)["test", "accuracy"]["value"] == expected.value
 
 

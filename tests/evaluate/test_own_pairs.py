@@ -7,8 +7,7 @@ from helpers import tables
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation import sts_data as own
 from contrasent.evaluation.sts_data import load, read_pairs
-from contrasent.evaluation.sts_suite import evaluate, load_available
-from contrasent.evaluation.suite import load_suite
+from contrasent.evaluation.suite import evaluate, load_suite
 from contrasent.evaluation.task_names import TaskName, task_names
 from contrasent.evaluation.task_types import Options
 
@@ -111,7 +110,7 @@ def test_a_bad_file_is_a_problem_of_its_own_when_the_others_are_to_be_kept(
     assert [r.task for r in suite.records(encoder, "fp32").records] == ["stsb"] * 6
     if "score of all" not in said:
         with pytest.raises(DataError, match=said):
-            load_available(["stsb", str(path)], senteval)
+            evaluate(encoder, ["stsb", str(path)], data_dir=senteval)
 
 
 def test_the_score_is_the_correlation_of_the_files_pairs(encoder, tmp_path):

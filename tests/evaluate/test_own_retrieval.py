@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from helpers.command_line import rows
 
-from contrasent.cli.evaluate import evaluate
+from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.errors import ContrasentError, DataError
-from contrasent.evaluation.retrieval import TASK_TYPE, evaluate_retrieval
+from contrasent.evaluation.retrieval import TASK_TYPE
 from contrasent.evaluation.retrieval_data import read_retrieval
+from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import Options
 from contrasent.records import read_records
@@ -72,7 +73,7 @@ def test_metrics_are_those_of_a_loop(folder, encoder):
         mrr += 1 / (1 + next(n for n, g in enumerate(gains) if g))
         for k in recall:
             recall[k] += sum(g > 0 for g in gains[:k]) / len(grades)
-    found = {r.metric: r.value for r in evaluate_retrieval(encoder, [str(folder)])}
+    found = {r.metric: r.value for r in evaluate(encoder, [str(folder)])}
     expected = {"ndcg@10": ndcg, "mrr@10": mrr, **{f"recall@{k}": v for k, v in recall.items()}}
     assert found == pytest.approx({metric: value / 2 for metric, value in expected.items()})
 
@@ -110,17 +111,18 @@ def test_a_title_stands_before_the_text(folder):
 def test_splits_are_files(folder):
     (folder / "qrels/dev.tsv").write_text("q3\td4\t1\n")
     assert task_of(folder, "dev").queries == ("never",)
-    names, others = TASK_TYPE.names([f"{folder}/", "stsb"], Options(splits=("dev", "test")))
+    names = TASK_TYPE.names(f"{folder}/", Options(splits=("dev", "test")))
     assert names == [TaskName(str(folder), "test"), TaskName(str(folder), "dev")]
-    assert names[1].heading == "own dev" and others == ["stsb"]
+    assert names[1].heading == "own dev" and TASK_TYPE.names("stsb", Options()) is None
 
 
 def test_a_folder_without_documents_does_not_hide_a_task(folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     (folder.parent / "sts").mkdir()
-    assert TASK_TYPE.names(["sts", "own"], Options()) == ([TaskName("own")], ["sts"])
+    assert TASK_TYPE.names("own", Options()) == [TaskName("own")]
+    assert TASK_TYPE.names("sts", Options()) is None
     monkeypatch.chdir(folder)
-    assert TASK_TYPE.names(["."], Options())[0][0].heading == "own"
+    assert TASK_TYPE.names(".", Options())[0].heading == "own"
 
 
 REFUSED = {
@@ -179,7 +181,7 @@ def test_a_ragged_table_and_missing_files_are_refused(folder):
 
 @pytest.fixture
 def command(runner):
-    return runner(evaluate, columns=200)
+    return runner(evaluate_command, columns=200)
 
 
 def test_the_table_names_metrics_and_folders(command, folder, tmp_path):

@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
+from helpers.tiny_sts import sts_tasks
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.protocols import PROTOCOLS, protocol
-from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.sts_regressor import Pairs, fit, sentevals_order
-from contrasent.evaluation.sts_suite import evaluate, load_available
+from contrasent.evaluation.suite import evaluate, load_suite
 from contrasent.evaluation.task_names import TaskName
+from contrasent.evaluation.task_types import Options
 from contrasent.metrics import METRICS, pair_cosines
 from contrasent.records import read_records, write_records
 
@@ -92,7 +93,7 @@ def test_a_regressor_is_fitted_to_train_and_scores_another_split(encoder, sentev
         for which in ("train", "dev", split)
     )
     predicted = fit(train, dev).predict(scored)
-    records = evaluate(encoder, [name], senteval, splits=[split], protocol="senteval")
+    records = evaluate(encoder, [name], data_dir=senteval, splits=[split], protocol="senteval")
     for record in records:
         expected = METRICS[record.metric](predicted, scored.gold)
         assert record.value == pytest.approx(expected, abs=1e-5)
@@ -102,8 +103,8 @@ def test_a_regressor_is_fitted_to_train_and_scores_another_split(encoder, sentev
 
 
 def test_tasks_without_training_pairs_are_scored_by_cosines(encoder, senteval):
-    by_senteval = evaluate(encoder, ["sts12"], senteval, protocol="senteval")
-    by_simcse = evaluate(encoder, ["sts12"], senteval)
+    by_senteval = evaluate(encoder, ["sts12"], data_dir=senteval, protocol="senteval")
+    by_simcse = evaluate(encoder, ["sts12"], data_dir=senteval)
     assert [r.value for r in by_senteval] == [r.value for r in by_simcse]
     assert {r.regressor for r in by_senteval} == {None}
     assert {r.protocol for r in by_simcse if r.aggregation == "all" and r.metric == "spearman"} == {
@@ -113,8 +114,8 @@ def test_tasks_without_training_pairs_are_scored_by_cosines(encoder, senteval):
 
 def test_the_training_split_has_no_score_by_regressor_and_the_others_are_kept(encoder, senteval):
     asked = protocol("senteval")
-    loaded = load_available(["stsb-train", "stsb", "sts12"], senteval, protocol=asked)
-    scores = StsTasks(loaded.tasks, loaded.fitted).records(encoder, protocol=asked)
+    loaded = sts_tasks(["stsb-train", "stsb", "sts12"], senteval, protocol=asked)
+    scores = loaded.records(encoder, protocol=asked)
     (problem,) = scores.problems
     assert problem.task == "stsb-train"
     assert "fitted to the training split, so it has no score there" in problem.message
@@ -125,9 +126,9 @@ def test_the_training_split_has_no_score_by_regressor_and_the_others_are_kept(en
 def test_a_regressor_without_its_training_split_costs_its_task_only(senteval):
     path = senteval / "SICK/SICK_train.txt"
     path.unlink()
-    loaded = load_available(["stsb", "sickr"], senteval, protocol=protocol("senteval"))
-    assert [task.name.label for task in loaded.tasks] == ["stsb"]
-    (problem,) = loaded.problems
+    suite = load_suite(["stsb", "sickr"], Options(senteval, protocol=protocol("senteval")))
+    assert [task.name.label for task in suite.tasks("sts")] == ["stsb"]
+    (problem,) = suite.problems
     assert (problem.task, problem.message, problem.missing) == ("sickr", f"{path} is missing", True)
 
 
@@ -142,7 +143,7 @@ def test_mteb_scores_all_pairs_of_sick(encoder, senteval):
         ]
     )
     gold = np.concatenate([part.gold for part in splits])
-    records = evaluate(encoder, ["sickr", "stsb"], senteval, protocol="mteb")
+    records = evaluate(encoder, ["sickr", "stsb"], data_dir=senteval, protocol="mteb")
     found = {
         (r.task, r.split): r for r in records if (r.metric, r.aggregation) == ("spearman", "all")
     }
@@ -154,7 +155,11 @@ def test_mteb_scores_all_pairs_of_sick(encoder, senteval):
 
 def test_intervals_are_of_the_protocols_metrics_and_hold_their_values(encoder, senteval, tmp_path):
     records = evaluate(
-        encoder, ["sts14", "stsb"], senteval, protocol="flow", bootstrap=Bootstrap(0.8, 200, 5)
+        encoder,
+        ["sts14", "stsb"],
+        data_dir=senteval,
+        protocol="flow",
+        bootstrap=Bootstrap(0.8, 200, 5),
     )
     spearman = [r for r in records if r.metric == "spearman"]
     assert all(r.interval is None for r in records if r.metric == "pearson")

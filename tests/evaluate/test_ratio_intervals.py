@@ -16,11 +16,12 @@ from contrasent.evaluation import bootstrap as statistics
 from contrasent.evaluation.bootstrap import Bootstrap, Ratio, holm, interval, p_value, ratio_draws
 from contrasent.evaluation.compare import compare_ratios
 from contrasent.evaluation.cross_validation import Accuracy
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.retrieval import TASK_TYPE as RETRIEVAL
 from contrasent.evaluation.retrieval_data import RetrievalTask
-from contrasent.evaluation.sts import Scores
+from contrasent.evaluation.scores import Scores
 from contrasent.evaluation.task_names import TaskName
-from contrasent.evaluation.task_types import EncoderUse, Options, TaskData
+from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.evaluation.transfer import score_transfer
 from contrasent.evaluation.transfer_data import Part, TransferData
 from contrasent.records import Compared

@@ -7,10 +7,11 @@ import pytest
 from helpers.command_line import rows
 from sklearn.metrics import ndcg_score
 
-from contrasent.cli.evaluate import evaluate
+from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.retrieval import TASK_TYPE, evaluate_retrieval
+from contrasent.evaluation.retrieval import TASK_TYPE
 from contrasent.evaluation.retrieval_data import stsb_retrieval
+from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.task_names import TaskName, task_names
 from contrasent.evaluation.task_types import Options
 from contrasent.metrics import mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
@@ -127,7 +128,7 @@ def test_both_sentences_of_the_pairs_rated_5_are_queries():
 
 
 def test_recall_is_that_of_a_loop_over_the_sentences(encoder):
-    records = evaluate_retrieval(encoder)
+    records = evaluate(encoder, ["stsb-retrieval"])
     texts = list(dict.fromkeys(text for a, b, _ in SENTENCES for text in (a, b)))
     pairs = [(a, b) for a, b, score in SENTENCES if score == "5.000" and a != b]
     places = []
@@ -149,44 +150,41 @@ def test_recall_is_that_of_a_loop_over_the_sentences(encoder):
 
 
 def test_names_and_splits():
-    names, others = TASK_TYPE.names(
-        ["STSB-Retrieval", "stsb", "sts-b-retrieval-dev", "mr"], Options()
-    )
+    asked = ("STSB-Retrieval", "sts-b-retrieval-dev")
+    names = [name for text in asked for name in TASK_TYPE.names(text, Options())]
     assert [name.label for name in names] == ["stsb-retrieval", "stsb-retrieval-dev"]
     assert [name.heading for name in names] == ["STS-B retrieval", "STS-B retrieval dev"]
-    assert others == ["stsb", "mr"]
-    assert TASK_TYPE.names(["stsb-retrieval"], Options(splits=("dev", "test")))[0] == [
+    assert [TASK_TYPE.names(text, Options()) for text in ("stsb", "mr")] == [None, None]
+    assert TASK_TYPE.names("stsb-retrieval", Options(splits=("dev", "test"))) == [
         TASK,
         TaskName("stsb-retrieval", "dev"),
     ]
     with pytest.raises(ConfigError, match="on one split at a time: train, dev or test"):
-        TASK_TYPE.names(["stsb-retrieval-all"], Options())
+        TASK_TYPE.names("stsb-retrieval-all", Options())
     with pytest.raises(ConfigError, match="is a retrieval task, which has no correlation; 'contr"):
         task_names(["stsb-retrieval"])
-    with pytest.raises(ConfigError, match="no retrieval task: stsb"):
-        evaluate_retrieval(None, ["stsb"])
 
 
 def test_a_split_without_such_pairs_is_refused(stsb, encoder):
     with pytest.raises(DataError, match="STS-B dev has no pair of two different sentences rated 5"):
-        evaluate_retrieval(encoder, ["stsb-retrieval-dev"])
+        evaluate(encoder, ["stsb-retrieval-dev"])
     (stsb / "STS/STSBenchmark/sts-dev.csv").unlink()
-    with pytest.raises(DataError, match=r"sts-dev.csv is missing; get SentEval's data with"):
-        evaluate_retrieval(encoder, ["stsb-retrieval-dev"])
+    with pytest.raises(DataError, match=r"sts-dev.csv is missing\nget SentEval's data with"):
+        evaluate(encoder, ["stsb-retrieval-dev"])
 
 
 def test_embeddings_without_direction_are_refused(encoder):
     encoder.embed = lambda text: np.full(6, np.nan if "under" in text else 1.0, np.float32)
     with pytest.raises(CheckpointError, match=r"gives 1 of 8 texts .* first is 'under blue'"):
-        evaluate_retrieval(encoder)
+        evaluate(encoder, ["stsb-retrieval"])
     encoder.encode = lambda _, **__: np.ones((2, 3), np.float32)
     with pytest.raises(CheckpointError, match=r"gave a matrix \(2, 3\) for 8 texts"):
-        evaluate_retrieval(encoder)
+        evaluate(encoder, ["stsb-retrieval"])
 
 
 @pytest.fixture
 def command(runner, encoder, monkeypatch):
-    run = runner(evaluate, columns=100)
+    run = runner(evaluate_command, columns=100)
 
     def load(name, **_):
         encoder.name = name
@@ -202,7 +200,7 @@ def test_the_table_is_the_papers(command, encoder, tmp_path):
     assert result.exit_code == 0, result.output
     (heading, _, row), protocol = rows(result)
     assert heading == ["recall@1", "recall@5", "recall@10"]
-    assert read_records(path) == evaluate_retrieval(encoder)
+    assert read_records(path) == evaluate(encoder, ["stsb-retrieval"])
     assert row == ["model", *(f"{100 * r.value:.2f}" for r in read_records(path))]
     assert "Retrieval by cosine x 100" in protocol and "(DiffCSE, Table 10)" in protocol
     assert "model: pooler mean, fp32, encoder org/model." in protocol

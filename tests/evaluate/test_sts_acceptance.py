@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.shared_data import SHARED
+from helpers.tiny_sts import sts_tasks
 from scipy.stats import pearsonr, spearmanr
 
 DATA = SHARED / "data" / "senteval"
@@ -169,13 +170,13 @@ def oracle():
 @pytest.fixture(scope="module")
 def scored():
     """The same figures from the package, and the pairs that each rests on."""
-    from contrasent.evaluation.sts_suite import evaluate
+    from contrasent.evaluation.suite import evaluate
     from contrasent.model.encoder import SentenceEncoder
 
     figures, pairs = {}, {}
     for pooler in ("cls", "mean"):
         encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooler=pooler)
-        for r in evaluate(encoder, ["sts"], DATA):
+        for r in evaluate(encoder, ["sts"], data_dir=DATA):
             figures[pooler, r.task, r.subset, r.metric, r.aggregation] = r.value
             pairs[r.task, r.subset] = r.pairs
     return figures, pairs
@@ -202,13 +203,12 @@ def test_the_known_figure(scored):
 
 
 def test_the_encoders_mode_is_left_as_found(tmp_path):
-    from contrasent.evaluation.sts import prepare
     from contrasent.model.encoder import SentenceEncoder
 
     path = tmp_path / "pairs.tsv"
     path.write_text("a cat sat\ta dog sat\t3\nred\tblue\t2\nhe ran home\tshe ran home\t4\n")
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooler="cls")
-    prepared = prepare([str(path)])
+    prepared = sts_tasks([str(path)])
     resting = prepared.score(encoder, metric="pearson")
     encoder.train()
     assert prepared.score(encoder, metric="pearson") == resting

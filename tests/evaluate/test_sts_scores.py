@@ -4,11 +4,12 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from helpers.tiny_sts import SUBSETS
+from helpers.tiny_sts import SUBSETS, sts_tasks
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.sts import StsTasks, prepare
-from contrasent.evaluation.sts_suite import evaluate, load_available
+from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.suite import evaluate, load_suite
+from contrasent.evaluation.task_types import Options
 
 
 def looped(metric, x, y):
@@ -52,7 +53,7 @@ def expected(encoder, root, task, metric):
 @pytest.mark.parametrize("metric", ["spearman", "pearson"])
 @pytest.mark.parametrize("task", list(SUBSETS))
 def test_every_aggregation_is_sentevals(encoder, senteval, task, metric):
-    records = [r for r in evaluate(encoder, [task], senteval) if r.metric == metric]
+    records = [r for r in evaluate(encoder, [task], data_dir=senteval) if r.metric == metric]
     oracle = expected(encoder, senteval, task, metric)
     whole = {r.aggregation: r for r in records if not r.subset}
     assert set(whole) == {"all", "mean", "wmean"}
@@ -80,7 +81,7 @@ def test_tasks_of_one_file(encoder, senteval, task, path, header, columns):
     rows = [line.split("\t") for line in text.splitlines()][header:]
     a, b, score = columns
     found = [cosine(encoder, row[a], row[b]) for row in rows]
-    records = evaluate(encoder, [task], senteval)
+    records = evaluate(encoder, [task], data_dir=senteval)
     for record in records:
         oracle = looped(record.metric, found, [float(row[score]) for row in rows])
         assert record.value == pytest.approx(oracle, abs=1e-9)
@@ -93,43 +94,43 @@ def test_tasks_of_one_file(encoder, senteval, task, path, header, columns):
 
 
 def test_every_distinct_sentence_is_encoded_once_in_one_call(encoder, senteval):
-    evaluate(encoder, ["sts"], senteval, splits=["train", "dev", "test"])
+    evaluate(encoder, ["sts"], data_dir=senteval, splits=["train", "dev", "test"])
     ((sentences, precision, show_progress),) = encoder.calls
     assert len(set(sentences)) == len(sentences)
     assert (precision, show_progress) == ("fp32", False)
-    alone = [e for e in evaluate(encoder, ["stsb"], senteval) if e.aggregation == "all"]
-    together = evaluate(encoder, ["sickr", "sts12", "stsb"], senteval)
+    alone = [e for e in evaluate(encoder, ["stsb"], data_dir=senteval) if e.aggregation == "all"]
+    together = evaluate(encoder, ["sickr", "sts12", "stsb"], data_dir=senteval)
     assert [r for r in together if r.task == "stsb" and r.aggregation == "all"] == alone
 
 
 def test_a_record_says_what_it_rests_on(encoder, senteval):
-    record = evaluate(encoder, ["stsb-dev"], senteval, precision="bf16", seed=3)[0]
+    record = evaluate(encoder, ["stsb-dev"], data_dir=senteval, precision="bf16", seed=3)[0]
     assert (record.task, record.split, record.encoder) == ("stsb", "dev", "some/words")
     assert (record.pooler, record.precision, record.seed) == ("mean", "bf16", 3)
     assert (record.head, record.max_tokens) == (None, None)
     assert {"python", "contrasent", "numpy", "scipy"} <= record.versions.keys()
     encoder.head_name, encoder.max_tokens = "mlp", 32
-    record = evaluate(encoder, ["stsb-dev"], senteval)[0]
+    record = evaluate(encoder, ["stsb-dev"], data_dir=senteval)[0]
     assert (record.head, record.max_tokens) == ("mlp", 32)
 
 
 def test_length_of_the_embeddings_changes_nothing(encoder, senteval):
-    before = evaluate(encoder, ["sts"], senteval)
+    before = evaluate(encoder, ["sts"], data_dir=senteval)
     embed = encoder.embed
     encoder.embed = lambda sentence: embed(sentence) * np.float32(2.0 ** len(sentence))
-    assert evaluate(encoder, ["sts"], senteval) == before
+    assert evaluate(encoder, ["sts"], data_dir=senteval) == before
 
 
 def test_identical_sentences_are_at_the_top(encoder, tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("red cat\tred cat\t5\nold dog\told dog\t5\nold dog\tnew house\t0\n")
-    scores = prepare([str(path)]).score(encoder, metric="pearson")
+    scores = sts_tasks([str(path)]).score(encoder, metric="pearson")
     assert scores == {str(path): pytest.approx(1.0, abs=1e-12)}
 
 
 def test_prepared_tasks_are_scored_as_often_as_one_likes(encoder, senteval):
-    prepared = prepare(["stsb-dev", "sts13"], senteval)
-    records = evaluate(encoder, ["stsb-dev", "sts13"], senteval)
+    prepared = sts_tasks(["stsb-dev", "sts13"], senteval)
+    records = evaluate(encoder, ["stsb-dev", "sts13"], data_dir=senteval)
     for path in senteval.rglob("*.*"):
         if path.is_file():
             path.unlink()
@@ -147,7 +148,7 @@ def test_prepared_tasks_are_scored_as_often_as_one_likes(encoder, senteval):
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 0.0])
 def test_an_embedding_without_direction_is_an_error(encoder, senteval, poison):
-    prepared = prepare(["stsb"], senteval)
+    prepared = sts_tasks(["stsb"], senteval)
     bad = prepared.sentences[4]
     embed = encoder.embed
 
@@ -167,8 +168,8 @@ def test_an_embedding_without_direction_is_an_error(encoder, senteval, poison):
 
 
 def test_an_embedding_without_direction_costs_its_tasks_only(encoder, senteval):
-    loaded = load_available(["sts12", "stsb", "sickr"], senteval)
-    prepared = StsTasks(loaded.tasks)
+    loaded = sts_tasks(["sts12", "stsb", "sickr"], senteval)
+    prepared = loaded
     of_stsb = {s for part in loaded.tasks[1].subsets for s in (*part.first, *part.second)}
     others = {
         s
@@ -193,17 +194,17 @@ def test_a_matrix_of_the_wrong_length_is_an_error(encoder, senteval):
     encode = encoder.encode
     encoder.encode = lambda *args, **kwargs: encode(*args, **kwargs)[1:]
     with pytest.raises(CheckpointError, match=r"gave a matrix .* for 16 texts"):
-        prepare(["stsb"], senteval).score(encoder)
+        sts_tasks(["stsb"], senteval).score(encoder)
 
 
 def test_a_collapsed_encoder_has_no_score(encoder, senteval):
     encoder.embed = lambda _: np.ones(6, np.float32)
     said = "STS12 MSRpar: no spearman correlation: every score is 1"
     with pytest.raises(DataError, match=said):
-        prepare(["sts12"], senteval).score(encoder)
+        sts_tasks(["sts12"], senteval).score(encoder)
     with pytest.raises(DataError, match=said):
-        evaluate(encoder, ["sts12"], senteval)
-    scores = StsTasks(load_available(["sts12"], senteval).tasks).records(encoder)
+        evaluate(encoder, ["sts12"], data_dir=senteval)
+    scores = sts_tasks(["sts12"], senteval).records(encoder)
     assert scores.records == ()
     assert [problem.task for problem in scores.problems] == ["sts12"]
 
@@ -211,8 +212,8 @@ def test_a_collapsed_encoder_has_no_score(encoder, senteval):
 def test_a_constant_gold_column_leaves_the_other_tasks_alone(encoder, senteval):
     gold = senteval / "STS/STS13-en-test/STS.gs.FNWN.txt"
     gold.write_text("2.0\n" * 6)
-    loaded = load_available(["sts12", "sts13", "stsb"], senteval)
-    scores = StsTasks(loaded.tasks).records(encoder)
+    loaded = sts_tasks(["sts12", "sts13", "stsb"], senteval)
+    scores = loaded.records(encoder)
     assert {record.task for record in scores.records} == {"sts12", "stsb"}
     ((task, message),) = [(problem.task, problem.message) for problem in scores.problems]
     assert task == "sts13"
@@ -229,7 +230,7 @@ def test_a_constant_gold_column_leaves_the_other_tasks_alone(encoder, senteval):
 )
 def test_a_wrong_setting_is_explained_before_anything_is_encoded(encoder, senteval, setting, said):
     with pytest.raises(ConfigError) as caught:
-        prepare(["stsb"], senteval).score(encoder, **setting)
+        sts_tasks(["stsb"], senteval).score(encoder, **setting)
     assert said in str(caught.value)
     assert encoder.calls == []
 
@@ -242,16 +243,17 @@ def test_no_task_at_all(encoder):
 def test_tasks_without_data_are_told_and_the_others_kept(senteval):
     (senteval / "STS/STS14-en-test/STS.gs.OnWN.txt").unlink()
     (senteval / "STS/STS12-en-test/STS.gs.MSRpar.txt").write_text("1\n")
-    loaded = load_available(["sts"], senteval)
-    assert [task.name.label for task in loaded.tasks] == [
+    suite = load_suite(["sts"], Options(senteval))
+    assert [task.name.label for task in suite.tasks("sts")] == [
         "sts13",
         "sts15",
         "sts16",
         "stsb",
         "sickr",
     ]
-    assert [name.label for name in loaded.names][2] == "sts14"
-    damaged, missing = loaded.problems
+    ((_, read),) = suite.kinds
+    assert [name.label for name in read.names][2] == "sts14"
+    damaged, missing = suite.problems
     assert (damaged.task, damaged.missing) == ("sts12", False)
     assert "has 1 lines, but" in damaged.message
     assert (missing.task, missing.missing) == ("sts14", True)
@@ -263,7 +265,7 @@ def test_no_task_with_data_is_an_error_that_names_each(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(DataError) as caught:
-        load_available(["stsb", "sickr-dev"], empty)
+        sts_tasks(["stsb", "sickr-dev"], empty)
     first, *reasons, remedy = str(caught.value).split("\n")
     assert first == "no task has data to score:"
     assert reasons == [
@@ -275,17 +277,17 @@ def test_no_task_with_data_is_an_error_that_names_each(tmp_path):
 
 def test_a_folder_that_is_not_there_is_told_once(senteval):
     with pytest.raises(DataError) as caught:
-        load_available(["sts"], senteval / "gone")
+        sts_tasks(["sts"], senteval / "gone")
     assert str(caught.value).startswith(f"no folder {senteval}/gone (--data-dir); it must hold")
 
 
 def test_a_mistake_in_a_users_file_stops_everything(senteval, tmp_path):
     with pytest.raises(DataError, match="no file"):
-        load_available(["stsb", str(tmp_path / "pairs.tsv")], senteval)
+        evaluate(None, ["stsb", str(tmp_path / "pairs.tsv")], data_dir=senteval)
 
 
-@pytest.mark.parametrize("attempt", [prepare, lambda t, d: evaluate(None, t, d)])
+@pytest.mark.parametrize("attempt", [sts_tasks, lambda t, d: evaluate(None, t, data_dir=d)])
 def test_the_library_stops_at_the_first_task_without_data(senteval, attempt):
     (senteval / "STS/STSBenchmark/sts-test.csv").unlink()
-    with pytest.raises(DataError, match=r"sts-test.csv is missing; get SentEval's data with"):
+    with pytest.raises(DataError, match=r"sts-test.csv is missing\nget SentEval's data with"):
         attempt(["stsb"], senteval)

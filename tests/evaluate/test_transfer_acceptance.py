@@ -9,7 +9,7 @@ from helpers.shared_data import SHARED
 from benchmarks.jobs import senteval
 from contrasent.evaluation import protocols
 from contrasent.evaluation.protocols import Preset
-from contrasent.evaluation.transfer import evaluate_transfer
+from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.transfer_data import load_transfer
 
 DATA = SHARED / "data" / "senteval"
@@ -64,7 +64,7 @@ def test_few_folds_give_what_one_classifier_after_the_other_gives(name, monkeypa
     preset = Preset("test", 2, "adam", 64, 1, 1, max_epochs=6)
     monkeypatch.setitem(protocols.PRESETS, "test", preset)
     task, encoder = load_transfer(name, DATA), Hashed()
-    records = evaluate_transfer(encoder, [name], DATA, splits=["dev", "test"])
+    records = evaluate(encoder, [name], data_dir=DATA, splits=["dev", "test"])
     found = [record.value for record in records if record.metric == "accuracy"]
     parts = {}
     for part, read in task.parts.items():
@@ -91,6 +91,6 @@ def test_sentevals_own_figures(name, figure):
     from contrasent.model.encoder import SentenceEncoder
 
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooler="mean")
-    record = evaluate_transfer(encoder, [name], DATA)[0]
+    record = evaluate(encoder, [name], data_dir=DATA)[0]
     # 0.2 points are a single question of TREC's test part.
     assert 100 * record.value == pytest.approx(figure, abs=0.21)

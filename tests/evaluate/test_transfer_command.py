@@ -11,13 +11,13 @@ from helpers.tiny_transfer import write_transfer
 from sklearn.metrics import accuracy_score, f1_score
 
 import contrasent.evaluation.transfer as under_test
-from contrasent.cli.evaluate import evaluate
+from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.evaluation import protocols
 from contrasent.evaluation.cross_validation import Accuracy
 from contrasent.evaluation.protocols import Preset, TransferProtocol
+from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.task_names import TRANSFER
-from contrasent.evaluation.transfer import evaluate_transfer
 from contrasent.evaluation.transfer_data import load_transfer
 from contrasent.records import Record, read_records, write_records
 
@@ -39,7 +39,7 @@ def data(senteval, monkeypatch):
 
 @pytest.fixture
 def command(runner):
-    return runner(evaluate, columns=90)
+    return runner(evaluate_command, columns=90)
 
 
 def test_the_table_is_the_papers(command, encoder):
@@ -47,7 +47,7 @@ def test_the_table_is_the_papers(command, encoder):
     assert result.exit_code == 0, result.output
     (heading, _, row), protocol = rows(result)
     assert heading == PAPERS
-    records = evaluate_transfer(encoder)
+    records = evaluate(encoder, ["transfer"])
     values = [r.value for r in records if r.metric == "accuracy"]
     f1 = next(r.value for r in records if r.metric == "f1")
     assert row == ["model", *(f"{100 * v:.2f}" for v in [*values, sum(values) / 7, f1])]
@@ -147,12 +147,7 @@ def test_scikit_learn_is_labelled(command, tmp_path):
 
 def test_seeds_and_repetitions(encoder):
     values = [
-        [
-            r.value
-            for r in evaluate_transfer(
-                encoder, ["trec", "mr"], protocol=TransferProtocol(seed=seed)
-            )
-        ]
+        [r.value for r in evaluate(encoder, ["trec", "mr"], classifier=TransferProtocol(seed=seed))]
         for seed in (1, 1, 2)
     ]
     assert values[0] == values[1] != values[2]
@@ -163,7 +158,7 @@ def test_f1_is_of_the_paraphrases(encoder, monkeypatch):
     predicted = np.random.default_rng(0).permutation(expected)
     reached = Accuracy(0.5, float(accuracy_score(expected, predicted)), predicted)
     monkeypatch.setattr(under_test, "cross_validate", lambda *_: reached)
-    accuracy, f1 = evaluate_transfer(encoder, ["mrpc"])
+    accuracy, f1 = evaluate(encoder, ["mrpc"])
     assert accuracy.value == accuracy_score(expected, predicted)
     assert f1.value == pytest.approx(f1_score(expected, predicted))
 
@@ -175,7 +170,7 @@ def test_features_of_pairs_are_distance_and_product(encoder, monkeypatch):
         "cross_validate",
         lambda parts, *_: seen.update(parts) or Accuracy(0, 0, np.zeros(48, int)),
     )
-    evaluate_transfer(encoder, ["mrpc"])
+    evaluate(encoder, ["mrpc"])
     part = load_transfer("mrpc").parts["test"]
     for row in (0, 20):
         first, second = encoder.embed(part.texts[row]), encoder.embed(part.texts[48 + row])
@@ -188,7 +183,7 @@ def test_features_of_pairs_are_distance_and_product(encoder, monkeypatch):
 
 def test_a_sentence_is_encoded_once(encoder, data):
     (data / "MR/rt-polarity.pos").write_text("good film\n\ngood film\n" * 12)
-    evaluate_transfer(encoder, ["mr"])
+    evaluate(encoder, ["mr"])
     ((sentences, _, _),) = encoder.calls
     assert len(sentences) == len(set(sentences)) and {"", "good film"} <= set(sentences)
 
@@ -264,7 +259,7 @@ def test_a_bad_model_costs_its_row_only(command, bad, said):
 def test_a_matrix_of_another_number_of_rows_is_refused(encoder):
     encoder.encode = lambda *_, **__: np.ones((3, 6), np.float32)
     with pytest.raises(CheckpointError, match=r"some/words gave a matrix \(3, 6\) for \d+ texts"):
-        evaluate_transfer(encoder, ["mr"])
+        evaluate(encoder, ["mr"])
 
 
 @pytest.mark.parametrize(
@@ -286,15 +281,13 @@ def test_a_wrong_option_is_explained_before_a_model_is_loaded(command, arguments
 
 def test_in_code_every_problem_is_an_error(encoder, data):
     (data / "CR/custrev.neg").unlink()
-    with pytest.raises(DataError, match=r"custrev.neg is missing; get SentEval's data with"):
-        evaluate_transfer(encoder, ["cr"])
+    with pytest.raises(DataError, match=r"custrev.neg is missing\nget SentEval's data with"):
+        evaluate(encoder, ["cr"])
     (data / "MR/rt-polarity.pos").write_text("good\n")
     with pytest.raises(DataError, match="MR: a class has 1 sentences"):
-        evaluate_transfer(encoder, ["mr"])
-    with pytest.raises(ConfigError, match="no transfer task: stsb"):
-        evaluate_transfer(encoder, ["mr", "stsb"])
-    with pytest.raises(ConfigError, match="no transfer task: an empty list"):
-        evaluate_transfer(encoder, [])
+        evaluate(encoder, ["mr"])
+    with pytest.raises(ConfigError, match="no task to score: an empty list"):
+        evaluate(encoder, [])
 
 
 def test_the_tasks_are_those_of_the_papers():

@@ -8,6 +8,7 @@ from helpers.tiny_transfer import write_transfer
 
 from contrasent.data.senteval import MissingDataError
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import TRANSFER, TaskName, task_names
 from contrasent.evaluation.task_types import Options
 from contrasent.evaluation.transfer import TASK_TYPE
@@ -150,7 +151,7 @@ def test_what_can_be_read_is_kept(root):
     (root / "MPQA/mpqa.neg").unlink()
     put(root, "TREC/TREC_10.label", b"x\n")
     options = Options(root)
-    loaded = TASK_TYPE.read(TASK_TYPE.names(["transfer"], options)[0], options)
+    loaded = TASK_TYPE.read(TASK_TYPE.names("transfer", options), options)
     assert [TASK_TYPE.named(task).name for task in loaded.tasks] == [
         "mr",
         "cr",
@@ -182,8 +183,10 @@ def test_the_folder_may_hold_the_tasks_deeper_and_nothing_else(root, tmp_path):
     ],
 )
 def test_names(asked, splits, labels, others):
-    names, rest = TASK_TYPE.names(asked, Options(splits=splits))
-    assert ([name.label for name in names], rest) == (labels, others)
+    named = {text: TASK_TYPE.names(text, Options(splits=splits)) for text in asked}
+    names = dict.fromkeys(name.label for names in named.values() for name in names or ())
+    assert [*names] == labels
+    assert [text for text, names in named.items() if names is None] == others
 
 
 def test_headings_are_the_papers():
@@ -196,12 +199,12 @@ def test_headings_are_the_papers():
     ("asked", "splits", "said"),
     [
         (["mr-train"], ["test"], "'mr-train': a transfer task has no score on its train split"),
-        (["mr"], ["train"], "no task to score: mr with split train names none; transfer tasks"),
+        (["mr"], ["train"], "no task to score: mr with split train names none; STS12-16"),
     ],
 )
 def test_a_split_without_scores_is_explained(asked, splits, said):
     with pytest.raises(ConfigError) as caught:
-        TASK_TYPE.names(asked, Options(splits=splits))
+        load_suite(asked, Options(splits=splits))
     assert said in str(caught.value)
 
 

@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 
 from contrasent.cli import app
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.sts import TASK_TYPE, StsTasks
 from contrasent.evaluation.sts_data import load
-from contrasent.evaluation.sts_suite import TASK_TYPE, StsSplit
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.vectors import holds_vectors, open_vectors
 from contrasent.metrics import METRICS
@@ -31,7 +30,7 @@ def rows(task, encoder):
 
 
 def given(task):
-    return TASK_TYPE.given(StsSplit(task))
+    return TASK_TYPE.given(task)
 
 
 def saved(path, matrix):

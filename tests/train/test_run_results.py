@@ -5,7 +5,7 @@ import shutil
 import pytest
 from helpers.run_files import logged_evaluations, logged_steps
 
-from contrasent.evaluation.sts_suite import evaluate
+from contrasent.evaluation.suite import evaluate
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.records import read_records
