@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from contrasent.errors import pick
 
 if TYPE_CHECKING:
-    from contrasent.data.sources import Rows
+    from contrasent.data.examples import Rows
     from contrasent.evaluation.geometry import Geometry
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
-    from contrasent.objectives import Objective
+    from contrasent.objectives.base import Objective
     from contrasent.training.callbacks import DevScore
     from contrasent.training.metrics_log import StepMetrics
     from contrasent.training.run import Result
@@ -139,7 +139,7 @@ def fit(
         data_dir: SentEval's data, as :func:`evaluate` takes it.
         show_progress: a progress bar on standard error.
         **settings: ``dimensions`` of whitening; of a flow, the fields of
-            :class:`contrasent.fitting.glow.FlowSettings`.
+            :class:`contrasent.fitting.maps.FlowSettings`.
 
     Returns:
         The encoder with its map; encoding is in fp32 by default then, as a map amplifies rounding.
@@ -153,7 +153,7 @@ def fit(
         >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
     """
     from contrasent.fitting import maps
-    from contrasent.fitting.glow import FlowSettings
+    from contrasent.fitting.maps import FlowSettings
     from contrasent.fitting.text import open_fitting_text
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.recipe import fields_of

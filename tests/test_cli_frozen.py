@@ -6,7 +6,7 @@ import typer
 from helpers.command_line import call, worked
 
 import contrasent
-from contrasent.cli import app
+from contrasent.cli.app import app
 
 LOADING = ("--pooler", "--head", "--engine", "--device")
 BUILDING = (

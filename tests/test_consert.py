@@ -17,8 +17,7 @@ from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import consert
-from contrasent.training.embedding import embedding
-from contrasent.training.gradcache import GradientCache
+from contrasent.training.embedding import GradientCache, embedding
 
 ROWS = [[2, 10, 11, 12, 13, 3], [2, 20, 21, 3], [2, 30, 31, 32, 33, 34, 35, 36, 37, 3], [2, 40, 3]]
 

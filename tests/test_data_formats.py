@@ -8,8 +8,8 @@ import pytest
 from helpers.command_line import call
 from helpers.tables import records, write
 
+from contrasent.data.examples import open_examples
 from contrasent.data.labelled_pairs import open_labelled
-from contrasent.data.sources import open_examples
 from contrasent.errors import DataError
 from contrasent.evaluation.labelled import read_labelled
 from contrasent.evaluation.retrieval_data import read_retrieval

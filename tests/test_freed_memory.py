@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from contrasent import memory
-from contrasent.memory import give_back_freed_memory, keep_freed_memory
+from contrasent import profiling
+from contrasent.profiling import give_back_freed_memory, keep_freed_memory
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
@@ -28,8 +28,8 @@ class Glibc:
 
 def test_glibc_is_asked_for_what_is_meant(monkeypatch):
     library = Glibc()
-    monkeypatch.setattr(memory.sys, "platform", "linux")
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(profiling.sys, "platform", "linux")
+    monkeypatch.setattr(profiling.ctypes, "CDLL", lambda _: library)
     keep_freed_memory()
     assert sorted(library.asked) == [(M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1)]
     library.asked.clear()
@@ -40,15 +40,15 @@ def test_glibc_is_asked_for_what_is_meant(monkeypatch):
 @pytest.mark.parametrize("call", [keep_freed_memory, give_back_freed_memory])
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
 def test_nothing_is_done_on_other_systems(platform, call, monkeypatch):
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: pytest.fail("there is no such library"))
-    monkeypatch.setattr(memory.sys, "platform", platform)
+    monkeypatch.setattr(profiling.ctypes, "CDLL", lambda _: pytest.fail("there is no such library"))
+    monkeypatch.setattr(profiling.sys, "platform", platform)
     call()
 
 
 @pytest.mark.parametrize("call", [keep_freed_memory, give_back_freed_memory])
 def test_nothing_is_done_with_another_c_library(call, monkeypatch):
-    monkeypatch.setattr(memory.sys, "platform", "linux")
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: Musl())
+    monkeypatch.setattr(profiling.sys, "platform", "linux")
+    monkeypatch.setattr(profiling.ctypes, "CDLL", lambda _: Musl())
     call()
 
 

@@ -16,7 +16,7 @@ ROOT = Path(contrasent.__file__).parent
 LAYERS = [
     {"__init__"},
     {"errors"},
-    {"files", "memory", "progress", "settings"},
+    {"files", "progress", "settings"},
     {"functional", "metrics", "profiling", "records", "recipe"},
     {"data"},
     {"model"},
@@ -135,8 +135,58 @@ def test_heavy_libraries_are_imported_by_the_functions_that_need_them(file):
         assert places is None or allowed(file, places), f"{library} is imported at the top"
 
 
+MODULES = {relative(path).removesuffix(".py").replace("/", "."): path for path in FILES}
+ROOMS = {name.removesuffix(".__init__"): path for name, path in MODULES.items()}
+PACKAGES = {name.removesuffix(".__init__") for name in MODULES if name.endswith(".__init__")}
+
+
+def imports_of(nodes):
+    """The modules of the package that statements import, by their names below it."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "contrasent":
+            below = node.module.removeprefix("contrasent").lstrip(".")
+            names = {f"{below}.{alias.name}".lstrip(".") for alias in node.names}
+            found |= {name if name in ROOMS else below for name in names}
+    return found & ROOMS.keys()
+
+
 def test_a_file_is_short(file):
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= 420
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def test_the_package_has_few_files_each_of_a_name_of_its_own():
+    files = [p for p in FILES if p.name != "__init__.py" or len(p.read_text().splitlines()) > 1]
+    assert len(files) <= 150
+    names = [path.stem for path in FILES if path.name not in ("__init__.py", "base.py")]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_a_class_name_is_used_once():
+    classes = [
+        node.name
+        for path in FILES
+        for node in tree(path).body
+        if isinstance(node, ast.ClassDef)
+        and not (node.name == "Config" and path.parent.name == "objectives")
+    ]
+    assert sorted(classes) == sorted(set(classes))
+
+
+def test_what_only_one_module_imports_is_no_small_module():
+    importers = {name: [] for name in ROOMS}
+    for name, path in ROOMS.items():
+        for module in imports_of(ast.walk(tree(path))):
+            importers[module].append(name)
+    small = [name for name, path in ROOMS.items() if len(path.read_text().splitlines()) < 60]
+    assert not [name for name in small if len(importers[name]) == 1 and name not in PACKAGES]
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    imports = {name: imports_of(run_at_import(path)) - {name} for name, path in ROOMS.items()}
+    while leaves := {name for name, modules in imports.items() if not modules & imports.keys()}:
+        imports = {name: modules for name, modules in imports.items() if name not in leaves}
+    assert not imports
 
 
 def test_every_part_has_its_layer():
@@ -178,7 +228,7 @@ def test_help_is_quick_and_loads_nothing_heavy():
         "import atexit, sys\n"
         "atexit.register(lambda: print('LOADED', *(m.partition('.')[0] for m in sys.modules)))\n"
         "sys.argv = ['contrasent', '--help']\n"
-        "from contrasent.cli import main\n"
+        "from contrasent.cli.app import main\n"
         "main()"
     )
     seconds, printed = quickest(sys.executable, "-c", code)

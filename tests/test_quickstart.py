@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from contrasent import quickstart as module
-from contrasent.cli import app
+from contrasent.cli.app import app
 from contrasent.errors import ConfigError, MissingExtraError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.quickstart import _verdict

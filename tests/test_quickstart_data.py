@@ -13,7 +13,7 @@ import pytest
 from helpers.shared_data import SHARED
 
 from contrasent import quickstart
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "contrasent" / "quickstart_data"

@@ -44,7 +44,7 @@ def completed(words):
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
     }
-    code = "import sys; sys.argv[0] = 'contrasent'; from contrasent.cli import main; main()"
+    code = "import sys; sys.argv[0] = 'contrasent'; from contrasent.cli.app import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -17,8 +17,8 @@ import torch
 from benchmarks.jobs import Values, read_texts, share, wait_for_device
 from contrasent import objectives
 from contrasent.data.batch import Batch
+from contrasent.data.examples import open_examples
 from contrasent.data.loader import Loader
-from contrasent.data.sources import open_examples
 from contrasent.data.token_store import tokenize
 from contrasent.data.view_sources import Columns
 from contrasent.evaluation.sts import StsTasks

@@ -100,7 +100,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
 ) -> None:
     """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
     from contrasent.errors import ConfigError
-    from contrasent.report.geometry_table import names_of, refuse_unknown
+    from contrasent.report.embedding_tables import names_of, refuse_unknown
     from contrasent.report.saved import read_saved
 
     if not models and not saved:
@@ -128,8 +128,7 @@ def _refuse_existing(
 ) -> None:
     """Find now what would otherwise be lost, or be noticed after the work."""
     from contrasent.errors import ConfigError
-    from contrasent.report.figures import figure_kinds
-    from contrasent.report.figures.style import refuse_existing_pictures
+    from contrasent.report.figures.style import figure_kinds, refuse_existing_pictures
     from contrasent.report.html.page import refuse_existing_report
 
     refuse_json_folder(json)
@@ -169,10 +168,10 @@ def _print(geometries: Sequence[Geometry], known: Saved, json: str | None) -> No
     from rich.console import Console
 
     from contrasent.evaluation.geometry import geometry_lines
+    from contrasent.report.embedding_tables import geometry_table
     from contrasent.report.figures.curves import run_lines
-    from contrasent.report.geometry_table import geometry_table
-    from contrasent.report.labels import labelled, labelled_runs
-    from contrasent.report.terminal import print_table
+    from contrasent.report.saved import labelled, labelled_runs
+    from contrasent.report.table import print_table
 
     if write_lines(json if geometries or json == STDOUT else None, geometry_lines(geometries)):
         return
@@ -184,8 +183,8 @@ def _print(geometries: Sequence[Geometry], known: Saved, json: str | None) -> No
 
 def _draw(saved: Saved, folder: Path, shown: Mapping[str, Any]) -> None:
     from contrasent.errors import ConfigError
+    from contrasent.report.embedding_tables import pictures
     from contrasent.report.figures.style import write_pictures
-    from contrasent.report.geometry_table import pictures
 
     drawn = pictures(saved.geometries, saved.runs, saved.records, **shown)
     if not drawn:
@@ -266,8 +265,8 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.errors import ConfigError
     from contrasent.evaluation.corpus import read_corpus, read_queries
     from contrasent.evaluation.neighbours import find_neighbours, neighbour_lines
-    from contrasent.report.labels import labels
-    from contrasent.report.neighbours_table import print_neighbours
+    from contrasent.report.embedding_tables import print_neighbours
+    from contrasent.report.saved import labels
 
     if top_k < 1:
         raise ConfigError(f"--top-k must be 1 or more, not {top_k}")

@@ -17,16 +17,12 @@ from typing_extensions import override
 
 from contrasent import __version__
 from contrasent.cli.analyze import analyze, neighbours
-from contrasent.cli.build import captions, duplicates, nli, paraphrases
-from contrasent.cli.data import check, fetch, leaks
-from contrasent.cli.encode import encode, similarity
+from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
 from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fit import flow, infersent, sif, whitening
-from contrasent.cli.mteb import calibrate, mteb
-from contrasent.cli.recipes import recipes
-from contrasent.cli.reproduce import quickstart, reproduce
-from contrasent.cli.search import add, build, info, search
-from contrasent.cli.train import pretrain, train
+from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
+from contrasent.cli.search import add, build, encode, info, search, similarity
+from contrasent.cli.train import pretrain, recipes, train
 from contrasent.errors import ContrasentError
 
 P = ParamSpec("P")

@@ -43,7 +43,7 @@ def infersent(weights: Weights, words: Words, output: Output, version: Version =
     word vectors go into OUTPUT too, linked to the cache where the disk allows it.
     """
     from contrasent.files import refuse_existing
-    from contrasent.model.infersent import origin_of, read_infersent
+    from contrasent.model.word_encoder import origin_of, read_infersent
 
     refuse_existing(output, "name another folder with --output, or remove it")
     encoder = read_infersent(weights, words, version)
@@ -193,8 +193,7 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     OUTPUT is the encoder with the network. sentence-transformers refuses the folder, unless this
     package is installed beside it and the folder is trusted with trust_remote_code=True.
     """
-    from contrasent.fitting.glow import FlowSettings
-    from contrasent.fitting.maps import fit_glow
+    from contrasent.fitting.maps import FlowSettings, fit_glow
 
     settings = FlowSettings(
         levels=levels,

@@ -82,7 +82,7 @@ class Loading:
 
     def require(self) -> None:
         """Refuse an engine or a device that cannot compute here, before anything is loaded."""
-        from contrasent.model.engines import require
+        from contrasent.model.engines.base import require
 
         require(self.engine, self.device)
 

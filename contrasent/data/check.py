@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from contrasent.data.documents import document_lengths, has_lines
-from contrasent.data.examples import Examples, portions
+from contrasent.data.examples import Examples, open_examples, portions
 from contrasent.data.labelled_pairs import LabelledExamples, open_labelled, require_classes
-from contrasent.data.sources import open_examples
 from contrasent.data.token_store import TokenSource
+from contrasent.data.view_sources import document_lengths, has_lines
 from contrasent.errors import DataError, pick
 
 _SHOWN = 3
@@ -136,8 +135,8 @@ def check(
     """Read a whole source as training would, but go on after rows that cannot be read.
 
     Args:
-        source: as for :func:`contrasent.data.sources.open_examples`.
-        columns: as for :func:`contrasent.data.sources.open_examples`.
+        source: as for :func:`contrasent.data.examples.open_examples`.
+        columns: as for :func:`contrasent.data.examples.open_examples`.
         tokenizer: counts tokens.
         max_tokens: the training's limit, special tokens included.
         progress: is told now and then how many further examples were read.

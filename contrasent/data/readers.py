@@ -1,16 +1,18 @@
-"""Rows of text files, streamed; whatever is wrong with one is told with file and line."""
+"""Readers of text files, and of data sets on the Hugging Face hub at one pinned revision."""
 
 from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import json
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from contrasent.errors import DataError
+from contrasent.errors import DataError, MissingExtraError
 
 T = TypeVar("T")
 Trouble = Callable[[DataError], None]
@@ -138,3 +140,225 @@ def first_row(rows: Iterator[tuple[int, T]], path: Path) -> tuple[int, T]:
     for number, row in rows:
         return number, row
     raise DataError(f"{path} is empty; it needs at least one sentence per line or row")
+
+
+_ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<split>.+))?")
+_FILES = {".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".gz"}
+
+
+def dataset_parts(source: str) -> re.Match[str] | None:
+    """Name, config and split of ``org/name[:config][@split]``; None if it looks like a file."""
+    path = Path(source)
+    if _FILES & {suffix.lower() for suffix in path.suffixes} or path.parent.is_dir():
+        return None
+    return _ID.fullmatch(source)
+
+
+class Dataset:
+    """Records of ``org/name[:config][@split]``.
+
+    The revision is looked up once, so that every pass reads the same records.
+
+    Raises:
+        DataError: the data set cannot be reached.
+        MissingExtraError: ``datasets`` is not installed.
+    """
+
+    def __init__(self, source: str, parts: re.Match[str]) -> None:
+        self.source = source
+        self._name, self._config = parts["name"], parts["config"]
+        self._split = parts["split"] or "train"
+        _library()
+        try:
+            self.revision = _revision(self._name)
+        except Exception as error:  # the HTTP client has its own family of errors
+            raise self._unreadable(error) from error
+
+    def sha256(self, names: tuple[str, ...]) -> str:
+        """Hash of the revision and of the chosen columns, which stands for the content."""
+        told = (self._name, self._config, self._split, self.revision, names)
+        return hashlib.sha256(repr(told).encode()).hexdigest()
+
+    def first(self) -> dict[str, Any]:
+        """The first record.
+
+        Raises:
+            DataError: there is none, or it cannot be read.
+        """
+        first = next(self.records(), None)
+        if first is None:
+            raise DataError(f"{self.source} is empty; it needs at least one row")
+        return first
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Records from the first on, streamed."""
+        try:
+            yield from self._loaded()
+        except Exception as error:  # the library and its file systems raise all kinds
+            raise self._unreadable(error) from error
+
+    def label_names(self, column: str) -> Sequence[str] | None:
+        """What the numbers in a column of labels stand for; None if the data set does not say."""
+        try:
+            features = getattr(self._loaded(), "features", None) or {}
+        except Exception as error:  # as for records
+            raise self._unreadable(error) from error
+        return getattr(features.get(column), "names", None)
+
+    def configs(self) -> Sequence[str]:
+        """The names of its configs."""
+        return self._asked("get_dataset_config_names")
+
+    def splits(self, config: str | None) -> Sequence[str]:
+        """The names of the splits of a config, of the only one if that is None."""
+        return self._asked("get_dataset_split_names", config)
+
+    def _asked(self, function: str, *arguments: str | None) -> Sequence[str]:
+        try:
+            found = getattr(_library(), function)(self._name, *arguments, revision=self.revision)
+        except Exception as error:  # as for records
+            raise self._unreadable(error) from error
+        return [str(name) for name in found]
+
+    def _loaded(self) -> Any:
+        settings = {"split": self._split, "revision": self.revision, "streaming": True}
+        return _library().load_dataset(self._name, self._config, **settings)
+
+    def _unreadable(self, error: Exception) -> DataError:
+        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return DataError(
+            f"cannot read the data set {self.source!r}: {told}; check the name, config and split "
+            "(org/name:config@split), the network and HF_HUB_OFFLINE, or give a file instead: "
+            "no file has that name"
+        )
+
+
+def _revision(name: str) -> str:
+    """The commit that the data set stands at now."""
+    from huggingface_hub import HfApi
+
+    return str(HfApi().dataset_info(name).sha)
+
+
+def _library() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError(
+            "reading a data set from the hub needs the package datasets: "
+            "pip install 'contrasent[datasets]'"
+        ) from error
+    return datasets
+
+
+SPLIT_NAMES = {
+    "train": ("train",),
+    "dev": ("dev", "validation", "valid", "val"),
+    "test": ("test",),
+}
+"""What data sets call their splits."""
+
+_RELEVANCE = ("default", "qrels")
+
+
+def labelled_splits(source: str) -> tuple[str, ...]:
+    """Train, dev (if there is one) and test split of a data set that is named without a split.
+
+    Returns:
+        Their sources, ``org/name[:config]@split``; none for a file, a source with a split, or a
+        data set without a train or a test split.
+
+    Raises:
+        DataError: the data set cannot be reached.
+        MissingExtraError: ``datasets`` is not installed.
+    """
+    parts = None if Path(source).exists() else dataset_parts(source)
+    if parts is None or parts["split"]:
+        return ()
+    there = Dataset(source, parts).splits(parts["config"])
+    found = [_split(there, wanted) for wanted in SPLIT_NAMES]
+    if not found[0] or not found[-1]:
+        return ()
+    return tuple(f"{source}@{split}" for split in found if split)
+
+
+def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
+    """Queries, documents and relevance of a data set laid out as BEIR's or MTEB's.
+
+    Queries and documents are the configs ``queries`` and ``corpus``. Relevance is the config
+    ``default`` or ``qrels``, or a data set of its own, ``org/name-qrels``. With
+    ``org/name:de``, the configs are ``de-queries``, ``de-corpus`` and ``de-qrels``.
+
+    Args:
+        source: ``org/name`` or ``org/name:prefix``.
+        split: ``train``, ``dev`` or ``test``, of the relevance.
+
+    Returns:
+        Three sources, ``org/name:config@split``.
+
+    Raises:
+        DataError: the data set cannot be reached, or is laid out in another way.
+        MissingExtraError: ``datasets`` is not installed.
+    """
+    parts = dataset_parts(source)
+    if parts is None or parts["split"]:
+        raise DataError(
+            f"{source} is neither a folder nor a data set of retrieval on the hub (org/name); a "
+            "split is chosen with --splits"
+        )
+    name, prefix = parts["name"], parts["config"]
+    dataset = Dataset(source, parts)
+    configs = dataset.configs()
+
+    def config(*known: str) -> str | None:
+        named = [f"{prefix}-{each}" if prefix else each for each in known]
+        return next((each for each in named if each in configs), None)
+
+    queries, corpus = config("queries"), config("corpus")
+    if queries is None or corpus is None:
+        raise DataError(
+            f"{source} has the configs {', '.join(configs)}; a data set of retrieval has queries "
+            "and corpus, as BEIR's; or name three sources: retrieve:QUERIES+DOCUMENTS+RELEVANCE"
+        )
+    texts = [f"{name}:{each}@{_texts_split(dataset, each)}" for each in (queries, corpus)]
+    relevance = config(*_RELEVANCE)
+    judged = name if relevance else f"{name}-qrels"
+    if not relevance:
+        dataset = _dataset(judged)
+    chosen = f":{relevance}" if relevance else ""
+    return (*texts, f"{judged}{chosen}@{_relevance_split(dataset, relevance, split)}")
+
+
+def _dataset(name: str) -> Dataset:
+    parts = dataset_parts(name)
+    if parts is None:
+        raise DataError(f"{name} is no data set of the hub; a file or folder has that name")
+    return Dataset(name, parts)
+
+
+def _texts_split(dataset: Dataset, config: str) -> str:
+    """The only split of a config of texts, or the one that is named as it."""
+    there = dataset.splits(config)
+    if len(there) == 1:
+        return there[0]
+    called = config.rpartition("-")[2]
+    if called in there:
+        return called
+    raise DataError(
+        f"config {config} of {dataset.source} has the splits {', '.join(there)}; one is expected"
+    )
+
+
+def _relevance_split(dataset: Dataset, config: str | None, split: str) -> str:
+    there = dataset.splits(config)
+    found = _split(there, split)
+    if found is None:
+        raise DataError(
+            f"{dataset.source} has relevance for {', '.join(there)}, not for {split}; choose with "
+            "--splits"
+        )
+    return found
+
+
+def _split(there: Sequence[str], wanted: str) -> str | None:
+    return next((name for name in SPLIT_NAMES[wanted] if name in there), None)

@@ -17,10 +17,11 @@ from typing import Any
 from typing_extensions import override
 
 from contrasent.data.columns import ColumnMap, ColumnSpec, choose_columns
-from contrasent.data.hub_datasets import Dataset, dataset_parts
 from contrasent.data.readers import (
+    Dataset,
     Trouble,
     comma_rows,
+    dataset_parts,
     first_row,
     json_rows,
     line_rows,

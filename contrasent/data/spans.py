@@ -12,10 +12,17 @@ import numpy as np
 from numpy.random import Generator
 from typing_extensions import override
 
-from contrasent.data.documents import document_lengths, has_lines
 from contrasent.data.examples import Examples
 from contrasent.data.token_store import IndexArray, TextStore, TokenSource
-from contrasent.data.view_sources import Draws, Packed, ViewSource, end_to_end, example_of
+from contrasent.data.view_sources import (
+    Draws,
+    Packed,
+    ViewSource,
+    document_lengths,
+    end_to_end,
+    example_of,
+    has_lines,
+)
 from contrasent.errors import DataError
 
 Near = Literal["any", "adjacent", "subsumed"]

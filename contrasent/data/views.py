@@ -23,7 +23,6 @@ from contrasent.data.augment import (
     replace_words,
 )
 from contrasent.data.batch import Need
-from contrasent.data.documents import Documents, documents_of, require_documents
 from contrasent.data.examples import Examples
 from contrasent.data.spans import Spans, SpansOfDocuments, long_enough
 from contrasent.data.token_store import (
@@ -37,10 +36,13 @@ from contrasent.data.token_store import (
 )
 from contrasent.data.view_sources import (
     Columns,
+    Documents,
     EditedWords,
     NextSentences,
     ViewSource,
     WithNeeds,
+    documents_of,
+    require_documents,
 )
 from contrasent.errors import DataError
 from contrasent.settings import ViewSettings
@@ -105,7 +107,7 @@ VIEWS = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ViewColumn:
     """The source of the numbers of the examples that objectives may need, ``(N,)`` int64.
 
     Attributes:
@@ -125,8 +127,8 @@ class Column:
 
 COLUMNS = MappingProxyType(
     {
-        Need.LABELS: Column(of_examples=lambda store: store.labels(np.arange(len(store)))),
-        Need.POSITIONS: Column(of_documents=Documents.positions),
+        Need.LABELS: ViewColumn(of_examples=lambda store: store.labels(np.arange(len(store)))),
+        Need.POSITIONS: ViewColumn(of_documents=Documents.positions),
     }
 )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from contrasent.evaluation.bootstrap import Bootstrap, holm, interval, p_value, ratio_draws
-from contrasent.evaluation.scores import Scores, aggregation_draws
+from contrasent.evaluation.embed import Scores, aggregation_draws
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName, averaged
 from contrasent.metrics import Vector

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
@@ -78,9 +78,9 @@ def read_corpus(
     """Read every sentence of a source.
 
     Args:
-        source: whatever :func:`contrasent.data.sources.open_examples` reads, all sentences of a row
+        source: as for :func:`contrasent.data.examples.open_examples`, all sentences of a row
             one after the other, or an STS task such as ``stsb`` or ``stsb-dev``.
-        columns: of a file or data set, as :func:`contrasent.data.sources.open_examples` takes them.
+        columns: of a file or data set, as for :func:`contrasent.data.examples.open_examples`.
         data_dir: of a task, as :func:`contrasent.evaluation.sts_data.load` takes it.
 
     Raises:

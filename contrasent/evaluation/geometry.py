@@ -14,12 +14,8 @@ from typing import Any
 import numpy as np
 
 from contrasent.errors import DataError
-from contrasent.evaluation.embed import (
-    DescribedEncoder,
-    EncoderUse,
-)
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Score
 from contrasent.evaluation.rated_pairs import RatedPairs
-from contrasent.evaluation.scores import Score
 from contrasent.evaluation.task_names import STS_TASKS
 from contrasent.files import write_text
 from contrasent.metrics import (

@@ -10,7 +10,7 @@ from math import isnan
 from typing import Any
 
 from contrasent.data.columns import ColumnSpec
-from contrasent.data.hub_datasets import labelled_splits
+from contrasent.data.readers import labelled_splits
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.protocols import HELD_OUT, TransferProtocol

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.data.cache import CacheKind, kept
-from contrasent.data.examples import Examples
-from contrasent.data.hub_datasets import dataset_parts
-from contrasent.data.readers import stop
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import Examples, open_examples
+from contrasent.data.readers import dataset_parts, stop
 from contrasent.errors import ContrasentError
 from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import TaskName

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contrasent.errors import ConfigError, ContrasentError, DataError, MissingExtraError
-from contrasent.evaluation.embed import EncoderUse, require_usable
-from contrasent.evaluation.scores import Problem, Scores
+from contrasent.evaluation.embed import EncoderUse, Problem, Scores, require_usable
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.word_encoder import WordEncoder
 from contrasent.records import Record

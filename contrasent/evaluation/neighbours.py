@@ -15,12 +15,7 @@ import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.corpus import Corpus, Queries
-from contrasent.evaluation.embed import (
-    DescribedEncoder,
-    Embeddings,
-    EncoderUse,
-    require_usable,
-)
+from contrasent.evaluation.embed import DescribedEncoder, Embeddings, EncoderUse, require_usable
 from contrasent.files import write_text
 from contrasent.records import read_lines
 from contrasent.search.nearest import nearest

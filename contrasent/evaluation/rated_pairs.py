@@ -14,13 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.embed import (
-    Embeddings,
-    EncoderUse,
-    Places,
-    distinct,
-    require_usable,
-)
+from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct, require_usable
 from contrasent.evaluation.sts_data import Task, load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
 from contrasent.metrics import Vector

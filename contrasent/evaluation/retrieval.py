@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from contrasent.errors import ConfigError
+from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.bootstrap import Ratio, intervals
-from contrasent.evaluation.embed import Embeddings, EncoderUse, distinct, require_usable
-from contrasent.evaluation.retrieval_data import RetrievalTask, read_retrieval, stsb_retrieval
-from contrasent.evaluation.scores import Scores
+from contrasent.evaluation.embed import Embeddings, EncoderUse, Scores, distinct, require_usable
+from contrasent.evaluation.retrieval_data import RetrievalTask, read_retrieval
+from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import (
     ALL_SPLITS,
     RETRIEVE,
@@ -36,6 +36,55 @@ _OF_WORDS = (Words, WordEncoder)
 
 Rankings = list[tuple[Vector, Vector]]
 """For each query the places of its relevant documents, and their grades."""
+
+_SAME = 5.0
+
+
+def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> RetrievalTask:
+    """DiffCSE, section 6.2: one sentence of a pair rated 5 is to find the other.
+
+    Both sentences of every such pair are queries: only then 78.87 % is a share (153 of 194), which
+    it is not of 97. A sentence that is in the split more than once is one document, and no query
+    finds itself: the top three of the paper's Table 9 hold neither the other two copies of the
+    query nor a sentence twice. Other sentences than the pair's own do not count as found.
+
+    Raises:
+        MissingDataError: the split is not there.
+        DataError: it is damaged, or has no pair of two different sentences rated 5.
+    """
+    source = load(TaskName("stsb", name.split), data_dir)
+    (pairs,) = source.subsets
+    places: dict[str, int] = {}
+    for first, second in zip(pairs.first, pairs.second, strict=True):
+        places.setdefault(first, len(places))
+        places.setdefault(second, len(places))
+    same = [
+        (first, second)
+        for first, second, rating in zip(pairs.first, pairs.second, pairs.gold, strict=True)
+        if rating == _SAME and first != second
+    ]
+    if not same:
+        raise DataError(
+            f"{source.name.heading} has no pair of two different sentences rated 5, so there is "
+            "nothing to retrieve"
+        )
+    both = [*same, *((second, first) for first, second in same)]
+    queries = tuple(query for query, _ in both)
+    return RetrievalTask(
+        name=name,
+        corpus=tuple(places),
+        queries=queries,
+        relevant=tuple({places[other]: 1} for _, other in both),
+        left_out=tuple(places[query] for query, _ in both),
+        metrics=("recall@1", "recall@5", "recall@10"),
+        said=(
+            f"{len(both):,} queries, both sentences of the {len(same)} pairs rated 5; "
+            f"{len(places):,} documents, the different ones of {2 * len(pairs.gold):,} sentences, "
+            "the query left out (DiffCSE, Table 10)"
+        ),
+        sha256=source.sha256,
+        asked=queries,
+    )
 
 
 def score_retrieval(task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:

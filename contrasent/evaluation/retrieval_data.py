@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.data.columns import ColumnSpec
-from contrasent.data.hub_datasets import Dataset, dataset_parts, retrieval_sources
-from contrasent.data.readers import comma_rows, json_rows, tab_rows
+from contrasent.data.readers import (
+    Dataset,
+    comma_rows,
+    dataset_parts,
+    json_rows,
+    retrieval_sources,
+    tab_rows,
+)
 from contrasent.data.rows import as_text, open_rows_of
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.sts_data import is_number, load, score_of
+from contrasent.evaluation.sts_data import is_number, score_of
 from contrasent.evaluation.task_names import RETRIEVE, TaskName, joined_sources
 from contrasent.files import sha256_of
-
-_SAME = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,53 +50,6 @@ class RetrievalTask:
     said: str
     sha256: str
     asked: tuple[str, ...]
-
-
-def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> RetrievalTask:
-    """DiffCSE, section 6.2: one sentence of a pair rated 5 is to find the other.
-
-    Both sentences of every such pair are queries: only then 78.87 % is a share (153 of 194), which
-    it is not of 97. A sentence that is in the split more than once is one document, and no query
-    finds itself: the top three of the paper's Table 9 hold neither the other two copies of the
-    query nor a sentence twice. Other sentences than the pair's own do not count as found.
-
-    Raises:
-        MissingDataError: the split is not there.
-        DataError: it is damaged, or has no pair of two different sentences rated 5.
-    """
-    source = load(TaskName("stsb", name.split), data_dir)
-    (pairs,) = source.subsets
-    places: dict[str, int] = {}
-    for first, second in zip(pairs.first, pairs.second, strict=True):
-        places.setdefault(first, len(places))
-        places.setdefault(second, len(places))
-    same = [
-        (first, second)
-        for first, second, rating in zip(pairs.first, pairs.second, pairs.gold, strict=True)
-        if rating == _SAME and first != second
-    ]
-    if not same:
-        raise DataError(
-            f"{source.name.heading} has no pair of two different sentences rated 5, so there is "
-            "nothing to retrieve"
-        )
-    both = [*same, *((second, first) for first, second in same)]
-    queries = tuple(query for query, _ in both)
-    return RetrievalTask(
-        name=name,
-        corpus=tuple(places),
-        queries=queries,
-        relevant=tuple({places[other]: 1} for _, other in both),
-        left_out=tuple(places[query] for query, _ in both),
-        metrics=("recall@1", "recall@5", "recall@10"),
-        said=(
-            f"{len(both):,} queries, both sentences of the {len(same)} pairs rated 5; "
-            f"{len(places):,} documents, the different ones of {2 * len(pairs.gold):,} sentences, "
-            "the query left out (DiffCSE, Table 10)"
-        ),
-        sha256=source.sha256,
-        asked=queries,
-    )
 
 
 IDS = (
@@ -211,6 +168,7 @@ _LAYOUT = (
     "a folder of retrieval data holds corpus and queries (.jsonl with _id and text, or .tsv of id "
     "and text) and qrels.tsv of query, document and relevance, or qrels/test.tsv"
 )
+_THREE = "name three, retrieve:QUERIES+DOCUMENTS+RELEVANCE, or a folder that holds them"
 _TEXTS = "a file of queries or documents has an id and a text in every row"
 _RELEVANCE = ColumnSpec(
     roles=("query's id", "document's id", "relevance"),
@@ -227,8 +185,7 @@ _RELEVANCE = ColumnSpec(
     mend="mend the row or take it out",
 )
 
-Judgement = tuple[str, str, str, Any]
-"""Where it stands (``path:line``), the ids of query and document, and the relevance."""
+Judgement = tuple[str, str, str, Any]  # ``path:line``, ids of query and document, relevance
 
 
 def read_retrieval(name: TaskName) -> RetrievalTask:
@@ -261,17 +218,13 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
             paths = _only(folder, "queries"), _only(folder, "corpus"), _qrels(folder, name.split)
             sources = tuple(map(str, paths))
         elif folder.is_file():
-            raise ConfigError(f"{name.name} names one file; {_three()}")
+            raise ConfigError(f"{name.name} names one file; {_THREE}")
         else:
             sources = retrieval_sources(sources[0], name.split)
     if len(sources) != 3:
-        raise ConfigError(f"{name.name} names {len(sources)} files; {_three()}")
+        raise ConfigError(f"{name.name} names {len(sources)} files; {_THREE}")
     queries, corpus = (read_texts(source, layout) for source in sources[:2])
     return _assembled(name, sources, queries, corpus)
-
-
-def _three() -> str:
-    return "name three, retrieve:QUERIES+DOCUMENTS+RELEVANCE, or a folder that holds them"
 
 
 def _assembled(

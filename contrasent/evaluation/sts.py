@@ -18,11 +18,14 @@ from contrasent.evaluation.embed import (
     DescribedEncoder,
     Embeddings,
     EncoderUse,
+    Problem,
+    Scores,
+    Similarities,
+    correlations,
     distinct,
     require_usable,
 )
 from contrasent.evaluation.protocols import AGGREGATIONS, Protocol
-from contrasent.evaluation.scores import Problem, Scores, Similarities, correlations
 from contrasent.evaluation.sts_data import Subset, Task, load, require_different
 from contrasent.evaluation.sts_regressor import Pairs, Regressor, fit, sentevals_order
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from contrasent.data.columns import ColumnSpec
-from contrasent.data.hub_datasets import dataset_parts
-from contrasent.data.readers import lines, tab_rows
+from contrasent.data.readers import dataset_parts, lines, tab_rows
 from contrasent.data.rows import as_text, open_rows_of
 from contrasent.data.senteval import MissingDataError, senteval_root
 from contrasent.errors import DataError

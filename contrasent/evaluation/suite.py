@@ -15,10 +15,9 @@ from contrasent.data.senteval import how_to_get_data, senteval_root
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.evaluation import labelled, retrieval, sts, transfer
 from contrasent.evaluation.bootstrap import Bootstrap
-from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Problem, Scores
 from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol
 from contrasent.evaluation.protocols import protocol as named_protocol
-from contrasent.evaluation.scores import Problem, Scores
 from contrasent.evaluation.task_names import TaskName, refuse, require_names
 from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskType
 from contrasent.evaluation.vectors import Given, holds_vectors, open_vectors
@@ -200,7 +199,7 @@ class Records(Sequence[Record]):
         rows = {TaskName(self[0].encoder).heading: list(self)} if len(self) else {}
         # Tables stand in a room above this one.
         tables = import_module("contrasent.report.scores_table").TABLES
-        print_table = import_module("contrasent.report.terminal").print_table
+        print_table = import_module("contrasent.report.table").print_table
         every = [
             table
             for kind, read in self.suite.kinds

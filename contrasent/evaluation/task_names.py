@@ -316,6 +316,6 @@ def short_name(text: str) -> str:
 
 
 def _is_dataset(text: str) -> bool:
-    from contrasent.data.hub_datasets import dataset_parts
+    from contrasent.data.readers import dataset_parts
 
     return "/" in text and dataset_parts(text) is not None

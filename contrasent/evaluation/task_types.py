@@ -12,9 +12,8 @@ from contrasent.data.senteval import MissingDataError
 from contrasent.errors import CheckpointError, ContrasentError, DataError, pick
 from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Comparison, compare_ratios
-from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.embed import EncoderUse, Problem, Scores
 from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol
-from contrasent.evaluation.scores import Problem, Scores
 from contrasent.evaluation.task_names import SPLITS, TaskName
 from contrasent.evaluation.vectors import Given
 

@@ -19,9 +19,8 @@ from contrasent.evaluation.cross_validation import (
     cross_validate,
     logistic_regression,
 )
-from contrasent.evaluation.embed import Embeddings, EncoderUse, distinct, require_usable
+from contrasent.evaluation.embed import Embeddings, EncoderUse, Scores, distinct, require_usable
 from contrasent.evaluation.protocols import Rows
-from contrasent.evaluation.scores import Scores
 from contrasent.evaluation.task_names import TaskName, known_tasks
 from contrasent.evaluation.task_types import Options, TaskText, TaskType
 from contrasent.evaluation.transfer_data import TRANSFER_TASKS, Part, TransferData, load_transfer

@@ -20,8 +20,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from contrasent.data.batch import pack
-from contrasent.data.examples import Examples
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import Examples, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.sts_data import Task, load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names

@@ -19,9 +19,10 @@ from typing_extensions import override
 from contrasent.data.batch import Batch
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
-from contrasent.model import checkpoint, engines
+from contrasent.model import checkpoint
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.encoding import Serving, encode_blocks
+from contrasent.model.engines import base as engines
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.precision import default_device

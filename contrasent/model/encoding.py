@@ -17,8 +17,8 @@ from typing_extensions import override
 from contrasent.data.batch import pack
 from contrasent.data.loader import prefetch
 from contrasent.errors import DataError, warn
-from contrasent.memory import give_back_freed_memory, keep_freed_memory
 from contrasent.model.precision import matrix_precision
+from contrasent.profiling import give_back_freed_memory, keep_freed_memory
 from contrasent.progress import sentence_progress
 
 if TYPE_CHECKING:

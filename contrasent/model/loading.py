@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from contrasent.errors import ConfigError
-from contrasent.model import engines
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.engines import base as engines
 from contrasent.model.word_encoder import WordEncoder, are_words
 
 

@@ -21,7 +21,7 @@ from contrasent.errors import ConfigError
 from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._masked_tokens import HiddenTokens
+from contrasent.objectives._shared import HiddenTokens
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 

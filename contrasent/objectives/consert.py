@@ -19,7 +19,7 @@ from typing_extensions import override
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.functional import nt_xent
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._pair_classes import JOINT, Feature, PairClassifier
+from contrasent.objectives._shared import JOINT, Feature, PairClassifier
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 

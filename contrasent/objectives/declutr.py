@@ -15,7 +15,7 @@ from contrasent.data.spans import Near, Spans
 from contrasent.errors import ConfigError
 from contrasent.functional import nt_xent
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._masked_tokens import HiddenTokens, load_masked_lm
+from contrasent.objectives._shared import HiddenTokens, load_masked_lm
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 

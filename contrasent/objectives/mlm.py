@@ -16,7 +16,7 @@ from contrasent.data.batch import Batch, Need
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._masked_tokens import HiddenTokens
+from contrasent.objectives._shared import HiddenTokens
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._pair_classes import SBERT, Feature, PairClassifier
+from contrasent.objectives._shared import SBERT, Feature, PairClassifier
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 

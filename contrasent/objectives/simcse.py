@@ -18,7 +18,7 @@ from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.heads import head_named
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._masked_tokens import AuxiliaryMlm
+from contrasent.objectives._shared import AuxiliaryMlm
 from contrasent.objectives.base import Objective, Start, Terms, duplicates
 from contrasent.settings import settings
 

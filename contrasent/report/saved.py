@@ -1,9 +1,9 @@
-"""Saved results, recognised by their content."""
+"""Saved results, and labels for them that no two share."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,75 @@ from contrasent.evaluation.neighbours import KIND as NEIGHBOURS
 from contrasent.evaluation.neighbours import Neighbours, read_neighbours
 from contrasent.evaluation.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, read_records
+
+Used = Record | Neighbours
+"""A result, which has with it how the encoder was used."""
+
+
+def short_encoder(encoder: str) -> str:
+    """The last part of a name; of ``best`` and ``last`` of a run, that of the run too."""
+    path = Path(encoder)
+    run = path.parent.name
+    return f"{run}/{path.name}" if run and path.name in ("best", "last") else path.name or encoder
+
+
+def described(label: str, used: Used) -> str:
+    """How the encoder was used whose row has this label."""
+    parts = [
+        f"pooler {used.pooler}",
+        f"head {used.head}" if used.head else "",
+        used.transform or "",
+        used.precision,
+        f"sentences cut at {used.max_tokens} tokens" if used.max_tokens else "",
+        f"encoder {used.encoder}" if used.encoder != label else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def labelled(geometries: Sequence[Geometry]) -> dict[str, Geometry]:
+    """Geometries by labels as :func:`labels` makes them."""
+    return dict(zip(labels([it.records[0] for it in geometries]), geometries, strict=True))
+
+
+def labels(results: Sequence[Used]) -> list[str]:
+    """The short name of each encoder.
+
+    Where that is not one's alone, it is followed by what tells them apart first: the pooler, the
+    precision, everything known; or it is the whole name, in the end with a number.
+    """
+    short = [short_encoder(it.encoder) for it in results]
+    ways = [(it.pooler, f"{it.pooler}, {it.precision}", _everything(it)) for it in results]
+    choices = [[f"{a} ({way[k]})" for a, way in zip(short, ways, strict=True)] for k in range(3)]
+    whole = [f"{it.encoder} ({way[1]})" for it, way in zip(results, ways, strict=True)]
+    return _distinct(short, *choices, whole)
+
+
+def labelled_runs(runs: Sequence[Trajectory]) -> dict[str, Trajectory]:
+    """Trajectories by the name of their folder, with a number where two folders share it."""
+    return dict(zip(_distinct([run.label for run in runs]), runs, strict=True))
+
+
+def _everything(used: Used) -> str:
+    """All that is known of how an encoder was used."""
+    known = [
+        used.pooler,
+        f"head {used.head}" if used.head else "",
+        used.transform or "",
+        used.precision,
+        used.engine or "",
+        f"cut at {used.max_tokens}" if used.max_tokens else "",
+        "" if used.seed is None else f"seed {used.seed}",
+    ]
+    return ", ".join(filter(None, known))
+
+
+def _distinct(*choices: Sequence[str]) -> list[str]:
+    """Of each row the first choice that is no other row's; else the last one and a number."""
+    labels = []
+    for row, last in enumerate(choices[-1]):
+        unique = (names[row] for names in choices if names.count(names[row]) == 1)
+        labels.append(next(unique, f"{last} #{row + 1}"))
+    return labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from contrasent.evaluation.transfer import TransferSplit
 from contrasent.evaluation.transfer_data import DEV_PART, NESTED_FOLDS, TRANSFER_TASKS
 from contrasent.metrics import METRICS
 from contrasent.records import Record
-from contrasent.report.labels import described
+from contrasent.report.saved import described
 from contrasent.report.table import AVERAGE, Cell, Table, averaged_interval, interval_notes, score
 
 Rows = Mapping[str, Sequence[Record]]

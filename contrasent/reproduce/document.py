@@ -14,9 +14,8 @@ from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.files import write_text
 from contrasent.records import Record, read_records, write_records
 from contrasent.report import scores_table
-from contrasent.report.figures import Colours
 from contrasent.report.figures.plane import PLANE, plane
-from contrasent.report.figures.style import Picture, write_pictures
+from contrasent.report.figures.style import Colours, Picture, write_pictures
 from contrasent.report.table import AVERAGE, Cell, Table, csv_text, number, text_table
 from contrasent.reproduce.plan import Cited, PlanRow
 from contrasent.reproduce.reproduction import DONE, GEOMETRY, RECORDS, ROWS, Reproduction

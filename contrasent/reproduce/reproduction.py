@@ -24,7 +24,7 @@ from contrasent.evaluation.task_types import Options
 from contrasent.files import exclusive, remove_folder, write_text
 from contrasent.records import Record, write_records
 from contrasent.reproduce.plan import Plan, Scale, chosen_rows, load_plan, missing_materials
-from contrasent.reproduce.rows import Family, MaterialFile, RowBuilder, bring
+from contrasent.reproduce.row_builder import Family, MaterialFile, RowBuilder, bring
 
 ROWS, TEXT = "rows", "text"
 DONE, RECORDS, GEOMETRY = "row.json", "records.jsonl", "geometry.jsonl"
@@ -301,7 +301,7 @@ def _make_family(work: _Work, family: Sequence[str], notify: Notify) -> dict[str
 
 
 def _make_row(work: _Work, encoders: Family, name: str) -> str:
-    from contrasent.training.folder import environment
+    from contrasent.training.run_folder import environment
 
     folder = work.builder.folder / name
     write_text(folder / _BEGUN, json.dumps(work.identities[name], indent=2) + "\n")

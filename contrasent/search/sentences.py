@@ -69,7 +69,7 @@ def open_sentences(
     """Open a source of which every row holds one sentence.
 
     Args:
-        source: as for :func:`contrasent.data.sources.open_examples`, or ``-`` for a sentence per
+        source: as for :func:`contrasent.data.examples.open_examples`, or ``-`` for a sentence per
             line on standard input, which is kept in a temporary file.
         columns: the column of the sentences, by name or by number from 0.
         ids: the column of the ids.
@@ -95,7 +95,7 @@ def open_sentences(
 
 
 def _open(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> Sentences:
-    from contrasent.data.sources import open_examples
+    from contrasent.data.examples import open_examples
 
     examples = open_examples(path, chosen)
     if chosen is None and examples.views > 1:

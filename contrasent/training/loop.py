@@ -1,4 +1,4 @@
-"""The training loop, whole on one screen."""
+"""The training loop, whole on one screen, its updates and their learning rate."""
 
 from __future__ import annotations
 
@@ -13,17 +13,55 @@ from torch.optim import Optimizer
 
 from contrasent.data.batch import Batch
 from contrasent.functional import alignment, uniformity
-from contrasent.memory import keep_freed_memory
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
 from contrasent.objectives.base import Objective
-from contrasent.profiling import part
+from contrasent.profiling import keep_freed_memory, part
 from contrasent.settings import TrainSettings
 from contrasent.training.embedding import embedding
+from contrasent.training.masked_text import MlmView
 from contrasent.training.metrics_log import MetricsReader, StepMetrics, StepScalars
-from contrasent.training.mlm_view import MlmView
-from contrasent.training.schedule import learning_rate
 from contrasent.training.state import Progress
+
+_RATIO = 32
+"""Of the largest rate of the slanted triangle to the smallest (Howard and Ruder 2018, eq. 3)."""
+
+
+def warmup_steps(settings: TrainSettings, steps: int) -> int:
+    """Updates over which the rate rises, of a run of ``steps``: a share of them is rounded up."""
+    return settings.warmup_steps or math.ceil(settings.warmup_share * steps)
+
+
+def decayed_factor(settings: TrainSettings, factor: float, *, is_best: bool) -> float:
+    """The factor of the rate from an evaluation on in ``plateau``; 1 in other schedules.
+
+    Args:
+        settings: of the recipe.
+        factor: the same before that evaluation.
+        is_best: whether the dev score was a new best, or there is none.
+    """
+    if settings.schedule != "plateau":
+        return factor
+    return factor * settings.rate_decay / (1 if is_best else settings.rate_shrink)
+
+
+def below_min_rate(settings: TrainSettings, factor: float) -> bool:
+    """Whether the rate is below the smallest that is worth a step."""
+    return settings.min_rate is not None and settings.learning_rate * factor < settings.min_rate
+
+
+def learning_rate(settings: TrainSettings, steps: int, step: int) -> float:
+    """The rate of update ``step``, counted from 0, of ``steps``."""
+    peak, warmup = settings.learning_rate, warmup_steps(settings, steps)
+    if settings.schedule == "slanted_triangular":
+        share = step / warmup if step < warmup else (steps - step) / max(1, steps - warmup)
+        return peak * (1 + share * (_RATIO - 1)) / _RATIO
+    if step < warmup:
+        return peak * step / warmup
+    if settings.schedule == "linear":
+        return peak * (steps - step) / max(1, steps - warmup)
+    reached = [number for number in settings.rate_steps if number <= step]
+    return settings.rate_steps[max(reached)] if reached else peak
 
 
 def trainable_parameters(*parts: nn.Module | None) -> list[nn.Parameter]:

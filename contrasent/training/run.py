@@ -14,22 +14,28 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from contrasent.data.sources import Rows, keep_rows
+from contrasent.data.examples import Rows, keep_rows
 from contrasent.evaluation.sts import StsTasks
 from contrasent.files import remove_folder, write_text
-from contrasent.memory import give_back_freed_memory
 from contrasent.model.checkpoint import INFO_FILE
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import FULL_FP32
+from contrasent.profiling import give_back_freed_memory
 from contrasent.progress import progress_bar
 from contrasent.recipe import Recipe
 from contrasent.records import Record, write_records
 from contrasent.training import metrics_log
 from contrasent.training.callbacks import Callbacks, DevScore, GeometryLog, score_dev
-from contrasent.training.folder import RunFolder, twin_of
-from contrasent.training.loop import Training, optimizer_of, run, trainable_parameters
+from contrasent.training.loop import (
+    Training,
+    below_min_rate,
+    decayed_factor,
+    optimizer_of,
+    run,
+    trainable_parameters,
+)
 from contrasent.training.metrics_log import StepMetrics
-from contrasent.training.schedule import below_min_rate, decayed_factor
+from contrasent.training.run_folder import RunFolder, twin_of
 from contrasent.training.setup import RunParts, complete, prepare, scored_start
 from contrasent.training.state import Progress, load_state, save_state
 
@@ -120,7 +126,7 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
         output: the run's folder.
         data: the training text, instead of ``data.file``: an iterable of sentences, of tuples of
             sentences or of mappings, such as a ``datasets.Dataset``; see
-            :func:`contrasent.data.sources.keep_rows`.
+            :func:`contrasent.data.examples.keep_rows`.
         resume: continue the run in ``output``, bit-equal to one that was never cut off; a folder
             without a run starts one.
         overwrite: replace the run in ``output``.

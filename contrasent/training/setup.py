@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from contrasent import objectives
-from contrasent.data.examples import Examples
+from contrasent.data.examples import Examples, open_examples
 from contrasent.data.labelled_pairs import open_labelled
 from contrasent.data.loader import Loader
-from contrasent.data.sources import open_examples
 from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, found_marks, open_words
 from contrasent.errors import ConfigError, DataError
@@ -37,7 +36,7 @@ from contrasent.recipe import Recipe
 from contrasent.settings import EncoderSettings, EvaluationSettings
 from contrasent.training.callbacks import followed_pairs
 from contrasent.training.compatibility import Combination, refuse
-from contrasent.training.mlm_view import MlmView
+from contrasent.training.masked_text import MlmView
 
 logger = logging.getLogger("contrasent")
 _DEV, _FINAL = "stsb-dev", "sts"

@@ -1,7 +1,7 @@
 import pytest
 from helpers.tiny_tokenizers import bert_folder
 
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 
 
 @pytest.fixture

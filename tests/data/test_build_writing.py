@@ -11,7 +11,7 @@ from helpers.command_line import call, refused, tree, worked
 
 from contrasent.data.build.base import DataKind
 from contrasent.data.build.write import WordOverlap, build, f1
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 from contrasent.errors import DataError
 from contrasent.files import sha256_of
 

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 from helpers.tiny_tokenizers import Letters
 
-from contrasent.data.documents import Documents, document_lengths, documents_of, require_documents
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 from contrasent.data.token_store import tokenize
+from contrasent.data.view_sources import (
+    Documents,
+    document_lengths,
+    documents_of,
+    require_documents,
+)
 from contrasent.errors import DataError
 
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError, DataError, MissingExtraError
 
 ROWS = [
@@ -115,5 +115,5 @@ def test_the_real_library_gives_the_rows(tmp_path, monkeypatch):
         return load(str(tmp_path / "rows"), config, cache_dir=str(tmp_path / "cache"), **settings)
 
     monkeypatch.setattr(datasets, "load_dataset", local)
-    monkeypatch.setattr("contrasent.data.hub_datasets._revision", lambda _: "abc")
+    monkeypatch.setattr("contrasent.data.readers._revision", lambda _: "abc")
     assert list(open_examples("org/name")) == [("a", "b"), ("c", "d")]

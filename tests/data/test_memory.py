@@ -16,7 +16,7 @@ from pathlib import Path
 import transformers
 from contrasent.data.loader import Loader
 from contrasent.data.token_store import tokenize
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import Columns
 

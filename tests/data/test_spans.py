@@ -7,8 +7,8 @@ import pytest
 from helpers.tiny_tokenizers import Letters
 from scipy import stats
 
+from contrasent.data.examples import open_examples
 from contrasent.data.loader import Loader
-from contrasent.data.sources import open_examples
 from contrasent.data.spans import Spans, SpansOfDocuments, long_enough
 from contrasent.data.token_store import keep_texts
 from contrasent.data.view_sources import Draws

@@ -216,7 +216,7 @@ def test_of_two_that_want_one_entry_one_computes_and_one_waits(opened, tmp_path,
 PROGRAM = """
 import sys
 from contrasent.data.token_store import tokenize
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 from helpers.tiny_tokenizers import Letters, content
 print(content(tokenize(open_examples(sys.argv[1]), Letters(), None, sys.argv[2])))
 """

@@ -6,7 +6,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 from contrasent.errors import ConfigError, DataError
 
 PAIRS = [("a dog", "a puppy"), ("naïve café", "日本語 😀")]

@@ -12,9 +12,9 @@ from helpers.tiny_models import SENTENCES, save_tiny
 from contrasent.data.batch import pack
 from contrasent.errors import CheckpointError, ConfigError, MissingExtraError
 from contrasent.metrics import pair_cosines
-from contrasent.model import engines
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.engines import export
+from contrasent.model.engines import base as engines
+from contrasent.model.engines import runtimes
 from contrasent.model.heads import Convolutions
 from contrasent.records import read_records
 from contrasent.search.index import Index
@@ -139,13 +139,13 @@ def test_convolutions_are_computed_behind_every_engine(
 def counted(monkeypatch, tmp_path):
     """An empty cache, and the files that were exported to it."""
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path))
-    made, write = [], export.export_onnx
+    made, write = [], runtimes.export_onnx
 
     def counting(backbone, path):
         made.append(path)
         write(backbone, path)
 
-    monkeypatch.setattr(export, "export_onnx", counting)
+    monkeypatch.setattr(runtimes, "export_onnx", counting)
     return made
 
 

@@ -10,11 +10,11 @@ from helpers.tiny_models import FAMILY, SENTENCES, SIZES, config_of, save_tiny, 
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
-from contrasent.model import engines
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.engines.export import PaddedEngine
+from contrasent.model.engines import base as engines
+from contrasent.model.engines.runtimes import PaddedEngine
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import POOLERS
 from contrasent.model.precision import has_bf16

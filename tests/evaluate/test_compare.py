@@ -16,7 +16,7 @@ from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import pair_cosines
 from contrasent.records import read_records, write_records
 from contrasent.report.comparison import sts_differences
-from contrasent.report.terminal import print_difference
+from contrasent.report.table import print_difference
 
 BOOTSTRAP = Bootstrap(0.9, 60, 4)
 

@@ -7,7 +7,7 @@ import pytest
 from helpers.command_line import call, refused, worked
 from helpers.tiny_transfer import write_transfer
 
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 from contrasent.evaluation.leaks import find_leaks, normalised, tidied
 from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_types import Options

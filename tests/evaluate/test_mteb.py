@@ -20,7 +20,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 from contrasent.records import read_records
 from contrasent.report.scores_table import mteb_table
-from contrasent.report.terminal import print_table
+from contrasent.report.table import print_table
 
 # Other people's packages may warn.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("mteb")]

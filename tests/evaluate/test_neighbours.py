@@ -12,7 +12,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation import neighbours as module
 from contrasent.evaluation.corpus import PUBLISHED, Queries, read_corpus, read_queries
 from contrasent.evaluation.neighbours import find_neighbours, read_neighbours, write_neighbours
-from contrasent.report.neighbours_table import print_neighbours
+from contrasent.report.embedding_tables import print_neighbours
 
 LINES = [
     "the old house",

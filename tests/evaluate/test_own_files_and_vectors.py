@@ -8,7 +8,7 @@ import pytest
 from helpers.command_line import refused, worked
 from helpers.tables import write
 
-from contrasent.data.hub_datasets import retrieval_sources
+from contrasent.data.readers import retrieval_sources
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.retrieval_data import read_retrieval
 from contrasent.evaluation.suite import evaluate

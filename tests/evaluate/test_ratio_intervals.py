@@ -16,17 +16,16 @@ from contrasent.evaluation import bootstrap as statistics
 from contrasent.evaluation.bootstrap import Bootstrap, Ratio, holm, interval, p_value, ratio_draws
 from contrasent.evaluation.compare import compare_ratios
 from contrasent.evaluation.cross_validation import Accuracy
-from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.embed import EncoderUse, Scores
 from contrasent.evaluation.retrieval import TASK_TYPE as RETRIEVAL
 from contrasent.evaluation.retrieval_data import RetrievalTask
-from contrasent.evaluation.scores import Scores
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.evaluation.transfer import score_transfer
 from contrasent.evaluation.transfer_data import Part, TransferData
 from contrasent.records import Compared
 from contrasent.report.comparison import differences_table
-from contrasent.report.terminal import print_difference
+from contrasent.report.table import print_difference
 
 BOOTSTRAP = Bootstrap(0.9, 80, 4)
 

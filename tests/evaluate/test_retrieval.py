@@ -9,8 +9,7 @@ from sklearn.metrics import ndcg_score
 
 from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.retrieval import TASK_TYPE
-from contrasent.evaluation.retrieval_data import stsb_retrieval
+from contrasent.evaluation.retrieval import TASK_TYPE, stsb_retrieval
 from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.task_names import TaskName, task_names
 from contrasent.evaluation.task_types import Options

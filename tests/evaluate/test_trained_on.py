@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from helpers.command_line import call, worked
 
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 from contrasent.evaluation.leaks import (
     Counted,
     Overlap,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from contrasent.cli import app
+from contrasent.cli.app import app
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.sts import TASK_TYPE, StsTasks
 from contrasent.evaluation.sts_data import load

@@ -7,8 +7,17 @@ import pytest
 import torch
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.fitting.glow import FlowSettings, Likelihood, PlainAdamW, _batches, _fit, fit_flow
-from contrasent.fitting.maps import Embedding, fit_glow, fit_whitening
+from contrasent.fitting.maps import (
+    Embedding,
+    FlowSettings,
+    Likelihood,
+    PlainAdamW,
+    _batches,
+    _fit,
+    fit_flow,
+    fit_glow,
+    fit_whitening,
+)
 from contrasent.fitting.text import DrawnRows, finite_rows, open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.transforms.flow import Flow
@@ -165,7 +174,7 @@ def test_gradients_are_clipped_to_length_1(monkeypatch, rng):
             lengths.append(torch.cat([p.grad.flatten() for p in self._parameters]).norm().item())
             super().step()
 
-    monkeypatch.setattr("contrasent.fitting.glow.PlainAdamW", Watched)
+    monkeypatch.setattr("contrasent.fitting.maps.PlainAdamW", Watched)
     order = np.concatenate(_batches(64, FlowSettings(batch_size=32)))
     rows = torch.empty(64, 8)
     rows[order] = Kept(rng(64, 8), 32).rows

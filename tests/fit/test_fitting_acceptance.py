@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from contrasent.fitting.glow import FlowSettings
-from contrasent.fitting.maps import fit_glow, fit_whitening, save_fitted
+from contrasent.fitting.maps import FlowSettings, fit_glow, fit_whitening, save_fitted
 from contrasent.fitting.text import open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
 

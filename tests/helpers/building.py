@@ -2,7 +2,7 @@
 
 import json
 
-from contrasent.data.sources import open_examples
+from contrasent.data.examples import open_examples
 from helpers.command_line import worked
 
 

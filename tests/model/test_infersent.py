@@ -10,8 +10,8 @@ from helpers.tiny_glove import MARKS, save_glove
 from torch import nn
 
 from contrasent.errors import CheckpointError
-from contrasent.model.infersent import read_infersent
 from contrasent.model.loading import load_encoder
+from contrasent.model.word_encoder import read_infersent
 
 TEXTS = ["a dog runs .", "the old man reads", "no stone"]
 

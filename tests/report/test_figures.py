@@ -12,18 +12,15 @@ from contrasent.evaluation.geometry import Geometry, Group, write_geometry
 from contrasent.evaluation.rated_pairs import Position
 from contrasent.evaluation.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, write_records
-from contrasent.report.figures import figure_kinds
-from contrasent.report.figures.curves import (
-    densities,
-    density,
-    run_lines,
-    spectra,
-    trajectories,
+from contrasent.report.embedding_tables import _panels, pictures, refuse_unknown, sts_colours
+from contrasent.report.figures.curves import densities, density, run_lines, spectra, trajectories
+from contrasent.report.figures.style import (
+    figure_kinds,
+    look,
+    refuse_existing_pictures,
+    write_pictures,
 )
-from contrasent.report.figures.style import look, refuse_existing_pictures, write_pictures
-from contrasent.report.geometry_table import _panels, pictures, refuse_unknown, sts_colours
-from contrasent.report.labels import labelled, labelled_runs
-from contrasent.report.saved import read_saved
+from contrasent.report.saved import labelled, labelled_runs, read_saved
 
 PICTURES = tuple(kind.name for kind in figure_kinds())
 NUMBERS = {

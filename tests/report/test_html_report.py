@@ -26,8 +26,8 @@ from helpers.report_contents import (
 from contrasent.errors import ConfigError
 from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.report.html.contents import Contents
+from contrasent.report.html.page import MOST_QUERIES as MOST
 from contrasent.report.html.page import page, refuse_existing_report, write_report
-from contrasent.report.html.sections import MOST_QUERIES as MOST
 
 HEADINGS = {
     **{task: task.upper() for task in (*STS, *TRANSFER)},

@@ -6,7 +6,7 @@ from rich.console import Console
 from contrasent.evaluation.task_names import TaskName, task_names
 from contrasent.records import Record
 from contrasent.report.scores_table import Layout, sts_table
-from contrasent.report.terminal import print_table
+from contrasent.report.table import print_table
 
 SEVEN = task_names(["sts"])
 

@@ -8,7 +8,7 @@ import pytest
 
 from contrasent.errors import CheckpointError, DataError
 from contrasent.reproduce.plan import Material, Plan, Scale
-from contrasent.reproduce.rows import bring
+from contrasent.reproduce.row_builder import bring
 
 
 def brought(tmp_path, name, source, limit=None, **material):

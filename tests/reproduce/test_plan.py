@@ -5,7 +5,7 @@ import pytest
 from contrasent.errors import ConfigError
 from contrasent.recipe import load_recipe
 from contrasent.reproduce.plan import Plan, chosen_rows, load_plan, missing_materials, tables
-from contrasent.reproduce.rows import RowBuilder
+from contrasent.reproduce.row_builder import RowBuilder
 
 TEXTS = {"sentences", "documents", "labelled", "triplets"}
 ALL = {"encoder", "words", *TEXTS}

@@ -15,7 +15,7 @@ from contrasent.reproduce.document import (
     transfer_table,
 )
 from contrasent.reproduce.plan import PlanRow
-from contrasent.reproduce.rows import CachedEncoder
+from contrasent.reproduce.row_builder import CachedEncoder
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 

@@ -7,8 +7,7 @@ from helpers.dummy_encoder import DummyEncoder
 from typer.testing import CliRunner
 
 from contrasent.cli.app import guarded
-from contrasent.cli.encode import encode, similarity
-from contrasent.cli.search import add, build, info, search
+from contrasent.cli.search import add, build, encode, info, search, similarity
 from contrasent.model.encoder import SentenceEncoder
 
 TEXTS = ["one fish", "two fish", "red fish", "blue fish"]

@@ -14,7 +14,7 @@ from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective
-from contrasent.training.gradcache import Chunks, GradientCache
+from contrasent.training.embedding import Chunks, GradientCache
 
 CHUNK = 5
 

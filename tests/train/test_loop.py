@@ -3,8 +3,7 @@ import torch
 
 from contrasent.errors import ContrasentError
 from contrasent.settings import TrainSettings
-from contrasent.training.loop import trainable_parameters
-from contrasent.training.schedule import learning_rate
+from contrasent.training.loop import learning_rate, trainable_parameters
 
 
 def test_the_rate_falls_linearly_from_the_first_step_to_zero():

@@ -11,7 +11,7 @@ from helpers.careless import prepare, train
 from helpers.command_line import refused, tree, worked
 
 from contrasent.files import exclusive
-from contrasent.training import folder, metrics_log
+from contrasent.training import metrics_log, run_folder
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_a_run_is_not_replaced_unless_asked(desk):
 def test_a_taken_folder_is_told_before_anything_is_loaded():
     worked(*train())
     code = (
-        "import sys; from contrasent.cli import main\n"
+        "import sys; from contrasent.cli.app import main\n"
         "sys.argv = ['contrasent', 'train', 'unsup-simcse', '--output', 'out']\n"
         "try: main()\n"
         "except SystemExit as end: print(end.code, 'torch' in sys.modules)"
@@ -117,7 +117,7 @@ def test_leftovers_of_a_killed_write_are_no_obstacle(desk):
 @pytest.mark.parametrize("removed", [1, 5, 8, 10])
 def test_a_run_that_was_killed_while_it_was_replaced_is_still_known_as_a_run(desk, removed):
     worked(*train())
-    for name in folder._WRITTEN[:removed]:
+    for name in run_folder._WRITTEN[:removed]:
         path = desk / "out" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     assert refused(*train()).startswith("out holds a training run already")

@@ -22,7 +22,7 @@ from contrasent.model.generator import Generator
 from contrasent.model.masked_lm import MaskedLm, mask_tokens
 from contrasent.recipe import load_recipe
 from contrasent.training.loop import trainable_parameters
-from contrasent.training.mlm_eval import HeldOutText
+from contrasent.training.masked_text import HeldOutText
 from contrasent.training.run import train
 
 WEIGHTS = "last/model.safetensors"

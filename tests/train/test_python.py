@@ -5,7 +5,7 @@ import json
 import pytest
 from helpers.tiny_sentences import sentence
 
-from contrasent.data.sources import keep_rows
+from contrasent.data.examples import keep_rows
 from contrasent.errors import ConfigError, DataError
 from contrasent.training.run import train
 

@@ -100,7 +100,7 @@ def test_a_wrong_path_is_told_before_torch_is_imported(name):
     words = [*COMMANDS[name], *encoder, "--data", "none.txt"]
     code = (
         "import sys\n"
-        "from contrasent.cli import main\n"
+        "from contrasent.cli.app import main\n"
         "sys.argv[0] = 'contrasent'\n"
         "try: main()\n"
         "finally: print(sorted({'torch', 'transformers', 'accelerate'} & set(sys.modules)))"

@@ -5,12 +5,7 @@ import torch
 from transformers import get_linear_schedule_with_warmup
 
 from contrasent.settings import TrainSettings
-from contrasent.training.schedule import (
-    below_min_rate,
-    decayed_factor,
-    learning_rate,
-    warmup_steps,
-)
+from contrasent.training.loop import below_min_rate, decayed_factor, learning_rate, warmup_steps
 
 STEPS = 20
 

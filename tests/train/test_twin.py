@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.training.callbacks import score_dev
-from contrasent.training.folder import RunFolder
 from contrasent.training.run import save_encoders
 from contrasent.training.run import train as train_recipe
+from contrasent.training.run_folder import RunFolder
 from contrasent.training.state import Progress, load_state, save_state
 
 TWIN = {"encoder__encoders": "twin"}

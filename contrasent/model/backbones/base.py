@@ -23,7 +23,7 @@ class Backbone(nn.Module, ABC):
 
     Attributes:
         kind: the architecture, in words.
-        engine: what computes it; see :mod:`contrasent.model.engines`.
+        engine: what computes it; see :mod:`contrasent.model.engines.base`.
         model: the ``transformers`` model; its parameters are the backbone's, under its names.
         width: D, dimensions of a token state.
         depth: K, transformer layers; states are numbered 0 (embedding layer) to K.

@@ -1,19 +1,283 @@
-"""The engines ``onnx`` and ``openvino``."""
+"""The engines ``onnx`` and ``openvino``, and the ONNX file that they compute.
+
+Shapes: T tokens end to end, S sentences, D width; in a piece s sentences, the longest of L tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.model.engines.export import PaddedEngine, Piece, output_name
-from contrasent.model.precision import has_bf16
+from contrasent.data.batch import Batch, pack
+from contrasent.data.cache import default_cache
+from contrasent.errors import ConfigError
+from contrasent.files import sha256_of, writing_folder
+from contrasent.model.backbones.base import Backbone
+from contrasent.model.engines.base import Engine, weights_sha256
+from contrasent.model.precision import has_bf16, matrix_precision
+from contrasent.model.weights import quiet
+
+OPSET = 17
+_FORMAT = "contrasent-onnx-1"
+_MODEL, _MANIFEST = "model.onnx", "manifest.json"
+_NOT_THE_GRAPH = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
+
+
+def output_name(layer: int) -> str:
+    """The name of the output with the state of ``layer``, counted from 0."""
+    return f"state_{layer}"
+
+
+def export_onnx(backbone: Backbone, path: Path) -> None:
+    """Write the transformer of ``backbone`` to ``path``; weights of over 2 GB lie in files beside.
+
+    The inputs are `input_ids` and `attention_mask`, both ``(S, L)`` int64 and padded on the right;
+    the outputs `state_0` to `state_K`, ``(S, L, D)`` float32, are the states of all layers.
+
+    Raises:
+        ConfigError: the architecture has no such form.
+    """
+    ids = torch.arange(1, 11).view(2, 5)
+    mask = torch.ones_like(ids)
+    mask[1, 3:] = 0
+    states = [output_name(layer) for layer in range(backbone.depth + 1)]
+    names = ["input_ids", "attention_mask"]
+    try:
+        with _tracing(backbone):
+            torch.onnx.export(
+                _AllStates(backbone),
+                (ids, mask),
+                str(path),
+                input_names=names,
+                output_names=states,
+                dynamic_axes={name: {0: "sentences", 1: "tokens"} for name in (*names, *states)},
+                opset_version=OPSET,
+                dynamo=False,  # the other exporter needs onnxscript
+            )
+    except Exception as error:  # the exporter and the tracer raise anything
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ConfigError(
+            f"the architecture {_architecture(backbone)!r} cannot be written as ONNX: {reason}; "
+            "load it with engine 'torch'"
+        ) from error
+
+
+def export_cached(backbone: Backbone) -> Path:
+    """The ONNX file of ``backbone`` in the cache, written unless it is there and whole.
+
+    An entry is named by a hash of the weights, the configuration, and the versions of what writes
+    it. Of several processes that want one entry, one writes it and the others wait.
+
+    Raises:
+        ConfigError: the architecture has no such form, or the cache cannot be written to.
+    """
+    from filelock import FileLock
+
+    root = default_cache()
+    entry = root / "onnx" / _key(backbone)
+    if _is_whole(entry):
+        return entry / _MODEL
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{entry}.lock"):
+            if not _is_whole(entry):
+                _write(entry, backbone)
+    except (OSError, NotImplementedError) as error:
+        raise ConfigError(
+            f"cannot keep a converted encoder in {root}: {error}; name a folder with room in the "
+            "environment variable CONTRASENT_CACHE"
+        ) from error
+    return entry / _MODEL
+
+
+class _AllStates(nn.Module):
+    """The transformer with positions counted as the backbone counts them."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.model = backbone.model
+        self.first_position = getattr(backbone, "first_position", 0)
+
+    @override
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        inputs: dict[str, Tensor] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.first_position:
+            # RoBERTa's own count skips a padding token that a text spells out.
+            positions = torch.arange(input_ids.shape[1]) + self.first_position
+            inputs["position_ids"] = positions.unsqueeze(0).expand(input_ids.shape)
+        output = self.model(**inputs, output_hidden_states=True)
+        return (*output.hidden_states[:-1], output.last_hidden_state)
+
+
+@contextmanager
+def _tracing(backbone: Backbone) -> Iterator[None]:
+    """No dropout, no gradients, and no word about how tracing will be done in the future."""
+    training = backbone.training
+    backbone.eval()
+    try:
+        with quiet(), warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        backbone.train(training)
+
+
+def _key(backbone: Backbone) -> str:
+    config = {k: v for k, v in backbone.model.config.to_dict().items() if k not in _NOT_THE_GRAPH}
+    versions = [version(package) for package in ("torch", "transformers")]
+    parts = [_FORMAT, OPSET, versions, weights_sha256(backbone), config]
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _write(entry: Path, backbone: Backbone) -> None:
+    with writing_folder(entry) as folder:
+        export_onnx(backbone, folder / _MODEL)
+        files = {file.name: sha256_of(file) for file in sorted(folder.iterdir())}
+        text = json.dumps({"format": _FORMAT, "sha256": files}, indent=1)
+        (folder / _MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _is_whole(entry: Path) -> bool:
+    """Whether every file of ``entry`` holds what was written."""
+    try:
+        files = json.loads((entry / _MANIFEST).read_text(encoding="utf-8"))["sha256"]
+        return _MODEL in files and all(sha256_of(entry / n) == h for n, h in files.items())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
+def _architecture(backbone: Backbone) -> str:
+    return str(backbone.model.config.model_type)
+
+
+_CLOSE = 0.99
+"""Least cosine of a token state to torch's; bf16 stays above 0.999."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Neighbouring sentences of a batch.
+
+    Attributes:
+        token_ids: ``(s, L)`` int64.
+        mask: ``(s, L)`` int64, 1 where there is a token.
+        kept: ``(s, L)`` bool, the tokens whose states are wanted.
+    """
+
+    token_ids: NDArray[np.int64]
+    mask: NDArray[np.int64]
+    kept: NDArray[np.bool_]
+
+
+class PaddedEngine(Engine):
+    """Splits a batch into pieces that fit a processor's cache and that streams can share.
+
+    Attributes:
+        piece_tokens: tokens of a piece, at most by one sentence more.
+        streams: pieces that are computed at once.
+        padding: the token id that fills up short sentences.
+    """
+
+    piece_tokens: int
+    streams = 1
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__(backbone)
+        self.padding = backbone.model.config.pad_token_id or 0
+
+    @classmethod
+    @override
+    def from_backbone(cls, backbone: Backbone) -> Self:
+        engine = cls(backbone)
+        engine.open(export_cached(backbone))
+        return engine.verify(backbone)
+
+    @abstractmethod
+    def open(self, path: Path) -> None:
+        """Load the graph from the ONNX file ``path``."""
+
+    @abstractmethod
+    def compute(
+        self, pieces: Sequence[Piece], layers: Sequence[int]
+    ) -> list[list[NDArray[np.float32]]]:
+        """The kept rows of each piece for each of ``layers``, numbers from 0."""
+
+    @override
+    def forward(
+        self,
+        batch: Batch,
+        layers: Sequence[int] = (-1,),
+        *,
+        first_only: bool = False,
+        first_state: Tensor | None = None,
+    ) -> dict[int, Tensor]:
+        if first_state is not None:
+            self.require_first_state()
+        wanted = {layer: layer % (self.depth + 1) for layer in layers}
+        numbers = sorted(set(wanted.values()))
+        pieces = self.compute(self._pieces(batch, first_only), numbers)
+        states = {
+            number: torch.from_numpy(np.concatenate([rows[place] for rows in pieces]))
+            for place, number in enumerate(numbers)
+        }
+        return {layer: states[number] for layer, number in wanted.items()}
+
+    def _pieces(self, batch: Batch, first_only: bool) -> list[Piece]:
+        tokens, offsets = batch.token_ids.numpy(), batch.offsets.numpy()
+        count = -(-len(tokens) // (self.piece_tokens * self.streams)) * self.streams
+        cuts = np.searchsorted(offsets, np.linspace(0, len(tokens), count + 1))
+        pieces = []
+        for start, end in pairwise(cuts):
+            if start == end:
+                continue
+            lengths = np.diff(offsets[start : end + 1])
+            mask = np.arange(lengths.max()) < lengths[:, None]
+            padded = np.full(mask.shape, self.padding, np.int64)
+            padded[mask] = tokens[offsets[start] : offsets[end]]
+            kept = mask & (np.arange(mask.shape[1]) == 0) if first_only else mask
+            pieces.append(Piece(padded, mask.astype(np.int64), kept))
+        return pieces
+
+    def verify(self, backbone: Backbone) -> Self:
+        """The engine itself, once it has given the states of ``backbone`` for a few tokens.
+
+        Raises:
+            ConfigError: it gives others: the graph is not the model.
+        """
+        embeddings: Any = backbone.model.get_input_embeddings()
+        rows = embeddings.weight.shape[0]
+        lengths = (1, 3, min(9, self.max_tokens))
+        batch = pack([(np.arange(n) * 7 + 5) % rows for n in lengths])
+        with torch.inference_mode(), matrix_precision(self.resolve_precision("auto"), self.device):
+            ours = self(batch)[-1]
+        training = backbone.training
+        with torch.inference_mode(), matrix_precision("fp32", self.device):
+            theirs = backbone.eval()(batch)[-1]
+        backbone.train(training)
+        cosine = torch.cosine_similarity(ours, theirs, dim=-1).min().item()
+        if not cosine > _CLOSE:
+            raise ConfigError(
+                f"the engine {self.engine!r} gives other states than torch for this architecture "
+                f"(a cosine of {cosine:.4f}); load it with engine 'torch'"
+            )
+        return self
 
 
 class OnnxEngine(PaddedEngine):

@@ -1,17 +1,22 @@
-"""The interface of every transform.
+"""The registry and the interface of fitted maps, which come after the head.
 
 Shapes: S sentences, D width of an embedding, K of a transformed one.
+
+A file each; the folder is the registry. A fitted map is saved with its encoder, in one folder.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from contrasent.errors import pick
 from contrasent.model.precision import FULL_FP32
 
 
@@ -50,3 +55,27 @@ class Transform(nn.Module, ABC):
         # Small directions are scaled up by orders of magnitude: bf16 or TF32 would leave noise.
         with torch.autocast(rows.device.type, enabled=False), FULL_FP32:
             return self.map_rows(rows.float())
+
+
+_NOT_KINDS = ("base", "folder")
+
+
+def available() -> list[str]:
+    """Names of all kinds of transforms, without importing them."""
+    from contrasent.model import transforms
+
+    return [
+        module.name for module in iter_modules(transforms.__path__) if module.name not in _NOT_KINDS
+    ]
+
+
+def empty(name: str, settings: dict[str, Any]) -> Transform:
+    """A transform of one kind whose weights are still to be loaded.
+
+    Raises:
+        ConfigError: no such kind.
+        TypeError: the settings are not those of this kind.
+    """
+    module = import_module(f"{__package__}.{pick('transform', name, available())}")
+    transform: Transform = module.build(**settings)
+    return transform

@@ -11,8 +11,7 @@ from typing_extensions import override
 
 from contrasent.errors import CheckpointError, ContrasentError
 from contrasent.model.st_layers import read_json, write_json
-from contrasent.model.transforms import empty
-from contrasent.model.transforms.base import Transform
+from contrasent.model.transforms.base import Transform, empty
 from contrasent.model.weights import read_exact
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"

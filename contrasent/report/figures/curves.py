@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from contrasent.evaluation.geometry import Geometry
 from contrasent.evaluation.trajectory import Trajectory
 from contrasent.metrics import Vector
-from contrasent.report.figures import FigureData, FigureKind
-from contrasent.report.figures.style import LINES, Picture, look, picture
+from contrasent.report.figures.style import LINES, FigureData, FigureKind, Picture, look, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contrasent.evaluation.geometry import Geometry
-from contrasent.report.figures import Colours, FigureData, FigureKind
-from contrasent.report.figures.style import GREY, Picture, picture
+from contrasent.report.figures.style import GREY, Colours, FigureData, FigureKind, Picture, picture
 from contrasent.report.table import number
 
 if TYPE_CHECKING:

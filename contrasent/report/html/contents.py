@@ -9,7 +9,7 @@ from contrasent.evaluation.geometry import Geometry
 from contrasent.evaluation.neighbours import Neighbours
 from contrasent.evaluation.trajectory import Trajectory
 from contrasent.records import Compared, Record
-from contrasent.report.labels import Used, labels
+from contrasent.report.saved import Used, labels
 from contrasent.report.table import ABSENT, Table, text_table
 
 

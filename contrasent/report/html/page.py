@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -11,17 +12,19 @@ from typing import TYPE_CHECKING
 
 from contrasent import __version__
 from contrasent.errors import ConfigError
+from contrasent.evaluation.neighbours import Neighbours
 from contrasent.files import write_text
-from contrasent.report.geometry_table import LOWER
+from contrasent.report.embedding_tables import LOWER, QueryHits, queries_of, search_notes
 from contrasent.report.html.contents import (
     Contents,
+    Identity,
     PageRow,
     doubts,
+    identity,
     rows_of,
     settings_tables,
 )
 from contrasent.report.html.sections import (
-    browsers,
     comparison_tables,
     figures,
     geometry_tables,
@@ -173,3 +176,39 @@ def _environment() -> Environment:
 
 def _template(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+MOST_QUERIES = 300
+"""Queries of one corpus that a page shows, so that a browser can still hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Browser:
+    """Queries over one corpus.
+
+    Attributes:
+        name: in links.
+        heading: above it.
+        queries: in the order they were asked, at most :data:`MOST_QUERIES`.
+        notes: what was searched, by which encoders.
+    """
+
+    name: str
+    heading: str
+    queries: Sequence[QueryHits]
+    notes: Sequence[str]
+
+
+def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Browser]:
+    """One for each corpus, of all encoders that searched it; no encoder twice."""
+    corpora: dict[tuple[str, str], dict[str, Neighbours]] = {}
+    for it in contents.neighbours:
+        corpus = corpora.setdefault((it.corpus, it.corpus_sha256), {})
+        corpus.setdefault(rows[identity(it)].label, it)
+    shown = []
+    for k, ((name, _), of_label) in enumerate(corpora.items(), start=1):
+        queries, notes = queries_of(of_label), search_notes(of_label)
+        if len(queries) > MOST_QUERIES:
+            notes = (f"The first {MOST_QUERIES} of {len(queries):,} queries.", *notes)
+        shown.append(Browser(f"neighbours-{k}", name, queries[:MOST_QUERIES], notes))
+    return shown

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from contrasent.evaluation.geometry import Geometry
 from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
-from contrasent.evaluation.neighbours import Neighbours
 from contrasent.evaluation.protocols import PROTOCOLS, Protocol
 from contrasent.evaluation.task_names import STS, TRANSFER, TaskName, averaged
 from contrasent.evaluation.trajectory import Trajectory
@@ -15,11 +14,19 @@ from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.metrics import METRICS
 from contrasent.records import Compared, Record
 from contrasent.report.comparison import differences_with_ends
-from contrasent.report.figures import FigureData, FigureKind, draw_figures
-from contrasent.report.figures.style import Picture, inline_svg
-from contrasent.report.geometry_table import figure_data, geometry_table, names_of
+from contrasent.report.embedding_tables import (
+    figure_data,
+    geometry_table,
+    names_of,
+)
+from contrasent.report.figures.style import (
+    FigureData,
+    FigureKind,
+    Picture,
+    draw_figures,
+    inline_svg,
+)
 from contrasent.report.html.contents import Contents, Identity, PageRow, baseline_row, identity
-from contrasent.report.neighbours_table import QueryHits, queries_of, search_notes
 from contrasent.report.scores_table import (
     CORRELATION,
     Column,
@@ -355,39 +362,3 @@ def _basis(pairs: str, of_label: Mapping[str, Geometry]) -> str:
         f"{some.source} ({splits} split), {some.rated:,} rated pairs, {some.sentences:,} "
         f"sentences, positive pairs {pairs}; {pooler}."
     )
-
-
-MOST_QUERIES = 300
-"""Queries of one corpus that a page shows, so that a browser can still hold it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Browser:
-    """Queries over one corpus.
-
-    Attributes:
-        name: in links.
-        heading: above it.
-        queries: in the order they were asked, at most :data:`MOST_QUERIES`.
-        notes: what was searched, by which encoders.
-    """
-
-    name: str
-    heading: str
-    queries: Sequence[QueryHits]
-    notes: Sequence[str]
-
-
-def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Browser]:
-    """One for each corpus, of all encoders that searched it; no encoder twice."""
-    corpora: dict[tuple[str, str], dict[str, Neighbours]] = {}
-    for it in contents.neighbours:
-        corpus = corpora.setdefault((it.corpus, it.corpus_sha256), {})
-        corpus.setdefault(rows[identity(it)].label, it)
-    shown = []
-    for k, ((name, _), of_label) in enumerate(corpora.items(), start=1):
-        queries, notes = queries_of(of_label), search_notes(of_label)
-        if len(queries) > MOST_QUERIES:
-            notes = (f"The first {MOST_QUERIES} of {len(queries):,} queries.", *notes)
-        shown.append(Browser(f"neighbours-{k}", name, queries[:MOST_QUERIES], notes))
-    return shown

@@ -9,10 +9,10 @@ import torch
 from helpers.tiny_models import SENTENCES, save_tiny
 
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.model.backbones import base
+from contrasent.model.backbones import base as base
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
-from contrasent.model.transforms import available, empty
+from contrasent.model.transforms.base import available, empty
 from contrasent.model.transforms.flow import Flow
 from contrasent.model.transforms.whitening import Whitening
 
