@@ -162,8 +162,8 @@ def first_loss(recipe):
         if module is not None:
             module.train()
     (batch,) = parts.loader.stream(0, 1)
-    if parts.filled is not None:
-        batch = parts.filled(batch)
+    if parts.mlm_view is not None:
+        batch = parts.mlm_view(batch)
     batch = parts.objective.prepare(batch)
     encoded, _ = embed(batch)
     loss = sum(parts.objective(encoded, batch).values())
