@@ -178,11 +178,14 @@ def fit(
     return fitted.encoder
 
 
-def analyze(
+def analyze(  # noqa: PLR0913 - what the command takes, by name
     encoder: str | Path | Encoder,
     pairs: str = "stsb>4",
     *,
     data_dir: str | Path | None = None,
+    pooler: str | None = None,
+    head: str | None = None,
+    device: str | None = None,
     precision: str = "fp32",
     show_progress: bool = False,
 ) -> Geometry:
@@ -193,7 +196,10 @@ def analyze(
         pairs: rated pairs, and which of them are positive: a task or file, ``>`` or ``>=``, and a
             rating.
         data_dir: SentEval's data, as :func:`evaluate` takes it.
-        precision: ``fp32``, ``bf16`` or ``auto``.
+        pooler: in place of the encoder's own, where it is named.
+        head: in place of the encoder's own, ``none`` or ``mlp``, where it is named.
+        device: such as ``cuda:1``, where it is named; else the accelerator if there is one.
+        precision: ``fp32`` or ``bf16``.
         show_progress: a progress bar on standard error.
 
     Returns:
@@ -215,5 +221,6 @@ def analyze(
     from contrasent.model.loading import load_encoder
 
     read = RatedPairs.read(pairs, data_dir)
-    given = load_encoder(str(encoder)) if isinstance(encoder, str | Path) else encoder
-    return measure(given, read, precision=precision, show_progress=show_progress)
+    if isinstance(encoder, str | Path):
+        encoder = load_encoder(str(encoder), pooler=pooler, head=head, device=device)
+    return measure(encoder, read, precision=precision, show_progress=show_progress)

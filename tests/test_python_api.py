@@ -16,7 +16,7 @@ SIGNATURES = {
     "on_evaluation settings",
     "pretrain": "encoder data options",
     "fit": "encoder kind data output data_dir show_progress settings",
-    "analyze": "encoder pairs data_dir precision show_progress",
+    "analyze": "encoder pairs data_dir pooler head device precision show_progress",
 }
 
 
