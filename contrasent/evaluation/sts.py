@@ -235,7 +235,7 @@ class Sts(TaskType[Task]):
         (name,) = names
         fitted = _fitted(name, options.data_dir) if options.protocol.regressor else None
         task = load(name, options.data_dir, options.columns)
-        require_different(name.label, np.concatenate([subset.gold for subset in task.subsets]))
+        require_different(name.heading, np.concatenate([subset.gold for subset in task.subsets]))
         return replace(task, fitted=fitted)
 
     def records(self, tasks: Sequence[Task], use: EncoderUse, options: Options) -> Scores:
