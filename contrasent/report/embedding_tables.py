@@ -11,10 +11,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from contrasent.errors import ConfigError, DataError, pick
-from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.evaluation.task_names import STS
-from contrasent.evaluation.trajectory import Trajectory
 from contrasent.records import Record
 from contrasent.report.figures.style import Colours, FigureData, Picture, draw_figures
 from contrasent.report.saved import described, labelled, labelled_runs, short_encoder

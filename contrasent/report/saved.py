@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.errors import DataError
-from contrasent.evaluation.geometry import KIND, Geometry, read_geometry
+from contrasent.evaluation.geometry import (
+    KIND,
+    Geometry,
+    Trajectory,
+    read_geometry,
+    read_trajectory,
+)
 from contrasent.evaluation.neighbours import KIND as NEIGHBOURS
 from contrasent.evaluation.neighbours import Neighbours, read_neighbours
-from contrasent.evaluation.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, read_records
 
 Used = Record | Neighbours

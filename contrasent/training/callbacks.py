@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from accelerate import Accelerator
 
 from contrasent.errors import DataError
+from contrasent.evaluation.geometry import KEY, measurement
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.sts import StsTasks
-from contrasent.evaluation.trajectory import KEY, measurement
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe
 from contrasent.settings import EvaluationSettings

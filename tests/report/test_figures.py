@@ -8,9 +8,14 @@ import pytest
 from scipy.stats import gaussian_kde
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.geometry import Geometry, Group, write_geometry
+from contrasent.evaluation.geometry import (
+    Geometry,
+    Group,
+    Trajectory,
+    read_trajectory,
+    write_geometry,
+)
 from contrasent.evaluation.rated_pairs import Position
-from contrasent.evaluation.trajectory import Trajectory, read_trajectory
 from contrasent.records import Record, write_records
 from contrasent.report.embedding_tables import _panels, pictures, refuse_unknown, sts_colours
 from contrasent.report.figures.curves import densities, density, run_lines, spectra, trajectories

@@ -4,9 +4,8 @@ import pytest
 from helpers.run_files import metrics
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.geometry import measure
+from contrasent.evaluation.geometry import measure, read_trajectory
 from contrasent.evaluation.rated_pairs import RatedPairs
-from contrasent.evaluation.trajectory import read_trajectory
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.training.run import train
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.evaluation.geometry import Geometry
-from contrasent.evaluation.trajectory import Trajectory
+from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.metrics import Vector
 from contrasent.report.figures.style import LINES, FigureData, FigureKind, Picture, look, picture
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from contrasent.errors import ConfigError
-from contrasent.evaluation.geometry import Geometry
-from contrasent.evaluation.trajectory import Trajectory
+from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.files import writing
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.neighbours import Neighbours
-from contrasent.evaluation.trajectory import Trajectory
 from contrasent.records import Compared, Record
 from contrasent.report.saved import Used, labels
 from contrasent.report.table import ABSENT, Table, text_table

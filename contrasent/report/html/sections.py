@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
 from contrasent.evaluation.protocols import PROTOCOLS, Protocol
 from contrasent.evaluation.task_names import STS, TRANSFER, TaskName, averaged
-from contrasent.evaluation.trajectory import Trajectory
 from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.metrics import METRICS
 from contrasent.records import Compared, Record
