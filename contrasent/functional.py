@@ -196,9 +196,9 @@ def neighbours(
         scores = scores.masked_fill(excluded & ~near & ~itself, float("-inf"))
     counts = near.sum(1)
     likely = scores.log_softmax(1).masked_fill(~near, 0.0).sum(1) / counts.clamp(min=1)
-    there = (counts > 0).sum().clamp(min=1)
+    with_neighbours = (counts > 0).sum().clamp(min=1)
     right = near.gather(1, scores.detach().argmax(1, keepdim=True)).sum()
-    return -likely.sum() / there, right / there
+    return -likely.sum() / with_neighbours, right / with_neighbours
 
 
 def replaced_token_loss(

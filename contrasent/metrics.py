@@ -241,10 +241,10 @@ def _columns(scores: ArrayLike, gold: ArrayLike) -> tuple[Vector, Vector]:
 
 
 def _rankings(ranks: Sequence[ArrayLike]) -> list[Vector]:
-    found = [np.asarray(places, dtype=np.float64) for places in ranks]
-    if not found:
+    rankings = [np.asarray(places, dtype=np.float64) for places in ranks]
+    if not rankings:
         raise DataError("a retrieval metric needs at least one query")
-    bare = [number for number, places in enumerate(found) if not places.size]
+    bare = [number for number, places in enumerate(rankings) if not places.size]
     if bare:
         raise DataError(f"query {bare[0]} has no relevant document, so it cannot be scored")
-    return found
+    return rankings

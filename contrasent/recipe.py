@@ -300,7 +300,7 @@ def _config_error(cls: Any, error: ValidationError, where: str) -> ConfigError:
             return unknown
     prefix = [] if where == "recipe" else [where]
     dotted = ".".join([*prefix, *location])
-    said = first["msg"][0].lower() + first["msg"][1:]
+    expected = first["msg"][0].lower() + first["msg"][1:]
     if first["type"] == "dataclass_type":
-        said = "a section holds settings, each as NAME: VALUE"
-    return ConfigError(f"{dotted} cannot be {first['input']!r}: {said}")
+        expected = "a section holds settings, each as NAME: VALUE"
+    return ConfigError(f"{dotted} cannot be {first['input']!r}: {expected}")

@@ -199,5 +199,5 @@ def record_of(values: Any) -> Record:
 
 
 def _with_interval(values: dict[str, Any]) -> dict[str, Any]:
-    found = values.get("interval")
-    return {**values, "interval": Interval(**found)} if found else values
+    interval = values.get("interval")
+    return {**values, "interval": Interval(**interval)} if interval else values

@@ -123,24 +123,24 @@ def fetch(
 
     folder = named_folder(data_dir)
     root = senteval_root(data_dir) if check or folder.is_dir() else folder
-    found = differences(root)
-    if not check and any(difference.needed for difference in found):
+    fetched = differences(root)
+    if not check and any(difference.needed for difference in fetched):
         with progress_bar("downloading", "bar", "bytes", "speed") as advance:
-            found = download(
+            fetched = download(
                 folder,
                 url or SENTEVAL_URL,
                 lambda done, total: advance(completed=done, total=total),
             )
         root = folder
-    for difference in found:
+    for difference in fetched:
         typer.echo(f"{root / difference.path}: {difference.what}", err=True)
-    wrong = sum(difference.needed for difference in found)
+    wrong = sum(difference.needed for difference in fetched)
     if wrong:
         raise DataError(
             f"{wrong} of {len(manifest())} files under {root} are missing or not the published "
             "ones; 'contrasent data fetch --data-dir NEW' downloads them into a new folder"
         )
-    typer.echo(f"{root}: {len(manifest()) - len(found)} files are the published ones")
+    typer.echo(f"{root}: {len(manifest()) - len(fetched)} files are the published ones")
 
 
 def leaks(
@@ -182,16 +182,16 @@ def leaks(
     suite = load_suite(listed(tasks), Options(data_dir, listed(splits)))
     announce(suite)
     with reading_progress("examples") as advance:
-        found = find_leaks(training, suite, advance)
+        overlaps = find_leaks(training, suite, advance)
     if json:
-        print_json(asdict(found), indent=2)
+        print_json(asdict(overlaps), indent=2)
     else:
         from rich.console import Console
 
         from contrasent.report.table import print_table
         from contrasent.report.training_text import leaks_table
 
-        print_table(Console(), leaks_table(found))
+        print_table(Console(), leaks_table(overlaps))
     raise_failures([f"{p.task}: {p.message}" for p in suite.problems if not p.missing])
 
 
@@ -269,8 +269,8 @@ def nli(
 
     order = listed(labels)
 
-    def kind(found: Sequence[SourceRows]) -> DataKind:
-        return Nli(found, make, per=per, order=order, seed=options.seed)
+    def kind(sources: Sequence[SourceRows]) -> DataKind:
+        return Nli(sources, make, per=per, order=order, seed=options.seed)
 
     _build(kind, WANTED, sources, options)
 
@@ -310,8 +310,8 @@ def paraphrases(
     """
     from contrasent.data.build.paraphrases import PARAPHRASES, Paraphrases
 
-    def kind(found: Sequence[SourceRows]) -> DataKind:
-        return Paraphrases(found, min_score, max_score)
+    def kind(sources: Sequence[SourceRows]) -> DataKind:
+        return Paraphrases(sources, min_score, max_score)
 
     _build(kind, PARAPHRASES, sources, options)
 
@@ -328,10 +328,10 @@ def _build(
 
     require_output(options.output, sources, options.overwrite)
     columns = listed(options.columns)
-    made = kind([open_rows_of(source, wanted, columns) for source in sources])
+    data_kind = kind([open_rows_of(source, wanted, columns) for source in sources])
     with reading_progress("rows") as advance:
         built = build(
-            made,
+            data_kind,
             options.output,
             sample=options.sample,
             seed=options.seed,
@@ -341,4 +341,4 @@ def _build(
     if options.json:
         print_json(asdict(built), indent=2)
     else:
-        typer.echo("\n".join(built_lines(built, made)))
+        typer.echo("\n".join(built_lines(built, data_kind)))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Found:
+class Scoreboard:
     """What there is to write.
 
     Attributes:
@@ -60,7 +60,7 @@ class Found:
     bootstrap: Bootstrap | None
 
 
-def write(found: Found, json: str | None) -> tuple[list[Record], list[Mean]]:
+def write(board: Scoreboard, json: str | None) -> tuple[list[Record], list[Mean]]:
     """Print the tables and write the records to ``json``, or print these if that is ``-``.
 
     Returns:
@@ -76,9 +76,9 @@ def write(found: Found, json: str | None) -> tuple[list[Record], list[Mean]]:
 
     rows = {
         label: [*with_command(scores.records)] if scores else []
-        for label, scores in found.rows.items()
+        for label, scores in board.rows.items()
     }
-    baseline, compared = _compared(found)
+    baseline, compared = _compared(board)
     for label, _, comparisons in compared:
         for comparison in comparisons:
             rows[label] = with_comparison(rows[label], comparison)
@@ -92,7 +92,7 @@ def write(found: Found, json: str | None) -> tuple[list[Record], list[Mean]]:
     if write_lines(json, json_lines(records)):
         return records, means
     console = Console()
-    _print_tables(console, found.suite, rows)
+    _print_tables(console, board.suite, rows)
     for label, (kind, read), comparisons in compared:
         for table in DIFFERENCES[kind.name](comparisons, read, f"{label} minus {baseline}"):
             print_difference(console, table)
@@ -107,8 +107,8 @@ def contents(
 
     left_out = [f"{p.task} is left out: {p.message}" for p in suite.problems if p.missing]
     records, means = written
-    told = (*suite.notes, *left_out, *failures)
-    return Contents(tuple(records), tuple(means), warnings=told)
+    warnings = (*suite.notes, *left_out, *failures)
+    return Contents(tuple(records), tuple(means), warnings=warnings)
 
 
 def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Record]]) -> None:
@@ -123,10 +123,10 @@ def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Re
         print_table(console, table)
 
 
-def _compared(found: Found) -> tuple[str, list[tuple[str, Part, list[Comparison]]]]:
+def _compared(board: Scoreboard) -> tuple[str, list[tuple[str, Part, list[Comparison]]]]:
     """The first encoder's label, and every other's with its comparisons in each kind of tasks."""
-    (baseline, first), *others = found.rows.items()
-    bootstrap, suite = found.bootstrap, found.suite
+    (baseline, first), *others = board.rows.items()
+    bootstrap, suite = board.bootstrap, board.suite
     if bootstrap is None or first is None:
         return baseline, []
     return baseline, [
@@ -298,8 +298,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     ]
     if any(scores.records for scores in outcomes.results.values()):
         rows = {label: outcomes.results.get(model) for label, model in labels(models).items()}
-        found = Found(suite, rows, (bootstrap or Bootstrap()) if compare else None)
-        write_html(html, contents(suite, write(found, json), failures))
+        board = Scoreboard(suite, rows, (bootstrap or Bootstrap()) if compare else None)
+        write_html(html, contents(suite, write(board, json), failures))
     raise_failures(failures)
 
 

@@ -149,9 +149,9 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         reproduction = run(request, output, partial(typer.echo, err=True))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the same command goes on with it") from error
-    made = read_rows(reproduction, output)
-    written = write_table(reproduction, made, table, output)
-    text = page(reproduction, made, figure=False)
+    done = read_rows(reproduction, output)
+    written = write_table(reproduction, done, table, output)
+    text = page(reproduction, done, figure=False)
     console = Console()
     console.print(Markdown(text)) if console.is_terminal else typer.echo(text, nl=False)
     typer.echo(f"written: {', '.join(path.name for path in written)} in {output}", err=True)

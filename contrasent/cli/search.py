@@ -301,8 +301,8 @@ def search(
     hits = opened.search(encoder_of(opened, encoder, device), [query], top_k)[0]
     if json:
         for rank, hit in enumerate(hits, start=1):
-            found = {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
-            print_json(found)
+            row = {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
+            print_json(row)
         return
     width = max(len("id"), *(len(hit.id) for hit in hits))
     typer.echo(f"rank   score  {'id':<{width}}  text")

@@ -73,8 +73,8 @@ def replace_words(
     edited = list(words)
     for place in random.permutation(len(words)).tolist() if left else ():
         before, word, after = _parts(words[place])
-        if found := synonyms(word):
-            drawn = found[int(random.integers(len(found)))]
+        if choices := synonyms(word):
+            drawn = choices[int(random.integers(len(choices)))]
             edited[place] = f"{before}{_in_the_case_of(word, drawn)}{after}"
             left -= 1
         if not left:

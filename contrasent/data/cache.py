@@ -64,16 +64,16 @@ def kept(
     """
     root = Path(cache_dir) if cache_dir is not None else default_cache()
     entry = root / kind.folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    if (found := kind.opened(entry)) is not None:
-        return found
+    if (entry_value := kind.opened(entry)) is not None:
+        return entry_value
     try:
         with _alone(entry, kind.what):
-            if (found := kind.opened(entry)) is not None:
-                return found
+            if (entry_value := kind.opened(entry)) is not None:
+                return entry_value
             with writing_folder(entry) as folder:
                 write(folder)
-            if (found := kind.opened(entry)) is not None:
-                return found
+            if (entry_value := kind.opened(entry)) is not None:
+                return entry_value
             raise OSError(f"what was written to {entry} is not there")
     except (OSError, NotImplementedError) as error:
         raise ConfigError(

@@ -74,13 +74,13 @@ def table_layout(first: Sequence[str], columns: Sequence[str] | None, where: str
     known = [_is_known(name) for name in names]
     if columns is not None:
         _refuse_repeats(columns)
-        told = _as_roles(columns)
+        roles = _as_roles(columns)
         if all(column.isdecimal() for column in columns):
             header = "first row is a header" if all(known) else "no header"
             positions, how = _numbered(names, columns, where), f"chosen by number; {header}"
-            return ColumnLayout(positions, all(known), len(names), f"{told} ({how})")
+            return ColumnLayout(positions, all(known), len(names), f"{roles} ({how})")
         positions, how = _named(names, columns, where), "chosen by name"
-        return ColumnLayout(positions, True, len(names), f"{told} ({how})")
+        return ColumnLayout(positions, True, len(names), f"{roles} ({how})")
     if all(known):
         chosen, described = choose(names, where)
         return ColumnLayout(tuple(map(names.index, chosen)), True, len(names), described)
@@ -123,27 +123,27 @@ def choose(names: Sequence[str], where: str) -> tuple[tuple[str, ...], str]:
     """
     spelt = {name.lower(): name for name in names}
     remedy = f"choose with columns=, one or more of {', '.join(names)}"
-    found = [pair for pair in PAIRS if set(pair) <= spelt.keys()]
-    if not found:
+    pairs = [pair for pair in PAIRS if set(pair) <= spelt.keys()]
+    if not pairs:
         alone = [name for name in ALONE if name in spelt] or [*filter(_is_sentence, spelt)]
         if len(alone) != 1:
             raise DataError(f"{where}: cannot tell which column is the sentence; {remedy}")
         return _chosen(names, [spelt[alone[0]]])
-    if len(found) > 1:
-        told = " or ".join("+".join(pair) for pair in found)
-        raise DataError(f"{where}: the pair could be {told}; {remedy}")
+    if len(pairs) > 1:
+        candidates = " or ".join("+".join(pair) for pair in pairs)
+        raise DataError(f"{where}: the pair could be {candidates}; {remedy}")
     labels = [name for name in names if _LABEL.fullmatch(name.lower())]
-    if labels and not _SURE & set(found[0]):
+    if labels and not _SURE & set(pairs[0]):
         raise DataError(
-            f"{where}: column {labels[0]!r} says that not every {'+'.join(found[0])} is a positive "
+            f"{where}: column {labels[0]!r} says that not every {'+'.join(pairs[0])} is a positive "
             f"pair; keep the rows that are, classify them with data.labels nli, or {remedy}"
         )
-    return _chosen(names, [*(spelt[name] for name in found[0]), *_negatives(spelt)])
+    return _chosen(names, [*(spelt[name] for name in pairs[0]), *_negatives(spelt)])
 
 
 def _negatives(spelt: dict[str, str]) -> list[str]:
-    found = [(match, spelt[name]) for name in spelt if (match := _NEGATIVE.fullmatch(name))]
-    return [name for match, name in sorted(found, key=lambda it: int(it[0][1] or 0))]
+    matches = [(match, spelt[name]) for name in spelt if (match := _NEGATIVE.fullmatch(name))]
+    return [name for match, name in sorted(matches, key=lambda it: int(it[0][1] or 0))]
 
 
 def _chosen(names: Sequence[str], chosen: Sequence[str]) -> tuple[tuple[str, ...], str]:
@@ -300,14 +300,14 @@ def choose_columns(
     names = [cell.strip() for cell in first]
     if columns is not None:
         return _asked(names, wanted, columns, where, named=named)
-    found = _by_name(names, wanted, where)
-    if len(found) >= len(wanted.roles) - wanted.optional:
-        told = _described([names[position] for position in found], wanted)
-        return ColumnMap(found, True, f"{told} (by name)")
+    known = _by_name(names, wanted, where)
+    if len(known) >= len(wanted.roles) - wanted.optional:
+        roles = _described([names[position] for position in known], wanted)
+        return ColumnMap(known, True, f"{roles} (by name)")
     if not named and len(names) in wanted.bare:
         positions = tuple(range(len(names)))
-        told = _described([f"column {position}" for position in positions], wanted)
-        return ColumnMap(positions, False, f"{told} (no header)")
+        roles = _described([f"column {position}" for position in positions], wanted)
+        return ColumnMap(positions, False, f"{roles} (no header)")
     raise DataError(_not_found(names, wanted, where))
 
 
@@ -316,15 +316,15 @@ def _by_name(names: list[str], wanted: ColumnSpec, where: str) -> tuple[int, ...
     lower = [name.lower() for name in names]
     positions: list[int] = []
     for role, known in zip(wanted.roles, wanted.names, strict=True):
-        there = [name for name in known if name in lower]
-        if not there:
+        present = [name for name in known if name in lower]
+        if not present:
             break
-        if len(there) > 1 and role not in wanted.ranked:
+        if len(present) > 1 and role not in wanted.ranked:
             raise DataError(
-                f"{where}: the {role} could be column {' or '.join(there)}; "
+                f"{where}: the {role} could be column {' or '.join(present)}; "
                 f"choose with {wanted.asked(_example(wanted))}"
             )
-        positions.append(lower.index(there[0]))
+        positions.append(lower.index(present[0]))
     return tuple(positions)
 
 
@@ -337,14 +337,14 @@ def _asked(
             f"{wanted.asked(','.join(columns))} does not name {_all(wanted)}; "
             f"give one column for each, as {wanted.asked(_example(wanted))}"
         )
-    told = _described(columns, wanted)
+    roles = _described(columns, wanted)
     if not all(column.isdecimal() for column in columns):
         lower = [name.lower() for name in names]
         for column in columns:
             if column.lower() not in lower:
                 pick(f"column of {where}", column, [_shortened(name) for name in names])
         positions = tuple(lower.index(column.lower()) for column in columns)
-        return ColumnMap(positions, True, f"{told} (chosen by name)")
+        return ColumnMap(positions, True, f"{roles} (chosen by name)")
     positions = tuple(int(column) for column in columns)
     if max(positions) >= len(names):
         raise ConfigError(
@@ -352,7 +352,7 @@ def _asked(
         )
     every = {name for known in wanted.names for name in known}
     header = named or all(names[position].lower() in every for position in positions)
-    return ColumnMap(positions, header, f"{told} (chosen by number)")
+    return ColumnMap(positions, header, f"{roles} (chosen by number)")
 
 
 def _not_found(names: list[str], wanted: ColumnSpec, where: str) -> str:

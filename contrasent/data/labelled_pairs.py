@@ -44,8 +44,8 @@ class LabelledExamples(Examples):
     @property
     @override
     def sha256(self) -> str:
-        told = f"{self._records.sha256}\n{self.columns}\nlabels {CLASSES}"
-        return hashlib.sha256(told.encode()).hexdigest()
+        content = f"{self._records.sha256}\n{self.columns}\nlabels {CLASSES}"
+        return hashlib.sha256(content.encode()).hexdigest()
 
     @override
     def rows(self, trouble: Trouble) -> Iterator[Row]:
@@ -79,13 +79,13 @@ class LabelledExamples(Examples):
             DataError: there are not.
         """
         super().require(minimum)
-        found: set[int] = set()
+        classes: set[int] = set()
         for where, (_, _, mark) in self._records.rows(stop):
             label = self._class(mark, where)
-            found |= set() if label is None else {label}
-            if len(found) == len(CLASSES):
+            classes |= set() if label is None else {label}
+            if len(classes) == len(CLASSES):
                 return
-        require_classes(self.source, found)
+        require_classes(self.source, classes)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -115,17 +115,17 @@ class LabelledExamples(Examples):
         return int(word)
 
 
-def require_classes(source: str, found: Collection[int]) -> None:
+def require_classes(source: str, classes: Collection[int]) -> None:
     """Make sure that there are pairs of all classes.
 
     Raises:
         DataError: there are not.
     """
-    if len(found) == len(CLASSES):
+    if len(classes) == len(CLASSES):
         return
-    told = ", ".join(f"{number} ({CLASSES[number]})" for number in sorted(found))
+    listed = ", ".join(f"{number} ({CLASSES[number]})" for number in sorted(classes))
     raise DataError(
-        f"{source} has pairs of the classes {told} only, but three are needed: "
+        f"{source} has pairs of the classes {listed} only, but three are needed: "
         f"{', '.join(CLASSES)}; give natural language inference with three labels, such as "
         "SNLI or MultiNLI"
     )

@@ -176,8 +176,8 @@ class Dataset:
 
     def sha256(self, names: tuple[str, ...]) -> str:
         """Hash of the revision and of the chosen columns, which stands for the content."""
-        told = (self._name, self._config, self._split, self.revision, names)
-        return hashlib.sha256(repr(told).encode()).hexdigest()
+        content = (self._name, self._config, self._split, self.revision, names)
+        return hashlib.sha256(repr(content).encode()).hexdigest()
 
     def first(self) -> dict[str, Any]:
         """The first record.
@@ -215,19 +215,19 @@ class Dataset:
 
     def _asked(self, function: str, *arguments: str | None) -> Sequence[str]:
         try:
-            found = getattr(_library(), function)(self._name, *arguments, revision=self.revision)
+            names = getattr(_library(), function)(self._name, *arguments, revision=self.revision)
         except Exception as error:  # as for records
             raise self._unreadable(error) from error
-        return [str(name) for name in found]
+        return [str(name) for name in names]
 
     def _loaded(self) -> Any:
         settings = {"split": self._split, "revision": self.revision, "streaming": True}
         return _library().load_dataset(self._name, self._config, **settings)
 
     def _unreadable(self, error: Exception) -> DataError:
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         return DataError(
-            f"cannot read the data set {self.source!r}: {told}; check the name, config and split "
+            f"cannot read the data set {self.source!r}: {reason}; check the name, config and split "
             "(org/name:config@split), the network and HF_HUB_OFFLINE, or give a file instead: "
             "no file has that name"
         )
@@ -275,11 +275,11 @@ def labelled_splits(source: str) -> tuple[str, ...]:
     parts = None if Path(source).exists() else dataset_parts(source)
     if parts is None or parts["split"]:
         return ()
-    there = Dataset(source, parts).splits(parts["config"])
-    found = [_split(there, wanted) for wanted in SPLIT_NAMES]
-    if not found[0] or not found[-1]:
+    splits = Dataset(source, parts).splits(parts["config"])
+    chosen = [_split(splits, wanted) for wanted in SPLIT_NAMES]
+    if not chosen[0] or not chosen[-1]:
         return ()
-    return tuple(f"{source}@{split}" for split in found if split)
+    return tuple(f"{source}@{split}" for split in chosen if split)
 
 
 def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
@@ -338,27 +338,27 @@ def _dataset(name: str) -> Dataset:
 
 def _texts_split(dataset: Dataset, config: str) -> str:
     """The only split of a config of texts, or the one that is named as it."""
-    there = dataset.splits(config)
-    if len(there) == 1:
-        return there[0]
+    splits = dataset.splits(config)
+    if len(splits) == 1:
+        return splits[0]
     called = config.rpartition("-")[2]
-    if called in there:
+    if called in splits:
         return called
     raise DataError(
-        f"config {config} of {dataset.source} has the splits {', '.join(there)}; one is expected"
+        f"config {config} of {dataset.source} has the splits {', '.join(splits)}; one is expected"
     )
 
 
 def _relevance_split(dataset: Dataset, config: str | None, split: str) -> str:
-    there = dataset.splits(config)
-    found = _split(there, split)
-    if found is None:
+    splits = dataset.splits(config)
+    chosen = _split(splits, split)
+    if chosen is None:
         raise DataError(
-            f"{dataset.source} has relevance for {', '.join(there)}, not for {split}; choose with "
+            f"{dataset.source} has relevance for {', '.join(splits)}, not for {split}; choose with "
             "--splits"
         )
-    return found
+    return chosen
 
 
-def _split(there: Sequence[str], wanted: str) -> str | None:
-    return next((name for name in SPLIT_NAMES[wanted] if name in there), None)
+def _split(splits: Sequence[str], wanted: str) -> str | None:
+    return next((name for name in SPLIT_NAMES[wanted] if name in splits), None)

@@ -56,13 +56,13 @@ def needed(path: str) -> bool:
 
 def differences(root: Path) -> list[FileDifference]:
     """Compare a folder with the published files, in the manifest's order."""
-    found = []
+    differing = []
     for path, sha256 in manifest().items():
         if not (root / path).is_file():
-            found.append(FileDifference(path, "missing", needed(path)))
+            differing.append(FileDifference(path, "missing", needed(path)))
         elif sha256_of(root / path) != sha256:
-            found.append(FileDifference(path, "differs", needed(path)))
-    return found
+            differing.append(FileDifference(path, "differs", needed(path)))
+    return differing
 
 
 def default_folder() -> Path:
@@ -164,15 +164,15 @@ def fetch(
             archive, unpacked = partial / "archive", partial / "unpacked"
             _download(url, archive, advance)
             root = _unpack(archive, unpacked, url)
-            found = differences(root)
-            _refuse(found, url)
+            differing = differences(root)
+            _refuse(differing, url)
             for part in list(root.iterdir()):
                 part.rename(partial / part.name)
             shutil.rmtree(unpacked)
             archive.unlink()
     except OSError as error:
         raise DataError(f"cannot write SentEval's data to {folder}: {error}") from error
-    return found
+    return differing
 
 
 def _download(url: str, target: Path, advance: Advance) -> None:
@@ -240,8 +240,8 @@ def _unpack(archive: Path, target: Path, url: str) -> Path:
     return target / roots.pop()
 
 
-def _refuse(found: list[FileDifference], url: str) -> None:
-    wrong = [f"{d.path} {d.what}" for d in found if d.needed]
+def _refuse(differing: list[FileDifference], url: str) -> None:
+    wrong = [f"{d.path} {d.what}" for d in differing if d.needed]
     if wrong:
         raise DataError(
             f"{url}: {len(wrong)} files that the STS tasks need are not the published ones, "

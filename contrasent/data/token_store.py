@@ -195,7 +195,7 @@ def _write_store(
 ) -> TokenManifest:
     dtype = "uint16" if tokenizer.vocabulary <= 1 << 16 else "int32"
     views = examples.views
-    there = tokens = cut = 0
+    examples_kept = tokens = cut = 0
     tokenless: list[int] = []
     with (folder / _TOKENS).open("wb") as ids_file, (folder / _OFFSETS).open("wb") as offsets_file:
         np.zeros(1, dtype=np.int64).tofile(offsets_file)
@@ -205,24 +205,24 @@ def _write_store(
             lengths = np.array([len(row) for row in ids], dtype=np.int64)
             whole = lengths.reshape(-1, views).all(axis=1)
             if not whole.all():
-                tokenless += (there + len(tokenless) + np.flatnonzero(~whole)).tolist()
+                tokenless += (examples_kept + len(tokenless) + np.flatnonzero(~whole)).tolist()
                 stays = np.repeat(whole, views)
                 ids = [row for row, stay in zip(ids, stays, strict=True) if stay]
                 lengths = lengths[stays]
             _append(ids_file, ids, dtype)
             (tokens + np.cumsum(lengths)).tofile(offsets_file)
             tokens += int(lengths.sum())
-            there += int(whole.sum())
+            examples_kept += int(whole.sum())
             if progress is not None:
-                progress(there)
+                progress(examples_kept)
     np.array(tokenless, dtype=np.int64).tofile(folder / _TOKENLESS)
     if examples.labels is not None:
         labels = np.array(examples.labels, dtype=np.uint8)
         np.delete(labels, tokenless).tofile(folder / _LABELS)
-    if not there:
+    if not examples_kept:
         raise DataError(f"{examples.source} holds no example whose sentences all have a token")
     return TokenManifest(
-        examples=there,
+        examples=examples_kept,
         views=views,
         tokens=tokens,
         dtype=dtype,
@@ -309,8 +309,10 @@ def _write_texts(examples: Examples, folder: Path) -> None:
 def _open_texts(entry: Path) -> TextStore | None:
     """The store in ``entry``; None if it is missing or its files are not what they should be."""
     try:
-        said = json.loads((entry / _TEXTS_MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((entry / _TEXTS_MANIFEST).read_text(encoding="utf-8"))
         sizes = [(entry / name).stat().st_size for name in (_TEXT, _TEXTS_OFFSETS)]
-        return TextStore(entry) if sizes == [said["bytes"], (said["texts"] + 1) * 8] else None
+        return (
+            TextStore(entry) if sizes == [manifest["bytes"], (manifest["texts"] + 1) * 8] else None
+        )
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -92,8 +92,8 @@ class Tokenizer:
     @property
     def vocabulary_map(self) -> Mapping[str, int]:
         """The id of every token, added ones included."""
-        found: dict[str, int] = self._backend(None).get_vocab(with_added_tokens=True)
-        return found
+        vocabulary: dict[str, int] = self._backend(None).get_vocab(with_added_tokens=True)
+        return vocabulary
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -182,14 +182,14 @@ def _special_ids(pretrained: Any, backend: Any) -> SpecialIds:
     added = backend.get_added_tokens_decoder()
     special = {token.content: number for number, token in added.items() if token.special}
     named = dict(pretrained.special_tokens_map)
-    found: dict[str, int | None] = {}
+    ids: dict[str, int | None] = {}
     for role, (names, usual) in _ROLES.items():
         tokens = [named[name] for name in names if name in named]
         tokens += [token for token in usual if token in special]
-        found[role] = backend.token_to_id(str(tokens[0])) if tokens else None
+        ids[role] = backend.token_to_id(str(tokens[0])) if tokens else None
     every = {*special.values(), *pretrained.all_special_ids}
-    every |= {number for number in found.values() if number is not None}
-    return SpecialIds(**found, every=tuple(sorted(every)))
+    every |= {number for number in ids.values() if number is not None}
+    return SpecialIds(**ids, every=tuple(sorted(every)))
 
 
 def _require_vocabulary(folder: Path) -> None:

@@ -85,12 +85,12 @@ class WordStore:
             CheckpointError: they are not what they should be.
         """
         try:
-            said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            if said["format"] != FORMAT:
-                raise ValueError(f"its format is {said['format']!r}, not {FORMAT!r}")
+            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            if manifest["format"] != FORMAT:
+                raise ValueError(f"its format is {manifest['format']!r}, not {FORMAT!r}")
             self.folder = folder
-            self.words, self.width = int(said["words"]), int(said["width"])
-            self.source, self.sha256 = str(said["source"]), str(said["sha256"])
+            self.words, self.width = int(manifest["words"]), int(manifest["width"])
+            self.source, self.sha256 = str(manifest["source"]), str(manifest["sha256"])
             shape = (self.words, self.width)
             _require_size(folder / _VECTORS, 4 * self.words * self.width)
             self.vectors: Vectors = np.memmap(folder / _VECTORS, np.float32, "r", shape=shape)
@@ -119,9 +119,9 @@ class WordStore:
 
     def taken(self, rows: NDArray[np.int64]) -> Vectors:
         """``(N, D)``, the vectors of N ``rows``, of which some may be :attr:`blank`."""
-        found = self.vectors[np.minimum(rows, self.words - 1)]
-        found[rows == self.blank] = 0
-        return found
+        vectors = self.vectors[np.minimum(rows, self.words - 1)]
+        vectors[rows == self.blank] = 0
+        return vectors
 
     def save(self, folder: Path) -> None:
         """Write all of it into ``folder``, which has to be there.
@@ -193,14 +193,14 @@ def _write(path: Path, digest: str, folder: Path) -> None:
 
 
 def _write_manifest(folder: Path, words: int, width: int, source: str, sha256: str) -> None:
-    said = {
+    manifest = {
         "format": FORMAT,
         "words": words,
         "width": width,
         "source": source,
         "sha256": sha256,
     }
-    (folder / MANIFEST).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
 def _hash(word: str) -> int:
@@ -257,8 +257,8 @@ class WordTokenizer(Tokenizer):
         self.vocabulary = store.blank + 1
         self.max_tokens = None
         self.specials = len(marks)
-        told = f"words {store.sha256} {self.marks} {_RULES}"
-        self.fingerprint = hashlib.sha256(told.encode()).hexdigest()
+        content = f"words {store.sha256} {self.marks} {_RULES}"
+        self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
         self.source = store.source
         first, last = self._marks or (None, None)
         every = tuple(sorted(self._marks))
@@ -309,7 +309,7 @@ class WordTokenizer(Tokenizer):
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
         """How many of the sentences with these ``ids`` have no known word."""
         alone = self._marks or [self.store.blank]
-        return sum(list(found) == alone for found in ids)
+        return sum(list(sentence) == alone for sentence in ids)
 
     @override
     def save(self, folder: str | Path) -> None:

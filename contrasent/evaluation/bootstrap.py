@@ -115,15 +115,15 @@ def interval(draws: Vector, bootstrap: Bootstrap) -> Interval | None:
     None if the score does not exist in more than a twentieth of the resamples, as with a handful
     of pairs.
     """
-    found = draws[np.isfinite(draws)]
-    if len(found) < (1 - _DEGENERATE) * len(draws):
+    finite = draws[np.isfinite(draws)]
+    if len(finite) < (1 - _DEGENERATE) * len(draws):
         return None
     tail = (1 - bootstrap.confidence) / 2
-    low, high = np.quantile(found, [tail, 1 - tail])
+    low, high = np.quantile(finite, [tail, 1 - tail])
     return Interval(
         low=float(low),
         high=float(high),
-        error=float(found.std(ddof=1)),
+        error=float(finite.std(ddof=1)),
         confidence=bootstrap.confidence,
         resamples=bootstrap.resamples,
         seed=bootstrap.seed,
@@ -146,9 +146,9 @@ def p_value(draws: Vector) -> float:
     Twice the smaller share of resamples on one side of 0, those at 0 being on both; one resample
     is added to each side, so that it is never 0 (Davison & Hinkley 1997, section 4.4).
     """
-    found = draws[np.isfinite(draws)]
-    smaller = min((found <= 0).sum(), (found >= 0).sum())
-    return float(min(1.0, 2 * (smaller + 1) / (len(found) + 1)))
+    finite = draws[np.isfinite(draws)]
+    smaller = min((finite <= 0).sum(), (finite >= 0).sum())
+    return float(min(1.0, 2 * (smaller + 1) / (len(finite) + 1)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -241,15 +241,15 @@ def _ratio(shared: Vector, spread: Vector) -> Vector:
 def _mean_quotient(sums: Matrix) -> Vector:
     """Upper sums ``(R, C)`` beside the lower ones over these, ``(R,)``; NaN where all are 0."""
     top, bottom = np.split(sums, 2, axis=1)
-    there = bottom > 0
-    quotients = np.divide(top, bottom, out=np.zeros_like(top), where=there)
-    return _quotient(quotients.sum(axis=1), there.sum(axis=1))
+    defined = bottom > 0
+    quotients = np.divide(top, bottom, out=np.zeros_like(top), where=defined)
+    return _quotient(quotients.sum(axis=1), defined.sum(axis=1))
 
 
 def _quotient(top: Vector, bottom: Vector) -> Vector:
     """Element by element; NaN where the divisor is 0."""
-    found: Vector = np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom > 0)
-    return found
+    quotient: Vector = np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom > 0)
+    return quotient
 
 
 _CORRELATIONS = {"spearman": _spearman, "pearson": _pearson}

@@ -89,18 +89,18 @@ def read_judged(
         DataError: all pairs are similar, or none; or as :meth:`RatedPairs.read`.
     """
     labelled = ">" not in asked
-    found = RatedPairs.read(f"{asked}>0" if labelled else asked, data_dir, columns)
-    if labelled and not np.isin(found.gold, (0, 1)).all():
+    pairs = RatedPairs.read(f"{asked}>0" if labelled else asked, data_dir, columns)
+    if labelled and not np.isin(pairs.gold, (0, 1)).all():
         raise ConfigError(
-            f"{asked} has ratings from {found.gold.min():g} to {found.gold.max():g}, not labels 0 "
+            f"{asked} has ratings from {pairs.gold.min():g} to {pairs.gold.max():g}, not labels 0 "
             f"and 1; say from which rating on sentences are similar, such as '{asked}>=4'"
         )
-    if found.positive.all():
+    if pairs.positive.all():
         raise DataError(
-            f"{found.label}: all {len(found.gold)} pairs are similar, so every threshold is right; "
+            f"{pairs.label}: all {len(pairs.gold)} pairs are similar, so every threshold is right; "
             "some that are not are needed"
         )
-    return found
+    return pairs
 
 
 def calibrate(

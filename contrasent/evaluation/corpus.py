@@ -91,12 +91,12 @@ def read_corpus(
     places: dict[str, int] = {}
     count = 0
     if task:
-        found = load(task, data_dir)
-        pairs = [zip(subset.first, subset.second, strict=True) for subset in found.subsets]
+        task_data = load(task, data_dir)
+        pairs = [zip(subset.first, subset.second, strict=True) for subset in task_data.subsets]
         for sentence in (sentence for subset in pairs for pair in subset for sentence in pair):
             places.setdefault(sentence, count)
             count += 1
-        understood, sha256 = "both sentences of every pair", found.sha256
+        understood, sha256 = "both sentences of every pair", task_data.sha256
     else:
         examples = open_examples(source, columns)
         for example in examples:

@@ -105,18 +105,18 @@ def _over_folds(part: Part, folds: int, seed: int) -> Found:
 
 def _judged(part: Part, train: Rows, judged: Rows, seed: int) -> float:
     features, labels = part
-    found = _predicted((features[train], labels[train]), features[judged], seed)
-    return _share(found, labels[judged])
+    predicted = _predicted((features[train], labels[train]), features[judged], seed)
+    return _share(predicted, labels[judged])
 
 
 def _predicted(train: Part, features: NDArray[np.float32], seed: int) -> Rows:
     model = logistic_regression()(C=_PENALTY, random_state=seed, max_iter=_MOST_STEPS)
-    found: Rows = model.fit(*train).predict(features)
-    return found
+    predicted: Rows = model.fit(*train).predict(features)
+    return predicted
 
 
-def _share(found: Rows, labels: Rows) -> float:
-    return float((found == labels).mean())
+def _share(predicted: Rows, labels: Rows) -> float:
+    return float((predicted == labels).mean())
 
 
 Features = NDArray[np.float32]
@@ -170,10 +170,10 @@ def cross_validate(
         MissingExtraError: scikit-learn is asked for and not installed.
     """
     if protocol.classifier == "sklearn":
-        found = cross_validate_by_sklearn(
+        accuracy = cross_validate_by_sklearn(
             {name: (part.features, part.labels) for name, part in parts.items()}, protocol
         )
-        return Accuracy(*found)
+        return Accuracy(*accuracy)
     bench = _CrossValidator(list(parts.values()), classes, protocol, device)
     if "all" in parts:
         return bench.nested()
@@ -260,14 +260,14 @@ class _CrossValidator:
     def _search(self, folds: Sequence[Fold]) -> NDArray[np.float64]:
         """Accuracies ``(len(folds), P)``."""
         fitted = self._problems.fit(folds, [PENALTIES] * len(folds), self._preset, self._seed)
-        found: NDArray[np.float64] = fitted.accuracy.numpy()
-        return found
+        accuracies: NDArray[np.float64] = fitted.accuracy.numpy()
+        return accuracies
 
     def _predicted(self, weights: torch.Tensor, rows: Rows) -> Rows:
         import torch
 
-        found: Rows = self._problems.predict(weights, torch.from_numpy(rows)).cpu().numpy()
-        return found
+        predicted: Rows = self._problems.predict(weights, torch.from_numpy(rows)).cpu().numpy()
+        return predicted
 
 
 def _best(accuracy: NDArray[np.float64]) -> int:

@@ -184,14 +184,14 @@ KIND = "geometry"
 FORMAT = 1
 
 
-def geometry_lines(found: Iterable[Geometry]) -> str:
+def geometry_lines(geometries: Iterable[Geometry]) -> str:
     """One JSON object a line and an encoder; every number in full precision."""
-    return "".join(json.dumps(_values(geometry)) + "\n" for geometry in found)
+    return "".join(json.dumps(_values(geometry)) + "\n" for geometry in geometries)
 
 
-def write_geometry(path: str | Path, found: Iterable[Geometry]) -> None:
+def write_geometry(path: str | Path, geometries: Iterable[Geometry]) -> None:
     """Write geometry as JSON lines, whole or not at all."""
-    write_text(path, geometry_lines(found))
+    write_text(path, geometry_lines(geometries))
 
 
 def read_geometry(path: str | Path) -> list[Geometry]:
@@ -287,30 +287,31 @@ def read_trajectory(path: str | Path) -> Trajectory:
     file = path / _METRICS if path.is_dir() else path
     if not file.is_file():
         raise DataError(f"{path} is no training run: it has no {_METRICS}")
-    found: dict[int, Mapping[str, Any]] = {}
+    measurements: dict[int, Mapping[str, Any]] = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             values = json.loads(line)
             if KEY in values:
-                found[int(values["step"])] = values[KEY]
+                measurements[int(values["step"])] = values[KEY]
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file}:{number}: not a line of a run: {error}") from error
-    if not found:
+    if not measurements:
         raise DataError(
             f"{file} has no geometry: train with --evaluation.geometry_every 10 to have it measured"
         )
-    return _trajectory(file, found)
+    return _trajectory(file, measurements)
 
 
-def _trajectory(file: Path, found: Mapping[int, Mapping[str, Any]]) -> Trajectory:
-    steps = sorted(found)
+def _trajectory(file: Path, measurements: Mapping[int, Mapping[str, Any]]) -> Trajectory:
+    steps = sorted(measurements)
     try:
         return Trajectory(
             label=file.resolve().parent.name,
-            pairs=str(found[steps[0]]["pairs"]),
+            pairs=str(measurements[steps[0]]["pairs"]),
             steps=tuple(steps),
             positions=tuple(
-                Position(float(found[s]["alignment"]), float(found[s]["uniformity"])) for s in steps
+                Position(float(measurements[s]["alignment"]), float(measurements[s]["uniformity"]))
+                for s in steps
             ),
         )
     except (KeyError, TypeError, ValueError) as error:

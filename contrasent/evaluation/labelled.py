@@ -198,17 +198,19 @@ def _opened(source: str, columns: Sequence[str] | None) -> SourceRows:
 def _known(source: str, wanted: ColumnSpec) -> SourceRows | None:
     """The rows of a source whose columns are known by their names; None of any other."""
     try:
-        found = open_rows_of(source, wanted)
+        rows = open_rows_of(source, wanted)
     except DataError:
         return None
-    return found if found.described.endswith(_BY_NAME) else None
+    return rows if rows.described.endswith(_BY_NAME) else None
 
 
 def _require_alike(opened: Sequence[SourceRows]) -> None:
     widths = [records.width for records in opened]
     if len(set(widths)) > 1:
-        told = " and ".join(f"{records.source} {records.width - 1}" for records in opened)
-        raise DataError(f"sentences in a row differ between files: {told}; choose with --columns")
+        columns = " and ".join(f"{records.source} {records.width - 1}" for records in opened)
+        raise DataError(
+            f"sentences in a row differ between files: {columns}; choose with --columns"
+        )
 
 
 def _rows(records: SourceRows, columns: Sequence[str] | None) -> list[_Row]:
@@ -246,10 +248,10 @@ def _class(cell: Any, where: str, names: Sequence[str] | None) -> str:
             f"{where}: the label must be a name or a whole number, not {cell!r}; a score belongs "
             "to two sentences: sentence1, sentence2, score"
         )
-    found = " ".join(str(cell).split())
-    if not found:
+    label = " ".join(str(cell).split())
+    if not label:
         raise DataError(f"{where}: the label is missing; {_MEND}")
-    return found
+    return label
 
 
 def _classes(source: str, rows: Sequence[_Row]) -> tuple[str, ...]:
@@ -280,11 +282,11 @@ def _said(read: dict[str, Sequence[_Row]]) -> str:
     (most, count), *_ = sorted(counts.items(), key=lambda it: (-it[1], it[0]))
     things = _things(len(judged[0].texts) == 2, 2)
     sizes = " + ".join(f"{len(rows):,}" for rows in read.values())
-    told = f"{sizes} {things}" + ("" if "all" in read else f" ({', '.join(read)})")
+    text = f"{sizes} {things}" + ("" if "all" in read else f" ({', '.join(read)})")
     classes = len({row.label for rows in read.values() for row in rows})
     of_test = "" if "all" in read else " of the test part"
     return (
-        f"{told} of {classes} classes; the most frequent, {most!r}, is "
+        f"{text} of {classes} classes; the most frequent, {most!r}, is "
         f"{100 * count / len(judged):.2f} %{of_test}"
     )
 

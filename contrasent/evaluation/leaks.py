@@ -271,9 +271,9 @@ class TrainingCheck:
         self._fingerprint = self._fingerprint or fingerprint(self._suite)
 
         def write(folder: Path) -> None:
-            found = find_leaks(examples, self._suite, advance).tasks
+            counted = find_leaks(examples, self._suite, advance).tasks
             # Without the sentences: the cache holds counts, and no text of a task.
-            counts = [{**asdict(task), "first": ()} for task in found]
+            counts = [{**asdict(task), "first": ()} for task in counted]
             (folder / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")
 
         key = [_FORMAT, examples.sha256, self._fingerprint]
@@ -333,13 +333,13 @@ def _unchanged(training: TrainingText) -> Examples:
     Raises:
         ContrasentError: it is not there, or is not what it was.
     """
-    there = [place for place in _places(training.file, training.beside) if place.is_file()]
-    for place in there:
+    files = [place for place in _places(training.file, training.beside) if place.is_file()]
+    for place in files:
         examples = open_examples(str(place), training.columns)
         if examples.sha256 == training.sha256:
             return examples
-    if there:
-        raise ContrasentError(f"{there[0]} has changed since")
+    if files:
+        raise ContrasentError(f"{files[0]} has changed since")
     if dataset_parts(training.file):
         raise ContrasentError("it is a data set on the hub, which is not read again")
     raise ContrasentError("there is no such file here any more")
@@ -368,21 +368,21 @@ def _of_hub(model: str) -> Path | None:
 
 def _info(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+        values = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return values if isinstance(values, dict) else {}
 
 
 def _part(values: dict[str, Any], name: str) -> dict[str, Any]:
-    found = values.get(name)
-    return found if isinstance(found, dict) else {}
+    part = values.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _opened(entry: Path) -> tuple[Counted, ...] | None:
     """The counts in ``entry``; None if they are missing or damaged."""
     try:
-        found = json.loads((entry / _COUNTS).read_text(encoding="utf-8"))
-        return tuple(Counted(**{**task, "first": ()}) for task in found)
+        counts = json.loads((entry / _COUNTS).read_text(encoding="utf-8"))
+        return tuple(Counted(**{**task, "first": ()}) for task in counts)
     except (OSError, ValueError, TypeError):
         return None

@@ -273,9 +273,9 @@ class _Stack:
         folds, penalties = state["accuracy"].shape
         rows = problems.features[self._judged]
         scores = _scores(state["weights"], rows)
-        found = scores.view(folds, penalties, problems.classes, -1).argmax(dim=2)
+        predicted = scores.view(folds, penalties, problems.classes, -1).argmax(dim=2)
         expected = problems.labels[self._judged].masked_fill(self._judged < 0, -1)
-        right = (found == expected.unsqueeze(1)).sum(dim=2).double()
+        right = (predicted == expected.unsqueeze(1)).sum(dim=2).double()
         accuracy = right / (self._judged >= 0).sum(dim=1, keepdim=True)
         better = (accuracy > state["accuracy"]) & ~state["ended"]
         missed = ~better & ~state["ended"]

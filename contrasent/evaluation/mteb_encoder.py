@@ -192,8 +192,8 @@ def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
         try:
             found.append(mteb.get_task(name))
         except KeyError as error:
-            said = str(error.args[0]).removeprefix("KeyError: ")
-            raise ConfigError(f"MTEB {version('mteb')} has no such task: {said}") from error
+            reason = str(error.args[0]).removeprefix("KeyError: ")
+            raise ConfigError(f"MTEB {version('mteb')} has no such task: {reason}") from error
     return found
 
 
@@ -268,10 +268,10 @@ def _run(task: AbsTask, encoder: MtebEncoder, cache: Any, show_progress: bool) -
 
 
 def _records(task: AbsTask, result: Any, encoder: MtebEncoder, seed: int | None) -> list[Record]:
-    said = EncoderUse(encoder.encoder, encoder.precision, seed).record_fields()
+    encoder_fields = EncoderUse(encoder.encoder, encoder.precision, seed).record_fields()
     data = {str(task.metadata.dataset["path"]): str(task.metadata.dataset["revision"])}
-    said["versions"] = {**said["versions"], "mteb": version("mteb"), **data}
-    found = []
+    encoder_fields["versions"] = {**encoder_fields["versions"], "mteb": version("mteb"), **data}
+    records = []
     for split, subsets in result.scores.items():
         alone = len(subsets) == 1
 
@@ -289,13 +289,13 @@ def _records(task: AbsTask, result: Any, encoder: MtebEncoder, seed: int | None)
                 pairs=pairs,
                 protocol=PROTOCOL if main else None,
                 data_sha256=encoder.texts_sha256(task.metadata.name),
-                **said,
+                **encoder_fields,
             )
 
         for scores in subsets:
             name = scores["hf_subset"]
             count = _record_rows(task, name, split)
-            found += [
+            records += [
                 record(metric, value, "all" if alone else "subset", "" if alone else name, count)
                 for metric, value in scores.items()
                 if metric not in NOT_SCORES and isinstance(value, int | float)
@@ -303,8 +303,8 @@ def _records(task: AbsTask, result: Any, encoder: MtebEncoder, seed: int | None)
         if not alone:
             mean = sum(scores["main_score"] for scores in subsets) / len(subsets)
             count = sum(_record_rows(task, scores["hf_subset"], split) for scores in subsets)
-            found.append(record(task.metadata.main_score, mean, "mean", "", count))
-    return found
+            records.append(record(task.metadata.main_score, mean, "mean", "", count))
+    return records
 
 
 def _record_rows(task: AbsTask, subset: str, split: str) -> int:

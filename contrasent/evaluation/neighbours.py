@@ -223,17 +223,17 @@ KIND = "neighbours"
 FORMAT = 1
 
 
-def neighbour_lines(found: Iterable[Neighbours]) -> str:
+def neighbour_lines(results: Iterable[Neighbours]) -> str:
     """One JSON object a line and an encoder; every number in full precision."""
     return "".join(
         json.dumps({"kind": KIND, "format": FORMAT, **asdict(it)}, ensure_ascii=False) + "\n"
-        for it in found
+        for it in results
     )
 
 
-def write_neighbours(path: str | Path, found: Iterable[Neighbours]) -> None:
+def write_neighbours(path: str | Path, results: Iterable[Neighbours]) -> None:
     """Write neighbours as JSON lines, whole or not at all."""
-    write_text(path, neighbour_lines(found))
+    write_text(path, neighbour_lines(results))
 
 
 def read_neighbours(path: str | Path) -> list[Neighbours]:

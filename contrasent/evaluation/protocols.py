@@ -105,19 +105,19 @@ def protocol(
     Raises:
         ConfigError: no such protocol, metric or aggregation.
     """
-    found = PROTOCOLS[pick("protocol", name, PROTOCOLS)]
+    chosen = PROTOCOLS[pick("protocol", name, PROTOCOLS)]
     changed = []
-    if metric is not None and (pick("metric", metric, METRICS),) != found.metrics:
-        found, changed = replace(found, metrics=(metric,)), [f"metric {metric}"]
-    if aggregation not in (None, found.aggregation):
-        found = replace(found, aggregation=pick("aggregation", str(aggregation), AGGREGATIONS))
+    if metric is not None and (pick("metric", metric, METRICS),) != chosen.metrics:
+        chosen, changed = replace(chosen, metrics=(metric,)), [f"metric {metric}"]
+    if aggregation not in (None, chosen.aggregation):
+        chosen = replace(chosen, aggregation=pick("aggregation", str(aggregation), AGGREGATIONS))
         changed.append(f"aggregation {aggregation}")
-    if regressor not in (None, found.regressor):
-        found = replace(found, regressor=bool(regressor))
+    if regressor not in (None, chosen.regressor):
+        chosen = replace(chosen, regressor=bool(regressor))
         changed.append("regressor" if regressor else "no regressor")
     if changed:
-        found = replace(found, name=f"{name} with {', '.join(changed)}")
-    return found
+        chosen = replace(chosen, name=f"{name} with {', '.join(changed)}")
+    return chosen
 
 
 SEED = 1111
@@ -188,12 +188,12 @@ class TransferProtocol:
 
     def described(self) -> dict[str, str | int]:
         """Everything that a record says about it."""
-        said: dict[str, str | int] = {"name": self.classifier, "seed": self.seed}
+        settings: dict[str, str | int] = {"name": self.classifier, "seed": self.seed}
         how = self.settings
         if self.classifier == "sklearn":
-            return {**said, "folds": how.folds}
+            return {**settings, "folds": how.folds}
         return {
-            **said,
+            **settings,
             "preset": how.name,
             "folds": how.folds,
             "optimiser": how.optimiser,

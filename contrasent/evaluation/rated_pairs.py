@@ -80,13 +80,13 @@ class RatedPairs:
                 not fit, or the task is no user's file.
             DataError: the data is missing or damaged, or no pair is rated so.
         """
-        found = _ASKED.fullmatch(asked)
-        if found is None:
+        parsed = _ASKED.fullmatch(asked)
+        if parsed is None:
             raise ConfigError(
                 f"pairs {asked!r} need the rating above which they are positive, {_EXAMPLE}; in "
                 "quotes, as > alone is the shell's"
             )
-        name, sign, text = found.groups()
+        name, sign, text = parsed.groups()
         threshold = _number(text, asked)
         chosen = _one_task(name)
         if columns is not None and chosen.name in STS_TASKS:

@@ -160,7 +160,7 @@ def rankings(task: RetrievalTask, unit: tuple[Embeddings, Embeddings]) -> Rankin
     ]
 
 
-def scores(task: RetrievalTask, found: Rankings) -> Mapping[str, Vector]:
+def scores(task: RetrievalTask, rankings: Rankings) -> Mapping[str, Vector]:
     """The task's metrics of each query ``(Q,)``, in [0, 1]."""
 
     def score(metric: str, ranks: Vector, grades: Vector) -> float:
@@ -170,7 +170,7 @@ def scores(task: RetrievalTask, found: Rankings) -> Mapping[str, Vector]:
         return {"recall": recall_at_k, "mrr": mrr_at_k}[kind]([ranks], int(k))
 
     return {
-        metric: np.array([score(metric, *of_query) for of_query in found])
+        metric: np.array([score(metric, *of_query) for of_query in rankings])
         for metric in task.metrics
     }
 
@@ -187,9 +187,9 @@ def _cosines(queries: Embeddings, corpus: Embeddings) -> Iterator[Embeddings]:
     """``(N,)`` for one query after the other; below all cosines for a document of zeros."""
     blank = ~corpus.any(axis=1)
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        found = queries[start : start + _QUERIES_AT_ONCE] @ corpus.T
-        found[:, blank] = _BELOW
-        yield from found
+        cosines = queries[start : start + _QUERIES_AT_ONCE] @ corpus.T
+        cosines[:, blank] = _BELOW
+        yield from cosines
 
 
 def _blank(unit: tuple[Embeddings, Embeddings]) -> tuple[str, ...]:

@@ -81,17 +81,17 @@ def read_texts(source: str, layout: str) -> dict[str, str]:
             be; the message names file and line.
         MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     lines: dict[str, str] = {}
     for where, number, text in _rows(source):
         if not number:
             raise DataError(f"{where}: the id is empty")
-        if number in found:
+        if number in texts:
             raise DataError(f"{where}: the id {number!r} is that of {lines[number]} too")
-        found[number], lines[number] = text, where
-    if not found:
+        texts[number], lines[number] = text, where
+    if not texts:
         raise DataError(f"{source} is empty; {layout}")
-    return found
+    return texts
 
 
 def id_of(cell: Any) -> str | None:
@@ -268,26 +268,26 @@ def _hash(source: str) -> str:
 
 
 def _only(folder: Path, stem: str) -> Path:
-    found = [path for kind in _KINDS if (path := folder / f"{stem}{kind}").is_file()]
-    if not found:
+    candidates = [path for kind in _KINDS if (path := folder / f"{stem}{kind}").is_file()]
+    if not candidates:
         raise DataError(f"{folder} has no {stem}.jsonl or {stem}.tsv; {_LAYOUT}")
-    if len(found) > 1:
-        names = " and ".join(path.name for path in found)
+    if len(candidates) > 1:
+        names = " and ".join(path.name for path in candidates)
         raise DataError(f"{folder} has {names}; leave the one that is to be read")
-    return found[0]
+    return candidates[0]
 
 
 def _qrels(folder: Path, split: str) -> Path:
     """The relevance file of a split."""
-    found = folder / "qrels" / f"{split}.tsv"
-    if found.is_file():
-        return found
+    file = folder / "qrels" / f"{split}.tsv"
+    if file.is_file():
+        return file
     if split == "test" and (folder / "qrels.tsv").is_file():
         return folder / "qrels.tsv"
     others = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
-    there = f"; there is one for {', '.join(others)}: choose with --splits" if others else ""
+    remedy = f"; there is one for {', '.join(others)}: choose with --splits" if others else ""
     raise DataError(
-        f"{folder} has no relevance file qrels/{split}.tsv for its {split} split{there}; {_LAYOUT}"
+        f"{folder} has no relevance file qrels/{split}.tsv for its {split} split{remedy}; {_LAYOUT}"
     )
 
 

@@ -111,8 +111,8 @@ def score_of(score: Any, where: str) -> float:
         DataError: it is none.
     """
     if not is_number(score) or not isfinite(float(score)):
-        told = score.strip() if isinstance(score, str) else score
-        raise DataError(f"{where}: the score must be a number, not {told!r}")
+        shown = score.strip() if isinstance(score, str) else score
+        raise DataError(f"{where}: the score must be a number, not {shown!r}")
     return float(score)
 
 

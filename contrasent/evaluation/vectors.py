@@ -181,12 +181,12 @@ class Words(_Vectors):
         return np.stack(rows).astype(np.float32)
 
     def _read(self, wanted: set[str]) -> dict[str, Embeddings]:
-        found: dict[str, Embeddings] = {}
+        vectors: dict[str, Embeddings] = {}
         path = Path(self.name)
         for number, word, cells in word_lines(path):
-            if word in wanted and word not in found:
-                found[word] = vector_of(cells, path, number)
-        return found
+            if word in wanted and word not in vectors:
+                vectors[word] = vector_of(cells, path, number)
+        return vectors
 
 
 def _matrix(path: str, task: Given) -> Embeddings:
@@ -215,8 +215,8 @@ def _loaded(path: str) -> Embeddings:
             f"{path} holds {matrix.dtype} numbers of shape {matrix.shape}; a row of floating-point "
             "numbers is needed for each sentence"
         )
-    found: Embeddings = matrix
-    return found
+    rows: Embeddings = matrix
+    return rows
 
 
 def _sides(task: Given) -> str:

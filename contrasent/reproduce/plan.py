@@ -189,8 +189,8 @@ class Plan:
         row = self.rows[name]
         if row.make == "cited":
             return set()
-        found = {row.data} & set(self.materials)
-        return found | (self.needs(row.of) if row.of else {row.start})
+        needed = {row.data} & set(self.materials)
+        return needed | (self.needs(row.of) if row.of else {row.start})
 
     def families(self, chosen: Sequence[str]) -> Iterator[list[str]]:
         """Rows that are made from one another, each after what it is made from."""
@@ -260,8 +260,8 @@ def missing_materials(
     """
     found = {name: plan.needs(name) - set(given) for name in chosen}
     lacking = {name: materials for name, materials in found.items() if materials}
-    made = [name for name in chosen if plan.rows[name].make != "cited" and name not in lacking]
-    if not made:
+    trained = [name for name in chosen if plan.rows[name].make != "cited" and name not in lacking]
+    if not trained:
         options = ", ".join(f"--{key}" for key in plan.materials)
         raise ConfigError(f"nothing to make a row of: give some of {options}")
     return lacking

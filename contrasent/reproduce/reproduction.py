@@ -188,23 +188,23 @@ def reproduce(request: Request, output: Path, notify: Notify) -> Reproduction:
         scale = replace(scale, tasks=list(request.tasks))
     chosen = chosen_rows(plan, request.rows)
     lacking = missing_materials(plan, chosen, request.given)
-    made = [it for it in chosen if it not in lacking and plan.rows[it].make != "cited"]
+    to_make = [it for it in chosen if it not in lacking and plan.rows[it].make != "cited"]
     with exclusive(output):
-        used = {material for row in made for material in plan.needs(row)}
+        used = {material for row in to_make for material in plan.needs(row)}
         given = {material: it for material, it in request.given.items() if material in used}
         materials = bring(plan, scale, given, output / TEXT)
         paths = {material: it.path for material, it in materials.items()}
         folder, data_dir = output / ROWS, request.data_dir
         tasks = Tasks(tuple(scale.tasks), scale.preset, scale.geometry, data_dir)
         tasks.read()
-        identities = {row: identity(plan, scale, row, materials) for row in made}
+        identities = {row: identity(plan, scale, row, materials) for row in to_make}
         _refuse_others(folder, identities, overwrite=request.overwrite)
         builder = RowBuilder(plan, scale, paths, folder, data_dir, request.device)
         work = _Work(builder, tasks, identities)
-        todo = {row for row in made if not work.is_done(row)}
-        if len(made) > len(todo):
-            notify(f"{len(made) - len(todo)} of {len(made)} rows are done already")
-        families = sorted(plan.families(made), key=lambda it: -len(todo & set(it)))
+        todo = {row for row in to_make if not work.is_done(row)}
+        if len(to_make) > len(todo):
+            notify(f"{len(to_make) - len(todo)} of {len(to_make)} rows are done already")
+        families = sorted(plan.families(to_make), key=lambda it: -len(todo & set(it)))
         failed = _run(work, [it for it in families if todo & set(it)], request.jobs, notify)
     return Reproduction(plan, name, scale, tuple(chosen), lacking, failed, materials)
 

@@ -283,8 +283,8 @@ class RowBuilder:
         above = self.plan.rows[name].of
         if not above:
             return self.materials[self.plan.rows[name].start]
-        made = self.folder / above / _RUN
-        return made if self.plan.rows[above].make == "train" else self.source(above)
+        run_folder = self.folder / above / _RUN
+        return run_folder if self.plan.rows[above].make == "train" else self.source(above)
 
     def plain(self, name: str) -> SentenceEncoder:
         """The encoder that a row starts from, without a head and without the row's map."""

@@ -54,22 +54,22 @@ class NliLabels:
     def __init__(
         self, source: str, own_names: Sequence[str] | None, order: Sequence[str] | None
     ) -> None:
-        own = None if own_names is None else [_NLI.get(name.lower()) for name in own_names]
+        meanings = None if own_names is None else [_NLI.get(name.lower()) for name in own_names]
         asked = None if order is None else _ordered(order)
-        if own is not None and None in own:
-            own = None
-        if own and asked and own != asked:
+        if meanings is not None and None in meanings:
+            meanings = None
+        if meanings and asked and meanings != asked:
             raise ConfigError(
                 f"{source}: --labels {','.join(asked)} is not the data set's own order, "
-                f"{','.join(map(str, own))}; leave --labels out"
+                f"{','.join(map(str, meanings))}; leave --labels out"
             )
         self._source = source
-        self._numbers = own or asked
+        self._numbers = meanings or asked
         if self._numbers is None:
             self.described = "words such as entailment, or their first letters"
         else:
-            told = ", ".join(f"{number} = {name}" for number, name in enumerate(self._numbers))
-            self.described = f"{told} ({'the data set says so' if own else 'as asked for'})"
+            listed = ", ".join(f"{number} = {name}" for number, name in enumerate(self._numbers))
+            self.described = f"{listed} ({'the data set says so' if meanings else 'as asked for'})"
 
     def understood(self, label: Any, where: str) -> str | None:
         """One of :data:`LABELS`; None if the row has none.
@@ -224,8 +224,8 @@ class Nli(DataKind):
                     continue
                 if label not in wanted:
                     counts.other += 1
-                elif (found := pair(first, second, where, reading)) is not None:
-                    yield found, label
+                elif (sentences := pair(first, second, where, reading)) is not None:
+                    yield sentences, label
 
     @staticmethod
     def _label(labels: NliLabels, mark: Any, where: str, reading: Reading) -> str | None:
@@ -256,9 +256,9 @@ class Nli(DataKind):
         entailed = [hypothesis for label, hypothesis in unique if label == ENTAILMENT]
         drawn = []
         for wanted in _NEGATIVES[self._make]:
-            found = [hypothesis for label, hypothesis in unique if label == wanted]
-            fit = [hypothesis for hypothesis in found if hypothesis not in entailed]
-            counts.contested += len(found) - len(fit)
+            matching = [hypothesis for label, hypothesis in unique if label == wanted]
+            fit = [hypothesis for hypothesis in matching if hypothesis not in entailed]
+            counts.contested += len(matching) - len(fit)
             drawn.append(self._shuffled(premise, wanted, fit))
         if not (entailed and all(drawn)):
             counts.incomplete += 1

@@ -105,9 +105,9 @@ class Duplicates(DataKind):
         for source in self.sources:
             for where, (first, second, mark) in watched(source, reading):
                 if self._same(mark, where, reading):
-                    found = pair(first, second, where, reading)
-                    if found is not None:
-                        yield found
+                    sentences = pair(first, second, where, reading)
+                    if sentences is not None:
+                        yield sentences
 
     @staticmethod
     def _same(mark: Any, where: str, reading: Reading) -> bool:
@@ -166,9 +166,9 @@ class Paraphrases(DataKind):
             for where, (first, second, *score) in watched(source, reading):
                 if self._scored and not self._fits(score[0], where, reading):
                     continue
-                found = pair(first, second, where, reading)
-                if found is not None:
-                    yield found
+                sentences = pair(first, second, where, reading)
+                if sentences is not None:
+                    yield sentences
 
     def _fits(self, cell: Any, where: str, reading: Reading) -> bool:
         if cell is None or not str(cell).strip():

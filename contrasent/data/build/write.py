@@ -226,11 +226,11 @@ def _chosen(keys: array[int], sample: int | None, counts: Counts) -> NDArray[np.
 
 
 def _nothing(counts: Counts) -> str:
-    found = ", ".join(f"{count} {label}" for label, count in sorted(counts.labels.items()))
-    told = f" ({found})" if found else ""
+    labels = ", ".join(f"{count} {label}" for label, count in sorted(counts.labels.items()))
+    with_labels = f" ({labels})" if labels else ""
     first = f"; the first that cannot be read: {counts.messages[0]}" if counts.messages else ""
     return (
-        f"no example is left of {counts.rows} row{'s' if counts.rows != 1 else ''}{told}: "
+        f"no example is left of {counts.rows} row{'s' if counts.rows != 1 else ''}{with_labels}: "
         f"{counts.unlabelled} without label or score, {counts.empty} with an empty sentence, "
         f"{counts.other} of another kind, {counts.identical} with two equal sentences, "
         f"{counts.incomplete} incomplete groups, {counts.unreadable} that cannot be read; "

@@ -43,8 +43,8 @@ def density(values: Vector, points: Vector) -> Vector:
     for start in range(0, len(values), 1024):
         part = values[start : start + 1024]
         total += np.exp(-0.5 * ((points[:, None] - part) / width) ** 2).sum(axis=1)
-    found: Vector = total / (len(values) * width * np.sqrt(2 * np.pi))
-    return found
+    curve: Vector = total / (len(values) * width * np.sqrt(2 * np.pi))
+    return curve
 
 
 def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
@@ -87,11 +87,11 @@ def _lines(title: str, rows: Mapping[str, Geometry], columns: int) -> Iterator[d
         yield dict(named[start : start + columns])
 
 
-def _panel(axes: Axes, found: Geometry) -> None:
+def _panel(axes: Axes, geometry: Geometry) -> None:
     from matplotlib import colormaps
 
     points = np.linspace(-1, 1, _POINTS)
-    curves = [density(group.cosines, points) for group in found.groups]
+    curves = [density(group.cosines, points) for group in geometry.groups]
     scale = _ROWS_HIGH / max(float(curve.max()) for curve in curves)
     shades = colormaps["viridis"](np.linspace(0.1, 0.9, len(curves)))
     # The upper rows first, so that a high peak stands before the row above it.
@@ -108,7 +108,7 @@ def _panel(axes: Axes, found: Geometry) -> None:
             alpha=0.9,
             zorder=2 + len(curves) - number,
         )
-    axes.set_yticks(range(len(curves)), [group.label for group in found.groups])
+    axes.set_yticks(range(len(curves)), [group.label for group in geometry.groups])
     axes.set_ylim(-0.15, len(curves) - 1 + _ROWS_HIGH + 0.1)
     axes.set_xlim(-1, 1)
     axes.set_xticks([-1, -0.5, 0, 0.5, 1], ["-1", "-0.5", "0", "0.5", "1"])

@@ -119,17 +119,17 @@ def refuse_existing_pictures(folder: str | Path, names: Iterable[str]) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder for the figures")
-    there = next((path for path in files_of(folder, names) if path.exists()), None)
-    if there:
-        raise ConfigError(f"{there} exists already; name another folder or add --overwrite")
+    existing = next((path for path in files_of(folder, names) if path.exists()), None)
+    if existing:
+        raise ConfigError(f"{existing} exists already; name another folder or add --overwrite")
 
 
 def write_pictures(folder: str | Path, pictures: Iterable[Picture]) -> list[Path]:
     """Write pictures as SVG and PNG, each whole or not at all; returns the files."""
     written = []
-    for found in pictures:
+    for drawn in pictures:
         for path, content in zip(
-            files_of(folder, [found.name]), (found.svg, found.png), strict=True
+            files_of(folder, [drawn.name]), (drawn.svg, drawn.png), strict=True
         ):
             with writing(path) as partial:
                 partial.write_bytes(content)
