@@ -120,8 +120,8 @@ def quickstart(
     with _timed(seconds, "index and search"):
         encoder = SentenceEncoder.load(result.last, device=device)
         index = Index.build(encoder, texts, output / "index", show_progress=show_progress)
-        found = index.search(encoder, QUERIES, TOP_K)
-    hits = dict(zip(QUERIES, found, strict=True))
+        results = index.search(encoder, QUERIES, TOP_K)
+    hits = dict(zip(QUERIES, results, strict=True))
     outcome = QuickstartResult(
         result.last, index.folder, result.steps, before, after, hits, seconds
     )

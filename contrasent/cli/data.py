@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import DataDir, Json, grouped, listed, print_json, raise_failures
+from contrasent.cli.options import (
+    DataDir,
+    Json,
+    Splits,
+    grouped,
+    listed,
+    print_json,
+    raise_failures,
+)
 from contrasent.progress import progress_bar, reading_progress
 
 if TYPE_CHECKING:
@@ -158,9 +166,7 @@ def leaks(
             "one with its split (stsb-dev), files of pairs or labelled sentences, retrieval data."
         ),
     ] = "sts",
-    splits: Annotated[
-        str, typer.Option(help="Splits of tasks named without one: any of train,dev,test,all.")
-    ] = "test",
+    splits: Splits = "test",
     columns: Annotated[
         str | None,
         typer.Option(

@@ -14,6 +14,7 @@ from contrasent.cli.options import (
     DataDir,
     Html,
     Measuring,
+    Splits,
     for_each,
     grouped,
     labels,
@@ -162,9 +163,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             "queries and qrels as BEIR's, retrieve:QUERIES+DOCUMENTS+RELEVANCE, retrieve:ORG/NAME."
         ),
     ] = "sts",
-    splits: Annotated[
-        str, typer.Option(help="Splits of tasks named without one: any of train,dev,test,all.")
-    ] = "test",
+    splits: Splits = "test",
     columns: Annotated[
         str | None,
         typer.Option(

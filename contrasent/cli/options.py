@@ -52,6 +52,9 @@ OwnPrecision = Annotated[
         help="fp32, bf16 or auto; else fp32, or what an engine other than torch computes in."
     ),
 ]
+Splits = Annotated[
+    str, typer.Option(help="Splits of tasks named without one: any of train,dev,test,all.")
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

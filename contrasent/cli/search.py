@@ -219,7 +219,7 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
     with open_sentences(source, columns, ids) as sentences:
         _announce(sentences)
         encoder = loading.load(model)
-        made = Index.build(
+        built = Index.build(
             encoder,
             sentences,
             index,
@@ -228,7 +228,9 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
             overwrite=overwrite,
             show_progress=True,
         )
-    typer.echo(f"{index}: {len(made)} texts, {made.manifest.encoder.width} numbers each", err=True)
+    typer.echo(
+        f"{index}: {len(built)} texts, {built.manifest.encoder.width} numbers each", err=True
+    )
 
 
 def add(

@@ -107,10 +107,10 @@ class WordStore:
     def rows(self, words: Collection[str]) -> dict[str, int]:
         """The rows of those of ``words`` that are known, as they are or in lower case."""
         asked = list(dict.fromkeys(words))
-        found = self._known(asked)
-        lower = {word: word.lower() for word in asked if word not in found}
+        in_store = self._known(asked)
+        lower = {word: word.lower() for word in asked if word not in in_store}
         known = self._known(list(dict.fromkeys(lower.values())))
-        return {**found, **{word: known[low] for word, low in lower.items() if low in known}}
+        return {**in_store, **{word: known[low] for word, low in lower.items() if low in known}}
 
     @property
     def blank(self) -> int:

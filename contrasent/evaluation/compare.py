@@ -67,8 +67,8 @@ def compare(
             before, after = aggregation_draws(task, both, metric, aggregation, bootstrap)
             draws[name] = after - before
             differences[name] = values[1][name] - values[0][name]
-    found = _Scores(metric, aggregation, differences, draws)
-    return _comparison(found, averaged(draws), _encoder(baseline), bootstrap)
+    compared_scores = _Scores(metric, aggregation, differences, draws)
+    return _comparison(compared_scores, averaged(draws), _encoder(baseline), bootstrap)
 
 
 def compare_ratios(
@@ -92,7 +92,7 @@ def compare_ratios(
     Returns:
         One for each metric, in the order of the scores.
     """
-    found: dict[str, _Scores] = {}
+    scores_of: dict[str, _Scores] = {}
     for name in names:
         metrics = [of for task, of in baseline.ratios if task == name]
         shared = [of for of in metrics if (name, of) in other.ratios]
@@ -102,7 +102,7 @@ def compare_ratios(
         drawn = ratio_draws(pairs, bootstrap, name.label)
         for place, metric in enumerate(shared):
             before, after = place, place + len(shared)
-            of_metric = found.setdefault(metric, _Scores(metric, None, {}, {}))
+            of_metric = scores_of.setdefault(metric, _Scores(metric, None, {}, {}))
             # What is no difference is to be 0, however the sums were rounded.
             of_metric.draws[name] = np.round(drawn[after] - drawn[before], _DIGITS)
             of_metric.differences[name] = pairs[after].value - pairs[before].value
@@ -113,7 +113,7 @@ def compare_ratios(
             _encoder(baseline),
             bootstrap,
         )
-        for of_metric in found.values()
+        for of_metric in scores_of.values()
     ]
 
 

@@ -97,9 +97,9 @@ def _over_folds(part: Part, folds: int, seed: int) -> Found:
     for fold, (train, judged) in enumerate(stratified_folds(labels, folds, SEED)):
         inner, held_out = stratified_folds(labels[train], folds, SEED)[0]
         dev.append(_judged(part, train[inner], train[held_out], seed))
-        found = _predicted((features[train], labels[train]), features[judged], seed)
-        predicted[judged], fold_of[judged] = found, fold
-        test.append(_share(found, labels[judged]))
+        answers = _predicted((features[train], labels[train]), features[judged], seed)
+        predicted[judged], fold_of[judged] = answers, fold
+        test.append(_share(answers, labels[judged]))
     return float(np.mean(dev)), float(np.mean(test)), predicted, fold_of
 
 
@@ -227,9 +227,9 @@ class _CrossValidator:
         predicted, fold_of = (np.empty_like(self._labels) for _ in range(2))
         test = []
         for fold, (_, rows) in enumerate(outer):
-            found = self._predicted(fitted.weights[fold, 0], rows)
-            predicted[rows], fold_of[rows] = found, fold
-            test.append((found == self._labels[rows]).mean())
+            answers = self._predicted(fitted.weights[fold, 0], rows)
+            predicted[rows], fold_of[rows] = answers, fold
+            test.append((answers == self._labels[rows]).mean())
         return Accuracy(float(np.mean(dev)), float(np.mean(test)), predicted, fold_of)
 
     def by_folds(self) -> Accuracy:

@@ -183,9 +183,9 @@ def find_neighbours(
     )
 
 
-def _unit(found: Embeddings) -> Embeddings:
+def _unit(embeddings: Embeddings) -> Embeddings:
     """Embeddings divided by their lengths, ``(N, D)``; those of zeros stay as they are."""
-    rows: Embeddings = np.ascontiguousarray(found, dtype=np.float32)
+    rows: Embeddings = np.ascontiguousarray(embeddings, dtype=np.float32)
     lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
     lengths[lengths == 0] = 1.0
     unit: Embeddings = np.empty_like(rows)

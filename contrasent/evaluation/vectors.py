@@ -175,8 +175,8 @@ class Words(_Vectors):
         nothing = np.zeros(len(next(iter(known.values()))), np.float32)
         rows = []
         for sentence in sentences:
-            found = [known.get(word, known.get(word.lower())) for word in sentence.split()]
-            vectors = [vector for vector in found if vector is not None]
+            of_words = [known.get(word, known.get(word.lower())) for word in sentence.split()]
+            vectors = [vector for vector in of_words if vector is not None]
             rows.append(np.mean(vectors, axis=0) if vectors else nothing)
         return np.stack(rows).astype(np.float32)
 

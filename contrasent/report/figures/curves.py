@@ -136,8 +136,8 @@ def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
         drawn[0].set_ylim(0, 1.02)
         drawn[0].set_ylabel("singular value / largest")
         some = next(iter(next(iter(panels.values())).values()))
-        told = f"{some.sentences:,} sentences of {some.heading}, unit length"
-        figure.supxlabel(f"index of the singular value ({told})", fontsize=9)
+        caption = f"{some.sentences:,} sentences of {some.heading}, unit length"
+        figure.supxlabel(f"index of the singular value ({caption})", fontsize=9)
 
     return picture(SPECTRA, (1.2 + 3.4 * len(panels), 3.2), draw)
 
