@@ -43,9 +43,9 @@ def objective(name, request, encoder):
 def given(objective, examples):
     batch = pack(SENTENCES[: objective.views * examples], objective.views)
     values = {Need.LABELS: torch.arange(examples) % 3, Need.POSITIONS: torch.arange(examples)}
-    columns = {
-        need: values.get(need, torch.arange(examples)) for need in objective.needs & {*COLUMNS}
-    }
+    values[Need.TARGETS] = torch.randn(examples, 16)
+    given_ahead = objective.needs & {*COLUMNS, Need.TARGETS}
+    columns = {need: values.get(need, torch.arange(examples)) for need in given_ahead}
     following = None
     if Need.NEXT_SENTENCES in objective.needs:
         following = pack([[2, *range(5, 45), 3]] * examples)

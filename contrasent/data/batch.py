@@ -23,6 +23,7 @@ class Need(Enum):
 
     LABELS = "the class of each example"
     POSITIONS = "to know which sentences follow each other"
+    TARGETS = "the embedding that a teacher gives each example"
     NEXT_SENTENCES = "the sentence after each anchor"
     TOKEN_STATES = "the last states of all tokens"
     TOKENS = "the tokens, for a transformer of its own, whose memory grows with the batch"
@@ -41,8 +42,8 @@ class Batch:
         duplicate_of: what :meth:`same_text` returns, if it is known already.
         next_sentences: B sentences, the one after each anchor in its document, for objectives with
             ``Need.NEXT_SENTENCES``; they are not encoded.
-        columns: ``(B,)`` int64 each, the numbers of each example that the objective needs, such as
-            its label.
+        columns: ``(B,)`` int64 or ``(B, D)`` float32 each, the numbers of each example that the
+            objective needs, such as its label.
         embedding_mask: ``(T, 1)`` or ``(T, D)``, factors of the embedding of each token, after the
             embedding layer; None for 1.
     """
@@ -76,7 +77,7 @@ class Batch:
         return self.sentences // self.views
 
     def column(self, need: Need) -> Tensor:
-        """``(B,)``, the numbers of each example that an objective declared to need.
+        """``(B,)`` or ``(B, D)``, the numbers of each example that an objective declared to need.
 
         Raises:
             DataError: the data does not give them.

@@ -165,8 +165,8 @@ class ViewSource(ABC):
         """The B sentences after the anchors, in their documents; None if they are not given."""
         return None
 
-    def columns(self, examples: IndexArray) -> dict[Need, IndexArray]:  # noqa: ARG002 - none here
-        """``(B,)`` int64 each, the numbers of the examples that an objective needs."""
+    def columns(self, examples: IndexArray) -> dict[Need, np.ndarray]:  # noqa: ARG002 - none here
+        """``(B,)`` int64 or ``(B, D)`` float32 each, the numbers that an objective needs."""
         return {}
 
 
@@ -288,7 +288,7 @@ class WithNeeds(ViewSource):
     def __init__(
         self,
         source: ViewSource,
-        columns: Mapping[Need, IndexArray],
+        columns: Mapping[Need, np.ndarray],
         chosen: IndexArray | None = None,
         text: TokenStore | None = None,
     ) -> None:
@@ -296,7 +296,7 @@ class WithNeeds(ViewSource):
 
         Args:
             source: N examples.
-            columns: ``(N,)`` int64 each, numbers of the examples of ``source``.
+            columns: ``(N, ...)`` each, numbers of the examples of ``source``.
             chosen: which examples; None for all.
             text: the sentences of a text in its order, one for each example of ``source``, to give
                 the next sentences from; None does not give them.
@@ -318,7 +318,7 @@ class WithNeeds(ViewSource):
         return None if self._text is None else self._text.gather(self._chosen[examples] + 1, (0,))
 
     @override
-    def columns(self, examples: IndexArray) -> dict[Need, IndexArray]:
+    def columns(self, examples: IndexArray) -> dict[Need, np.ndarray]:
         return {need: values[self._chosen[examples]] for need, values in self._columns.items()}
 
 

@@ -6,7 +6,7 @@ A view is a row of `VIEWS`; a number of each example that objectives may need is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -155,7 +155,7 @@ def share_of(settings: ViewSettings) -> float | None:
     return VIEWS[settings.name].share if settings.share is None else settings.share
 
 
-def open_views(
+def open_views(  # noqa: PLR0913 - what views are made of, by name
     settings: ViewSettings,
     examples: Examples,
     tokenizer: TokenSource,
@@ -163,6 +163,7 @@ def open_views(
     *,
     views: int,
     needs: frozenset[Need] = frozenset(),
+    own_columns: Callable[[Examples], Mapping[Need, np.ndarray]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Views:
     """Read the data once, and make the source of all batches.
@@ -176,6 +177,7 @@ def open_views(
         max_tokens: tokens kept of a sentence, special tokens included.
         views: V, sentences per example that the objective takes.
         needs: what else the objective reads of each example.
+        own_columns: what of that the objective computes, ``(N, ...)`` of all examples.
         progress: is called now and then with the number of examples tokenised so far.
 
     Raises:
@@ -206,6 +208,9 @@ def open_views(
             chosen = documents.with_next()
     values = {need: COLUMNS[need].values(store, documents) for need in COLUMNS if need in needs}
     columns = {need: numbers for need, numbers in values.items() if numbers is not None}
+    if own_columns is not None:
+        rows = text_numbers(store)
+        columns |= {need: _at(numbers, rows) for need, numbers in own_columns(examples).items()}
     if chosen is not None or columns:
         source = WithNeeds(source, columns, chosen, store if next_needed else None)
     described = _describe(settings, views, examples.views)
@@ -214,6 +219,11 @@ def open_views(
     described += ", and where it stands in its document" if Need.POSITIONS in needs else ""
     described += "; beside it, the next sentence of its document" if next_needed else ""
     return Views(source, _left_out(store, max_tokens), described, origin)
+
+
+def _at(numbers: np.ndarray, rows: IndexArray) -> np.ndarray:
+    """Rows of a matrix, which stays on disk if they are all of it."""
+    return numbers if len(rows) == len(numbers) else numbers[rows]
 
 
 def open_spans(spans: Spans, examples: Examples, tokenizer: TokenSource, max_tokens: int) -> Views:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from contrasent.data.batch import Batch, Need
+from contrasent.data.examples import Examples
 from contrasent.data.spans import Spans
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
@@ -96,6 +98,14 @@ class Objective(nn.Module, ABC):
     def layers(self) -> tuple[int, ...]:
         """The token states it reads beside the embeddings, by layer."""
         return (-1,) if Need.TOKEN_STATES in self.needs else ()
+
+    def columns(
+        self,
+        examples: Examples,  # noqa: ARG002 - none here
+        show_progress: bool = False,  # noqa: ARG002
+    ) -> Mapping[Need, np.ndarray]:
+        """``(N, ...)`` each, the numbers of all examples that it computes before the first step."""
+        return {}
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch to encode, where it is not the one that the data gives.

@@ -239,6 +239,12 @@ RULES = (
         "of two encoders; choose encoder.encoders shared, or leave that term out",
     ),
     _late(
+        "objective.teacher",
+        lambda c, _: not c.recipe.objective.get("teacher", "not needed"),
+        "the objective {recipe.objective[name]} follows the embeddings of another encoder, but "
+        "objective.teacher is empty; name a folder or a model with --objective.teacher",
+    ),
+    _late(
         "data.labels",
         lambda c, _: c.needs(Need.LABELS) and c.recipe.data.labels == "none",
         "the objective {recipe.objective[name]} needs the label of each pair, but data.labels is "

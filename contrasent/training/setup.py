@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,7 @@ def _open_views(
             longest,
             views=objective.views,
             needs=objective.needs,
+            own_columns=partial(objective.columns, show_progress=show_progress),
             progress=lambda count: advance(completed=count),
         )
 

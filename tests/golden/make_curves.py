@@ -77,6 +77,7 @@ CURVES = {
     "declutr": TINY["declutr"],
     "contrastive tension": TINY["contrastive-tension"],
     "is-bert": TINY["is-bert"],
+    "distillation": TINY["distil"],
     "quick-thoughts": TINY["quick-thoughts"],
     "next sentence, two encoders": TINY["next-sentence"],
     "infersent": TINY["infersent"],

@@ -119,6 +119,17 @@ def contrastive_tension(first, second, same, reduction):
     return (total if reduction == "sum" else total / pairs), right / pairs
 
 
+def distillation(student, teacher, loss):
+    """The mean over sentences of 1 - cosine, or over all numbers of the squared difference."""
+    total = 0.0
+    for u, v in zip(student, teacher, strict=True):
+        if loss == "cosine":
+            total = total + 1 - cosine(u, v)
+        else:
+            total = total + sum((a - b) ** 2 for a, b in zip(u, v, strict=True)) / len(u)
+    return total / len(student)
+
+
 def neighbours(first, second, near, own_score, excluded=None):
     """Quick-Thoughts: minus log of the probability of each neighbour, and how many are found."""
     total, counted, right = 0.0, 0, 0

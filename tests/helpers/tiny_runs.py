@@ -14,6 +14,7 @@ class TinyRun:
     settings: dict = field(default_factory=dict)
     data: str = "text.txt"
     start: str = "bert"
+    teacher: str = ""
 
     def load(self, folder, starts, changes):
         """The recipe in fp32 with batches of 16, not evaluated unless the changes say so.
@@ -34,6 +35,8 @@ class TinyRun:
             "evaluation.final": "none",
         }
         settings = {key: value for key, value in changes.items() if "." in key}
+        if self.teacher:
+            common["objective.teacher"] = str(starts[self.teacher])
         if names["start"] == "glove":
             common |= {"encoder.lstm": 8, "encoder.pooler": "max"}
         return load_recipe(self.recipe, {**common, **self.settings, **settings})
@@ -60,6 +63,7 @@ TINY = {
         TinyRun("declutr-small", {**SHORT, **SPANS}, "documents.txt", "masked-lm"),
         TinyRun("contrastive-tension", {**SHORT, "train.batch_size": 15}),
         TinyRun("is-bert", {**SHORT, "encoder.channels": 6}),
+        TinyRun("distil", SHORT, teacher="glove"),
         TinyRun("quick-thoughts", data="documents.txt"),
         TinyRun("next-sentence", data="documents.txt"),
         TinyRun(

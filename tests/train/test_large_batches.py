@@ -10,6 +10,7 @@ CACHED = {
     "unsup-simcse": {},
     "sup-simcse": {},
     "contrastive-tension": {},
+    "distil": {},
     "quick-thoughts": {},
     "declutr": {"objective.mlm_weight": 0.0},
 }

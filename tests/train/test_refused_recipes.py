@@ -72,6 +72,12 @@ REFUSED = {
     "consert-joint": [
         ({"data": "triplets.csv", "data.labels": "none"}, "consert needs the label of each"),
     ],
+    "distil": [
+        ({"objective.teacher": ""}, r"objective.teacher is empty; name .* --objective\.teacher"),
+        ({"objective.teacher": "nowhere/at-all/x"}, "nowhere/at-all/x"),
+        ({"data": "triplets.csv"}, "the data has 3 .*, but the objective"),
+        ({"view.name": "crop"}, "the objective takes one view of each example"),
+    ],
     "diffcse": [({"start": "glove"}, "no mask token")],
     "infersent": [
         ({"encoder.lstm": None}, "holds word vectors, over which an LSTM is trained; say its"),

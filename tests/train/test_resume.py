@@ -25,6 +25,7 @@ LOGGED = {
     "cmlm": {"term_mlm", "mlm_accuracy"},
     "consert-joint": {"term_contrast", "term_nli"},
     "declutr": {"term_contrast", "term_mlm", "mlm_accuracy"},
+    "distil": {"term_distillation", "teacher_cosine"},
     "nli-softmax": {"term_nli", "nli_accuracy"},
 }
 AUTHORS = {"generator_dropout": True, "edit": "argmax", "edit_positions": "all"}

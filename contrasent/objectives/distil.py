@@ -1,0 +1,121 @@
+"""Distillation: a student whose embeddings follow those of a teacher (Reimers and Gurevych 2020).
+
+The teacher embeds every sentence once, before the first step. If it has more dimensions than the
+student, its principal components are followed, as in sentence-transformers' model distillation; if
+it has fewer, the student's others are to be 0. Either way cosines stay those of the teacher.
+
+Shapes: B examples, N sentences, D dimensions of the student, E of the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from torch.nn import functional as F
+from typing_extensions import override
+
+from contrasent.data.batch import Batch, Need
+from contrasent.data.cache import CacheKind, kept
+from contrasent.data.examples import Examples
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.loading import load_encoder
+from contrasent.model.protocol import Encoded
+from contrasent.model.word_encoder import WordEncoder
+from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.settings import settings
+
+_FORMAT, _TARGETS = 1, "targets.npy"
+_SAMPLE = 20_000
+"""Sentences whose embeddings the principal components are of."""
+
+
+@settings
+class Config:
+    """Settings of distillation."""
+
+    teacher: str | None = None
+    """The encoder to follow, which must be named: a folder, a training run, a Hugging Face id, or
+    word vectors."""
+
+    loss: Literal["cosine", "mse"] = "cosine"
+    """1 minus the cosine, or the mean squared difference of all numbers of the embeddings."""
+
+
+class Distil(Objective):
+    """The distance of an embedding from that of a teacher."""
+
+    config_class = Config
+    views = 1
+    needs = frozenset({Need.TARGETS})
+    aligned = False
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        self.config, self._width = config, start.width
+        self._device = str(start.encoder.device) if start.encoder else None
+
+    @override
+    def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
+        teacher = load_encoder(self.config.teacher or "", device=self._device)
+        key = [_FORMAT, examples.sha256, examples.views, self._width, teacher.fingerprint()]
+
+        def write(folder: Path) -> None:
+            _write_targets(folder, teacher, examples, self._width, show_progress=show_progress)
+
+        kind = CacheKind("targets", "the embeddings of the teacher", _open_targets)
+        return {Need.TARGETS: kept(kind, [*key, teacher.resolve_precision("auto")], write)}
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        student, wanted = encoded.pooled[0].float(), batch.column(Need.TARGETS)
+        cosine = F.cosine_similarity(student, wanted).mean()
+        loss = 1 - cosine if self.config.loss == "cosine" else F.mse_loss(student, wanted)
+        return Terms({"distillation": loss}, {"teacher_cosine": cosine.detach()})
+
+
+def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
+    """``(count, E)`` float32, the directions in which ``(N, E)`` rows vary most."""
+    wide = rows.astype(np.float64)
+    wide -= wide.mean(axis=0)
+    axes = np.linalg.eigh(wide.T @ wide).eigenvectors.T[::-1][:count]
+    largest = np.abs(axes).argmax(axis=1, keepdims=True)
+    return (axes * np.sign(np.take_along_axis(axes, largest, axis=1))).astype(np.float32)
+
+
+def _open_targets(entry: Path) -> np.ndarray | None:
+    try:
+        return np.asarray(np.load(entry / _TARGETS, mmap_mode="r"))
+    except (OSError, ValueError):
+        return None
+
+
+def _write_targets(
+    folder: Path,
+    teacher: SentenceEncoder | WordEncoder,
+    examples: Examples,
+    width: int,
+    *,
+    show_progress: bool,
+) -> None:
+    """Write ``(N, D)`` embeddings, of what may be more text than memory holds."""
+    count, start = sum(1 for _ in examples), 0
+
+    def matrix(name: str, dimensions: int) -> np.ndarray:
+        shape = (count, dimensions)
+        return np.lib.format.open_memmap(folder / name, "w+", np.float32, shape)
+
+    wider = teacher.width > width
+    own = matrix("teacher.npy" if wider else _TARGETS, max(width, teacher.width))
+    texts = (text for text, *_ in examples)
+    for block in teacher.encode_stream(texts, show_progress=show_progress):
+        own[start : start + len(block), : teacher.width] = block
+        start += len(block)
+    if wider:
+        axes = principal_axes(own[:: -(-count // _SAMPLE)], width)
+        targets = matrix(_TARGETS, width)
+        for start in range(0, count, _SAMPLE):
+            targets[start : start + _SAMPLE] = own[start : start + _SAMPLE] @ axes.T
+        (folder / "teacher.npy").unlink()
