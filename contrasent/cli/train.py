@@ -215,13 +215,13 @@ def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
         ConfigError: a run cannot be there.
         DataError: the training text is no file that can be read.
     """
-    from contrasent.data.examples import source_kind
+    from contrasent.data.examples import text_kind
     from contrasent.training.run_folder import RunFolder
 
     folder = RunFolder(root)
     folder.check_place(resume=options.resume, overwrite=options.overwrite)
     if recipe.data.file and not (options.resume and folder.is_complete):
-        source_kind(recipe.data.file)
+        text_kind(recipe.data.file)
     return folder
 
 

@@ -39,106 +39,87 @@ _SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnLayout:
-    """The sentences of a table's rows.
+class ColumnMap:
+    """The columns of one source.
 
     Attributes:
-        positions: the chosen columns, counted from 0: anchor, positive, hard negatives.
-        header: the first row holds names, so it is no example.
-        width: cells in every row.
+        positions: a column for each role, counted from 0; an optional one may be absent.
+        header: the first row of a table holds names.
         described: one line saying what was understood.
     """
 
     positions: tuple[int, ...]
     header: bool
-    width: int
     described: str
 
 
-def table_layout(first: Sequence[str], columns: Sequence[str] | None, where: str) -> ColumnLayout:
-    """Understand a table by its first row.
+def sentence_columns(
+    first: Sequence[str], columns: Sequence[str] | None, where: str, *, named: bool = False
+) -> ColumnMap:
+    """The sentences of a source, in the order anchor, positive, hard negatives.
 
-    The row is a header if every cell is a known column name, whatever its case, or if ``columns``
-    gives names. Without a header, every column is a sentence, in the order of the file.
+    The first row of a table is a header if every cell is a known column name, whatever its case,
+    or if ``columns`` gives names. Without a header, every column is a sentence, in the order of
+    the file.
 
     Args:
-        first: the first row.
-        columns: chosen header names, or chosen positions as digits; None to decide by the header.
+        first: the first row of a table, or the names of the columns.
+        columns: chosen names, or positions as digits; None to decide by the header.
         where: ``path:line`` of the first row.
+        named: ``first`` certainly holds names.
 
     Raises:
-        ConfigError: ``columns`` does not fit the table.
+        ConfigError: ``columns`` does not fit.
         DataError: the columns cannot be told without ``columns``.
     """
     names = [cell.strip() for cell in first]
     known = [_is_known(name) for name in names]
+    header = named or all(known)
     if columns is not None:
         _refuse_repeats(columns)
-        roles = _as_roles(columns)
-        if all(column.isdecimal() for column in columns):
-            header = "first row is a header" if all(known) else "no header"
-            positions, how = _numbered(names, columns, where), f"chosen by number; {header}"
-            return ColumnLayout(positions, all(known), len(names), f"{roles} ({how})")
-        positions, how = _named(names, columns, where), "chosen by name"
-        return ColumnLayout(positions, True, len(names), f"{roles} ({how})")
-    if all(known):
-        chosen, described = choose(names, where)
-        return ColumnLayout(tuple(map(names.index, chosen)), True, len(names), described)
+        positions = _positions(names, columns, where)
+        shown = [names[position] for position in positions] if named else columns
+        how = "chosen by name"
+        if _are_numbers(columns):
+            how = "chosen by number"
+            how += "" if named else f"; {'first row is a header' if header else 'no header'}"
+        header = header or not _are_numbers(columns)
+        return ColumnMap(positions, header, f"{_as_roles(shown, _roles(len(shown)))} ({how})")
+    if header:
+        return _known_columns(names, where)
     _refuse_doubtful(names, known, where)
     count = len(names)
     what = "1 column" if count == 1 else f"{count} columns in the order of the file"
     described = f"{what}: {', '.join(_roles(count))} (no header)"
-    return ColumnLayout(tuple(range(count)), False, count, described)
+    return ColumnMap(tuple(range(count)), False, described)
 
 
-def named_columns(
-    names: Sequence[str], columns: Sequence[str] | None, where: str
-) -> tuple[tuple[str, ...], str]:
-    """Choose among columns whose names are certain, as in JSON objects and Parquet files.
-
-    Returns:
-        The chosen names, and one line saying what was understood.
-
-    Raises:
-        ConfigError: ``columns`` names one that is not there.
-        DataError: the columns cannot be told without ``columns``.
-    """
-    if columns is None:
-        return choose(names, where)
-    _refuse_repeats(columns)
-    numbered = all(column.isdecimal() for column in columns)
-    find = _numbered if numbered else _named
-    chosen = tuple(names[position] for position in find(list(names), columns, where))
-    return chosen, f"{_as_roles(chosen)} (chosen by {'number' if numbered else 'name'})"
-
-
-def choose(names: Sequence[str], where: str) -> tuple[tuple[str, ...], str]:
-    """Pick the sentence columns by their names.
-
-    Returns:
-        Names as they are spelt in ``names``, the anchor first, and one line saying what was chosen.
-
-    Raises:
-        DataError: no choice, or more than one, can be made; the message names the remedy.
-    """
+def _known_columns(names: list[str], where: str) -> ColumnMap:
+    """The sentence columns, picked by their names."""
     spelt = {name.lower(): name for name in names}
     remedy = f"choose with columns=, one or more of {', '.join(names)}"
     pairs = [pair for pair in PAIRS if set(pair) <= spelt.keys()]
-    if not pairs:
-        alone = [name for name in ALONE if name in spelt] or [*filter(_is_sentence, spelt)]
-        if len(alone) != 1:
-            raise DataError(f"{where}: cannot tell which column is the sentence; {remedy}")
-        return _chosen(names, [spelt[alone[0]]])
     if len(pairs) > 1:
         candidates = " or ".join("+".join(pair) for pair in pairs)
         raise DataError(f"{where}: the pair could be {candidates}; {remedy}")
-    labels = [name for name in names if _LABEL.fullmatch(name.lower())]
-    if labels and not _SURE & set(pairs[0]):
-        raise DataError(
-            f"{where}: column {labels[0]!r} says that not every {'+'.join(pairs[0])} is a positive "
-            f"pair; keep the rows that are, classify them with data.labels nli, or {remedy}"
-        )
-    return _chosen(names, [*(spelt[name] for name in pairs[0]), *_negatives(spelt)])
+    if pairs:
+        labels = [name for name in names if _LABEL.fullmatch(name.lower())]
+        if labels and not _SURE & set(pairs[0]):
+            raise DataError(
+                f"{where}: column {labels[0]!r} says that not every {'+'.join(pairs[0])} is a "
+                "positive pair; keep the rows that are, classify them with data.labels nli, or "
+                f"{remedy}"
+            )
+        chosen = [*(spelt[name] for name in pairs[0]), *_negatives(spelt)]
+    else:
+        alone = [name for name in ALONE if name in spelt] or [*filter(_is_sentence, spelt)]
+        if len(alone) != 1:
+            raise DataError(f"{where}: cannot tell which column is the sentence; {remedy}")
+        chosen = [spelt[alone[0]]]
+    ignored = [name for name in names if name not in chosen]
+    rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
+    described = f"{_as_roles(chosen, _roles(len(chosen)))} (by name{rest})"
+    return ColumnMap(tuple(map(names.index, chosen)), True, described)
 
 
 def _negatives(spelt: dict[str, str]) -> list[str]:
@@ -146,38 +127,34 @@ def _negatives(spelt: dict[str, str]) -> list[str]:
     return [name for match, name in sorted(matches, key=lambda it: int(it[0][1] or 0))]
 
 
-def _chosen(names: Sequence[str], chosen: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    ignored = [name for name in names if name not in chosen]
-    rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
-    return tuple(chosen), f"{_as_roles(chosen)} (by name{rest})"
+def _are_numbers(columns: Sequence[str]) -> bool:
+    return all(column.isdecimal() for column in columns)
 
 
-def _numbered(names: list[str], columns: Sequence[str], where: str) -> tuple[int, ...]:
-    positions = tuple(int(column) for column in columns)
-    if max(positions) >= len(names):
-        raise ConfigError(
-            f"{where}: no column {max(positions)}; there are {len(names)}, counted from 0"
-        )
-    return positions
-
-
-def _named(names: list[str], columns: Sequence[str], where: str) -> tuple[int, ...]:
+def _positions(names: list[str], columns: Sequence[str], where: str) -> tuple[int, ...]:
+    """The columns that a user names, or numbers from 0."""
+    if _are_numbers(columns):
+        positions = tuple(map(int, columns))
+        if max(positions) >= len(names):
+            raise ConfigError(
+                f"{where}: no column {max(positions)}; there are {len(names)}, counted from 0"
+            )
+        return positions
     lower = [name.lower() for name in names]
-    positions = []
+    chosen = []
     for column in columns:
-        exact = names if column in names else lower
-        wanted = column if column in names else column.lower()
-        if wanted not in exact:
+        spelt, wanted = (names, column) if column in names else (lower, column.lower())
+        if wanted not in spelt:
             pick(f"column of {where}", column, [_shortened(name) for name in names])
-        if exact.count(wanted) > 1:
+        if spelt.count(wanted) > 1:
             raise ConfigError(f"{where}: {column!r} heads more than one column; choose by number")
-        positions.append(exact.index(wanted))
-    return tuple(positions)
+        chosen.append(spelt.index(wanted))
+    return tuple(chosen)
 
 
-def _as_roles(columns: Sequence[str]) -> str:
-    roles = _roles(len(columns))
-    return ", ".join(f"{column} as {role}" for column, role in zip(columns, roles, strict=True))
+def _as_roles(columns: Sequence[str], roles: Sequence[str]) -> str:
+    """``columns``, each with its role; there may be more ``roles``."""
+    return ", ".join(f"{column} as {role}" for column, role in zip(columns, roles, strict=False))
 
 
 def _shortened(cell: str) -> str:
@@ -261,21 +238,6 @@ class ColumnSpec:
         return self.option.format(columns)
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnMap:
-    """The columns of one source.
-
-    Attributes:
-        positions: a column for each role, counted from 0; an optional one may be absent.
-        header: the first row holds names.
-        described: one line saying what was understood.
-    """
-
-    positions: tuple[int, ...]
-    header: bool
-    described: str
-
-
 def choose_columns(
     first: Sequence[str],
     wanted: ColumnSpec,
@@ -284,31 +246,27 @@ def choose_columns(
     *,
     named: bool,
 ) -> ColumnMap:
-    """Understand a source by its first row or by its names.
-
-    Args:
-        first: the first row of a table, or the names of the columns.
-        wanted: what to look for.
-        columns: chosen names, or positions as digits, one for each role; None to know them by name.
-        where: ``path:line`` of the first row.
-        named: ``first`` certainly holds names.
-
-    Raises:
-        ConfigError: ``columns`` does not fit.
-        DataError: the columns cannot be told without ``columns``.
-    """
+    """The columns of ``wanted``; arguments and errors are those of :func:`sentence_columns`."""
     names = [cell.strip() for cell in first]
     if columns is not None:
-        return _asked(names, wanted, columns, where, named=named)
+        _require_one_for_each(columns, wanted)
+        positions, how = _positions(names, columns, where), "name"
+        header = True
+        if _are_numbers(columns):
+            every = {name for known in wanted.names for name in known}
+            header = named or all(names[position].lower() in every for position in positions)
+            how = "number"
+        roles = _as_roles(columns, wanted.roles)
+        return ColumnMap(positions, header, f"{roles} (chosen by {how})")
     known = _by_name(names, wanted, where)
     if len(known) >= len(wanted.roles) - wanted.optional:
-        roles = _described([names[position] for position in known], wanted)
+        roles = _as_roles([names[position] for position in known], wanted.roles)
         return ColumnMap(known, True, f"{roles} (by name)")
     if not named and len(names) in wanted.bare:
         positions = tuple(range(len(names)))
-        roles = _described([f"column {position}" for position in positions], wanted)
+        roles = _as_roles([f"column {position}" for position in positions], wanted.roles)
         return ColumnMap(positions, False, f"{roles} (no header)")
-    raise DataError(_not_found(names, wanted, where))
+    raise DataError(_not_found(names, wanted, where, missing=wanted.roles[len(known)]))
 
 
 def _by_name(names: list[str], wanted: ColumnSpec, where: str) -> tuple[int, ...]:
@@ -328,35 +286,16 @@ def _by_name(names: list[str], wanted: ColumnSpec, where: str) -> tuple[int, ...
     return tuple(positions)
 
 
-def _asked(
-    names: list[str], wanted: ColumnSpec, columns: Sequence[str], where: str, *, named: bool
-) -> ColumnMap:
+def _require_one_for_each(columns: Sequence[str], wanted: ColumnSpec) -> None:
     most = len(wanted.roles)
     if not most - wanted.optional <= len(columns) <= most or len(set(columns)) < len(columns):
         raise ConfigError(
             f"{wanted.asked(','.join(columns))} does not name {_all(wanted)}; "
             f"give one column for each, as {wanted.asked(_example(wanted))}"
         )
-    roles = _described(columns, wanted)
-    if not all(column.isdecimal() for column in columns):
-        lower = [name.lower() for name in names]
-        for column in columns:
-            if column.lower() not in lower:
-                pick(f"column of {where}", column, [_shortened(name) for name in names])
-        positions = tuple(lower.index(column.lower()) for column in columns)
-        return ColumnMap(positions, True, f"{roles} (chosen by name)")
-    positions = tuple(int(column) for column in columns)
-    if max(positions) >= len(names):
-        raise ConfigError(
-            f"{where}: no column {max(positions)}; there are {len(names)}, counted from 0"
-        )
-    every = {name for known in wanted.names for name in known}
-    header = named or all(names[position].lower() in every for position in positions)
-    return ColumnMap(positions, header, f"{roles} (chosen by number)")
 
 
-def _not_found(names: list[str], wanted: ColumnSpec, where: str) -> str:
-    missing = wanted.roles[len(_by_name(names, wanted, where))]
+def _not_found(names: list[str], wanted: ColumnSpec, where: str, *, missing: str) -> str:
     shown = ", ".join(_shortened(name) for name in names[:8])
     numbers = ",".join(str(number) for number in range(len(wanted.roles)))
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
@@ -366,11 +305,6 @@ def _not_found(names: list[str], wanted: ColumnSpec, where: str) -> str:
         f"or by number from 0 if there is no header, as {wanted.asked(numbers)}"
         + (f"; {wanted.otherwise}" if wanted.otherwise else "")
     )
-
-
-def _described(columns: Sequence[str], wanted: ColumnSpec) -> str:
-    pairs = zip(columns, wanted.roles, strict=False)
-    return ", ".join(f"{column} as {role}" for column, role in pairs)
 
 
 def _all(wanted: ColumnSpec) -> str:

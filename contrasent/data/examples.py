@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,9 +14,17 @@ from typing import Any
 from typing_extensions import override
 
 from contrasent.data.cache import default_cache
-from contrasent.data.columns import ColumnLayout, named_columns, table_layout
-from contrasent.data.readers import Dataset, Trouble, dataset_parts, stop
-from contrasent.data.rows import HubSource, JsonSource, ParquetSource, Row, RowSource, TableSource
+from contrasent.data.columns import ColumnMap, sentence_columns
+from contrasent.data.readers import Trouble, source_kind, stop
+from contrasent.data.rows import (
+    HubSource,
+    JsonSource,
+    ParquetSource,
+    SourceRows,
+    TableSource,
+    open_source,
+    require_text,
+)
 from contrasent.errors import ConfigError, DataError
 
 # A portion is bounded both ways: short sentences are many, long ones are large.
@@ -55,8 +61,8 @@ class Examples(ABC):
         """Hexadecimal hash of the source's content and of the chosen columns."""
 
     @abstractmethod
-    def rows(self, trouble: Trouble) -> Iterator[Row]:
-        """Rows as they stand in the source; ``trouble`` is told of those that cannot be read."""
+    def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Examples with where they stand; unreadable rows are left to ``trouble``."""
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         """Yield V sentences at a time, without white space around them.
@@ -66,17 +72,6 @@ class Examples(ABC):
         """
         for _, sentences in self.read(stop):
             yield sentences
-
-    def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Examples with where they stand; unreadable rows are left to ``trouble``."""
-        skipped = 0
-        for where, cells in self.rows(trouble):
-            sentences = tuple([(cell or "").strip() for cell in cells])
-            if all(sentences):
-                yield where, sentences
-            else:
-                skipped += 1
-        self.skipped = skipped
 
     def require(self, minimum: int) -> None:
         """Make sure that there are enough examples, reading no more of them than needed.
@@ -96,68 +91,44 @@ class SourceExamples(Examples):
     """Examples of the sentence columns of a source; a null is an empty sentence.
 
     Attributes:
-        path: of a file.
         is_lines: a ``.txt``, whose blank lines separate documents.
     """
 
-    def __init__(self, rows: RowSource, columns: Sequence[str] | None, kind: str) -> None:
-        self.is_lines = kind == ".txt"
+    def __init__(self, rows: SourceRows, *, is_lines: bool) -> None:
+        super().__init__(rows.source, rows.width, rows.described)
+        self.is_lines = is_lines
         self._rows = rows
-        self.path = Path(rows.source)
-        self.layout = _layout(rows, columns, is_lines=self.is_lines)
-        self._names = tuple(rows.first[position] for position in self.layout.positions)
-        if isinstance(rows, ParquetSource):
-            rows.require_text(self._names)
-        super().__init__(rows.source, len(self.layout.positions), self.layout.described)
+        if isinstance(rows.reader, ParquetSource):
+            rows.reader.require_text(rows.names)
 
-    @cached_property
+    @property
     @override
     def sha256(self) -> str:
-        content = self._rows.sha256(self._names)
-        if isinstance(self._rows, HubSource):
+        reader, layout, content = self._rows.reader, self._rows.chosen, self._rows.sha256
+        if isinstance(reader, HubSource):
             return content
-        chosen: object = self._names if self._rows.named else self.layout.positions
-        if isinstance(self._rows, TableSource):
-            chosen = (self._rows.number if self.layout.header else 0, chosen)
+        chosen: object = self._rows.names if reader.named else layout.positions
+        if isinstance(reader, TableSource):
+            chosen = (reader.number if layout.header else 0, chosen)
         return hashlib.sha256(f"{content}\n{chosen!r}".encode()).hexdigest()
 
     @override
-    def rows(self, trouble: Trouble) -> Iterator[Row]:
-        layout, checked = self.layout, self._rows.checked
-        for where, cells in self._rows.rows(layout.positions, trouble, header=layout.header):
-            if checked or (error := _no_text(cells, where)) is None:
-                yield where, cells
+    def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
+        skipped, checked = 0, self._rows.reader.checked
+        for where, cells in self._rows.rows(trouble):
+            if not checked:
+                try:
+                    for cell in cells:
+                        require_text(cell, where)
+                except DataError as error:
+                    trouble(error)
+                    continue
+            sentences = tuple([(cell or "").strip() for cell in cells])
+            if all(sentences):
+                yield where, sentences
             else:
-                trouble(error)
-        self.blank = self._rows.blank
-
-
-def _layout(rows: RowSource, columns: Sequence[str] | None, *, is_lines: bool) -> ColumnLayout:
-    if is_lines:
-        if columns is not None and list(columns) != ["0"]:
-            raise ConfigError(
-                f"{rows.source} holds one sentence per line, so columns={','.join(columns)} has "
-                "nothing to choose from; leave it out, or name a table .csv or .tsv"
-            )
-        return ColumnLayout((0,), False, 1, "1 sentence per line")
-    if rows.named:
-        names, described = named_columns(rows.first, columns, rows.where)
-        positions = tuple([*rows.first].index(name) for name in names)
-        return ColumnLayout(positions, False, len(rows.first), described)
-    is_array = isinstance(rows, JsonSource)
-    if is_array and columns is not None and not all(column.isdecimal() for column in columns):
-        raise ConfigError(f"{rows.where}: arrays have no column names; choose by number from 0")
-    return table_layout(rows.first, columns, rows.where)
-
-
-def _no_text(cells: Sequence[object], where: str) -> DataError | None:
-    """What is wrong with the first cell that is no text; None if nothing is."""
-    for cell in cells:
-        if cell is not None and not isinstance(cell, str):
-            return DataError(f"{where}: {cell!r} is no text; sentences are strings")
-        if cell and not cell.isascii() and re.search("[\ud800-\udfff]", cell):
-            return DataError(f"{where}: half of a surrogate pair in {cell!r}; escape the whole")
-    return None
+                skipped += 1
+        self.skipped, self.blank = skipped, self._rows.reader.blank
 
 
 def portions(examples: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
@@ -206,36 +177,36 @@ def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples
         ConfigError: ``columns`` does not fit the source.
         MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
     """
-    kind, path = source_kind(source), Path(source)
-    if not kind and (parts := dataset_parts(source)):
-        return SourceExamples(HubSource(Dataset(source, parts)), columns, kind)
-    if kind == ".parquet":
-        return SourceExamples(ParquetSource(path), columns, kind)
-    if kind == ".jsonl":
-        return SourceExamples(JsonSource(path), columns, kind)
+    kind = text_kind(source)
+    if kind == ".txt" and columns is not None and list(columns) != ["0"]:
+        raise ConfigError(
+            f"{source} holds one sentence per line, so columns={','.join(columns)} has nothing to "
+            "choose from; leave it out, or name a table .csv or .tsv"
+        )
     remedy = 'cells that hold a comma need "..."' if kind == ".csv" else "or tabs inside sentences"
-    table = TableSource(path, kind, f"look for missing cells, {remedy}")
-    return SourceExamples(table, columns, kind)
+    rows = open_source(source, kind, f"look for missing cells, {remedy}")
+    if kind == ".txt":
+        chosen = ColumnMap((0,), False, "1 sentence per line")
+    else:
+        numbers = columns is None or all(column.isdecimal() for column in columns)
+        if isinstance(rows, JsonSource) and not rows.named and not numbers:
+            raise ConfigError(f"{rows.where}: arrays have no column names; choose by number from 0")
+        chosen = sentence_columns(rows.first, columns, rows.where, named=rows.named)
+    return SourceExamples(SourceRows(rows, chosen), is_lines=kind == ".txt")
 
 
-def source_kind(source: str) -> str:
-    """The ending that tells how a file is read, ``.gz`` left out; empty for a data set of the hub.
+def text_kind(source: str) -> str | None:
+    """The ending that tells how a file is read, ``.gz`` left out; None for a data set of the hub.
 
     Raises:
         DataError: there is no such file, it is a folder, or its ending is unknown.
     """
-    path = Path(source)
-    if not path.exists() and dataset_parts(source):
-        return ""
-    if path.is_dir():
-        raise DataError(f"{source} is a folder; give one file: {_KNOWN}")
-    if not path.exists():
-        raise DataError(f"there is no file {source}; look for a misspelling, or give a full path")
-    name = path.name.lower()
-    kind = Path(name.removesuffix(".gz")).suffix
-    if kind in _TEXT_KINDS or (kind == ".parquet" and not name.endswith(".gz")):
+    kind = source_kind(source, f"give one file: {_KNOWN}")
+    if kind is None or kind in _TEXT_KINDS:
         return kind
-    raise DataError(f"{path}: unknown kind of file; known are {_KNOWN}; rename it to one of them")
+    if kind == ".parquet" and not source.lower().endswith(".gz"):
+        return kind
+    raise DataError(f"{source}: unknown kind of file; known are {_KNOWN}; rename it to one of them")
 
 
 Rows = Iterable[str | Sequence[str] | Mapping[str, Any]]

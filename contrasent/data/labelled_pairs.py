@@ -12,7 +12,7 @@ from typing_extensions import override
 from contrasent.data.build.nli import CONTRADICTION, ENTAILMENT, NEUTRAL, WANTED, NliLabels
 from contrasent.data.examples import Examples
 from contrasent.data.readers import Trouble, stop
-from contrasent.data.rows import Row, SourceRows, as_text, open_rows_of
+from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.errors import DataError
 
 CLASSES = (CONTRADICTION, ENTAILMENT, NEUTRAL)
@@ -46,11 +46,6 @@ class LabelledExamples(Examples):
     def sha256(self) -> str:
         content = f"{self._records.sha256}\n{self.columns}\nlabels {CLASSES}"
         return hashlib.sha256(content.encode()).hexdigest()
-
-    @override
-    def rows(self, trouble: Trouble) -> Iterator[Row]:
-        for where, cells in self._records.rows(trouble):
-            yield where, [as_text(cell, where) for cell in cells[:2]]
 
     @override
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -146,6 +146,22 @@ _ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<
 _FILES = {".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".gz"}
 
 
+def source_kind(source: str, instead_of_a_folder: str) -> str | None:
+    """The ending of a file's name, ``.gz`` left out; None for a data set of the hub.
+
+    Raises:
+        DataError: there is no such file, or it is a folder.
+    """
+    path = Path(source)
+    if path.is_dir():
+        raise DataError(f"{source} is a folder; {instead_of_a_folder}")
+    if path.exists():
+        return Path(path.name.lower().removesuffix(".gz")).suffix
+    if dataset_parts(source):
+        return None
+    raise DataError(f"there is no file {source}; look for a misspelling, or give a full path")
+
+
 def dataset_parts(source: str) -> re.Match[str] | None:
     """Name, config and split of ``org/name[:config][@split]``; None if it looks like a file."""
     path = Path(source)
@@ -164,7 +180,10 @@ class Dataset:
         MissingExtraError: ``datasets`` is not installed.
     """
 
-    def __init__(self, source: str, parts: re.Match[str]) -> None:
+    def __init__(self, source: str) -> None:
+        parts = dataset_parts(source)
+        if parts is None:
+            raise DataError(f"{source} is no data set of the hub; a file or folder has that name")
         self.source = source
         self._name, self._config = parts["name"], parts["config"]
         self._split = parts["split"] or "train"
@@ -275,7 +294,7 @@ def labelled_splits(source: str) -> tuple[str, ...]:
     parts = None if Path(source).exists() else dataset_parts(source)
     if parts is None or parts["split"]:
         return ()
-    splits = Dataset(source, parts).splits(parts["config"])
+    splits = Dataset(source).splits(parts["config"])
     chosen = [_split(splits, wanted) for wanted in SPLIT_NAMES]
     if not chosen[0] or not chosen[-1]:
         return ()
@@ -307,7 +326,7 @@ def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
             "split is chosen with --splits"
         )
     name, prefix = parts["name"], parts["config"]
-    dataset = Dataset(source, parts)
+    dataset = Dataset(source)
     configs = dataset.configs()
 
     def config(*known: str) -> str | None:
@@ -324,16 +343,9 @@ def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
     relevance = config(*_RELEVANCE)
     judged = name if relevance else f"{name}-qrels"
     if not relevance:
-        dataset = _dataset(judged)
+        dataset = Dataset(judged)
     chosen = f":{relevance}" if relevance else ""
     return (*texts, f"{judged}{chosen}@{_relevance_split(dataset, relevance, split)}")
-
-
-def _dataset(name: str) -> Dataset:
-    parts = dataset_parts(name)
-    if parts is None:
-        raise DataError(f"{name} is no data set of the hub; a file or folder has that name")
-    return Dataset(name, parts)
 
 
 def _texts_split(dataset: Dataset, config: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
@@ -21,11 +22,11 @@ from contrasent.data.readers import (
     Dataset,
     Trouble,
     comma_rows,
-    dataset_parts,
     first_row,
     json_rows,
     line_rows,
     lines,
+    source_kind,
     stop,
     tab_rows,
 )
@@ -37,6 +38,7 @@ Row = tuple[str, Sequence[Any]]
 
 Reader = Callable[[Path, Trouble], Iterator[tuple[int, list[str]]]]
 _READERS: MappingProxyType[str, Reader] = MappingProxyType({".txt": line_rows, ".csv": comma_rows})
+_NAMED_KINDS = (None, ".csv", ".tsv", ".jsonl", ".parquet")
 _ROWS_AT_ONCE = 4096
 
 
@@ -52,33 +54,20 @@ class RowSource(ABC):
         blank: blank lines, which are left out; known after a whole pass.
     """
 
-    def __init__(
-        self,
-        source: str,
-        first: Sequence[str],
-        where: str,
-        *,
-        named: bool = True,
-        checked: bool = False,
-    ) -> None:
+    named = True
+    checked = False
+    blank = 0
+
+    def __init__(self, source: str, first: Sequence[str], where: str) -> None:
         self.source = source
         self.first = first
         self.where = where
-        self.named = named
-        self.checked = checked
-        self.blank = 0
 
     @abstractmethod
     def rows(
         self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
     ) -> Iterator[Row]:
-        """Cells of the chosen columns, in the order of the source.
-
-        Args:
-            positions: the columns, counted from 0.
-            trouble: is told of the rows that cannot be read.
-            header: the first row of a table holds names.
-        """
+        """Cells of the columns at ``positions``; ``header``: the first row of a table is none."""
 
     def sha256(self, names: tuple[str, ...]) -> str:
         """Hexadecimal hash that stands for the content of the columns ``names``."""
@@ -94,12 +83,14 @@ class RowSource(ABC):
 class TableSource(RowSource):
     """Lines, or cells between commas or tabs; blank lines are left out."""
 
+    named, checked = False, True
+
     def __init__(self, path: Path, kind: str, mend: str) -> None:
         self.path, self.mend = path, mend
         self._reader = _READERS.get(kind, tab_rows)
         rows = self._reader(path, stop)
         self.number, cells = first_row((row for row in rows if not _is_blank(row[1])), path)
-        super().__init__(str(path), cells, f"{path}:{self.number}", named=False, checked=True)
+        super().__init__(str(path), cells, f"{path}:{self.number}")
 
     @override
     def rows(
@@ -131,11 +122,11 @@ class JsonSource(RowSource):
     def __init__(self, path: Path) -> None:
         self.path = path
         number, value = first_row(json_rows(path), path)
-        where, named = f"{path}:{number}", isinstance(value, dict)
+        where, self.named = f"{path}:{number}", isinstance(value, dict)
         is_array = isinstance(value, list) and all(isinstance(cell, str) for cell in value)
-        if not value or not (named or is_array):
+        if not value or not (self.named or is_array):
             raise DataError(f"{where}: expected an object or an array of strings in every line")
-        super().__init__(str(path), [*value] if named else [""] * len(value), where, named=named)
+        super().__init__(str(path), [*value] if self.named else [""] * len(value), where)
 
     @override
     def rows(
@@ -169,16 +160,21 @@ class ParquetSource(RowSource):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _parquet(path) as file:
+        with self._open() as file:
             self._schema, self.count = file.schema_arrow, file.metadata.num_rows
         super().__init__(str(path), self._schema.names, str(path))
 
-    def require_text(self, names: Sequence[str]) -> None:
-        """Make sure that there are rows, and text in the columns ``names``.
+    def _open(self) -> Any:
+        import pyarrow
+        from pyarrow import parquet
 
-        Raises:
-            DataError: there is none.
-        """
+        try:
+            return parquet.ParquetFile(self.path, memory_map=False, pre_buffer=False)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: not a readable Parquet file: {error}") from error
+
+    def require_text(self, names: Sequence[str]) -> None:
+        """Make sure that there are rows, and text in the columns ``names``."""
         from pyarrow import types
 
         if not self.count:
@@ -202,7 +198,7 @@ class ParquetSource(RowSource):
 
         names = [self.first[position] for position in positions]
         number = 0
-        with _parquet(self.path) as file:
+        with self._open() as file:
             try:
                 for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names):
                     columns = [batch.column(name).to_pylist() for name in names]
@@ -213,27 +209,12 @@ class ParquetSource(RowSource):
                 raise DataError(f"{self.path}: damaged after row {number}: {error}") from error
 
 
-def _parquet(path: Path) -> Any:
-    """The file as pyarrow opens it.
-
-    Raises:
-        DataError: it is no Parquet file.
-    """
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        return parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable Parquet file: {error}") from error
-
-
 class HubSource(RowSource):
     """A data set on the Hugging Face hub at one revision, whose rows count from 1."""
 
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        super().__init__(dataset.source, [*dataset.first()], f"{dataset.source}:1")
+    def __init__(self, source: str) -> None:
+        self._dataset = Dataset(source)
+        super().__init__(source, [*self._dataset.first()], f"{source}:1")
 
     @override
     def rows(
@@ -292,25 +273,28 @@ class SourceRows:
         source: what was opened.
         described: one line saying which columns were understood, and how.
         width: cells in every row.
-        label_names: names that the source gives to the numbers in its last column; None without.
     """
 
-    def __init__(self, rows: RowSource, chosen: ColumnMap) -> None:
-        self._rows, self._chosen = rows, chosen
-        self.source = rows.source
+    def __init__(self, reader: RowSource, chosen: ColumnMap) -> None:
+        self.reader, self.chosen = reader, chosen
+        self.source = reader.source
         self.described = chosen.described
         self.width = len(chosen.positions)
-        self._names = tuple(rows.first[position] for position in chosen.positions)
-        self.label_names = rows.label_names(self._names[-1])
+        self.names = tuple(reader.first[position] for position in chosen.positions)
 
-    @property
+    @cached_property
+    def label_names(self) -> Sequence[str] | None:
+        """Names that the source gives to the numbers in its last column; None without."""
+        return self.reader.label_names(self.names[-1])
+
+    @cached_property
     def sha256(self) -> str:
         """Hexadecimal hash that stands for the content."""
-        return self._rows.sha256(self._names)
+        return self.reader.sha256(self.names)
 
     def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
         """Rows in the order of the source; ``trouble`` is told of those that cannot be read."""
-        return self._rows.rows(self._chosen.positions, trouble, header=self._chosen.header)
+        return self.reader.rows(self.chosen.positions, trouble, header=self.chosen.header)
 
 
 def open_rows_of(
@@ -328,40 +312,31 @@ def open_rows_of(
         ConfigError: ``columns`` does not fit the source.
         MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
     """
-    rows = _source_of(source, wanted)
-    if isinstance(rows, ParallelSource):
-        roles = zip(rows.first, ("premise", "hypothesis", "label"), strict=True)
+    kind, path = source_kind(source, "give the files in it"), Path(source)
+    if path.name.startswith("s1.") and "label" in wanted.roles and kind not in _NAMED_KINDS:
+        parallel = ParallelSource(path)
+        roles = zip(parallel.first, ("premise", "hypothesis", "label"), strict=True)
         described = ", ".join(f"{name} as {role}" for name, role in roles)
-        return SourceRows(rows, ColumnMap((0, 1, 2), False, described))
+        return SourceRows(parallel, ColumnMap((0, 1, 2), False, described))
+    rows = open_source(source, kind if kind in _NAMED_KINDS else ".tsv", wanted.mend)
     if isinstance(rows, JsonSource) and not rows.named:
         raise DataError(f"{rows.where}: expected an object with named values in every line")
-    return SourceRows(
-        rows, choose_columns(rows.first, wanted, columns, rows.where, named=rows.named)
-    )
-
-
-def _source_of(source: str, wanted: ColumnSpec) -> RowSource:
-    path = Path(source)
-    if not path.exists() and (parts := dataset_parts(source)):
-        return HubSource(Dataset(source, parts))
-    if path.is_dir():
-        raise DataError(f"{source} is a folder; give the files in it")
-    if not path.exists():
-        raise DataError(f"there is no file {source}; look for a misspelling, or give a full path")
-    kind = Path(path.name.lower().removesuffix(".gz")).suffix
-    if kind == ".parquet":
-        return ParquetSource(path)
-    if kind == ".jsonl":
-        return JsonSource(path)
-    if path.name.startswith("s1.") and "label" in wanted.roles and kind not in (".csv", ".tsv"):
-        return ParallelSource(path)
-    table = TableSource(path, ".csv" if kind == ".csv" else ".tsv", wanted.mend)
-    if len(table.first) == 1 and kind != ".csv":
+    if isinstance(rows, TableSource) and len(rows.first) == 1 and kind != ".csv":
         raise DataError(
-            f"{table.where}: no tab in the first row, so there are no columns; "
+            f"{rows.where}: no tab in the first row, so there are no columns; "
             "a file with commas between its cells is to be named .csv"
         )
-    return table
+    chosen = choose_columns(rows.first, wanted, columns, rows.where, named=rows.named)
+    return SourceRows(rows, chosen)
+
+
+def open_source(source: str, kind: str | None, mend: str) -> RowSource:
+    """Open a source of a known ``kind``; ``mend`` says what to do about a row of another width."""
+    if kind is None:
+        return HubSource(source)
+    if kind == ".parquet":
+        return ParquetSource(Path(source))
+    return JsonSource(Path(source)) if kind == ".jsonl" else TableSource(Path(source), kind, mend)
 
 
 def as_text(cell: Any, where: str) -> str:
@@ -370,15 +345,20 @@ def as_text(cell: Any, where: str) -> str:
     Raises:
         DataError: the cell is no text that can be written.
     """
+    require_text(cell, where)
+    if cell and "\0" in cell:
+        raise DataError(f"{where}: a NUL character in {cell!r}, so it is no text")
+    return " ".join(cell.split()) if cell else ""
+
+
+def require_text(cell: Any, where: str) -> None:
+    """Make sure that a cell is null or text that can be written as UTF-8."""
     if cell is None:
-        return ""
+        return
     if not isinstance(cell, str):
         raise DataError(f"{where}: {cell!r} is no text; sentences are strings")
     if not cell.isascii() and re.search("[\ud800-\udfff]", cell):
         raise DataError(f"{where}: half of a surrogate pair in {cell!r}; escape the whole")
-    if "\0" in cell:
-        raise DataError(f"{where}: a NUL character in {cell!r}, so it is no text")
-    return " ".join(cell.split())
 
 
 def _is_blank(cells: list[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeGuard
 
 import numpy as np
@@ -71,7 +72,7 @@ def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
     if not has_lines(examples):
         raise DataError(f"{examples.source} is no text in documents; {_NEEDED}")
     lengths, current = [], 0
-    for _, (line,) in line_rows(examples.path, trouble):
+    for _, (line,) in line_rows(Path(examples.source), trouble):
         if line.strip():
             current += 1
         elif current:

@@ -263,8 +263,8 @@ def _assembled(
 def _hash(source: str) -> str:
     """Of a file's bytes, or of a data set's revision."""
     path = Path(source)
-    parts = None if path.is_file() else dataset_parts(source)
-    return sha256_of(path) if parts is None else Dataset(source, parts).sha256(())
+    is_file = path.is_file() or not dataset_parts(source)
+    return sha256_of(path) if is_file else Dataset(source).sha256(())
 
 
 def _only(folder: Path, stem: str) -> Path:

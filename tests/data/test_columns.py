@@ -1,6 +1,6 @@
 import pytest
 
-from contrasent.data.columns import named_columns, table_layout
+from contrasent.data.columns import sentence_columns
 from contrasent.errors import ConfigError, DataError
 
 
@@ -26,10 +26,9 @@ from contrasent.errors import ConfigError, DataError
     ],
 )
 def test_a_first_row_of_known_names_is_a_header(first, positions):
-    layout = table_layout(first.split(","), None, "f.csv:1")
+    layout = sentence_columns(first.split(","), None, "f.csv:1")
     assert layout.header
     assert layout.positions == positions
-    assert layout.width == first.count(",") + 1
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_a_first_row_of_known_names_is_a_header(first, positions):
     ],
 )
 def test_any_other_first_row_is_an_example_and_every_column_a_sentence(first, described):
-    layout = table_layout(first, None, "f.csv:1")
+    layout = sentence_columns(first, None, "f.csv:1")
     assert not layout.header
     assert layout.positions == tuple(range(len(first)))
     assert layout.described == described
@@ -73,13 +72,13 @@ def test_any_other_first_row_is_an_example_and_every_column_a_sentence(first, de
     ],
 )
 def test_columns_are_chosen_by_name_or_number(first, columns, positions, header, described):
-    layout = table_layout(first.split(","), columns.split(","), "f.csv:1")
+    layout = sentence_columns(first.split(","), columns.split(","), "f.csv:1")
     assert (layout.positions, layout.header) == (positions, header)
     assert layout.described.startswith(described)
 
 
 def test_ignored_columns_are_told():
-    layout = table_layout(["id", "sent0", "sent1"], None, "f.csv:1")
+    layout = sentence_columns(["id", "sent0", "sent1"], None, "f.csv:1")
     assert layout.described == "sent0 as anchor, sent1 as positive (by name; ignored: id)"
 
 
@@ -108,7 +107,7 @@ def test_ignored_columns_are_told():
 )
 def test_a_table_that_cannot_be_understood_is_explained(first, said):
     with pytest.raises(DataError) as caught:
-        table_layout(first.split(","), None, "f.csv:1")
+        sentence_columns(first.split(","), None, "f.csv:1")
     assert said in str(caught.value)
 
 
@@ -126,24 +125,26 @@ def test_a_table_that_cannot_be_understood_is_explained(first, said):
 def test_a_wrong_choice_is_explained(columns, said):
     first = ["sent0", "sent0", "hard_neg", "a" * 50]
     with pytest.raises(ConfigError) as caught:
-        table_layout(first, columns, "f.csv:1")
+        sentence_columns(first, columns, "f.csv:1")
     assert said in str(caught.value)
     assert "a" * 41 not in str(caught.value)
 
 
+def named(names, columns):
+    chosen = sentence_columns(names, columns, "f.parquet", named=True)
+    return tuple(names[position] for position in chosen.positions), chosen.described
+
+
 def test_names_that_are_certain_need_not_be_known():
     names = ["url", "anchor", "positive", "vector"]
-    assert named_columns(names, None, "f.parquet")[0] == ("anchor", "positive")
-    assert named_columns(names, ["url"], "f.parquet") == (
-        ("url",),
-        "url as the sentence (chosen by name)",
-    )
-    assert named_columns(names, ["3", "0"], "f.parquet") == (
+    assert named(names, None)[0] == ("anchor", "positive")
+    assert named(names, ["url"]) == (("url",), "url as the sentence (chosen by name)")
+    assert named(names, ["3", "0"]) == (
         ("vector", "url"),
         "vector as anchor, url as positive (chosen by number)",
     )
-    assert named_columns(["text", "source"], None, "f.parquet")[0] == ("text",)
+    assert named(["text", "source"], None)[0] == ("text",)
     with pytest.raises(DataError, match=r"f.parquet: cannot tell which column"):
-        named_columns(["url", "body"], None, "f.parquet")
+        named(["url", "body"], None)
     with pytest.raises(ConfigError, match="columns names 'url' twice"):
-        named_columns(names, ["url", "url"], "f.parquet")
+        named(names, ["url", "url"])
