@@ -7,10 +7,12 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from contrasent.errors import ConfigError
 from contrasent.files import writing_folder
@@ -19,20 +21,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class CacheKind(Generic[T]):
-    """One kind of entries.
-
-    Attributes:
-        folder: holds all entries of the kind, below the cache.
-        what: an entry's content in words, for messages.
-        opened: reads an entry; None if it is missing, or its files are not what they should be.
-    """
-
-    folder: str
-    what: str
-    opened: Callable[[Path], T | None]
+_DAMAGE = (OSError, ValueError, LookupError, TypeError)
 
 
 def default_cache() -> Path:
@@ -44,8 +33,10 @@ def default_cache() -> Path:
 
 
 def kept(
-    kind: CacheKind[T],
+    folder: str,
+    what: str,
     key: Sequence[object],
+    read: Callable[[Path], T],
     write: Callable[[Path], None],
     cache_dir: str | Path | None = None,
 ) -> T:
@@ -54,8 +45,11 @@ def kept(
     If several processes want the same entry, one computes it and the others wait.
 
     Args:
-        kind: what is kept.
+        folder: holds all entries of this kind, below the cache.
+        what: an entry's content in words, for messages.
         key: everything that decides the content; its hash names the entry.
+        read: reads an entry; raises OSError, ValueError, LookupError or TypeError if it is missing
+            or its files are not what they should be.
         write: fills an empty folder. The folder then becomes the entry.
         cache_dir: the cache; None for :func:`default_cache`.
 
@@ -63,21 +57,19 @@ def kept(
         ConfigError: ``cache_dir`` cannot be written to.
     """
     root = Path(cache_dir) if cache_dir is not None else default_cache()
-    entry = root / kind.folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    if (entry_value := kind.opened(entry)) is not None:
-        return entry_value
+    entry = root / folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    with suppress(*_DAMAGE):
+        return read(entry)
     try:
-        with _alone(entry, kind.what):
-            if (entry_value := kind.opened(entry)) is not None:
-                return entry_value
-            with writing_folder(entry) as folder:
-                write(folder)
-            if (entry_value := kind.opened(entry)) is not None:
-                return entry_value
-            raise OSError(f"what was written to {entry} is not there")
+        with _alone(entry, what):
+            with suppress(*_DAMAGE):
+                return read(entry)
+            with writing_folder(entry) as partial:
+                write(partial)
+            return read(entry)
     except (OSError, NotImplementedError) as error:
         raise ConfigError(
-            f"cannot keep {kind.what} in {root}: {error}; "
+            f"cannot keep {what} in {root}: {error}; "
             "name a folder with room as cache_dir or in the environment variable CONTRASENT_CACHE"
         ) from error
 
@@ -98,3 +90,15 @@ def _alone(entry: Path, what: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def map_array(path: Path, dtype: DTypeLike, count: int) -> NDArray[Any]:
+    """The ``count`` numbers of a file, mapped from disk.
+
+    Raises:
+        ValueError: the file has another size, or none.
+    """
+    size, expected = path.stat().st_size, count * np.dtype(dtype).itemsize
+    if size != expected:
+        raise ValueError(f"{path.name} has {size} bytes instead of {expected}")
+    return np.asarray(np.memmap(path, dtype, "r"))

@@ -29,12 +29,18 @@ _MOJIBAKE = re.compile(
 _REPLACED = "\ufffd"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finding:
     """How often something was found, and where first."""
 
     count: int = 0
-    first: tuple[str, ...] = ()
+    first: list[str] = field(default_factory=list)
+
+    def add(self, where: str) -> None:
+        """Count it once more."""
+        self.count += 1
+        if len(self.first) < _SHOWN:
+            self.first.append(where)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +59,6 @@ class Report:
     """What was found in a source of examples.
 
     Attributes:
-        source: what was checked.
         columns: which columns were understood as sentences, and how.
         sha256: hash of the content and of the columns.
         views: V, sentences per example.
@@ -62,7 +67,6 @@ class Report:
             does not name it; None if labels were not asked for.
         unlabelled: rows without a label, which training leaves out.
         skipped: rows with an empty sentence, which training leaves out.
-        blank: blank lines, which training leaves out.
         documents: parts of a ``.txt`` with blank lines between them; None if there are not two.
         document_sentences: how many sentences they have.
         unreadable: rows at which training would stop; ``first`` holds the messages.
@@ -75,7 +79,6 @@ class Report:
         tokens: the same in tokens; None without a tokenizer.
         max_tokens: the limit that ``cut`` is counted at.
         cut: sentences longer than ``max_tokens``; None without a tokenizer.
-        shown: the first examples.
     """
 
     source: str
@@ -135,8 +138,8 @@ def check(
     """Read a whole source as training would, but go on after rows that cannot be read.
 
     Args:
-        source: as for :func:`contrasent.data.examples.open_examples`.
-        columns: as for :func:`contrasent.data.examples.open_examples`.
+        source: as for :func:`contrasent.data.examples.open_examples`, as are ``columns``.
+        columns: of the sentences.
         tokenizer: counts tokens.
         max_tokens: the training's limit, special tokens included.
         progress: is told now and then how many further examples were read.
@@ -149,10 +152,10 @@ def check(
     """
     of_nli = pick("kind of labels", labels, ("nli", "none")) == "nli"
     examples = open_labelled(source, columns) if of_nli else open_examples(source, columns)
-    survey = _Survey(examples.views)
-    tokens = _Histograms(examples.views)
-    rows = survey.watched(examples, progress)
-    for portion in portions(rows):
+    survey = _Survey()
+    words, tokens = _Histograms(examples.views), _Histograms(examples.views)
+    for portion in portions(survey.look_at(examples, progress)):
+        words.add([len(sentence.split()) for sentence in portion])
         if tokenizer is not None:
             ids, _ = tokenizer.ids(portion, None)
             tokens.add([len(row) for row in ids])
@@ -169,13 +172,13 @@ def check(
         blank=examples.blank,
         documents=None if documents is None else documents.total(),
         document_sentences=None if documents is None else _lengths(documents),
-        unreadable=survey.unreadable.finding(),
+        unreadable=survey.unreadable,
         repeated=survey.repeated(),
-        identical=survey.identical.finding() if examples.views > 1 else None,
-        replaced=survey.replaced.finding(),
-        control=survey.control.finding(),
-        mojibake=survey.mojibake.finding(),
-        words=survey.words.lengths(),
+        identical=survey.identical if examples.views > 1 else None,
+        replaced=survey.replaced,
+        control=survey.control,
+        mojibake=survey.mojibake,
+        words=words.lengths(),
         tokens=None if tokenizer is None else tokens.lengths(),
         max_tokens=max_tokens,
         cut=None if tokenizer is None else tokens.above(max_tokens),
@@ -197,22 +200,6 @@ def _documents(examples: Examples) -> Counter[int] | None:
         return None
     counts = Counter(document_lengths(examples, lambda _: None).tolist())
     return counts if counts.total() > 1 else None
-
-
-@dataclass(slots=True)
-class _SurveyCounts:
-    """A :class:`Finding` that still grows."""
-
-    count: int = 0
-    first: list[str] = field(default_factory=list)
-
-    def add(self, where: str) -> None:
-        self.count += 1
-        if len(self.first) < _SHOWN:
-            self.first.append(where)
-
-    def finding(self) -> Finding:
-        return Finding(self.count, tuple(self.first))
 
 
 class _Histograms:
@@ -256,24 +243,31 @@ def _lengths(counts: Counter[int]) -> Lengths:
 class _Survey:
     """Looks at examples while they pass, in memory of 8 bytes per example."""
 
-    def __init__(self, views: int) -> None:
+    def __init__(self) -> None:
         self.examples = 0
-        self.words = _Histograms(views)
-        self.unreadable, self.identical = _SurveyCounts(), _SurveyCounts()
-        self.replaced, self.control, self.mojibake = (
-            _SurveyCounts(),
-            _SurveyCounts(),
-            _SurveyCounts(),
-        )
+        self.unreadable, self.identical = Finding(), Finding()
+        self.replaced, self.control, self.mojibake = Finding(), Finding(), Finding()
         self.shown: list[tuple[str, ...]] = []
         self._hashes = array("q")
 
-    def watched(
+    def look_at(
         self, examples: Examples, progress: Callable[[int], None] | None
     ) -> Iterator[tuple[str, ...]]:
         """Yield the sentences of ``examples``, each looked at."""
         for where, sentences in examples.read(lambda error: self.unreadable.add(str(error))):
-            self._look(where, sentences)
+            self.examples += 1
+            if len(self.shown) < _SHOWN:
+                self.shown.append(sentences)
+            self._hashes.append(hash(sentences[0]))
+            if len(sentences) > 1 and sentences[0] == sentences[1]:
+                self.identical.add(where)
+            text = "\t".join(sentences)
+            if _REPLACED in text:
+                self.replaced.add(where)
+            if _CONTROL.search(text):
+                self.control.add(where)
+            if not text.isascii() and _MOJIBAKE.search(text):
+                self.mojibake.add(where)
             if progress is not None and not self.examples % _TOLD_EVERY:
                 progress(_TOLD_EVERY)
             yield sentences
@@ -282,19 +276,3 @@ class _Survey:
         """Examples whose first sentence has the hash of an earlier one."""
         hashes = np.frombuffer(self._hashes, dtype=np.int64)
         return len(hashes) - len(np.unique(hashes))
-
-    def _look(self, where: str, sentences: tuple[str, ...]) -> None:
-        self.examples += 1
-        if len(self.shown) < _SHOWN:
-            self.shown.append(sentences)
-        self.words.add([len(sentence.split()) for sentence in sentences])
-        self._hashes.append(hash(sentences[0]))
-        if len(sentences) > 1 and sentences[0] == sentences[1]:
-            self.identical.add(where)
-        text = "\t".join(sentences)
-        if _REPLACED in text:
-            self.replaced.add(where)
-        if _CONTROL.search(text):
-            self.control.add(where)
-        if not text.isascii() and _MOJIBAKE.search(text):
-            self.mojibake.add(where)

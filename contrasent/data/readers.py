@@ -9,8 +9,9 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from contrasent.errors import DataError, MissingExtraError
 
@@ -55,7 +56,7 @@ def lines(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
 
 def _raw_lines(path: Path) -> Iterator[bytes]:
     try:
-        with _opened(path) as file:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             while line := file.readline(_LONGEST_LINE + 1):
                 yield line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -64,10 +65,6 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
         ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _opened(path: Path) -> IO[bytes] | gzip.GzipFile:
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
 
 
 def _unmarked(line: bytes, where: str) -> bytes:
@@ -132,14 +129,11 @@ def json_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, Any]]:
 
 
 def first_row(rows: Iterator[tuple[int, T]], path: Path) -> tuple[int, T]:
-    """The first of ``rows`` with its line number.
-
-    Raises:
-        DataError: there is none, or it cannot be read.
-    """
-    for number, row in rows:
-        return number, row
-    raise DataError(f"{path} is empty; it needs at least one sentence per line or row")
+    """The first of ``rows`` with its line number; a file without one is refused."""
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{path} is empty; it needs at least one sentence per line or row")
+    return first
 
 
 _ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<split>.+))?")
@@ -171,9 +165,7 @@ def dataset_parts(source: str) -> re.Match[str] | None:
 
 
 class Dataset:
-    """Records of ``org/name[:config][@split]``.
-
-    The revision is looked up once, so that every pass reads the same records.
+    """Records of ``org/name[:config][@split]``, of one revision, which is looked up once.
 
     Raises:
         DataError: the data set cannot be reached.
@@ -188,10 +180,8 @@ class Dataset:
         self._name, self._config = parts["name"], parts["config"]
         self._split = parts["split"] or "train"
         _library()
-        try:
+        with self._explain():
             self.revision = _revision(self._name)
-        except Exception as error:  # the HTTP client has its own family of errors
-            raise self._unreadable(error) from error
 
     def sha256(self, names: tuple[str, ...]) -> str:
         """Hash of the revision and of the chosen columns, which stands for the content."""
@@ -199,11 +189,7 @@ class Dataset:
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
     def first(self) -> dict[str, Any]:
-        """The first record.
-
-        Raises:
-            DataError: there is none, or it cannot be read.
-        """
+        """The first record; a data set without one is refused."""
         first = next(self.records(), None)
         if first is None:
             raise DataError(f"{self.source} is empty; it needs at least one row")
@@ -211,45 +197,43 @@ class Dataset:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Records from the first on, streamed."""
-        try:
-            yield from self._loaded()
-        except Exception as error:  # the library and its file systems raise all kinds
-            raise self._unreadable(error) from error
+        with self._explain():
+            yield from self._load()
 
     def label_names(self, column: str) -> Sequence[str] | None:
         """What the numbers in a column of labels stand for; None if the data set does not say."""
-        try:
-            features = getattr(self._loaded(), "features", None) or {}
-        except Exception as error:  # as for records
-            raise self._unreadable(error) from error
+        with self._explain():
+            features = getattr(self._load(), "features", None) or {}
         return getattr(features.get(column), "names", None)
 
     def configs(self) -> Sequence[str]:
         """The names of its configs."""
-        return self._asked("get_dataset_config_names")
+        with self._explain():
+            names = _library().get_dataset_config_names(self._name, revision=self.revision)
+        return [str(name) for name in names]
 
     def splits(self, config: str | None) -> Sequence[str]:
         """The names of the splits of a config, of the only one if that is None."""
-        return self._asked("get_dataset_split_names", config)
-
-    def _asked(self, function: str, *arguments: str | None) -> Sequence[str]:
-        try:
-            names = getattr(_library(), function)(self._name, *arguments, revision=self.revision)
-        except Exception as error:  # as for records
-            raise self._unreadable(error) from error
+        with self._explain():
+            names = _library().get_dataset_split_names(self._name, config, revision=self.revision)
         return [str(name) for name in names]
 
-    def _loaded(self) -> Any:
+    def _load(self) -> Any:
         settings = {"split": self._split, "revision": self.revision, "streaming": True}
         return _library().load_dataset(self._name, self._config, **settings)
 
-    def _unreadable(self, error: Exception) -> DataError:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return DataError(
-            f"cannot read the data set {self.source!r}: {reason}; check the name, config and split "
-            "(org/name:config@split), the network and HF_HUB_OFFLINE, or give a file instead: "
-            "no file has that name"
-        )
+    @contextmanager
+    def _explain(self) -> Iterator[None]:
+        """Name the data set in whatever goes wrong; its libraries raise all kinds of errors."""
+        try:
+            yield
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise DataError(
+                f"cannot read the data set {self.source!r}: {reason}; check the name, config and "
+                "split (org/name:config@split), the network and HF_HUB_OFFLINE, or give a file "
+                "instead: no file has that name"
+            ) from error
 
 
 def _revision(name: str) -> str:
@@ -283,13 +267,8 @@ _RELEVANCE = ("default", "qrels")
 def labelled_splits(source: str) -> tuple[str, ...]:
     """Train, dev (if there is one) and test split of a data set that is named without a split.
 
-    Returns:
-        Their sources, ``org/name[:config]@split``; none for a file, a source with a split, or a
-        data set without a train or a test split.
-
-    Raises:
-        DataError: the data set cannot be reached.
-        MissingExtraError: ``datasets`` is not installed.
+    As sources ``org/name[:config]@split``; none for a file, a source with a split, or a data set
+    without a train or a test split. Errors are those of :class:`Dataset`.
     """
     parts = None if Path(source).exists() else dataset_parts(source)
     if parts is None or parts["split"]:
@@ -311,9 +290,6 @@ def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
     Args:
         source: ``org/name`` or ``org/name:prefix``.
         split: ``train``, ``dev`` or ``test``, of the relevance.
-
-    Returns:
-        Three sources, ``org/name:config@split``.
 
     Raises:
         DataError: the data set cannot be reached, or is laid out in another way.
@@ -351,14 +327,13 @@ def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
 def _texts_split(dataset: Dataset, config: str) -> str:
     """The only split of a config of texts, or the one that is named as it."""
     splits = dataset.splits(config)
-    if len(splits) == 1:
-        return splits[0]
-    called = config.rpartition("-")[2]
-    if called in splits:
-        return called
-    raise DataError(
-        f"config {config} of {dataset.source} has the splits {', '.join(splits)}; one is expected"
-    )
+    named = config.rpartition("-")[2]
+    if len(splits) > 1 and named not in splits:
+        raise DataError(
+            f"config {config} of {dataset.source} has the splits {', '.join(splits)}; one is "
+            "expected"
+        )
+    return named if len(splits) > 1 else splits[0]
 
 
 def _relevance_split(dataset: Dataset, config: str | None, split: str) -> str:

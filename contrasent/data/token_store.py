@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from contrasent.data.cache import CacheKind, kept
+from contrasent.data.cache import kept, map_array
 from contrasent.data.examples import Examples, portions
 from contrasent.errors import DataError
 
@@ -43,7 +43,6 @@ class TokenManifest:
     """What a store holds; kept beside the arrays, whose sizes it predicts.
 
     Attributes:
-        version: the format of the arrays.
         examples: N.
         views: V, sentences per example.
         tokens: tokens of all N * V sentences.
@@ -52,10 +51,8 @@ class TokenManifest:
         skipped: rows that were left out because a sentence was empty or had no token.
         tokenless: how many of those had no empty sentence.
         max_tokens: the limit, special tokens included; None if there was none.
-        data_sha256: of the examples.
-        tokenizer: fingerprint of the tokenizer.
-        labelled: every example has the number of a class.
-        unlabelled: rows that were left out because they have none.
+        tokenizer: its fingerprint.
+        labelled: every example has the number of a class; ``unlabelled`` rows were left out.
     """
 
     version: int = _FORMAT
@@ -76,16 +73,20 @@ class TokenManifest:
 class TokenStore:
     """Token ids of N examples of V sentences, mapped from a folder.
 
-    Attributes:
-        folder: where the arrays lie.
-        manifest: counts and origin.
+    Raises:
+        OSError, ValueError, TypeError: the files of ``folder`` are not what they should be.
     """
 
-    def __init__(self, folder: Path, manifest: TokenManifest) -> None:
+    def __init__(self, folder: Path) -> None:
+        text = (folder / _MANIFEST).read_text(encoding="utf-8")
         self.folder = folder
-        self.manifest = manifest
-        self._tokens = np.asarray(np.memmap(folder / _TOKENS, manifest.dtype, "r"))
-        self._offsets: IndexArray = np.asarray(np.memmap(folder / _OFFSETS, np.int64, "r"))
+        self.manifest = kept = TokenManifest(**json.loads(text))
+        self._tokens = map_array(folder / _TOKENS, kept.dtype, kept.tokens)
+        sentences = kept.examples * kept.views
+        self._offsets: IndexArray = map_array(folder / _OFFSETS, np.int64, sentences + 1)
+        self._labels = map_array(folder / _LABELS, np.uint8, len(self)) if kept.labelled else None
+        if len(self.tokenless()) != kept.tokenless:
+            raise ValueError(f"{_TOKENLESS} does not hold {kept.tokenless} numbers")
 
     def __len__(self) -> int:
         """N, the number of examples."""
@@ -102,16 +103,10 @@ class TokenStore:
 
     def labels(self, examples: IndexArray) -> IndexArray | None:
         """``(B,)`` int64, the class of each of the ``examples``; None if they have none."""
-        if not self.manifest.labelled:
-            return None
-        return np.memmap(self.folder / _LABELS, np.uint8, "r")[examples].astype(np.int64)
+        return None if self._labels is None else self._labels[examples].astype(np.int64)
 
     def tokens(self, example: int, view: int) -> IdArray:
-        """Token ids of one sentence.
-
-        Raises:
-            IndexError: there is no such example or view.
-        """
+        """Token ids of one sentence."""
         if not (0 <= example < len(self) and 0 <= view < self.views):
             raise IndexError(f"no view {view} of example {example}: {len(self)} x {self.views}")
         start, end = self._offsets[example * self.views + view :][:2]
@@ -167,23 +162,7 @@ def tokenize(
         text = json.dumps(asdict(manifest), indent=1)
         (folder / _MANIFEST).write_text(text, encoding="utf-8")
 
-    return kept(CacheKind("tokens", "token ids", _open_store), key, write, cache_dir)
-
-
-def _open_store(entry: Path) -> TokenStore | None:
-    """The store in ``entry``; None if it is missing or its files are not what they should be."""
-    try:
-        manifest = TokenManifest(**json.loads((entry / _MANIFEST).read_text(encoding="utf-8")))
-        sizes = [(entry / name).stat().st_size for name in (_TOKENS, _OFFSETS, _TOKENLESS)]
-        sentences = manifest.examples * manifest.views
-        tokens = manifest.tokens * np.dtype(manifest.dtype).itemsize
-        expected = [tokens, (sentences + 1) * 8, manifest.tokenless * 8]
-        if manifest.labelled:
-            sizes.append((entry / _LABELS).stat().st_size)
-            expected.append(manifest.examples)
-        return TokenStore(entry, manifest) if sizes == expected else None
-    except (OSError, ValueError, TypeError):
-        return None
+    return kept("tokens", "token ids", key, TokenStore, write, cache_dir)
 
 
 def _write_store(
@@ -243,15 +222,20 @@ def _append(file: BinaryIO, ids: list[IdArray], dtype: str) -> None:
 
 
 _TEXTS_FORMAT = 1
-_TEXT, _TEXTS_OFFSETS, _TEXTS_MANIFEST = "text.bin", "offsets.bin", "manifest.json"
+_TEXT = "text.bin"
 
 
 class TextStore:
-    """Texts of N sentences, mapped from a folder."""
+    """Texts of N sentences, mapped from a folder.
+
+    Raises:
+        OSError, ValueError, LookupError, TypeError: its files are not what they should be.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._bytes = np.asarray(np.memmap(folder / _TEXT, np.uint8, "r"))
-        self._offsets: IndexArray = np.asarray(np.memmap(folder / _TEXTS_OFFSETS, np.int64, "r"))
+        kept = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        self._bytes = map_array(folder / _TEXT, np.uint8, kept["bytes"])
+        self._offsets: IndexArray = map_array(folder / _OFFSETS, np.int64, kept["texts"] + 1)
 
     def __len__(self) -> int:
         """N, the number of sentences."""
@@ -277,12 +261,7 @@ def keep_texts(examples: Examples, cache_dir: str | Path | None = None) -> TextS
         ConfigError: ``cache_dir`` cannot be written to.
     """
     key = [_TEXTS_FORMAT, examples.sha256, examples.views]
-    return kept(
-        CacheKind("texts", "the texts", _open_texts),
-        key,
-        partial(_write_texts, examples),
-        cache_dir,
-    )
+    return kept("texts", "the texts", key, TextStore, partial(_write_texts, examples), cache_dir)
 
 
 def text_numbers(store: TokenStore) -> IndexArray:
@@ -293,7 +272,7 @@ def text_numbers(store: TokenStore) -> IndexArray:
 
 def _write_texts(examples: Examples, folder: Path) -> None:
     size = count = 0
-    with (folder / _TEXT).open("wb") as text, (folder / _TEXTS_OFFSETS).open("wb") as offsets:
+    with (folder / _TEXT).open("wb") as text, (folder / _OFFSETS).open("wb") as offsets:
         np.zeros(1, dtype=np.int64).tofile(offsets)
         for sentences in portions(examples):
             encoded = [sentence.encode("utf-8") for sentence in sentences]
@@ -301,18 +280,4 @@ def _write_texts(examples: Examples, folder: Path) -> None:
             ends.tofile(offsets)
             text.write(b"".join(encoded))
             size, count = int(ends[-1]), count + len(encoded)
-    (folder / _TEXTS_MANIFEST).write_text(
-        json.dumps({"texts": count, "bytes": size}), encoding="utf-8"
-    )
-
-
-def _open_texts(entry: Path) -> TextStore | None:
-    """The store in ``entry``; None if it is missing or its files are not what they should be."""
-    try:
-        manifest = json.loads((entry / _TEXTS_MANIFEST).read_text(encoding="utf-8"))
-        sizes = [(entry / name).stat().st_size for name in (_TEXT, _TEXTS_OFFSETS)]
-        return (
-            TextStore(entry) if sizes == [manifest["bytes"], (manifest["texts"] + 1) * 8] else None
-        )
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+    (folder / _MANIFEST).write_text(json.dumps({"texts": count, "bytes": size}), encoding="utf-8")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from contrasent.data.cache import CacheKind, kept
+from contrasent.data.cache import kept, map_array
 from contrasent.data.readers import lines
 from contrasent.data.tokenizer import SpecialIds, Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, DataError
@@ -33,10 +33,8 @@ Vectors = NDArray[np.float32]
 def word_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
     """Number, word and D cells of every line; a first line of two numbers, as fastText's, is none.
 
-    Words that hold spaces, as some of GloVe's largest file, are left out: no text is split so.
-
-    Raises:
-        CheckpointError: a line is not a word and D cells; the message names file and line.
+    Words that hold spaces, as some of GloVe's largest file, are left out: no text is split so. A
+    line that is not a word and D cells is a CheckpointError.
     """
     width = 0
     for number, line in lines(path):
@@ -55,11 +53,7 @@ def word_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def vector_of(cells: Sequence[str], path: Path, number: int) -> Vectors:
-    """``(D,)`` of the cells of a line.
-
-    Raises:
-        CheckpointError: a cell is no number.
-    """
+    """``(D,)`` of the cells of a line."""
     try:
         return np.array(cells, dtype=np.float32)
     except ValueError as error:
@@ -70,20 +64,16 @@ class WordStore:
     """Vectors of W words, mapped from a folder; of a word only a hash of 64 bits is kept.
 
     Attributes:
-        folder: where it lies.
         words: W.
         width: D.
-        source: the name of the text file.
-        sha256: hash of that file.
+        source: the name of the text file, and ``sha256`` its hash.
         vectors: ``(W, D)``.
+
+    Raises:
+        CheckpointError: the files of ``folder`` are not what they should be.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Map the files of ``folder``.
-
-        Raises:
-            CheckpointError: they are not what they should be.
-        """
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             if manifest["format"] != FORMAT:
@@ -91,13 +81,10 @@ class WordStore:
             self.folder = folder
             self.words, self.width = int(manifest["words"]), int(manifest["width"])
             self.source, self.sha256 = str(manifest["source"]), str(manifest["sha256"])
-            shape = (self.words, self.width)
-            _require_size(folder / _VECTORS, 4 * self.words * self.width)
-            self.vectors: Vectors = np.memmap(folder / _VECTORS, np.float32, "r", shape=shape)
-            for name in (_HASHES, _ROWS):
-                _require_size(folder / name, 8 * self.words)
-            self._hashes = np.memmap(folder / _HASHES, np.uint64, "r")
-            self._rows = np.memmap(folder / _ROWS, np.int64, "r")
+            numbers = map_array(folder / _VECTORS, np.float32, self.words * self.width)
+            self.vectors: Vectors = numbers.reshape(self.words, self.width)
+            self._hashes = map_array(folder / _HASHES, np.uint64, self.words)
+            self._rows = map_array(folder / _ROWS, np.int64, self.words)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise CheckpointError(
                 f"{folder} holds no whole word vectors ({type(error).__name__}: {error}); make it "
@@ -161,14 +148,7 @@ def open_words(path: Path) -> WordStore:
     def write(folder: Path) -> None:
         _write(path, digest, folder)
 
-    return kept(CacheKind("words", "word vectors", _opened), [FORMAT, digest], write)
-
-
-def _opened(entry: Path) -> WordStore | None:
-    try:
-        return WordStore(entry)
-    except CheckpointError:
-        return None
+    return kept("words", "word vectors", [FORMAT, digest], WordStore, write)
 
 
 def _write(path: Path, digest: str, folder: Path) -> None:
@@ -213,11 +193,6 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _require_size(path: Path, size: int) -> None:
-    if path.stat().st_size != size or not size:
-        raise ValueError(f"{path.name} has {path.stat().st_size} bytes instead of {size}")
 
 
 MARKS = (("<s>", "</s>"), ("<p>", "</p>"))

@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from contrasent.data.cache import CacheKind, kept
+from contrasent.data.cache import kept
 from contrasent.data.examples import Examples, open_examples
 from contrasent.data.readers import dataset_parts, stop
 from contrasent.errors import ContrasentError
@@ -277,8 +277,7 @@ class TrainingCheck:
             (folder / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")
 
         key = [_FORMAT, examples.sha256, self._fingerprint]
-        kind = CacheKind("leaks", "counts of overlap", _opened)
-        return kept(kind, key, write, self._cache_dir)
+        return kept("leaks", "counts of overlap", key, _read_counts, write, self._cache_dir)
 
 
 def trainings(model: str) -> list[TrainingText]:
@@ -379,10 +378,6 @@ def _part(values: dict[str, Any], name: str) -> dict[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
-def _opened(entry: Path) -> tuple[Counted, ...] | None:
-    """The counts in ``entry``; None if they are missing or damaged."""
-    try:
-        counts = json.loads((entry / _COUNTS).read_text(encoding="utf-8"))
-        return tuple(Counted(**{**task, "first": ()}) for task in counts)
-    except (OSError, ValueError, TypeError):
-        return None
+def _read_counts(entry: Path) -> tuple[Counted, ...]:
+    counts = json.loads((entry / _COUNTS).read_text(encoding="utf-8"))
+    return tuple(Counted(**{**task, "first": ()}) for task in counts)

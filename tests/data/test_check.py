@@ -60,7 +60,7 @@ def test_without_a_tokenizer_tokens_are_absent(write):
 def test_repeats_and_pairs_of_the_same_sentence_are_counted(write):
     report = check(write("f.tsv", "a\tb\na\tc\nb\tb\nA\ta\n a \td\nc\tc \n"))
     assert report.repeated == 2
-    assert report.identical == Finding(2, (f"{report.source}:3", f"{report.source}:6"))
+    assert report.identical == Finding(2, [f"{report.source}:3", f"{report.source}:6"])
     assert check(write("f.txt", "a\na\n")).identical is None
 
 

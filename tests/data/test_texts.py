@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -70,7 +72,7 @@ def test_texts_fit_a_store_that_left_some_out(opened, tmp_path):
 
 def test_a_source_that_cannot_be_read_leaves_no_entry(opened, tmp_path):
     examples = opened(["a", "b"], "lines.txt")
-    with examples.path.open("ab") as file:
+    with Path(examples.source).open("ab") as file:
         file.write(b"\xff\n")
     with pytest.raises(DataError, match=r"lines\.txt:3: not UTF-8"):
         keep_texts(examples, tmp_path / "cache")

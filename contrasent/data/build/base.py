@@ -6,9 +6,13 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from contrasent.data.rows import Row, SourceRows, as_text
+from contrasent.data.readers import Trouble
+from contrasent.data.rows import SourceRows, as_text
 from contrasent.errors import DataError
+
+T = TypeVar("T")
 
 _SHOWN = 3
 
@@ -18,17 +22,13 @@ class Counts:
     """How many rows were read, and how many of what were left out.
 
     Attributes:
-        rows: rows that were read.
         labels: rows with each label that was understood.
         unreadable: rows that were skipped, with the messages of the first in ``messages``.
-        unlabelled: rows without a label or score.
-        empty: rows with an empty sentence.
         other: rows that are not of the kind that was asked for.
         identical: pairs of a sentence with itself.
         contested: hypotheses that the same premise is said to entail, too.
         incomplete: groups that lack what an example needs.
         repeated: what was there already, letter by letter.
-        unsampled: examples that the sample does not hold.
     """
 
     rows: int = 0
@@ -57,16 +57,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a source is read.
-
-    Attributes:
-        counts: what is found is counted here.
-        trouble: told of every row that cannot be read; the row is left out if it returns.
-        progress: told now and then how many further rows were read.
-    """
+    """How a source is read: ``progress`` is told now and then how many further rows were read."""
 
     counts: Counts
-    trouble: Callable[[DataError], None]
+    trouble: Trouble
     progress: Callable[[int], None] | None = None
 
 
@@ -78,14 +72,7 @@ _TOLD_EVERY = 1000
 
 @dataclass(frozen=True, slots=True)
 class SourceDescription:
-    """How a kind of data speaks of what it leaves out.
-
-    Attributes:
-        unlabelled: what is said of rows without a label or score.
-        other: what is said of rows that are not of the kind that was asked for.
-        group: what a group is called.
-        incomplete: what is said of groups that lack what an example needs.
-    """
+    """How a kind of data speaks of a group, and of what :class:`Counts` counts."""
 
     unlabelled: str = "without a label"
     other: str = ""
@@ -97,7 +84,6 @@ class DataKind(ABC):
     """Examples of one kind, made from its sources.
 
     Attributes:
-        sources: where the rows come from.
         header: names of the V sentences: anchor, positive, hard negatives.
         made: what the examples are, in words.
         said: words for what is left out.
@@ -117,28 +103,34 @@ class DataKind(ABC):
         """Examples in the order of the sources, the same in every pass."""
 
 
-def watched(source: SourceRows, reading: Reading) -> Iterator[Row]:
-    """Rows of a source, counted."""
+Parse = Callable[[Sequence[Any], str, Counts], T | None]
+"""From the cells of a row and where it stands; None, counted, for a row that is left out."""
+
+
+def parse_rows(source: SourceRows, reading: Reading, parse: Parse[T]) -> Iterator[T]:
+    """What ``parse`` makes of each row; those that it refuses are left to ``trouble``."""
     counts = reading.counts
-    for record in source.rows(reading.trouble):
+    for where, cells in source.rows(reading.trouble):
         counts.rows += 1
         if reading.progress is not None and not counts.rows % _TOLD_EVERY:
             reading.progress(_TOLD_EVERY)
-        yield record
+        try:
+            value = parse(cells, where, counts)
+        except DataError as error:
+            reading.trouble(error)
+            continue
+        if value is not None:
+            yield value
 
 
-def pair(first: object, second: object, where: str, reading: Reading) -> Example | None:
+def pair(first: object, second: object, where: str, counts: Counts) -> Example | None:
     """Two sentences that are there and differ; None, counted, if they are not or do not."""
-    try:
-        a, b = as_text(first, where), as_text(second, where)
-    except DataError as error:
-        reading.trouble(error)
-        return None
+    a, b = as_text(first, where), as_text(second, where)
     if not (a and b):
-        reading.counts.empty += 1
+        counts.empty += 1
         return None
     if a == b:
-        reading.counts.identical += 1
+        counts.identical += 1
         return None
     return a, b
 

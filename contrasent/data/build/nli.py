@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,13 +12,14 @@ from typing_extensions import override
 from contrasent.data.build.base import (
     PAIR,
     TRIPLET,
+    Counts,
     DataKind,
     Example,
     Reading,
     SourceDescription,
     draw_key,
     pair,
-    watched,
+    parse_rows,
 )
 from contrasent.data.columns import ColumnSpec
 from contrasent.data.rows import SourceRows
@@ -41,14 +43,9 @@ class NliLabels:
     wrong guess would train contradictions as positives. So they need names: the data set's own, or
     the user's.
 
-    Args:
-        source: whose labels they are.
-        own_names: names that the source gives to the numbers from 0; None without.
-        order: the user's names for the numbers from 0; None without.
-
     Raises:
-        ConfigError: ``order`` does not name each of the three labels once, or says something else
-            than the source.
+        ConfigError: ``order``, the user's names for the numbers from 0, does not name each of the
+            three labels once, or says something else than ``own_names``, the source's.
     """
 
     def __init__(
@@ -100,11 +97,7 @@ class NliLabels:
 
 
 def yes_or_no(label: Any, where: str) -> bool | None:
-    """Whether two questions are duplicates; None if the row does not say.
-
-    Raises:
-        DataError: the label is none of 0, 1, true and false.
-    """
+    """Whether two questions are duplicates; None if the row does not say."""
     word = "" if label is None else str(label).strip().lower()
     if word in _NONE:
         return None
@@ -160,9 +153,6 @@ class Nli(DataKind):
             premise has several entailments, its contradictions are dealt out among them.
         order: names of labels that are numbers, from 0; None if they are words.
         seed: of the drawing.
-
-    Raises:
-        ConfigError: a setting that does not exist.
     """
 
     def __init__(
@@ -216,36 +206,14 @@ class Nli(DataKind):
 
     def _rows(self, reading: Reading, wanted: Sequence[str]) -> Iterator[tuple[Example, str]]:
         """Premise and hypothesis with their label, of rows with one of the wanted labels."""
-        counts = reading.counts
         for source, labels in zip(self.sources, self._labels, strict=True):
-            for where, (first, second, mark) in watched(source, reading):
-                label = self._label(labels, mark, where, reading)
-                if label is None:
-                    continue
-                if label not in wanted:
-                    counts.other += 1
-                elif (sentences := pair(first, second, where, reading)) is not None:
-                    yield sentences, label
-
-    @staticmethod
-    def _label(labels: NliLabels, mark: Any, where: str, reading: Reading) -> str | None:
-        try:
-            label = labels.understood(mark, where)
-        except DataError as error:
-            reading.trouble(error)
-            return None
-        if label is None:
-            reading.counts.unlabelled += 1
-        else:
-            reading.counts.label(label)
-        return label
+            yield from parse_rows(source, reading, partial(_labelled_pair, labels, wanted))
 
     def _grouped(self, reading: Reading) -> dict[str, _Group]:
         """Labels and hypotheses of each premise, in the order of the sources."""
         groups: dict[str, _Group] = {}
-        for (premise, hypothesis), label in self._rows(
-            reading, (ENTAILMENT, *_NEGATIVES[self._make])
-        ):
+        wanted = (ENTAILMENT, *_NEGATIVES[self._make])
+        for (premise, hypothesis), label in self._rows(reading, wanted):
             groups.setdefault(premise, []).append((label, hypothesis))
         return groups
 
@@ -270,3 +238,19 @@ class Nli(DataKind):
 
     def _shuffled(self, premise: str, label: str, hypotheses: list[str]) -> list[str]:
         return sorted(hypotheses, key=lambda it: draw_key(self._seed, label, premise, it))
+
+
+def _labelled_pair(
+    labels: NliLabels, wanted: Sequence[str], cells: Sequence[Any], where: str, counts: Counts
+) -> tuple[Example, str] | None:
+    first, second, mark = cells
+    label = labels.understood(mark, where)
+    if label is None:
+        counts.unlabelled += 1
+        return None
+    counts.label(label)
+    if label not in wanted:
+        counts.other += 1
+        return None
+    sentences = pair(first, second, where, counts)
+    return None if sentences is None else (sentences, label)

@@ -10,7 +10,15 @@ from typing import Any
 
 from typing_extensions import override
 
-from contrasent.data.build.base import DataKind, Example, Reading, SourceDescription, pair, watched
+from contrasent.data.build.base import (
+    Counts,
+    DataKind,
+    Example,
+    Reading,
+    SourceDescription,
+    pair,
+    parse_rows,
+)
 from contrasent.data.build.nli import yes_or_no
 from contrasent.data.columns import ColumnSpec
 from contrasent.data.rows import SourceRows, as_text
@@ -76,18 +84,19 @@ class Captions(DataKind):
     def _grouped(self, reading: Reading) -> dict[tuple[int, str], list[str]]:
         groups: dict[tuple[int, str], list[str]] = {}
         for number, source in enumerate(self.sources):
-            for where, (name, cell) in watched(source, reading):
-                try:
-                    image, caption = str("" if name is None else name).strip(), as_text(cell, where)
-                except DataError as error:
-                    reading.trouble(error)
-                    continue
-                if not (image and caption):
-                    reading.counts.empty += 1
-                    continue
-                of = _NUMBERED.fullmatch(image)
-                groups.setdefault((number, of[1] if of else image), []).append(caption)
+            for image, caption in parse_rows(source, reading, _caption):
+                groups.setdefault((number, image), []).append(caption)
         return groups
+
+
+def _caption(cells: Sequence[Any], where: str, counts: Counts) -> tuple[str, str] | None:
+    """The image, and a caption of it."""
+    image, caption = str("" if cells[0] is None else cells[0]).strip(), as_text(cells[1], where)
+    if not (image and caption):
+        counts.empty += 1
+        return None
+    numbered = _NUMBERED.fullmatch(image)
+    return numbered[1] if numbered else image, caption
 
 
 class Duplicates(DataKind):
@@ -103,35 +112,22 @@ class Duplicates(DataKind):
     @override
     def examples(self, reading: Reading) -> Iterator[Example]:
         for source in self.sources:
-            for where, (first, second, mark) in watched(source, reading):
-                if self._same(mark, where, reading):
-                    sentences = pair(first, second, where, reading)
-                    if sentences is not None:
-                        yield sentences
+            yield from parse_rows(source, reading, _duplicates)
 
-    @staticmethod
-    def _same(mark: Any, where: str, reading: Reading) -> bool:
-        counts = reading.counts
-        try:
-            same = yes_or_no(mark, where)
-        except DataError as error:
-            reading.trouble(error)
-            return False
-        if same is None:
-            counts.unlabelled += 1
-            return False
-        counts.label("duplicate" if same else "not")
-        counts.other += not same
-        return same
+
+def _duplicates(cells: Sequence[Any], where: str, counts: Counts) -> Example | None:
+    first, second, mark = cells
+    same = yes_or_no(mark, where)
+    if same is None:
+        counts.unlabelled += 1
+        return None
+    counts.label("duplicate" if same else "not")
+    counts.other += not same
+    return pair(first, second, where, counts) if same else None
 
 
 class Paraphrases(DataKind):
     """Sentences with their paraphrases (ParaNMT), all or those of a range of scores.
-
-    Args:
-        sources: rows of reference, paraphrase and, if there is one, score.
-        min_score: pairs with a lower score are left out.
-        max_score: pairs with a higher score are left out.
 
     Raises:
         ConfigError: no score lies in the range, or a source has no scores.
@@ -163,24 +159,24 @@ class Paraphrases(DataKind):
     @override
     def examples(self, reading: Reading) -> Iterator[Example]:
         for source in self.sources:
-            for where, (first, second, *score) in watched(source, reading):
-                if self._scored and not self._fits(score[0], where, reading):
-                    continue
-                sentences = pair(first, second, where, reading)
-                if sentences is not None:
-                    yield sentences
+            yield from parse_rows(source, reading, self._pair)
 
-    def _fits(self, cell: Any, where: str, reading: Reading) -> bool:
+    def _pair(self, cells: Sequence[Any], where: str, counts: Counts) -> Example | None:
+        first, second, *score = cells
+        if self._scored and not self._fits(score[0], where, counts):
+            return None
+        return pair(first, second, where, counts)
+
+    def _fits(self, cell: Any, where: str, counts: Counts) -> bool:
         if cell is None or not str(cell).strip():
-            reading.counts.unlabelled += 1
+            counts.unlabelled += 1
             return False
         try:
             score = float(cell)
         except (TypeError, ValueError):
             score = float("nan")
         if not isfinite(score):
-            reading.trouble(DataError(f"{where}: the score {cell!r} is no number"))
-            return False
+            raise DataError(f"{where}: the score {cell!r} is no number")
         fits = self._low <= score <= self._high
-        reading.counts.other += not fits
+        counts.other += not fits
         return fits

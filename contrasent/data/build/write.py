@@ -30,41 +30,15 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"\w+")
 
 
-class WordOverlap:
-    """Mean lexical overlap of pairs: F1 between two bags of words (SimCSE, section 4).
-
-    The paper does not say what a word is; here it is a run of letters and digits, in lower case. A
-    pair without words has no overlap, and does not count.
-    """
-
-    def __init__(self) -> None:
-        self._total = 0.0
-        self._pairs = 0
-
-    def add(self, first: str, second: str) -> None:
-        """Count a pair."""
-        score = f1(first, second)
-        if score is not None:
-            self._total += score
-            self._pairs += 1
-
-    @property
-    def mean(self) -> float | None:
-        """Mean F1 in [0, 1]; None if no pair had words."""
-        return self._total / self._pairs if self._pairs else None
-
-
 def f1(first: str, second: str) -> float | None:
-    """``2 |A & B| / (|A| + |B|)`` of the bags of words A and B; None if both are empty."""
-    words, others = _WORD.findall(first.lower()), _WORD.findall(second.lower())
-    if not (words or others):
-        return None
-    left, shared = Counter(words), 0
-    for word in others:
-        if left[word] > 0:
-            left[word] -= 1
-            shared += 1
-    return 2 * shared / (len(words) + len(others))
+    """``2 |A & B| / (|A| + |B|)`` of the bags of words A and B; None if both are empty.
+
+    The lexical overlap of SimCSE, section 4. The paper does not say what a word is; here it is a
+    run of letters and digits, in lower case.
+    """
+    words, others = (Counter(_WORD.findall(text.lower())) for text in (first, second))
+    total = words.total() + others.total()
+    return 2 * (words & others).total() / total if total else None
 
 
 _KINDS = (".csv", ".tsv", ".jsonl")
@@ -73,14 +47,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What was read.
-
-    Attributes:
-        name: a file or data set.
-        columns: which columns were understood, and how.
-        labels: what the labels are taken for; None for kinds without labels.
-        sha256: hash of the content.
-    """
+    """A file or data set that was read, its ``labels`` as they were understood."""
 
     name: str
     columns: str
@@ -94,17 +61,12 @@ class Built:
 
     Attributes:
         made: what the examples are, in words.
-        output: the file.
-        sha256: of its bytes.
+        sha256: of the bytes of ``output``.
         header: names of the V sentences.
-        examples: how many there are.
-        sources: what was read, in this order.
-        counts: what became of the rows.
-        overlap: mean lexical overlap of anchor and positive, in [0, 1]; None without words.
+        overlap: mean of :func:`f1` of anchor and positive, over pairs with words; None without.
         sample: how many examples were asked for; None for all.
         seed: of the sample, and of what else is drawn.
         shown: the first examples.
-        version: of this package.
     """
 
     made: str
@@ -122,12 +84,7 @@ class Built:
 
 
 def require_output(output: Path, sources: Sequence[str], overwrite: bool) -> None:
-    """Make sure that a file may be written.
-
-    Raises:
-        ConfigError: it exists and may not be replaced, is a source, is a folder, or its name does
-            not end as a known kind of file does.
-    """
+    """Make sure that a file may be written."""
     if Path(output.name.lower().removesuffix(".gz")).suffix not in _KINDS:
         raise ConfigError(
             f"{output}: unknown kind of file to write; end its name in {', '.join(_KINDS)}, "
@@ -173,13 +130,14 @@ def build(
     reading = Reading(counts, counts.skip if skip_unreadable else stop, progress)
     keys = array("Q", (draw_key(seed, *example) for example in kind.examples(reading)))
     written = _chosen(keys, sample, counts)
-    overlap = WordOverlap()
+    overlaps = array("d")
     shown: list[Example] = []
     with writing(output) as partial:
         with _writer(partial, output.name, kind.header) as write:
             for example in _kept(kind, written):
                 write(example)
-                overlap.add(*example[:2])
+                if (overlap := f1(*example[:2])) is not None:
+                    overlaps.append(overlap)
                 if len(shown) < _SHOWN:
                     shown.append(example)
         sha256 = sha256_of(partial)
@@ -189,18 +147,16 @@ def build(
         sha256=sha256,
         header=kind.header,
         examples=int(written.sum()),
-        sources=tuple(_sources(kind)),
+        sources=tuple(
+            Source(source.source, source.described, labels, source.sha256)
+            for source, labels in zip_longest(kind.sources, kind.labels)
+        ),
         counts=counts,
-        overlap=overlap.mean,
+        overlap=sum(overlaps) / len(overlaps) if overlaps else None,
         sample=sample,
         seed=seed,
         shown=tuple(shown),
     )
-
-
-def _sources(kind: DataKind) -> Iterator[Source]:
-    for source, labels in zip_longest(kind.sources, kind.labels):
-        yield Source(source.source, source.described, labels, source.sha256)
 
 
 def _chosen(keys: array[int], sample: int | None, counts: Counts) -> NDArray[np.bool_]:
@@ -255,14 +211,16 @@ def _writer(path: Path, name: str, header: Sequence[str]) -> Iterator[Callable[[
     kind = Path(name.lower().removesuffix(".gz")).suffix
     with _text(path, zipped=name.lower().endswith(".gz")) as file:
         if kind == ".jsonl":
-            yield lambda example: file.write(_json_line(header, example))
+            yield lambda example: file.write(
+                json.dumps(dict(zip(header, example, strict=True)), ensure_ascii=False) + "\n"
+            )
         elif kind == ".csv":
             table = csv.writer(file, lineterminator="\n")
             table.writerow(header)
             yield table.writerow
         else:
-            file.write(_tab_line(header))
-            yield lambda example: file.write(_tab_line(example))
+            file.write("\t".join(header) + "\n")
+            yield lambda example: file.write("\t".join(example) + "\n")
 
 
 @contextmanager
@@ -278,11 +236,3 @@ def _text(path: Path, *, zipped: bool) -> Iterator[TextIO]:
         io.TextIOWrapper(cast("IO[bytes]", packed), encoding="utf-8", newline="") as text,
     ):
         yield text
-
-
-def _tab_line(cells: Sequence[str]) -> str:
-    return "\t".join(cells) + "\n"
-
-
-def _json_line(header: Sequence[str], example: Example) -> str:
-    return json.dumps(dict(zip(header, example, strict=True)), ensure_ascii=False) + "\n"
