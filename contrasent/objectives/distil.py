@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
-from contrasent.data.cache import CacheKind, kept
+from contrasent.data.cache import kept
 from contrasent.data.examples import Examples
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
@@ -65,8 +65,9 @@ class Distil(Objective):
         def write(folder: Path) -> None:
             _write_targets(folder, teacher, examples, self._width, show_progress=show_progress)
 
-        kind = CacheKind("targets", "the embeddings of the teacher", _open_targets)
-        return {Need.TARGETS: kept(kind, [*key, teacher.resolve_precision("auto")], write)}
+        key.append(teacher.resolve_precision("auto"))
+        what = "the embeddings of the teacher"
+        return {Need.TARGETS: kept("targets", what, key, _open_targets, write)}
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -85,11 +86,8 @@ def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
     return (axes * np.sign(np.take_along_axis(axes, largest, axis=1))).astype(np.float32)
 
 
-def _open_targets(entry: Path) -> np.ndarray | None:
-    try:
-        return np.asarray(np.load(entry / _TARGETS, mmap_mode="r"))
-    except (OSError, ValueError):
-        return None
+def _open_targets(entry: Path) -> np.ndarray:
+    return np.asarray(np.load(entry / _TARGETS, mmap_mode="r"))
 
 
 def _write_targets(
