@@ -199,7 +199,7 @@ def train(
     with recorded.of_updates() if recorded else nullcontext():
         result = _run(folder, loaded, options)
     if result is not None:
-        _print_result(result)
+        _print_result(result, loaded)
     if recorded is not None:
         from rich.console import Console
 
@@ -258,18 +258,29 @@ def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
     return StepProfile(folder / "profile" / "trace.json.gz", overwrite=overwrite)
 
 
-def _print_result(result: Result) -> None:
+def _print_result(result: Result, recipe: Recipe) -> None:
     from rich.console import Console
 
-    from contrasent.report.scores_table import Layout, sts_table
+    from contrasent.report.comparison import before_and_after
     from contrasent.report.table import print_table
+    from contrasent.training.callbacks import metric_name
+    from contrasent.training.scoring import next_to_try
 
     _print_speed(result)
-    if result.best_score is not None:
-        typer.echo(f"best dev Spearman {result.best_score * 100:.2f} at step {result.best_step}")
-    if result.before and result.after:
-        rows = {"before": result.before, "after": result.after}
-        print_table(Console(), sts_table(rows, Layout(difference=("before", "after"))))
+    if result.best_score is not None and result.dev_metric is not None:
+        metric, score = metric_name(result.dev_metric), result.best_score * 100
+        typer.echo(f"best dev {metric} {score:.2f} at step {result.best_step}")
+    scores = result.scores
+    if scores.tasks is not None:
+        for table in before_and_after(scores.tasks, scores.rows, scores.difference):
+            print_table(Console(), table)
+    for gain in scores.gains:
+        typer.echo(gain.sentence)
+    if result.best_step == 0:
+        typer.echo(
+            "Nothing beat the start on the dev task, so best is the start as it comes. To try "
+            f"next: {next_to_try(recipe)}."
+        )
     encoder = result.best or result.last
     typer.echo(f"encoder: {encoder}")
     shown = shlex.quote(str(encoder))

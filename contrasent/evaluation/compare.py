@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -15,6 +16,12 @@ from contrasent.metrics import Vector
 from contrasent.records import Compared, Record
 
 _DIGITS = 12
+_AVERAGE = "the average"
+_VERDICTS = {
+    "helped": "Training helped",
+    "hurt": "Training made it worse",
+    "unclear": "No difference shown",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +154,59 @@ def _comparison(
         },
         mean,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What training changed in one score, against the better of the starts.
+
+    Attributes:
+        of: the task, or the average.
+        start: the better start.
+        compared: the trained encoder less that start.
+    """
+
+    of: str
+    start: str
+    compared: Compared
+
+    @property
+    def verdict(self) -> Literal["helped", "hurt", "unclear"]:
+        """Whether the interval of the difference is above 0, below it, or neither."""
+        ends = self.compared.interval
+        if ends is None or ends.low <= 0 <= ends.high:
+            return "unclear"
+        return "helped" if ends.low > 0 else "hurt"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words, differences x 100."""
+        ends = self.compared.interval
+        interval = "too little data for an interval"
+        if ends is not None:
+            low, high = 100 * ends.low, 100 * ends.high
+            interval = f"{100 * ends.confidence:g} % interval {low:+.2f} to {high:+.2f}"
+        return (
+            f"{_VERDICTS[self.verdict]}: {100 * self.compared.difference:+.2f} ({interval}, paired "
+            f"bootstrap) on {self.of}, against {self.start}."
+        )
+
+
+def gains(comparisons: Mapping[str, Sequence[Comparison]]) -> list[Gain]:
+    """What training changed, in each average, and in each task that has none.
+
+    Args:
+        comparisons: of the trained encoder with each start, by what the start is called; each
+            start with the same tasks.
+    """
+    of_score: dict[tuple[int, str], list[Gain]] = {}
+    for start, each in comparisons.items():
+        for place, one in enumerate(each):
+            scores = {name.heading: compared for name, compared in one.tasks.items()}
+            for of, compared in ({_AVERAGE: one.average} if one.average else scores).items():
+                of_score.setdefault((place, of), []).append(Gain(of, start, compared))
+    # The better start is the one that is gained least over.
+    return [min(each, key=lambda it: it.compared.difference) for each in of_score.values()]
 
 
 def with_comparison(records: Sequence[Record], comparison: Comparison) -> list[Record]:

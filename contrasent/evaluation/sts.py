@@ -41,7 +41,10 @@ class StsTasks:
     Attributes:
         tasks: what was read.
         sentences: the N distinct sentences of all of them, and of what regressors are fitted to.
+        metric: what :meth:`score` gives unless told otherwise.
     """
+
+    metric = "spearman"
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         """Collect the sentences."""

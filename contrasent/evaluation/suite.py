@@ -15,6 +15,7 @@ from contrasent.data.senteval import how_to_get_data, senteval_root
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.evaluation import labelled, retrieval, sts, transfer
 from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.compare import Comparison
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Problem, Scores
 from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol
 from contrasent.evaluation.protocols import protocol as named_protocol
@@ -100,6 +101,14 @@ class Suite:
         if failures and not parts:
             raise failures[0]
         return Scores.together([*parts, Scores(problems=tuple(problems))])
+
+    def compare(self, baseline: Scores, other: Scores, bootstrap: Bootstrap) -> list[Comparison]:
+        """The second encoder's scores less the first one's, in the first metric of each type."""
+        each = (
+            kind.compare(read, (baseline, other), self.options, bootstrap)
+            for kind, read in self.kinds
+        )
+        return [comparisons[0] for comparisons in each if comparisons]
 
 
 def load_suite(

@@ -6,14 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from contrasent.evaluation.compare import Comparison
+from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import TaskData
-from contrasent.records import Compared
+from contrasent.records import Compared, Record
 from contrasent.report.scores_table import (
     CORRELATION,
+    TABLES,
+    Layout,
+    Rows,
     labelled_headings,
     metric_heading,
     short_headings,
+    sts_table,
 )
 from contrasent.report.table import ABSENT, AVERAGE, Cell, Table, number, score
 
@@ -129,3 +134,25 @@ DIFFERENCES: dict[str, Callable[[Sequence[Comparison], TaskData[Any], str], list
     "retrieval": _retrieval_differences,
 }
 """Tables of differences by the name of the task type."""
+
+
+def before_and_after(suite: Suite, rows: Rows, difference: tuple[str, str]) -> list[Table]:
+    """The start and the result of a run.
+
+    Args:
+        suite: what was scored.
+        rows: records by the label of their row.
+        difference: labels of two rows; the second minus the first is a last row of correlations.
+    """
+    tables = []
+    for kind, read in suite.kinds:
+        if kind.name == "sts":
+            shown = {label: _in(records, read.names) for label, records in rows.items()}
+            tables.append(sts_table(shown, Layout(difference=difference)))
+        else:
+            tables += TABLES[kind.name](rows, read, suite.options)
+    return tables
+
+
+def _in(records: Sequence[Record], names: Sequence[TaskName]) -> list[Record]:
+    return [record for record in records if TaskName(record.task, record.split) in names]

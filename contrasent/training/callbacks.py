@@ -11,11 +11,11 @@ from accelerate import Accelerator
 from contrasent.errors import DataError
 from contrasent.evaluation.geometry import KEY, measurement
 from contrasent.evaluation.rated_pairs import RatedPairs
-from contrasent.evaluation.sts import StsTasks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe
 from contrasent.settings import EvaluationSettings
 from contrasent.training.metrics_log import MetricsFile, StepMetrics
+from contrasent.training.scoring import DevTask
 
 logger = logging.getLogger("contrasent")
 
@@ -25,8 +25,9 @@ class DevScore:
     """The scores of an evaluation on the dev task.
 
     Attributes:
-        step: updates made before it.
+        step: updates made before it; at 0 the start is scored as it comes.
         name: of the dev task.
+        metric: such as ``spearman`` or ``mrr@10``.
         score: of the encoder that is kept, in [-1, 1].
         other: of the one beside it; None if that was not evaluated.
         twin_is_better: the one that is kept is the twin.
@@ -34,6 +35,7 @@ class DevScore:
 
     step: int
     name: str
+    metric: str
     score: float
     other: float | None
     twin_is_better: bool
@@ -42,7 +44,12 @@ class DevScore:
     def summary(self) -> str:
         """The scores in words, x 100."""
         beside = "" if self.other is None else f" (the other encoder {self.other * 100:.2f})"
-        return f"{self.name} Spearman {self.score * 100:.2f}{beside}"
+        return f"{self.name} {metric_name(self.metric)} {self.score * 100:.2f}{beside}"
+
+
+def metric_name(metric: str) -> str:
+    """``Spearman`` or ``MRR@10``."""
+    return metric.upper() if "@" in metric else metric.capitalize()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ class Callbacks:
 
 
 def score_dev(
-    dev: StsTasks,
+    dev: DevTask,
     encoder: SentenceEncoder,
     twin: SentenceEncoder | None,
     recipe: Recipe,
@@ -72,10 +79,10 @@ def score_dev(
     precision = recipe.evaluation.precision
     ((name, first),) = dev.score(encoder, precision=precision).items()
     if twin is None or recipe.encoder.keep == "first":
-        return DevScore(step, name, first, None, twin_is_better=False)
+        return DevScore(step, name, dev.metric, first, None, twin_is_better=False)
     (second,) = dev.score(twin, precision=precision).values()
     best, other = max(first, second), min(first, second)
-    return DevScore(step, name, best, other, twin_is_better=second > first)
+    return DevScore(step, name, dev.metric, best, other, twin_is_better=second > first)
 
 
 def followed_pairs(settings: EvaluationSettings) -> RatedPairs | None:

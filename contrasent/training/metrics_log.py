@@ -311,13 +311,13 @@ def refuse_launcher_settings(accelerator: Accelerator) -> None:
 def _is_before(line: str, first_step: int) -> bool:
     """An evaluation of step N was made after N updates, the loss of step N before the next.
 
-    The geometry of step 0 belongs to the start, which a run without a state makes again.
+    What is measured at step 0 belongs to the start, which a run without a state makes again.
 
     What cannot be read, because the machine died while it was written, is dropped as well.
     """
     try:
         values = json.loads(line)
-        after = "evaluation" in values or ("geometry" in values and values["step"] > 0)
+        after = values["step"] > 0 and ("evaluation" in values or "geometry" in values)
         reached: int = values["step"] + (0 if after else 1)
     except (ValueError, KeyError, TypeError):
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,9 +15,8 @@ import torch
 from accelerate import Accelerator
 
 from contrasent.data.examples import Rows, keep_rows
-from contrasent.evaluation.sts import StsTasks
-from contrasent.files import remove_folder, write_text
-from contrasent.model.checkpoint import INFO_FILE
+from contrasent.errors import CheckpointError, DataError
+from contrasent.files import write_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import FULL_FP32
 from contrasent.profiling import give_back_freed_memory
@@ -35,49 +34,25 @@ from contrasent.training.loop import (
     trainable_parameters,
 )
 from contrasent.training.metrics_log import StepMetrics
-from contrasent.training.run_folder import RunFolder, twin_of
-from contrasent.training.setup import RunParts, complete, prepare, scored_start
-from contrasent.training.state import Progress, load_state, save_state
+from contrasent.training.run_folder import RunFolder
+from contrasent.training.scoring import BeforeAndAfter, DevTask, Scorer, before_and_after
+from contrasent.training.setup import (
+    RunParts,
+    complete,
+    prepare,
+    start_as_it_comes,
+    start_encoder,
+)
+from contrasent.training.state import (
+    Progress,
+    add_scores,
+    load_state,
+    save_encoders,
+    save_state,
+)
 
 logger = logging.getLogger("contrasent")
 _STEPS_BETWEEN_TRIMS = 25
-
-
-def save_encoders(
-    folder: Path,
-    encoder: SentenceEncoder,
-    twin: SentenceEncoder | None,
-    info: Mapping[str, Any],
-    save: Callable[[SentenceEncoder, Path, Mapping[str, Any]], None] = SentenceEncoder.save,
-) -> None:
-    """Write the encoder that is evaluated, and its twin beside it.
-
-    Two folders cannot be replaced at one moment. So the old twin is removed before the first
-    folder is replaced, and the new one written after: wherever this is cut off, a twin that is
-    there was saved at the step of the encoder beside it, and one that would not fit is missing.
-    A resumed run comes back to the same step, and writes both.
-
-    Args:
-        folder: of the encoder.
-        encoder: of the first view.
-        twin: of the others, or None.
-        info: kept in both; the twin's says whose twin it is, and has no dev scores.
-        save: how the first is written.
-    """
-    beside = twin_of(folder)
-    if twin is not None:
-        remove_folder(beside)
-    save(encoder, folder, info)
-    if twin is not None:
-        twin.save(beside, {**info, "dev_spearman": {}, "twin_of": folder.name})
-
-
-def add_scores(folder: Path, records: Sequence[Record]) -> None:
-    """Put the scores over whole tasks beside what is kept with the encoder in ``folder``."""
-    path = folder / INFO_FILE
-    info = json.loads(path.read_text(encoding="utf-8"))
-    info["scores"] = [asdict(record) for record in records if record.aggregation != "subset"]
-    write_text(path, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +60,16 @@ class Result:
     """The result of a run.
 
     Attributes:
-        best: folder of the encoder with the highest dev score; None without a dev task.
+        best: folder of the encoder with the highest dev score, which is the start as it comes if
+            nothing beat it; None without a dev task.
         last: folder of the encoder after the last step.
         steps: updates made.
-        best_step: the update after which ``best`` was saved.
+        best_step: the update after which ``best`` was saved; 0 for the start.
         best_score: its dev score, in [-1, 1].
         seconds: time of the steps of this process, evaluation left out.
         examples: examples trained on in that time.
-        before: records of the start encoder on the final tasks.
-        after: records of ``best``, else of ``last``.
+        scores: the start and ``best``, else ``last``, on the final tasks.
+        dev_metric: what ``best_score`` is, such as ``spearman``; None without a dev task.
     """
 
     best: Path | None
@@ -103,8 +79,18 @@ class Result:
     best_score: float | None
     seconds: float
     examples: int
-    before: list[Record] = field(default_factory=list)
-    after: list[Record] = field(default_factory=list)
+    scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
+    dev_metric: str | None = None
+
+    @property
+    def before(self) -> list[Record]:
+        """Records of the start as it comes."""
+        return self.scores.before
+
+    @property
+    def after(self) -> list[Record]:
+        """Records of ``best``, else of ``last``."""
+        return self.scores.after
 
 
 def train(  # noqa: PLR0913 - what a caller may choose, by name
@@ -230,15 +216,16 @@ class _Session:
             with closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches, FULL_FP32:
                 if not first:
                     self.geometry.measure(0, self.parts.encoder, self.training.accelerator)
+                    self._evaluate_start()
                 self.watch.lap()
                 run(self.training, batches, self.progress, self._is_due, after_steps)
 
     def finish(self, show_progress: bool) -> Result:
         """Save ``last``, score the start and the result, mark the run complete."""
         folder, progress = self.folder, self.progress
-        self._save_encoder(folder.last, {})
+        self._save(folder.last, self._trained())
         best = folder.best if progress.best_step is not None else None
-        before, after = self._before_and_after(best or folder.last, show_progress)
+        scores = self._before_and_after(best or folder.last, show_progress)
         result = Result(
             best=best,
             last=folder.last,
@@ -247,8 +234,8 @@ class _Session:
             best_score=progress.best_score,
             seconds=self.seconds,
             examples=self.examples,
-            before=before,
-            after=after,
+            scores=scores,
+            dev_metric=None if self.parts.dev is None else self.parts.dev.metric,
         )
         described = {**asdict(progress), "seconds": self.seconds, "examples": self.examples}
         write_text(folder.result, json.dumps(described, indent=2) + "\n")
@@ -307,63 +294,87 @@ class _Session:
             logger.info("the learning rate is below %g: stopping", settings.min_rate)
             progress.ended = True
 
-    def _evaluate(self, dev: StsTasks) -> None:
+    def _evaluate_start(self) -> None:
+        """Score the start as it comes, which is best until something beats it.
+
+        The loading of an encoder may draw weights that are replaced then; the generator is put
+        back, so that the run is the same as without.
+        """
+        dev = self.parts.dev
+        if dev is None:
+            return
+        with torch.random.fork_rng(devices=[]):
+            start = start_as_it_comes(self.recipe.encoder)
+        if not isinstance(start, SentenceEncoder):
+            return  # the mean of word vectors is no encoder of the kind that is trained
+        start.to(self.training.accelerator.device).eval()
+        try:
+            score = score_dev(dev, start, None, self.recipe, step=0)
+        except (CheckpointError, DataError) as error:
+            logger.warning("the start has no dev score: %s", error)
+            return
+        self._keep_if_best(score, (start, None if self.parts.twin is None else start))
+
+    def _evaluate(self, dev: DevTask) -> None:
         progress, parts = self.progress, self.parts
         score = score_dev(dev, parts.encoder, parts.twin, self.recipe, progress.step)
         progress.twin_is_better = score.twin_is_better
+        self._keep_if_best(score, self._trained())
+
+    def _trained(self) -> tuple[SentenceEncoder, SentenceEncoder | None]:
+        """The encoder that is kept, and the one beside it."""
+        encoder, twin = self.parts.encoder, self.parts.twin
+        if twin is not None and self.progress.twin_is_better:
+            return twin, encoder
+        return encoder, twin
+
+    def _keep_if_best(
+        self, score: DevScore, encoders: tuple[SentenceEncoder, SentenceEncoder | None]
+    ) -> None:
+        progress = self.progress
         scores = {score.name: score.score}
         beside = {} if score.other is None else {"beside": {score.name: score.other}}
-        self.metrics.write({"step": progress.step, "evaluation": scores, **beside})
+        self.metrics.write({"step": score.step, "evaluation": scores, **beside})
         if self.recipe.train.trackers:
-            self.training.accelerator.log(scores, step=progress.step)
+            self.training.accelerator.log(scores, step=score.step)
         is_best = progress.best_score is None or score.score > progress.best_score
         if is_best:
-            progress.best_step, progress.best_score = progress.step, score.score
+            progress.best_step, progress.best_score = score.step, score.score
             progress.without_best = 0
-            self._save_encoder(self.folder.best, scores)
+            self._save(self.folder.best, encoders, score)
         else:
             progress.without_best += 1
-        logger.info("step %d: %s%s", progress.step, score.summary, " *" if is_best else "")
+        logger.info("step %d: %s%s", score.step, score.summary, " *" if is_best else "")
         if self.callbacks.on_evaluation is not None:
             self.callbacks.on_evaluation(score)
 
-    def _save_encoder(self, target: Path, dev_scores: dict[str, float]) -> None:
-        parts = self.parts
+    def _save(
+        self,
+        target: Path,
+        encoders: tuple[SentenceEncoder, SentenceEncoder | None],
+        score: DevScore | None = None,
+    ) -> None:
+        dev_scores = {} if score is None else {score.name: score.score}
         info: dict[str, Any] = {
             "recipe": asdict(self.recipe),
-            "data": parts.data,
+            "data": self.parts.data,
             "step": self.progress.step,
             "train_precision": self.training.precision,
-            "dev_spearman": dev_scores,
+            f"dev_{score.metric if score else 'spearman'}": dev_scores,
         }
-        kept, other = parts.encoder, parts.twin
-        if other is not None and self.progress.twin_is_better:
-            kept, other = other, kept
-        save_encoders(target, kept, other, info, parts.objective.save)
+        save_encoders(target, *encoders, info, self.parts.objective.save)
 
-    def _before_and_after(
-        self, target: Path, show_progress: bool
-    ) -> tuple[list[Record], list[Record]]:
-        final = self.parts.final
-        if final is None:
-            return [], []
-        scores: list[list[Record]] = []
-        device = self.training.accelerator.device
+    def _before_and_after(self, target: Path, show_progress: bool) -> BeforeAndAfter:
+        if self.parts.final is None:
+            return BeforeAndAfter()
+        recipe, device = self.recipe, self.training.accelerator.device
+        scorer = Scorer(self.parts.final, recipe.evaluation.precision, device, show_progress)
+        starts = [start_as_it_comes(recipe.encoder)]
+        if isinstance(starts[0], SentenceEncoder):
+            starts.append(start_encoder(recipe.encoder))
         trained = SentenceEncoder.load(target, device=device)
-        for encoder in (scored_start(self.recipe.encoder), trained):
-            logger.info("scoring %s", encoder.name)
-            if isinstance(encoder, SentenceEncoder):
-                encoder.to(device).eval()
-            scored = final.records(
-                encoder,
-                precision=self.recipe.evaluation.precision,
-                seed=self.recipe.train.seed if scores else None,
-                show_progress=show_progress,
-            )
-            for problem in scored.problems:
-                logger.warning("%s is not scored: %s", problem.task, problem.message)
-            scores.append(list(scored.records))
-        before, after = scores
-        write_records(self.folder.scores, before + after)
-        add_scores(target, after)
-        return before, after
+        seed = recipe.train.seed if self.progress.best_step != 0 else None
+        scores = before_and_after(scorer, starts, trained, seed)
+        write_records(self.folder.scores, scores.before + scores.with_pooler + scores.after)
+        add_scores(target, scores.after)
+        return scores

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,14 +17,9 @@ from contrasent.data.labelled_pairs import open_labelled
 from contrasent.data.loader import Loader
 from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, found_marks, open_words
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError
 from contrasent.evaluation.rated_pairs import RatedPairs
-from contrasent.evaluation.sts import TASK_TYPE as STS_TASK_TYPE
-from contrasent.evaluation.sts import StsTasks
-from contrasent.evaluation.sts_data import Task
-from contrasent.evaluation.suite import load_suite
-from contrasent.evaluation.task_names import STS_TASKS, task_names
-from contrasent.evaluation.task_types import Options
+from contrasent.evaluation.suite import Suite
 from contrasent.model import checkpoint
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.encoder import SentenceEncoder
@@ -34,13 +28,13 @@ from contrasent.model.word_encoder import WordEncoder, are_words
 from contrasent.objectives.base import Objective
 from contrasent.progress import reading_progress
 from contrasent.recipe import Recipe
-from contrasent.settings import EncoderSettings, EvaluationSettings
+from contrasent.settings import EncoderSettings
 from contrasent.training.callbacks import followed_pairs
 from contrasent.training.compatibility import Combination, refuse
 from contrasent.training.masked_text import MlmView
+from contrasent.training.scoring import DevTask, dev_task, final_tasks
 
 logger = logging.getLogger("contrasent")
-_DEV, _FINAL = "stsb-dev", "sts"
 
 
 def add_new_parts(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
@@ -158,8 +152,8 @@ class RunParts:
     loader: Loader
     mlm_view: MlmView | None
     steps: int
-    dev: StsTasks | None
-    final: StsTasks | None
+    dev: DevTask | None
+    final: Suite | None
     followed: RatedPairs | None
     data: dict[str, Any]
 
@@ -291,61 +285,14 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
     return encoder
 
 
-def scored_start(settings: EncoderSettings) -> SentenceEncoder | WordEncoder:
-    """The encoder that a run is compared with: its start, which for word vectors is their mean."""
-    words = are_words(settings.name)
-    return WordEncoder.load(settings.name) if words else start_encoder(settings)
+def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncoder:
+    """The encoder that a run has to beat: its start with its own pooler and head.
 
-
-def dev_task(settings: EvaluationSettings) -> StsTasks | None:
-    """The task that selects ``best``.
-
-    Raises:
-        ConfigError: it is not exactly one task.
-        DataError: its data is missing, and the recipe names it.
+    A masked language model has no sentence embedding of its own: it gets the pooler of the run.
+    For word vectors it is their mean.
     """
-    if settings.task not in ("none", "auto"):
-        names = task_names(settings.task.split(","))
-        if len(names) != 1:
-            raise ConfigError(
-                f"evaluation.task must be one task, because it selects the best step; "
-                f"{settings.task!r} is {len(names)}"
-            )
-        if names[0].name in STS_TASKS and names[0].split == "test":
-            logger.warning(
-                "the best step is selected by the test split of %s, whose score is then no test "
-                "any more; stsb-dev is meant for it",
-                names[0].heading,
-            )
-    tasks = _named(settings.task, _DEV, settings, "no dev scores, and only `last` is kept")
-    return None if tasks is None else StsTasks(tasks)
-
-
-def final_tasks(settings: EvaluationSettings) -> StsTasks | None:
-    """The tasks scored before and after; errors as :func:`dev_task`."""
-    tasks = _named(settings.final, _FINAL, settings, "no scores before and after")
-    return None if tasks is None else StsTasks(tasks)
-
-
-def _named(
-    name: str, usual: str, settings: EvaluationSettings, consequence: str
-) -> Sequence[Task] | None:
-    if name == "none":
-        return None
-    asked = usual if name == "auto" else name
-    try:
-        options = Options(settings.data_dir)
-        for task in task_names(asked.split(",")):
-            if not task.in_senteval:
-                STS_TASK_TYPE.load([task], options)  # what is wrong with it stops everything
-        suite = load_suite(asked.split(","), options, [STS_TASK_TYPE])
-    except DataError as error:
-        if name != "auto":
-            raise DataError(f"{error}\nOr train without: --evaluation.task none") from error
-        logger.warning(
-            "%s: the data of %s was not found; 'contrasent data fetch' gets it", consequence, asked
-        )
-        return None
-    for problem in suite.problems:
-        logger.warning("%s is not scored: %s", problem.task, problem.message)
-    return suite.tasks("sts")
+    if are_words(settings.name):
+        return WordEncoder.load(settings.name)
+    if checkpoint.is_sentence_encoder(settings.name):
+        return SentenceEncoder.load(settings.name, device="cpu")
+    return start_encoder(replace(settings, dropout=None))

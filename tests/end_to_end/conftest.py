@@ -37,7 +37,7 @@ def arguments(shelf, tiny_bert):
         return [
             *("train", recipe, "--encoder", tiny_bert, "--data", shelf / data, "--output", output),
             *("--train.batch_size", 16, "--train.precision", "fp32"),
-            *("--train.learning_rate", "1e-3", "--evaluation.every", 5),
+            *("--train.learning_rate", "3e-2", "--evaluation.every", 5),
             *("--evaluation.task", shelf / "pairs.tsv", "--evaluation.final", "none", *more),
         ]
 

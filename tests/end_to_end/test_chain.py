@@ -67,6 +67,7 @@ def test_train_tells_its_progress_on_standard_error_and_nothing_else(unsupervise
         r"200 examples; 0 sentences cut at 32 tokens, 0 rows with an empty sentence skipped",
         r"an example: the same sentence 2 times, each with its own dropout",
         r"training: 13 steps of 16 examples in fp32 on \w+",
+        r"step 0: .*pairs\.tsv Spearman -?\d+\.\d\d \*",
         r"step 5: .*pairs\.tsv Spearman -?\d+\.\d\d \*",
         r"step 10: .*pairs\.tsv Spearman -?\d+\.\d\d( \*)?",
         r"step 13: .*pairs\.tsv Spearman -?\d+\.\d\d( \*)?",
@@ -79,6 +80,23 @@ def test_train_tells_its_progress_on_standard_error_and_nothing_else(unsupervise
     assert len(lines) == len(patterns), said.err
     for line, pattern in zip(lines, patterns, strict=True):
         assert re.fullmatch(pattern, line), (line, pattern)
+
+
+def test_a_run_that_cannot_help_says_so_and_what_to_try(arguments, shelf, tmp_path):
+    final = ("--evaluation.final", shelf / "pairs.tsv")
+    said = worked(
+        *arguments(
+            "unsup-simcse", "text.txt", tmp_path / "run", *final, "--train.learning_rate", "1e-3"
+        )
+    )
+    lines = said.out.splitlines()
+    assert re.fullmatch(r"best dev Spearman \d+\.\d\d at step 0", lines[0])
+    table = [line.split() for line in lines if line.startswith(("before ", "after ", "diff"))]
+    assert table[0][1:] == table[1][1:] and table[2] == ["difference", "+0.00"]
+    assert (
+        "Nothing beat the start on the dev task, so best is the start as it comes. To try next: a "
+        "lower rate (--lr 0.0003), " in said.out
+    )
 
 
 def test_evaluate_of_a_run_is_the_dev_score_of_its_best(unsupervised, shelf, tmp_path):

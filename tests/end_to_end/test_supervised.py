@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.command_line import worked
+from helpers.run_files import logged_losses
 from helpers.tiny_sentences import SENTENCES, sentence, write
 from safetensors.torch import load_file
 
@@ -79,8 +80,7 @@ def test_two_hard_negatives_are_twice_as_many_candidates(arguments, shelf, tmp_p
     for data, candidates in ((tmp_path / "quads.csv", 48), (shelf / "triplets.csv", 32)):
         output = tmp_path / f"run-{candidates}"
         said = worked(*arguments("sup-simcse", data, output, *more))
-        first = json.loads((output / "metrics.jsonl").read_text().splitlines()[0])
-        assert first["loss"] == pytest.approx(np.log(candidates), abs=1e-4)
+        assert logged_losses(output)[0] == pytest.approx(np.log(candidates), abs=1e-4)
         hard = "2 hard negatives" if candidates == 48 else "1 hard negative"
         assert f"an example: anchor, positive, {hard}\n" in said.err
 

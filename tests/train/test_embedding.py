@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers.careless import prepare, train
 from helpers.command_line import refused, tree, worked
-from helpers.run_files import metrics
+from helpers.run_files import logged_steps
 
 from contrasent import objectives
 from contrasent.data.batch import pack
@@ -177,7 +177,7 @@ def desk(tmp_path, monkeypatch, tiny_bert):
 def test_one_mask_from_the_command_line(desk):
     said = worked(*train("--view.fixed_dropout", "true"))
     assert "an example: the same sentence 2 times, all with the same dropout" in said.err
-    assert [line["alignment"] for line in metrics(desk / "out")] == [0, 0]
+    assert [line["alignment"] for line in logged_steps(desk / "out")] == [0, 0]
 
 
 def test_at_odds_on_the_command_line_nothing_is_written(desk):

@@ -48,7 +48,7 @@ def desk(tmp_path, monkeypatch, tiny_bert, nli_file):
 def test_rows_without_a_label_are_left_out_and_counted(desk):
     said = worked("train", "nli-softmax", *COMMON)
     assert "30 examples" in said.err and "10 rows without a label left out" in said.err
-    first = json.loads((desk / "out" / "metrics.jsonl").read_text().splitlines()[0])
+    first = logged_steps(desk / "out")[0]
     assert {"term_nli", "nli_accuracy"} <= first.keys()
     assert "alignment" not in first
     assert json.loads((desk / "out" / "data.json").read_text())["examples"] == 30

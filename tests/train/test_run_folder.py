@@ -185,7 +185,7 @@ def test_every_step_has_a_line_with_these_fields(trained, tmp_path):
     ]
     assert [list(values) for values in steps] == [fields] * 10
     assert [values["step"] for values in steps] == list(range(10))
-    assert [values["step"] for values in evaluations] == [2, 4, 6, 8, 10]
+    assert [values["step"] for values in evaluations] == [0, 2, 4, 6, 8, 10]
     for values in steps:
         assert values["loss"] == pytest.approx(values["term_contrast"])
         assert values["gradient_norm"] > 0 and values["sentences_per_second"] > 0
@@ -215,13 +215,16 @@ def test_several_evaluations_of_a_resumed_run_are_told_once(trained, tmp_path):
     from contrasent.training.metrics_log import MetricsFile
 
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(whole[:4]) + "\0\0\0\n" + '{"step": 3, "lo')
+    path.write_text("".join(whole[:5]) + "\0\0\0\n" + '{"step": 3, "lo')
     metrics = MetricsFile(path, 3)
     metrics.close()
-    assert path.read_text() == "".join(whole[:4])
+    assert path.read_text() == "".join(whole[:5])
     metrics = MetricsFile(path, 2)
     metrics.close()
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 1, 2]
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 0, 1, 2]
+    metrics = MetricsFile(path, 0)
+    metrics.close()
+    assert path.read_text() == "", "a run without a state scores its start again"
 
 
 # The rest of the program

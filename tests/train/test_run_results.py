@@ -3,8 +3,9 @@
 import shutil
 
 import pytest
-from helpers.run_files import logged_evaluations, logged_steps
+from helpers.run_files import logged_evaluations, logged_losses, logged_steps
 
+from contrasent.errors import DataError
 from contrasent.evaluation.suite import evaluate
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
@@ -54,11 +55,12 @@ def test_patience_ends_a_run_that_gets_no_better(trained, tmp_path):
         train__learning_rate=1e-12,
         evaluation__every=3,
         evaluation__patience=2,
+        encoder__dropout=0.0,
     )
-    assert result.best_step == 3
-    assert result.steps == 9
+    assert result.best_step == 0
+    assert result.steps == 6
     evaluations = logged_evaluations(tmp_path / "run")
-    assert [values["step"] for values in evaluations] == [3, 6, 9]
+    assert [values["step"] for values in evaluations] == [0, 3, 6]
     assert "no new best in 2 evaluations: stopping" in (tmp_path / "run" / "log.txt").read_text()
 
 
@@ -110,6 +112,7 @@ def test_the_start_is_scored_without_the_random_head_that_training_adds(
     trained, tiny_bert, pairs_file, triplet_file
 ):
     final = {"data__file": str(triplet_file), "evaluation__final": str(pairs_file)}
+    final["evaluation__task"] = "none"
     result = trained("sup-simcse", **final)
     assert {r.head for r in result.before} == {"none"}
     assert {r.head for r in result.after} == {"mlp"}
@@ -124,12 +127,86 @@ def test_the_start_of_an_encoder_with_a_head_is_scored_with_it(
     trained, tmp_path, pairs_file, triplet_file
 ):
     settings = {"data__file": str(triplet_file), "evaluation__final": str(pairs_file)}
+    settings["evaluation__task"] = "none"
     first = trained("sup-simcse", folder="first", **settings)
     start = {"encoder__name": str(tmp_path / "first")}
     second = trained("sup-simcse", folder="second", **start, **settings)
     assert {r.head for r in second.before} == {"mlp"}
     before = spearman(second.before, tmp_path / "first")
-    assert before == pytest.approx(spearman(first.after, first.best), abs=1e-9)
+    assert before == pytest.approx(spearman(first.after, first.last), abs=1e-9)
+
+
+# Never worse than the start
+
+
+@pytest.fixture
+def finished(tiny_bert, tmp_path):
+    """A sentence encoder with a pooler of its own, the mean."""
+    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    encoder.save(tmp_path / "finished")
+    return tmp_path / "finished"
+
+
+@pytest.mark.parametrize("pooler", [None, "cls"])
+@pytest.mark.parametrize("encoders", ["shared", "twin"])
+def test_a_run_that_cannot_help_ends_with_the_start_as_it_comes(
+    pooler, encoders, trained, finished, tmp_path, pairs_file
+):
+    result = trained(
+        encoder__name=str(finished),
+        encoder__pooler=pooler,
+        encoder__encoders=encoders,
+        encoder__dropout=0.3,
+        train__learning_rate=1e-12,
+        evaluation__final=str(pairs_file),
+    )
+    assert (result.best_step, result.dev_metric) == (0, "spearman")
+    kept = ["best"] + ["best-twin"] * (encoders == "twin")
+    for folder in kept:
+        for name in ("model.safetensors", "config.json", "1_Pooling/config.json"):
+            written = (tmp_path / "run" / folder / name).read_bytes()
+            assert written == (finished / name).read_bytes()
+        assert SentenceEncoder.load(tmp_path / "run" / folder, device="cpu").pooler == "mean"
+    assert spearman(result.before, finished) == spearman(result.after, result.best)
+    assert spearman(result.after, result.best) == pytest.approx(result.best_score, abs=1e-9)
+    assert result.scores.gains == [] and {r.seed for r in result.after} == {None}
+
+
+def test_scores_of_the_start_have_its_own_pooler_beside_that_of_the_run(
+    trained, finished, tmp_path, pairs_file
+):
+    settings = {"evaluation__task": "none", "evaluation__final": str(pairs_file)}
+    result = trained(encoder__name=str(finished), encoder__pooler="cls", **settings)
+    assert {r.pooler for r in result.before} == {"mean"}
+    assert {r.pooler for r in result.scores.with_pooler} == {"cls"}
+    starts = [*result.before, *result.scores.with_pooler]
+    assert read_records(tmp_path / "run" / "scores.jsonl") == [*starts, *result.after]
+    (gain,) = result.scores.gains
+    better = max(spearman(r, finished) for r in (result.before, result.scores.with_pooler))
+    after = spearman(result.after, result.last)
+    assert gain.compared.difference == pytest.approx(after - better, abs=1e-12)
+    same = trained(encoder__name=str(finished), folder="own", **settings)
+    assert same.scores.with_pooler == [] and {r.pooler for r in same.after} == {"mean"}
+
+
+def test_the_score_of_the_start_draws_nothing(trained, tmp_path):
+    trained(folder="scored", train__epochs=2)
+    trained(folder="not", train__epochs=2, evaluation__task="none")
+    assert logged_losses(tmp_path / "scored") == logged_losses(tmp_path / "not")
+    assert weights(tmp_path / "scored") == weights(tmp_path / "not")
+
+
+def test_a_start_without_a_score_is_said_and_training_goes_on(trained, monkeypatch, caplog):
+    scored = run_module.score_dev
+
+    def refuse(dev, encoder, twin, recipe, step):
+        if step == 0:
+            raise DataError("all cosines are the same")
+        return scored(dev, encoder, twin, recipe, step)
+
+    monkeypatch.setattr(run_module, "score_dev", refuse)
+    assert trained().best_step > 0
+    assert "the start has no dev score: all cosines are the same" in caplog.text
 
 
 # Trackers

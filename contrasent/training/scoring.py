@@ -1,0 +1,204 @@
+"""The scores of a run: the task that selects ``best``, and the start beside the result."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.compare import Gain, gains
+from contrasent.evaluation.embed import DescribedEncoder, Scores
+from contrasent.evaluation.sts import TASK_TYPE as STS_TASK_TYPE
+from contrasent.evaluation.sts import StsTasks
+from contrasent.evaluation.suite import Suite, load_suite
+from contrasent.evaluation.task_names import STS_TASKS, task_names
+from contrasent.evaluation.task_types import Options
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.word_encoder import WordEncoder
+from contrasent.recipe import Recipe
+from contrasent.records import Record
+from contrasent.settings import EvaluationSettings
+
+logger = logging.getLogger("contrasent")
+_DEV, _FINAL = "stsb-dev", "sts"
+AS_IT_COMES = "the start as it comes"
+Loaded = SentenceEncoder | WordEncoder
+
+
+class DevTask(Protocol):
+    """What selects ``best``.
+
+    Attributes:
+        metric: of its score, such as ``spearman``.
+    """
+
+    metric: str
+
+    def score(self, encoder: DescribedEncoder, *, precision: str) -> dict[str, float]:
+        """One number by the name of the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeAndAfter:
+    """Scores of the start and of the result.
+
+    Attributes:
+        tasks: what was scored; None for nothing.
+        before: records of the start as it comes.
+        with_pooler: records of the start with the pooler and head of the run; empty if these are
+            its own.
+        after: records of the result.
+        gains: what training changed, against the better of the two.
+    """
+
+    tasks: Suite | None = None
+    before: list[Record] = field(default_factory=list)
+    with_pooler: list[Record] = field(default_factory=list)
+    after: list[Record] = field(default_factory=list)
+    gains: list[Gain] = field(default_factory=list)
+
+    @property
+    def rows(self) -> dict[str, list[Record]]:
+        """The records by the label of their row in a table."""
+        rows = {"before": self.before}
+        if self.with_pooler:
+            rows[f"before, {self.with_pooler[0].pooler}"] = self.with_pooler
+        return {**rows, "after": self.after}
+
+    @property
+    def difference(self) -> tuple[str, str]:
+        """The labels of the better start and of the result."""
+        own = not self.gains or self.gains[0].start == AS_IT_COMES
+        return [*self.rows][0 if own else 1], "after"
+
+
+def dev_task(settings: EvaluationSettings) -> DevTask | None:
+    """The task that selects ``best``.
+
+    Raises:
+        ConfigError: it is not exactly one task.
+        DataError: its data is missing, and the recipe names it.
+    """
+    if settings.task not in ("none", "auto"):
+        names = task_names(settings.task.split(","))
+        if len(names) != 1:
+            raise ConfigError(
+                f"evaluation.task must be one task, because it selects the best step; "
+                f"{settings.task!r} is {len(names)}"
+            )
+        if names[0].name in STS_TASKS and names[0].split == "test":
+            logger.warning(
+                "the best step is selected by the test split of %s, whose score is then no test "
+                "any more; stsb-dev is meant for it",
+                names[0].heading,
+            )
+    suite = _named(settings.task, _DEV, settings, "no dev scores, and only `last` is kept")
+    return None if suite is None else StsTasks(suite.tasks("sts"))
+
+
+def final_tasks(settings: EvaluationSettings) -> Suite | None:
+    """The tasks scored before and after; errors as :func:`dev_task`."""
+    return _named(settings.final, _FINAL, settings, "no scores before and after")
+
+
+def _named(name: str, usual: str, settings: EvaluationSettings, consequence: str) -> Suite | None:
+    if name == "none":
+        return None
+    asked = usual if name == "auto" else name
+    try:
+        options = Options(settings.data_dir)
+        for task in task_names(asked.split(",")):
+            if not task.in_senteval:
+                STS_TASK_TYPE.load([task], options)  # what is wrong with it stops everything
+        suite = load_suite(asked.split(","), options, [STS_TASK_TYPE])
+    except DataError as error:
+        if name != "auto":
+            raise DataError(f"{error}\nOr train without: --evaluation.task none") from error
+        logger.warning(
+            "%s: the data of %s was not found; 'contrasent data fetch' gets it", consequence, asked
+        )
+        return None
+    for problem in suite.problems:
+        logger.warning("%s is not scored: %s", problem.task, problem.message)
+    return suite
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """How an encoder is scored.
+
+    Attributes:
+        tasks: on what.
+        precision: of the matrix products.
+        device: what computes.
+        show_progress: a progress bar while encoding.
+    """
+
+    tasks: Suite
+    precision: str
+    device: torch.device
+    show_progress: bool = False
+
+    def score(self, encoder: Loaded, seed: int | None = None) -> Scores:
+        """The scores of an encoder that a run with ``seed`` made; None for a start."""
+        logger.info("scoring %s", encoder.name)
+        if isinstance(encoder, SentenceEncoder):
+            encoder.to(self.device).eval()
+        scores = self.tasks.records(
+            encoder, self.precision, seed=seed, show_progress=self.show_progress
+        )
+        for problem in scores.problems:
+            logger.warning("%s is not scored: %s", problem.task, problem.message)
+        return scores
+
+
+def before_and_after(
+    scorer: Scorer, starts: Sequence[Loaded], result: SentenceEncoder, seed: int | None
+) -> BeforeAndAfter:
+    """Score the start and the result of a run.
+
+    Args:
+        scorer: how.
+        starts: the start as it comes, then with the pooler and the head of the run.
+        result: the result.
+        seed: of the run; None if the result is the start as it comes, which is scored once then.
+    """
+    own, *others = starts
+    scores = {AS_IT_COMES: scorer.score(own)}
+    before, with_pooler = list(scores[AS_IT_COMES].records), list[Record]()
+    if seed is None:
+        after = [replace(record, encoder=result.name) for record in before]
+        return BeforeAndAfter(scorer.tasks, before, after=after)
+    for other in others:
+        if _described(other) != _described(own):
+            named = f"the start with pooler {other.pooler}, head {_described(other)[1]}"
+            scores[named] = scorer.score(other)
+            with_pooler = list(scores[named].records)
+    trained = scorer.score(result, seed)
+    comparisons = {
+        start: scorer.tasks.compare(of_start, trained, Bootstrap())
+        for start, of_start in scores.items()
+    }
+    return BeforeAndAfter(
+        scorer.tasks, before, with_pooler, list(trained.records), gains(comparisons)
+    )
+
+
+def _described(encoder: Loaded) -> tuple[str, str]:
+    return encoder.pooler, getattr(encoder, "head_name", "none")
+
+
+def next_to_try(recipe: Recipe) -> str:
+    """What may help where a run did not."""
+    rate = recipe.train.learning_rate / 3
+    tries = [f"a lower rate (--lr {rate:.1g})", "more text of the kind the encoder is for"]
+    if recipe.encoder.pooler is not None:
+        tries.insert(0, "the encoder's own pooler (--encoder.pooler null)")
+    if recipe.view.name == "dropout":
+        tries.append("another view (--view.name crop)")
+    return ", ".join(tries)
