@@ -47,6 +47,7 @@ BASELINES = {
     "nli-softmax",
     "quick-thoughts",
     "sg-opt",
+    "tsdae",
 }
 # Chuang et al. 2022, Tables 12 and 13: learning rate, mask rate, weight, batch size.
 TABLES_12_13 = {

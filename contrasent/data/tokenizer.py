@@ -28,6 +28,8 @@ _DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json")
 _SANE_LIMIT = 1_000_000
 _KEPT_BACKENDS = 4
 _LONGEST_REASON = 200
+_AFTER_SPACE = ("\u0120", "\u2581")
+"""First characters of a token after a space, of byte-level BPE and of SentencePiece."""
 # By what a folder calls them; where it has lost the names, what the token is usually called.
 _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mask": (("mask_token",), ("[MASK]", "<mask>")),
@@ -94,6 +96,25 @@ class Tokenizer:
         """The id of every token, added ones included."""
         vocabulary: dict[str, int] = self._backend(None).get_vocab(with_added_tokens=True)
         return vocabulary
+
+    def begins_word(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """``(vocabulary,)``, whether a token begins a word; false for a piece that goes on with it.
+
+        A WordPiece vocabulary marks the pieces that go on, others those after a space. All tokens
+        of a vocabulary without such marks begin a word.
+        """
+        model = json.loads(self._settings)["model"]
+        tokens = self.vocabulary_map
+        begins = np.ones(self.vocabulary, dtype=bool)
+        if model["type"] == "WordPiece":
+            prefix = model["continuing_subword_prefix"]
+            begins[[number for token, number in tokens.items() if token.startswith(prefix)]] = False
+            return begins
+        marked = [number for token, number in tokens.items() if token.startswith(_AFTER_SPACE)]
+        if marked:
+            begins[:] = False
+            begins[marked] = True
+        return begins
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:

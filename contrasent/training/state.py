@@ -109,7 +109,14 @@ def _refuse_other_modules(state: Path, modules: Mapping[str, nn.Module]) -> None
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path)
+    stored: dict[str, Tensor] = {}
+    places = set()
+    for name, tensor in tensors.items():
+        whole = tensor.detach().cpu().contiguous()
+        # A weight that two parts of a module share is written for each of them.
+        stored[name] = whole.clone() if whole.data_ptr() in places else whole
+        places.add(whole.data_ptr())
+    save_file(stored, path)
 
 
 def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from helpers.tiny_glove import save_glove
 from helpers.tiny_models import save_tiny, save_tiny_masked_lm
-from helpers.tiny_runs import TINY, TinyRun
+from helpers.tiny_runs import SHORT, TINY, TinyRun
 from helpers.tiny_wordnet import only_wordnet
 
 from contrasent.training.run import train
@@ -74,6 +74,8 @@ CURVES = {
     "consert, joint": TINY["consert-joint"],
     "sg-opt": TINY["sg-opt"],
     "cmlm": TINY["cmlm"],
+    "tsdae": TINY["tsdae"],
+    "tsdae, untied": TinyRun("tsdae", {**SHORT, "objective.tie": False}, start="masked-lm"),
     "declutr": TINY["declutr"],
     "contrastive tension": TINY["contrastive-tension"],
     "is-bert": TINY["is-bert"],

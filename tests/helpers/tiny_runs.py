@@ -58,6 +58,7 @@ TINY = {
         TinyRun("consert", SHORT),
         TinyRun("consert-joint", SHORT, "labelled.csv"),
         TinyRun("sg-opt", {**SHORT, "objective.projection": 32}),
+        TinyRun("tsdae", SHORT, start="masked-lm"),
         TinyRun("cmlm", {"objective.vectors": 3}, "documents.txt", "masked-lm"),
         TinyRun("declutr", {**SHORT, **SPANS}, "documents.txt", "masked-lm"),
         TinyRun("declutr-small", {**SHORT, **SPANS}, "documents.txt", "masked-lm"),

@@ -27,6 +27,7 @@ LOGGED = {
     "declutr": {"term_contrast", "term_mlm", "mlm_accuracy"},
     "distil": {"term_distillation", "teacher_cosine"},
     "nli-softmax": {"term_nli", "nli_accuracy"},
+    "tsdae": {"term_reconstruction"},
 }
 AUTHORS = {"generator_dropout": True, "edit": "argmax", "edit_positions": "all"}
 
@@ -131,6 +132,7 @@ def diffcse(**settings):
         diffcse(task="corrective", encoder__encoders="twin"),
         diffcse(train__gradient_checkpointing=True),
         case("pretrain-mlm", calls=1),
+        case("tsdae", objective__tie=False),
         case("infersent", train__learning_rate=0.5),
         case("nli-softmax", data="partly_labelled.csv"),
     ],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -44,6 +45,19 @@ States = tuple[Tensor, Tensor]
 """A state ``(R, D)`` in the number format of the weights, and the same in that of the products."""
 
 
+@dataclass(frozen=True, slots=True)
+class SentenceAddition:
+    """What a layer of a decoder adds to the tokens of each sentence after its self-attention.
+
+    Attributes:
+        states: ``(S, D)``; dropout falls on what each token gets.
+        norm: applied to the sum.
+    """
+
+    states: Tensor
+    norm: nn.LayerNorm
+
+
 class PackedBert(Backbone):
     """BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT and MiniLM without padding.
 
@@ -75,8 +89,7 @@ class PackedBert(Backbone):
     ) -> dict[int, Tensor]:
         wanted = {layer: layer % (self.depth + 1) for layer in layers}
         device = batch.token_ids.device
-        narrow = torch.is_autocast_enabled(device.type)
-        dtype = torch.get_autocast_dtype(device.type) if narrow else self.model.dtype
+        narrow, dtype = self._products(device)
         with torch.autocast(device.type, enabled=False):
             plain = first_state is None and batch.embedding_mask is None
             infers = plain and self._infers(device, dtype)
@@ -88,6 +101,27 @@ class PackedBert(Backbone):
                 by_number = self._compute(batch, wanted.values(), dtype, first_only, first_state)
         return {layer: by_number[number] for layer, number in wanted.items()}
 
+    def decode(self, batch: Batch, additions: Sequence[SentenceAddition]) -> Tensor:
+        """The last states of tokens that see only themselves and the tokens before them.
+
+        Args:
+            batch: S packed sentences, T tokens.
+            additions: of each layer, K in all.
+
+        Returns:
+            ``(T, D)``.
+        """
+        device = batch.token_ids.device
+        _, dtype = self._products(device)
+        with torch.autocast(device.type, enabled=False):
+            states = self._compute(batch, [self.depth], dtype, False, None, additions)
+        return states[self.depth]
+
+    def _products(self, device: torch.device) -> tuple[bool, torch.dtype]:
+        """Whether matrix products are in a number format of their own, and in which they are."""
+        narrow = torch.is_autocast_enabled(device.type)
+        return narrow, torch.get_autocast_dtype(device.type) if narrow else self.model.dtype
+
     def _compute(
         self,
         batch: Batch,
@@ -95,9 +129,10 @@ class PackedBert(Backbone):
         dtype: torch.dtype,
         first_only: bool,
         first_state: Tensor | None,
+        additions: Sequence[SentenceAddition] = (),
     ) -> dict[int, Tensor]:
         """The states of the layers ``wanted``, with gradients and dropout where they are on."""
-        blocks = self._blocks(batch, dtype)
+        blocks = self._blocks(batch, dtype, causal=bool(additions))
         tokens = len(batch.token_ids)
         state = self._embed(batch.token_ids, blocks.positions)
         if first_state is not None:
@@ -112,7 +147,8 @@ class PackedBert(Backbone):
         weights = self._weights(dtype)
         for number in range(1, max(wanted) + 1):
             cut = first_only and number == self.depth
-            states = self._run(number - 1, weights[number - 1], states, blocks, cut)
+            addition = additions[number - 1] if additions else None
+            states = self._run(number - 1, weights[number - 1], states, blocks, cut, addition)
             if number in wanted:
                 by_number[number] = states[0] if cut else states[0][:tokens]
         return by_number
@@ -162,13 +198,14 @@ class PackedBert(Backbone):
         positions = torch.arange(len(batch.token_ids))
         return alone(self._embed(batch.token_ids, positions), list(wanted))
 
-    def _blocks(self, batch: Batch, dtype: torch.dtype) -> Blocks:
+    def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
         device = batch.token_ids.device
         return Blocks.of(
             batch,
             self.heads,
             rounded=dtype == torch.bfloat16 and device.type == "cpu",
             packed=packed_attention_available(device, dtype, self.width // self.heads),
+            causal=causal,
         )
 
     def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
@@ -187,7 +224,13 @@ class PackedBert(Backbone):
         return states
 
     def _layer(
-        self, number: int, weights: LayerWeights, states: States, blocks: Blocks, cut: bool
+        self,
+        number: int,
+        weights: LayerWeights,
+        states: States,
+        blocks: Blocks,
+        cut: bool,
+        addition: SentenceAddition | None,
     ) -> States:
         """One transformer layer; with ``cut``, only the first row of each sentence comes out."""
         modules = self._layers[number]
@@ -198,6 +241,11 @@ class PackedBert(Backbone):
         mixed = linear(mixed, weights.output, weights.output_bias)
         rate = self._rate(modules.output_dropout)
         state, narrow = dropout_norm(state, mixed, rate, modules.attention_norm)
+        if addition is not None:
+            sentence = F.pad(blocks.sentence, (0, len(state) - len(blocks.sentence)))
+            added = addition.states.to(narrow.dtype).index_select(0, sentence)
+            rate = self._rate(modules.down_dropout)
+            state, narrow = dropout_norm(state, added, rate, addition.norm)
         inner = modules.activation(linear(narrow, weights.up, weights.up_bias))
         inner = linear(inner, weights.down, weights.down_bias)
         return dropout_norm(state, inner, self._rate(modules.down_dropout), modules.norm)

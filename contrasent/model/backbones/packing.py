@@ -35,15 +35,17 @@ class Runs:
     Attributes:
         offsets: ``(S + 1,)`` int32; sentence ``s`` has the rows ``offsets[s]:offsets[s + 1]``.
         longest: the most rows that a sentence has, or more.
+        causal: a token sees itself and those before it; otherwise the whole sentence.
     """
 
     offsets: Tensor
     longest: int
+    causal: bool = False
 
     @classmethod
-    def of(cls, batch: Batch) -> Runs:
+    def of(cls, batch: Batch, causal: bool = False) -> Runs:
         """The tokens of ``batch``."""
-        return cls(batch.offsets.to(torch.int32), batch.longest)
+        return cls(batch.offsets.to(torch.int32), batch.longest, causal)
 
     def first(self) -> Runs:
         """One row for each sentence."""
@@ -120,7 +122,7 @@ def _flash(
         of_query.longest,
         of_key.longest,
         rate,
-        False,  # every token sees the whole sentence
+        of_query.causal,
         False,  # no copy of the mask for debugging
     )[0]
     return mixed
@@ -146,6 +148,7 @@ class Blocks:
             least one, and it stands for the padding.
         runs: the sentences, if attention is to take the packed rows as they are, without blocks;
             then R = T.
+        causal: a token sees itself and those before it; otherwise the whole sentence.
     """
 
     sentences: int
@@ -157,12 +160,21 @@ class Blocks:
     mask: Tensor | None
     rows: int
     runs: Runs | None = None
+    causal: bool = False
     _there: dict[int, Tensor] = field(default_factory=dict)
     _back: dict[int, Tensor] = field(default_factory=dict)
     _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: Batch, heads: int, *, rounded: bool = False, packed: bool = False) -> Blocks:
+    def of(
+        cls,
+        batch: Batch,
+        heads: int,
+        *,
+        rounded: bool = False,
+        packed: bool = False,
+        causal: bool = False,
+    ) -> Blocks:
         """Find the places of ``batch``.
 
         With ``rounded``, for bf16 on a CPU, R is rounded up by at most a sixteenth, so that few
@@ -176,13 +188,14 @@ class Blocks:
             longest = -(-longest // _LANES) * _LANES
         sentence = torch.repeat_interleave(lengths, output_size=tokens)
         positions = torch.arange(tokens, device=first.device) - first[sentence]
-        mask, rows, runs = None, tokens, Runs.of(batch) if packed else None
+        mask, rows, runs = None, tokens, Runs.of(batch, causal) if packed else None
         if runs is None and tokens < batch.sentences * longest:
             mask = torch.arange(longest, device=first.device) < lengths.unsqueeze(1)
             rows += 1
         step = 1 << max(0, rows.bit_length() - 5) if rounded else 1
         rows = -(-rows // step) * step
-        return cls(batch.sentences, longest, heads, first, positions, sentence, mask, rows, runs)
+        places = (first, positions, sentence)
+        return cls(batch.sentences, longest, heads, *places, mask, rows, runs, causal)
 
     def spread(self, packed: Tensor, parts: int) -> Tensor:
         """``(R, P * D)`` to ``(P, S * H, L, d)``; padded places are copies of a row from T on."""
@@ -204,8 +217,16 @@ class Blocks:
         return rows.view(self.rows, -1)
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
-        """``(S * H, 1, L)`` to add to the scores: 0 at tokens, minus infinity at padding."""
-        if self.mask is None:
+        """What to add to the scores: 0 where a token is seen, and minus infinity elsewhere.
+
+        ``(S * H, 1, L)``, or ``(1, L, L)`` if causal: padding comes after every token.
+        """
+        if self.causal and dtype not in self._bias:
+            square = torch.ones(self.longest, self.longest, device=self.first.device)
+            unseen = square.triu(1).bool()
+            bias = torch.zeros_like(square, dtype=dtype).masked_fill(unseen, float("-inf"))
+            self._bias[dtype] = bias.unsqueeze(0)
+        if self.mask is None and not self.causal:
             return None
         if dtype not in self._bias:
             zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)

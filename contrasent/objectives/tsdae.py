@@ -1,0 +1,169 @@
+"""TSDAE (Wang et al. 2021, arXiv:2104.06979): sentences rebuilt from embeddings of damaged ones.
+
+Most words of a sentence are deleted. The encoder embeds what is left, and a decoder, which is
+dropped after training, predicts each token of the whole sentence from the tokens before it and
+from that one embedding.
+
+Its cross-attention has a single key, so the softmax over it is 1, and what it adds to every token
+is the same linear map of the embedding. Queries and keys would have no effect and no gradient.
+
+Shapes: S sentences, T tokens end to end, V tokens of the vocabulary, D width.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import override
+
+from contrasent.data.batch import Batch, Need
+from contrasent.errors import ConfigError
+from contrasent.functional import masked_cross_entropy
+from contrasent.model.backbones.packed_bert import PackedBert, SentenceAddition
+from contrasent.model.heads import init_linear
+from contrasent.model.masked_lm import MaskedLm
+from contrasent.model.protocol import Encoded
+from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.profiling import part
+from contrasent.settings import settings
+
+
+@settings
+class Config:
+    """Settings of TSDAE."""
+
+    deletion_rate: Annotated[float, Field(ge=0, lt=1)] = 0.6
+    """Share of the words to delete before a sentence is embedded, each by itself; one word of a
+    sentence always stays."""
+
+    tie: bool = True
+    """Whether encoder and decoder are one transformer; otherwise the decoder starts as a copy. The
+    cross-attention is the decoder's alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedBatch(Batch):
+    """Sentences with words deleted.
+
+    Attributes:
+        whole: the same sentences before that.
+    """
+
+    whole: Batch | None = None
+
+
+class CrossAttention(nn.Module):
+    """Attention to one vector for each sentence: the map of its value, and of what comes out."""
+
+    def __init__(self, vector_width: int, width: int, eps: float) -> None:
+        super().__init__()
+        self.value = nn.Linear(vector_width, width)
+        self.output = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps)
+        init_linear(self)
+
+    @override
+    def forward(self, vectors: Tensor) -> SentenceAddition:
+        """What the tokens of each of S sentences get, of ``(S, D)``."""
+        return SentenceAddition(self.output(self.value(vectors)), self.norm)
+
+
+class Tsdae(Objective):
+    """Mean cross-entropy of the tokens of whole sentences, given embeddings of damaged ones."""
+
+    config_class = Config
+    views = 1
+    needs = frozenset({Need.TOKENS})
+    _begins_word: Tensor
+    _special: Tensor
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        encoder = start.require_encoder()
+        backbone = encoder.backbone
+        if not isinstance(backbone, PackedBert):
+            raise ConfigError(
+                f"the decoder of tsdae is a BERT, RoBERTa, XLM-R, CamemBERT or DistilBERT, but "
+                f"{encoder.name} is {backbone.kind}; choose another encoder, or another objective"
+            )
+        self.config = config
+        self.decoder = None if config.tie else copy.deepcopy(backbone)
+        # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
+        self._backbone = (self.decoder or backbone,)
+        masked_lm = MaskedLm.load(encoder.name, new_head=True)
+        masked_lm.share(self._backbone[0])
+        self.head = masked_lm.head
+        eps = self.head.norm.eps
+        self.cross_attention = nn.ModuleList(
+            CrossAttention(start.width, backbone.width, eps) for _ in range(backbone.depth)
+        )
+        tokenizer = encoder.tokenizer
+        begins = torch.from_numpy(tokenizer.begins_word())
+        special = torch.zeros_like(begins)
+        special[list(tokenizer.special_ids.every)] = True
+        self.register_buffer("_begins_word", begins, persistent=False)
+        self.register_buffer("_special", special, persistent=False)
+
+    @override
+    def prepare(self, batch: Batch) -> Batch:
+        """``batch`` with words deleted. The host waits for the new number of tokens."""
+        special = self._special[batch.token_ids]
+        begins = self._begins_word[batch.token_ids]
+        kept = kept_words(batch, begins, special, self.config.deletion_rate) | special
+        ends = F.pad(kept.cumsum(0), (1, 0))[batch.offsets]
+        return DamagedBatch(batch.token_ids[kept], ends, batch.views, whole=batch)
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        if not isinstance(batch, DamagedBatch) or batch.whole is None:
+            raise TypeError("no word of this batch is deleted: prepare it first")
+        (backbone,) = self._backbone
+        given, wanted = shifted(batch.whole)
+        with part("decoder"):
+            additions = [attend(encoded.pooled[0]) for attend in self.cross_attention]
+            logits = self.head(backbone.decode(given, additions))
+        return Terms({"reconstruction": masked_cross_entropy(logits, wanted)})
+
+
+def kept_words(batch: Batch, begins: Tensor, special: Tensor, rate: float) -> Tensor:
+    """Which tokens are of words that stay, each with probability 1 - ``rate``, at least one.
+
+    Args:
+        batch: S sentences, T tokens.
+        begins: ``(T,)`` bool, tokens that begin a word; one after a special token always does.
+        special: ``(T,)`` bool, tokens that are of no word.
+        rate: share of the words to delete. A sentence that would lose all keeps any one of them.
+
+    Returns:
+        ``(T,)`` bool, false for special tokens.
+    """
+    tokens, device = len(special), special.device
+    begins = begins | special | F.pad(special[:-1], (1, 0), value=True)
+    begins[batch.offsets[:-1]] = True
+    draws = torch.rand(tokens, device=device)[begins.cumsum(0) - 1]
+    draws = draws.masked_fill(special, -1.0)
+    numbers = torch.arange(batch.sentences, device=device)
+    sentence = torch.repeat_interleave(numbers, batch.lengths, output_size=tokens)
+    largest = draws.new_full((batch.sentences,), -1.0).scatter_reduce(0, sentence, draws, "amax")
+    return ~special & ((draws >= rate) | (draws == largest[sentence]))
+
+
+def shifted(batch: Batch) -> tuple[Batch, Tensor]:
+    """All tokens but the last of each sentence, and the one after each of them.
+
+    Returns:
+        S sentences, of T - S tokens in all; and ``(T - S,)`` int64.
+    """
+    device, tokens = batch.token_ids.device, len(batch.token_ids) - batch.sentences
+    numbers = torch.arange(batch.sentences, device=device)
+    sentence = torch.repeat_interleave(numbers, batch.lengths - 1, output_size=tokens)
+    places = torch.arange(tokens, device=device) + sentence
+    offsets = batch.offsets - torch.arange(batch.sentences + 1, device=device)
+    given = Batch(batch.token_ids[places], offsets, longest=max(batch.longest - 1, 1))
+    return given, batch.token_ids[places + 1]

@@ -1,0 +1,281 @@
+"""TSDAE: deletion, the decoder and a step, against plain loops and sentence-transformers."""
+
+import math
+
+import pytest
+import torch
+import transformers
+from helpers.masked_lms import saved
+from helpers.oracles import masked_cross_entropy
+
+from contrasent import objectives
+from contrasent.data.batch import pack
+from contrasent.data.tokenizer import Tokenizer
+from contrasent.errors import ConfigError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.precision import matrix_precision
+from contrasent.objectives.tsdae import DamagedBatch, kept_words, shifted
+
+ROWS = [[2, 10, 11, 12, 3], [2, 20, 3], [2, 30, 31, 32, 33, 34, 35, 3]]
+LEFT = [[2, 11, 3], [2, 20, 3], [2, 30, 33, 34, 3]]
+
+
+@pytest.fixture(params=["cls", "mean"])
+def encoder(request, tiny_masked_lm):
+    return SentenceEncoder.load(tiny_masked_lm, pooler=request.param, head="none", device="cpu")
+
+
+def built(encoder, **settings):
+    """The objective, with noise on its new weights, so that none is 0 or 1."""
+    torch.manual_seed(0)
+    objective = objectives.build(
+        "tsdae", settings, width=encoder.width, data_views=1, encoder=encoder
+    )
+    with torch.no_grad():
+        for parameter in objective.cross_attention.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return objective.eval()
+
+
+def damaged():
+    left = pack(LEFT)
+    return DamagedBatch(left.token_ids, left.offsets, whole=pack(ROWS))
+
+
+def attended(state, vectors, query, key, value, heads, seen):
+    """Attention in loops: of each row of ``state`` to the first ``seen(row)`` of ``vectors``."""
+    q, k, v = query(state), key(vectors), value(vectors)
+    size = q.shape[1] // heads
+    rows = []
+    for i in range(len(state)):
+        mixed = []
+        for head in range(heads):
+            part = slice(head * size, (head + 1) * size)
+            scores = [torch.dot(q[i, part], k[j, part]) / math.sqrt(size) for j in range(seen(i))]
+            total = sum(torch.exp(score) for score in scores)
+            mixed.append(
+                sum(torch.exp(score) / total * v[j, part] for j, score in enumerate(scores))
+            )
+        rows.append(torch.cat(mixed))
+    return torch.stack(rows)
+
+
+def oracle(model, objective, embeddings, rows):
+    """The loss of a decoder whose queries and keys of the cross-attention are any."""
+    generator = torch.Generator().manual_seed(1)
+    heads = model.config.num_attention_heads
+    logits, targets = [], []
+    for row, embedding in zip(rows, embeddings, strict=True):
+        state = model.bert.embeddings(torch.tensor([row[:-1]]))[0]
+        for layer, cross in zip(model.bert.encoder.layer, objective.cross_attention, strict=True):
+            own, after = layer.attention.self, layer.attention.output
+            mixed = attended(state, state, own.query, own.key, own.value, heads, lambda i: i + 1)
+            state = after.LayerNorm(state + after.dense(mixed))
+            matrices = torch.randn(2, 16, 16, generator=generator)
+            query, key = (lambda x, w=weight: x @ w for weight in matrices)
+            one = embedding.unsqueeze(0)
+            mixed = attended(state, one, query, key, cross.value, heads, lambda _: 1)
+            state = cross.norm(state + cross.output(mixed))
+            state = layer.output.LayerNorm(state + layer.output.dense(layer.intermediate(state)))
+        for place, target in enumerate(row[1:]):
+            logits.append(model.cls(state[place]))
+            targets.append(target)
+    return masked_cross_entropy(logits, targets)
+
+
+def compare(ours, wanted, encoder, model, objective):
+    """Equal losses, and equal gradients of every weight that both have."""
+    torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-5)
+    theirs = dict(model.bert.named_parameters())
+    mine = dict(encoder.backbone.model.named_parameters())
+    names = [name for name in mine if name in theirs and "pooler" not in name]
+    pairs = [(mine[name], theirs[name]) for name in names]
+    head = model.cls.predictions
+    pairs += [
+        (objective.head.dense.weight, head.transform.dense.weight),
+        (objective.head.norm.bias, head.transform.LayerNorm.bias),
+        (objective.head.decoder.bias, head.decoder.bias),
+    ]
+    a = torch.autograd.grad(ours, [pair[0] for pair in pairs], retain_graph=True)
+    b = torch.autograd.grad(wanted, [pair[1] for pair in pairs], retain_graph=True)
+    assert len(names) > 30
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-6)
+
+
+def test_a_step_and_its_gradients_are_those_of_the_formula_in_loops(encoder, tiny_masked_lm):
+    objective, batch = built(encoder), damaged()
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tiny_masked_lm).eval()
+    terms = objective(encoder(batch), batch)
+    embeddings = []
+    for row in LEFT:
+        states = model.bert(torch.tensor([row])).last_hidden_state[0]
+        embeddings.append(states[0] if encoder.pooler == "cls" else states.mean(0))
+    wanted = oracle(model, objective, embeddings, ROWS)
+    compare(terms["reconstruction"], wanted, encoder, model, objective)
+    assert terms.keys() == {"reconstruction"}
+    weights = list(objective.cross_attention.parameters())
+    a = torch.autograd.grad(terms["reconstruction"], weights)
+    b = torch.autograd.grad(wanted, weights)
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-6)
+
+
+def test_it_is_the_loss_of_sentence_transformers(encoder, tiny_masked_lm):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    transformer = Transformer(str(tiny_masked_lm))
+    pooling = Pooling(16, encoder.pooler)
+    theirs = DenoisingAutoEncoderLoss(SentenceTransformer(modules=[transformer, pooling])).eval()
+    objective, batch = built(encoder), damaged()
+    layers = theirs.decoder.bert.encoder.layer
+    with torch.no_grad():
+        for layer, cross in zip(layers, objective.cross_attention, strict=True):
+            cross.value.load_state_dict(layer.crossattention.self.value.state_dict())
+            cross.output.load_state_dict(layer.crossattention.output.dense.state_dict())
+            cross.norm.load_state_dict(layer.crossattention.output.LayerNorm.state_dict())
+    features = [padded(LEFT), padded(ROWS)]
+    wanted = theirs(features, None)
+    terms = objective(encoder(batch), batch)
+    compare(terms["reconstruction"], wanted, encoder, theirs.decoder, objective)
+    crossed = [layer.crossattention for layer in layers]
+    a = torch.autograd.grad(
+        terms["reconstruction"], [cross.value.weight for cross in objective.cross_attention]
+    )
+    b = torch.autograd.grad(wanted, [cross.self.value.weight for cross in crossed])
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-6)
+    unused = [cross.self.query.weight for cross in crossed]
+    for gradient in torch.autograd.grad(theirs(features, None), unused, allow_unused=True):
+        assert gradient is None or gradient.abs().max() < 1e-7
+
+
+def padded(rows):
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    return {"input_ids": ids, "attention_mask": (ids != 0).long()}
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "distilbert", "camembert"])
+def test_other_decoders_see_what_is_before_them_only(model_type, tmp_path):
+    from helpers.tiny_models import save_tiny
+
+    folder = save_tiny(tmp_path / model_type, model_type)
+    encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
+    with pytest.warns(UserWarning, match="no masked-LM head"):
+        objective = built(encoder)
+    additions = [cross(torch.ones(2, 16)) for cross in objective.cross_attention]
+    long = encoder.backbone.decode(pack([[5, 6, 7, 8, 9], [10, 11]]), additions)
+    short = encoder.backbone.decode(pack([[5, 6, 7], [10]]), additions)
+    torch.testing.assert_close(long[[0, 1, 2, 5]], short, rtol=1e-5, atol=1e-5)
+
+
+def test_a_decoder_of_its_own_starts_as_the_encoder_and_is_not_the_encoder(encoder):
+    objective, batch = built(encoder, tie=False), damaged()
+    tied = built(encoder)(encoder(batch), batch)
+    terms = objective(encoder(batch), batch)
+    torch.testing.assert_close(terms["reconstruction"], tied["reconstruction"])
+    decoder = objective.decoder.model
+    assert objective.head.decoder.weight is decoder.embeddings.word_embeddings.weight
+    terms["reconstruction"].backward()
+    for module in (encoder.backbone.model, decoder):
+        assert module.encoder.layer[0].output.dense.weight.grad.abs().max() > 0
+
+
+def test_a_tied_decoder_adds_its_head_and_its_cross_attention_only(encoder):
+    objective = built(encoder)
+    own = {id(parameter) for parameter in encoder.parameters()}
+    names = {name for name, it in objective.named_parameters() if id(it) not in own}
+    assert {name.split(".")[0] for name in names} == {"head", "cross_attention"}
+    assert len(objective.cross_attention) == 2
+
+
+def test_shifted_rows_are_all_but_the_last_and_all_but_the_first():
+    given, wanted = shifted(pack(ROWS))
+    torch.testing.assert_close(given.token_ids, pack([row[:-1] for row in ROWS]).token_ids)
+    assert given.offsets.tolist() == [0, 4, 6, 13] and given.longest == 7
+    assert wanted.tolist() == [number for row in ROWS for number in row[1:]]
+
+
+def test_words_are_deleted_whole_each_by_itself_and_never_all():
+    rows = [[2, 10, 11, 12, 13, 3], [2, 20, 21, 3], [2, 3]]
+    begins = torch.tensor([1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1], dtype=torch.bool)
+    special = torch.tensor([number < 5 for row in rows for number in row])
+    torch.manual_seed(0)
+    draws = [kept_words(pack(rows), begins, special, 0.6).tolist() for _ in range(4000)]
+    ways = {tuple(draw) for draw in draws}
+    first, second = {way[1:5] for way in ways}, {way[7:9] for way in ways}
+    assert first == {(True,) * 4, (True, True, False, False), (False, False, True, True)}
+    assert second == {(True, True), (True, False), (False, True)}
+    assert not any(way[place] for way in ways for place in (0, 5, 6, 9, 10, 11))
+    # both words: 0.4^2; one alone: 0.4 * 0.6, or half of 0.6^2
+    share = {way: sum(draw[7:9] == list(way) for draw in draws) / len(draws) for way in second}
+    assert share[True, True] == pytest.approx(0.16, abs=0.02)
+    assert share[True, False] == pytest.approx(0.42, abs=0.03)
+    assert kept_words(pack(rows), begins, special, 0.0).equal(~special)
+
+
+def test_what_is_left_of_a_batch(encoder):
+    torch.manual_seed(0)
+    objective, batch = built(encoder), pack(ROWS)
+    left = objective.prepare(batch)
+    assert left.whole is batch and left.sentences == 3
+    for number, row in enumerate(ROWS):
+        kept = left.token_ids[left.offsets[number] : left.offsets[number + 1]].tolist()
+        assert kept[0] == 2 and kept[-1] == 3 and 3 <= len(kept) <= len(row)
+        assert [number for number in row if number in kept] == kept
+    whole = built(encoder, deletion_rate=0.0).prepare(batch)
+    assert whole.token_ids.equal(batch.token_ids)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        ("word_piece", "dogs, stones water", ["dog ##s", ",", "stone ##s", "water"]),
+        ("byte_level", "the dog sings.", None),
+        ("unigram", "the dog sings.", None),
+    ],
+)
+def test_tokens_that_begin_a_word(kind, text, words, tmp_path):
+    from helpers import tiny_models
+
+    getattr(tiny_models, kind)(tmp_path / kind)
+    tokenizer = Tokenizer.load(tmp_path / kind)
+    names = {number: token for token, number in tokenizer.vocabulary_map.items()}
+    begins = tokenizer.begins_word()
+    inside = tokenizer.ids([text], None)[0][0][1:-1].tolist()
+    pieces = []
+    for place, number in enumerate(inside):
+        if place == 0 or begins[number]:
+            pieces.append(names[number])
+        else:
+            pieces[-1] += f" {names[number]}"
+    if words is None:
+        joined = [piece.replace(" ", "").lstrip("\u0120\u2581") for piece in pieces]
+        assert joined == text.split()
+    else:
+        assert pieces == words
+    assert len(begins) == tokenizer.vocabulary
+
+
+def test_in_bf16_it_is_the_same_loss(encoder):
+    objective, batch = built(encoder), damaged()
+    exact = objective(encoder(batch), batch)["reconstruction"]
+    with matrix_precision("bf16", torch.device("cpu")):
+        rounded = objective(encoder(batch), batch)["reconstruction"]
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact, rtol=0.02, atol=0.02)
+
+
+def test_an_encoder_that_cannot_decode_is_refused(tmp_path):
+    folder = saved(tmp_path, "mpnet")
+    encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
+    with pytest.raises(ConfigError, match="decoder of tsdae is a BERT"):
+        objectives.build("tsdae", {}, width=16, data_views=1, encoder=encoder)
+
+
+def test_an_unprepared_batch_is_refused(encoder):
+    with pytest.raises(TypeError, match="prepare it first"):
+        built(encoder)(encoder(pack(ROWS)), pack(ROWS))
