@@ -29,7 +29,6 @@ class Combination:
     """Settings, data, objective and encoder of a run that is asked for.
 
     Attributes:
-        recipe: the settings.
         data_views: sentences per example of the data.
         objective: built for the run; None as long as no encoder is loaded.
         encoder: that is trained; None likewise.
@@ -93,20 +92,17 @@ class Rule:
     """A combination that is refused.
 
     Attributes:
-        setting: the one at fault, by its dotted name.
-        refuses: whether a combination is one of these.
         message: value, reason and remedy, a format string.
         built: it needs the objective and the encoder, and so is looked at later.
     """
 
-    setting: str
     refuses: Callable[[Combination], Any]
     message: str
     built: bool = False
 
 
-def _late(setting: str, refuses: Callable[[Combination, Objective], Any], message: str) -> Rule:
-    return Rule(setting, lambda c: refuses(c, c.objective) if c.objective else False, message, True)
+def _late(refuses: Callable[[Combination, Objective], Any], message: str) -> Rule:
+    return Rule(lambda c: refuses(c, c.objective) if c.objective else False, message, True)
 
 
 _ONE_EMBEDDING = "view.fixed_dropout is true, so one embedding stands for all views of an example"
@@ -116,143 +112,122 @@ _NO_CACHE = "train without train.gradcache_chunk, with a smaller train.batch_siz
 RULES = (
     # the settings alone
     Rule(
-        "train.warmup_steps",
         lambda c: c.recipe.train.warmup_steps and c.recipe.train.warmup_share,
         "train.warmup_steps is {recipe.train.warmup_steps} and train.warmup_share "
         "{recipe.train.warmup_share:g}, which both say how long the warm-up is; give one of them",
     ),
     Rule(
-        "train.schedule",
         lambda c: (c.recipe.train.schedule == "steps") != bool(c.recipe.train.rate_steps),
         "train.schedule is {recipe.train.schedule} and train.rate_steps is "
         "{rate_steps}; they belong together, as in schedule steps with rate_steps "
         "'{{500: 1e-5, 1000: 5e-6}}'",
     ),
     Rule(
-        "train.bias_correction",
         lambda c: c.recipe.train.optimizer != "adamw" and not c.recipe.train.bias_correction,
         "train.bias_correction is false, but train.optimizer {recipe.train.optimizer} has none to "
         "leave out; leave it at true",
     ),
     Rule(
-        "train.schedule",
         lambda c: c.plateau_setting and c.recipe.train.schedule != "plateau",
         "train.schedule is {recipe.train.schedule}, which has no use for train.{plateau_setting}; "
         "leave that out, or choose train.schedule plateau",
     ),
     Rule(
-        "encoder.keep",
         lambda c: c.recipe.encoder.keep == "better" and not c.twin,
         "encoder.keep is better, but encoder.encoders is shared, so there is one encoder; choose "
         "encoder.encoders twin, or encoder.keep first",
     ),
     # the view and the data
     Rule(
-        "view.name",
         lambda c: c.recipe.view.name != "dropout" and c.data_views > 1,
         "view.name is {recipe.view.name}, which makes the positive of a single sentence, but the "
         "data has {example}; choose one of its columns with data.columns, or view.name dropout",
     ),
     Rule(
-        "view.share",
         lambda c: c.recipe.view.share and not VIEWS[c.recipe.view.name].takes_share,
         "view.share is {recipe.view.share:g}, but the view {recipe.view.name} takes none; leave it "
         f"out, or choose view.name {_WITH_SHARE}",
     ),
     Rule(
-        "view.sides",
         lambda c: c.recipe.view.sides == "both" and not VIEWS[c.recipe.view.name].edited,
         "view.sides is both, but the view {recipe.view.name} edits no sentence; leave it out, or "
         f"choose view.name {_EDITING}",
     ),
     Rule(
-        "view.generator",
         lambda c: c.recipe.view.generator is not None and c.recipe.view.name != "mlm",
         "view.generator is {recipe.view.generator}, but the view {recipe.view.name} has none; "
         "leave it out, or choose view.name mlm",
     ),
     # the objective and how its views are embedded
     _late(
-        "view",
-        lambda c, it: it.spans and (c.recipe.view.name != "dropout" or c.recipe.view.fixed_dropout),
-        f"{_SPANS}, so the settings of view have nothing to do; leave them out",
+        lambda c, objective: (
+            objective.spans and (c.recipe.view.name != "dropout" or c.recipe.view.fixed_dropout)
+        ),
+        f"{_SPANS}, so view.name and view.fixed_dropout have nothing to do; leave them out",
     ),
     _late(
-        "encoder.encoders",
-        lambda c, it: it.spans and c.twin,
+        lambda c, objective: objective.spans and c.twin,
         f"{_SPANS}, of which the first are all anchors, but encoder.encoders is twin, which embeds "
         "the first one alone; choose encoder.encoders shared",
     ),
     _late(
-        "view.fixed_dropout",
         lambda c, _: c.recipe.view.fixed_dropout and c.data_views > 1,
         f"{_ONE_EMBEDDING}, but the data has {{data_views}} sentences per example; leave it out, "
         "or choose one column with data.columns",
     ),
     _late(
-        "view.fixed_dropout",
         lambda c, _: c.recipe.view.fixed_dropout and c.recipe.view.name != "dropout",
         f"{_ONE_EMBEDDING}, but the view {{recipe.view.name}} makes another sentence; leave it "
         "out, or choose view.name dropout",
     ),
     _late(
-        "view.fixed_dropout",
         lambda c, _: c.recipe.view.fixed_dropout and c.twin,
         f"{_ONE_EMBEDDING}, but encoder.encoders is twin, which embeds them apart; choose one of "
         "the two",
     ),
     _late(
-        "view.fixed_dropout",
-        lambda c, it: c.recipe.view.fixed_dropout and it.provides_views,
+        lambda c, objective: c.recipe.view.fixed_dropout and objective.provides_views,
         f"{_ONE_EMBEDDING}, but the objective {{recipe.objective[name]}} makes views of its own, "
         "which differ; leave it out",
     ),
     _late(
-        "view.fixed_dropout",
         lambda c, _: c.recipe.view.fixed_dropout and c.needs(Need.TOKEN_STATES),
         f"{_ONE_EMBEDDING}, but the objective also reads the token states of every view; leave it "
         "out, or that term",
     ),
     _late(
-        "encoder.encoders",
-        lambda c, it: c.twin and it.views < 2 and not it.provides_views,
+        lambda c, objective: c.twin and objective.views < 2 and not objective.provides_views,
         "encoder.encoders is twin, but the objective takes one view of each example, so that there "
         "is nothing for a second encoder; choose encoder.encoders shared",
     ),
     _late(
-        "view.name",
-        lambda c, it: c.recipe.view.name != "dropout" and it.views < 2,
+        lambda c, objective: c.recipe.view.name != "dropout" and objective.views < 2,
         "view.name is {recipe.view.name}, but the objective takes one view of each example, so "
         "that there is no positive; choose view.name dropout",
     ),
     _late(
-        "data.shuffle",
         lambda c, _: c.needs(Need.POSITIONS) and c.recipe.data.shuffle,
         "the objective {recipe.objective[name]} tells the neighbours of a sentence in its document "
         "from the other sentences of the batch, but data.shuffle is true, so that a batch has "
         "hardly any; set data.shuffle to false",
     ),
     _late(
-        "encoder.encoders",
         lambda c, _: c.twin and c.needs(Need.TOKEN_STATES),
         "encoder.encoders is twin, but the objective also reads token states, which would be those "
         "of two encoders; choose encoder.encoders shared, or leave that term out",
     ),
     _late(
-        "objective.teacher",
         lambda c, _: not c.recipe.objective.get("teacher", "not needed"),
         "the objective {recipe.objective[name]} follows the embeddings of another encoder, but "
         "objective.teacher is empty; name a folder or a model with --objective.teacher",
     ),
     _late(
-        "data.labels",
         lambda c, _: c.needs(Need.LABELS) and c.recipe.data.labels == "none",
         "the objective {recipe.objective[name]} needs the label of each pair, but data.labels is "
         "none; set it to nli, with data that has the columns premise, hypothesis and label "
         "('contrasent data build nli ... --make labelled' writes such a file)",
     ),
     _late(
-        "data.labels",
         lambda c, _: not c.needs(Need.LABELS) and c.recipe.data.labels != "none",
         "data.labels is {recipe.data.labels}, but the objective {recipe.objective[name]} reads no "
         "labels: it would take contradictions for positives; leave data.labels out and give pairs "
@@ -260,14 +235,12 @@ RULES = (
     ),
     # gradient caching
     _late(
-        "train.gradcache_chunk",
         lambda c, _: c.recipe.train.gradcache_chunk is not None and c.batch_norm,
         "train.gradcache_chunk is {recipe.train.gradcache_chunk}, so a batch is encoded in chunks, "
         "but {batch_norm} of the encoder normalises over the batch, so its embeddings would be "
         f"others; {_NO_CACHE}, or choose an encoder with LayerNorm",
     ),
     _late(
-        "train.gradcache_chunk",
         lambda c, _: (
             c.recipe.train.gradcache_chunk is not None and c.needs(Need.TOKEN_STATES, Need.TOKENS)
         ),
@@ -278,26 +251,24 @@ RULES = (
     ),
     # tokens of a sentence
     _late(
-        "data.max_tokens",
         lambda c, _: c.encoder and c.longer_than(c.encoder.max_tokens),
         "data.max_tokens is {recipe.data.max_tokens}, but {recipe.encoder.name} takes at most "
         "{encoder.max_tokens} tokens; lower it",
     ),
     _late(
-        "data.max_tokens",
-        lambda c, it: "generator" not in c.recipe.objective and c.longer_than(it.max_tokens),
+        lambda c, objective: (
+            "generator" not in c.recipe.objective and c.longer_than(objective.max_tokens)
+        ),
         "data.max_tokens is {recipe.data.max_tokens}, but the objective {recipe.objective[name]} "
         "leaves room for {objective.max_tokens} tokens of a sentence; lower it",
     ),
     _late(
-        "objective.generator",
-        lambda c, it: c.longer_than(it.max_tokens),
+        lambda c, objective: c.longer_than(objective.max_tokens),
         "data.max_tokens is {recipe.data.max_tokens}, but the generator of objective "
         "{recipe.objective[name]} takes at most {objective.max_tokens} tokens; lower it, or name "
         "another objective.generator",
     ),
     _late(
-        "view.generator",
         lambda c, _: c.longer_than(c.generator_tokens),
         "data.max_tokens is {recipe.data.max_tokens}, but the generator of view mlm takes at most "
         "{generator_tokens} tokens; lower it, or name another view.generator",
@@ -308,15 +279,11 @@ RULES = (
 def refused_by(combination: Combination) -> Rule | None:
     """The first rule that refuses ``combination``; those of the objective once it is built."""
     built = combination.objective is not None
-    return next((it for it in RULES if it.built == built and it.refuses(combination)), None)
+    return next((rule for rule in RULES if rule.built == built and rule.refuses(combination)), None)
 
 
 def refuse(combination: Combination) -> None:
-    """Stop before work starts where settings, data and objective do not go together.
-
-    Raises:
-        ConfigError: the message of the first rule that applies.
-    """
+    """Raise ConfigError where settings, data and objective do not go together."""
     rule = refused_by(combination)
     if rule is not None:
         derived = ("example", "batch_norm", "rate_steps", "plateau_setting")

@@ -1,8 +1,6 @@
 """Embeddings with gradients, and gradients of a large batch in the memory of a small one.
 
-Shapes: B examples, V views, S = V * B sentences, N sentences of a chunk, D embedding width.
-
-Shapes: B examples, V views of each, T tokens of all sentences, D embedding width.
+Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding width.
 """
 
 from __future__ import annotations
@@ -31,12 +29,9 @@ _CHUNKS_BETWEEN_TRIMS = 16
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """A batch cut into parts that are encoded one after the other.
+    """A batch cut into batches of one view, of similar lengths and about equal numbers of tokens.
 
-    Attributes:
-        parts: batches of one view, of sentences of similar length and about equal numbers of
-            tokens.
-        place: ``(S,)`` where each sentence of the batch is, counted over all parts.
+    ``place (S,)`` is where each sentence of the batch is, counted over all parts.
     """
 
     parts: list[Batch]
@@ -65,26 +60,19 @@ class GradientCache:
     Each chunk is encoded twice: without gradients for the loss of the whole batch, then again
     with the gradient that the loss gives to its embeddings. Both times it has the same dropout:
     in SimCSE the masks *are* the data, and with others the gradient would be of another loss.
+    A chunk has ``sentences`` of average length; ``precision`` is that of the second time.
     """
 
     def __init__(self, encoder: SentenceEncoder, sentences: int, precision: str) -> None:
-        """Prepare for the batches of a run.
-
-        Args:
-            encoder: in training mode.
-            sentences: of average length that are encoded at once.
-            precision: of the matrix products, ``fp32`` or ``bf16``, when chunks are encoded again.
-        """
         self._encoder, self._sentences, self._precision = encoder, sentences, precision
         self._compared = False
 
     def embed(self, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
         """Embed ``batch``, in the precision of the context.
 
-        Returns:
-            The embeddings; and what is to be called once, after the gradient of the loss has
-            reached them: it adds to the gradient of each weight of the encoder what one backward
-            pass through the whole batch would. Torch's generators stand where they stood before.
+        What is returned beside the embeddings is called once after the backward pass of the loss:
+        it adds to the gradient of each weight of the encoder what one backward pass through the
+        whole batch would. Torch's generators stand where they stood before.
         """
         device = batch.token_ids.device
         if batch.sentences <= self._sentences:
@@ -149,13 +137,8 @@ def embedding(
 ) -> Embedding:
     """The way in which a run with these settings embeds its batches.
 
-    Args:
-        encoder: embeds the sentences.
-        objective: what the embeddings are for.
-        settings: say whether gradients are cached.
-        precision: of the matrix products, ``fp32`` or ``bf16``.
-        twin: embeds all views but the first; without one, ``encoder`` embeds them.
-        fixed_dropout: all views of an example have the same dropout masks.
+    A ``twin`` embeds all views but the first; with ``fixed_dropout`` all views of an example have
+    the same dropout masks.
     """
 
     def whole(model: SentenceEncoder) -> Embedding:
@@ -171,9 +154,8 @@ def embedding(
 def _once(one: Embedding, views: int) -> Embedding:
     """Embed the first of ``views`` equal views, and let it stand for all of them.
 
-    There is no dropout after an encoder's head, so equal masks make equal embeddings, and the
-    gradient of one forward pass is the sum of those of V. Gao et al. do the same ("Fixed 0.1" in
-    Table 3). Views after these, which an objective added, are embedded as they are.
+    There is no dropout after an encoder's head, so equal masks make equal embeddings. Gao et al.
+    do the same ("Fixed 0.1" in Table 3). Views that an objective added are embedded as they are.
     """
 
     def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:

@@ -2,8 +2,7 @@
 
 Gao et al. 2021, Table 1, "MLM k%: use BERT-base to replace k% of words". The tokens are chosen as
 for masked language modelling, all of them are hidden, and each is drawn from what the generator
-predicts there: its most probable token is the original one too often to make a view. It is done
-on the device, anew for every batch, before the objective prepares it.
+predicts there: its most probable token is the original one too often to make a view.
 
 Shapes: B examples, V views of each, T tokens end to end.
 """
@@ -37,14 +36,7 @@ from contrasent.training.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class MlmView:
-    """Gives batches of which each example is one sentence V times the tokens of the generator.
-
-    Attributes:
-        generator: what replaces tokens.
-        tokenizer: the encoder's.
-        share: of the tokens that are replaced.
-        both: the anchors are edited too.
-    """
+    """Replaces a ``share`` of the tokens of equal views; ``both``: those of the anchors too."""
 
     generator: Generator
     tokenizer: Tokenizer
@@ -56,8 +48,7 @@ class MlmView:
         """The view that ``settings`` ask for; None if that is another.
 
         Raises:
-            ConfigError: the generator cannot be loaded, has no head or another vocabulary; the
-                tokenizer has no mask token.
+            ConfigError: there is no such generator, or no mask token.
         """
         share = share_of(settings)
         if settings.name != "mlm" or share is None:
@@ -90,13 +81,7 @@ _TOKENS = 4096
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """The scores on held-out text.
-
-    Attributes:
-        loss: mean cross-entropy of a hidden token, in nats.
-        accuracy: share of the hidden tokens that are the most probable ones.
-        tokens: how many were hidden.
-    """
+    """The loss in nats per hidden token, the share predicted right, and how many were hidden."""
 
     loss: float
     accuracy: float
@@ -105,7 +90,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutText:
-    """Texts of a file, tokenised and packed, and how tokens are hidden in them.
+    """Texts of a file, packed, and how tokens are hidden in them.
 
     The masks come from the seed alone, so that models with one tokenizer predict the same tokens.
     """
@@ -119,11 +104,7 @@ class HeldOutText:
     def read(
         cls, file: str | Path, tokenizer: Tokenizer, max_tokens: int, mask_rate: float, seed: int
     ) -> HeldOutText:
-        """Read the first column of ``file``.
-
-        Raises:
-            DataError: it cannot be read, or holds no text.
-        """
+        """Read the first column of ``file``; DataError if it cannot be read, or holds no text."""
         texts = [sentences[0] for sentences in open_examples(str(file))]
         ids, _ = tokenizer.ids(texts, max_tokens)
         if not ids:
@@ -135,11 +116,7 @@ class HeldOutText:
     def measure(
         self, masked_lm: MaskedLm, precision: str = "fp32", device: str | None = None
     ) -> HeldOut:
-        """Hide tokens, and predict them.
-
-        Raises:
-            DataError: the texts are so few that no token is hidden.
-        """
+        """Hide tokens, and predict them; DataError if the texts are too few to hide one."""
         place = default_device() if device is None else device_named(device)
         masked_lm.to(place).eval()
         special_ids, vocabulary = self.tokenizer.special_ids, self.tokenizer.vocabulary
@@ -162,15 +139,7 @@ class HeldOutText:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutScores:
-    """Scores of a run's start and of its result on one text.
-
-    Attributes:
-        file: the text.
-        text: its tokens, and how they are hidden.
-        device: what computes; None for the accelerator if there is one.
-        before: of the start; None if it has no masked-LM head yet.
-        after: of the result; None until it is measured.
-    """
+    """Scores of a run's start, if it has a masked-LM head, and of its result on one text."""
 
     file: Path
     text: HeldOutText
@@ -180,12 +149,7 @@ class HeldOutScores:
 
     @classmethod
     def of_start(cls, recipe: Recipe, file: Path, device: str | None = None) -> HeldOutScores:
-        """Read the text and measure what a complete recipe starts from.
-
-        Raises:
-            DataError: the text cannot be read, or no token of it is hidden.
-            CheckpointError: there is no such encoder.
-        """
+        """Read the text and measure what a complete recipe starts from."""
         name, rate = recipe.encoder.name, recipe.objective["mask_rate"]
         tokenizer = Tokenizer.load(resolve(name))
         text = HeldOutText.read(file, tokenizer, recipe.data.max_tokens, rate, recipe.train.seed)

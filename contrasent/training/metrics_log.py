@@ -32,18 +32,11 @@ METRICS_FILE = "metrics.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """The metrics of one step.
+    """The metrics of step ``number``: the loss after so many updates, and its update.
 
-    Attributes:
-        number: updates made before its loss was computed; 0 is the loss before any update.
-        loss: the sum of the terms.
-        terms: the objective's terms, weighted.
-        learning_rate: of its update.
-        gradient_norm: of all parameters together, before clipping.
-        measures: ``alignment`` of anchors and positives, ``uniformity`` of the anchors, and the
-            measures of the objective; without those that are undefined for this batch.
-        sentences: sentences that went through the encoder, views counted.
-        examples: B.
+    ``loss`` is the sum of the weighted ``terms``; ``gradient_norm`` is taken before clipping;
+    ``measures`` are alignment, uniformity and what the objective measures, where they are defined;
+    ``sentences`` counts every view.
     """
 
     number: int
@@ -98,11 +91,7 @@ class _PendingStep:
 
 
 class MetricsReader:
-    """Step metrics, copied to the host without blocking the device.
-
-    On a CPU they are known at once. An accelerator would wait for the host after every step, so
-    its metrics are read when the next step has been launched.
-    """
+    """Step metrics; those of an accelerator are read once the next step has been launched."""
 
     def __init__(self) -> None:
         self._pending: deque[_PendingStep] = deque()
@@ -110,9 +99,8 @@ class MetricsReader:
     def send(self, number: int, learning_rate: float, batch: Batch, scalars: StepScalars) -> None:
         """Start the copy of a step's scalars."""
         rest = (*scalars.terms.values(), *scalars.measures.values())
-        values = torch.stack(
-            [scalar.detach().float() for scalar in (scalars.loss, scalars.gradient_norm, *rest)]
-        )
+        tensors = (scalars.loss, scalars.gradient_norm, *rest)
+        values = torch.stack([tensor.detach().float() for tensor in tensors])
         arrived = None
         if values.device.type == "cuda":
             pinned = torch.empty(values.shape, pin_memory=True)
@@ -134,25 +122,18 @@ class MetricsReader:
         left = 0 if everything or not self._pending or self._pending[-1].arrived is None else 1
         steps = [self._pending.popleft().read() for _ in range(len(self._pending) - left)]
         for step in steps:
-            _refuse_not_finite(step)
+            if not (isfinite(step.loss) and isfinite(step.gradient_norm)):
+                raise ContrasentError(
+                    f"step {step.number}: the loss is {step.loss} and the gradient norm "
+                    f"{step.gradient_norm}; nothing was kept that was updated with them. Lower "
+                    "train.learning_rate, raise objective.temperature, or use "
+                    "--train.precision fp32"
+                )
         return steps
 
 
-def _refuse_not_finite(step: StepMetrics) -> None:
-    if not (isfinite(step.loss) and isfinite(step.gradient_norm)):
-        raise ContrasentError(
-            f"step {step.number}: the loss is {step.loss} and the gradient norm "
-            f"{step.gradient_norm}; nothing was kept that was updated with them. Lower "
-            "train.learning_rate, raise objective.temperature, or use --train.precision fp32"
-        )
-
-
 class MetricsFile:
-    """``metrics.jsonl``: a line per step, and a line per evaluation.
-
-    Lines of updates from ``first_step`` on were written by a run that was cut off; they are
-    dropped, and come again.
-    """
+    """``metrics.jsonl``: a line per step and per evaluation; those from ``first_step`` on go."""
 
     def __init__(self, path: Path, first_step: int) -> None:
         kept = [line for line in _whole_lines(path) if _is_before(line, first_step)]
@@ -183,13 +164,13 @@ def step_values(step: StepMetrics, seconds: float) -> dict[str, float | int]:
 
 
 class Stopwatch:
-    """Seconds since it was last asked; the time spent on evaluation can be left out."""
+    """Seconds between laps."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
     def lap(self) -> float:
-        """Seconds since the last lap."""
+        """Seconds since the last lap; one before work that is not counted starts anew."""
         now = time.perf_counter()
         passed, self._since = now - self._since, now
         return passed
@@ -235,13 +216,8 @@ def trackers(accelerator: Accelerator, recipe: Recipe) -> Iterator[None]:
 
 
 def check_trackers(names: list[str]) -> None:
-    """Make sure that each tracker can be used.
-
-    Raises:
-        ConfigError: accelerate knows no tracker of that name.
-        MissingExtraError: its package is not installed.
-    """
-    if not names:
+    """Raise ConfigError for an unknown tracker, MissingExtraError if its package is missing."""
+    if not names:  # accelerate.tracking takes a second to import
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
@@ -287,12 +263,7 @@ def accelerator_on(
 
 
 def refuse_launcher_settings(accelerator: Accelerator) -> None:
-    """Stop a launch that would train otherwise than the recipe says, without saying so.
-
-    Raises:
-        ConfigError: there is more than one process, or ``accelerate launch`` asked for gradient
-            accumulation or for scaled fp16 gradients.
-    """
+    """Raise ConfigError if ``accelerate launch`` would train otherwise than the recipe says."""
     count = accelerator.num_processes
     if count > 1:
         raise ConfigError(
@@ -309,11 +280,10 @@ def refuse_launcher_settings(accelerator: Accelerator) -> None:
 
 
 def _is_before(line: str, first_step: int) -> bool:
-    """An evaluation of step N was made after N updates, the loss of step N before the next.
+    """Whether a line was written before update ``first_step``; not if it cannot be read.
 
-    What is measured at step 0 belongs to the start, which a run without a state makes again.
-
-    What cannot be read, because the machine died while it was written, is dropped as well.
+    An evaluation of step N was made after N updates, the loss of step N before the next. What
+    is measured at step 0 belongs to the start, which a run without a state makes again.
     """
     try:
         values = json.loads(line)

@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -88,60 +88,20 @@ def _deciding(kept: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: kept.get(name) for name in _DECIDING}, "torch": kept["versions"]["torch"]}
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Names inside the folder of a run.
+    """The folder of a run; an encoder loader that is given it takes ``best``, else ``last``."""
 
-    Attributes:
-        root: the folder; an encoder loader that is given it takes ``best``, else ``last``.
-    """
-
-    root: Path
-
-    @property
-    def best(self) -> Path:
-        """The encoder with the highest dev score."""
-        return self.root / "best"
-
-    @property
-    def last(self) -> Path:
-        """The encoder after the last step."""
-        return self.root / "last"
-
-    @property
-    def state(self) -> Path:
-        """The state that ``--resume`` continues from; removed when the run is complete."""
-        return self.root / "state"
-
-    @property
-    def result(self) -> Path:
-        """Written last: the run is complete."""
-        return self.root / "result.json"
-
-    @property
-    def metrics(self) -> Path:
-        """A line per step and per evaluation."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """The log, with the time of each line."""
-        return self.root / "log.txt"
-
-    @property
-    def trackers(self) -> Path:
-        """Files of trackers such as TensorBoard."""
-        return self.root / "trackers"
-
-    @property
-    def scores(self) -> Path:
-        """Records of the final tasks, before and after."""
-        return self.root / "scores.jsonl"
-
-    @property
-    def held_out(self) -> Path:
-        """Scores of a masked language model on held-out text, before and after."""
-        return self.root / "held_out.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.best = root / "best"  # the encoder with the highest dev score
+        self.last = root / "last"  # the encoder after the last step
+        self.state = root / "state"  # from which --resume goes on; removed at the end
+        self.result = root / "result.json"  # written last
+        self.metrics = root / "metrics.jsonl"  # a line per step and per evaluation
+        self.log = root / "log.txt"
+        self.trackers = root / "trackers"  # files of trackers such as TensorBoard
+        self.scores = root / "scores.jsonl"  # records of the final tasks, before and after
+        self.held_out = root / "held_out.json"  # scores of a masked LM, before and after
 
     @property
     def is_complete(self) -> bool:
@@ -149,11 +109,7 @@ class RunFolder:
         return self.result.is_file()
 
     def check_place(self, *, resume: bool, overwrite: bool) -> None:
-        """Make sure that a run may write here, before anything is written or even loaded.
-
-        Raises:
-            ConfigError: the folder cannot be written to, holds something else, or a run.
-        """
+        """Raise ConfigError if the folder cannot be written to, or holds anything to be kept."""
         if resume and overwrite:
             raise ConfigError("--resume keeps the run that --overwrite replaces; give one of them")
         self._refuse_unwritable()
@@ -174,11 +130,10 @@ class RunFolder:
             )
 
     def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
-        """As :meth:`check_place`, and what is there has to fit ``recipe``.
+        """As :meth:`check_place`; a run to continue has to have the settings of ``recipe``.
 
         Raises:
-            ConfigError: as :meth:`check_place`; the run to continue has other settings; the
-                encoder to start from would be removed.
+            ConfigError: also if the encoder to start from would be removed.
         """
         self.check_place(resume=resume, overwrite=overwrite)
         if resume and self._is_run():
@@ -197,10 +152,8 @@ class RunFolder:
     ) -> Iterator[None]:
         """Take the folder, and keep other processes out of it inside the block.
 
-        Recipe, data and environment are written; a new run removes an old one.
-
-        Raises:
-            ConfigError: the run to resume was trained on other data; another process trains here.
+        Recipe, data and environment are written; a new run removes an old one. Raises ConfigError
+        if the run to resume was trained on other data, or another process trains here.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         with exclusive(self.state):

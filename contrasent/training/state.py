@@ -31,8 +31,7 @@ class Progress:
 
     Attributes:
         step: optimiser updates made; the place in the data and the learning rate follow from it.
-        best_step: the update after which the dev score was highest; None before an evaluation.
-        best_score: that score.
+        best_step: the update after which the dev score was highest.
         without_best: evaluations since then.
         ended: no further update is to be made.
         twin_is_better: of two encoders, the second had the higher dev score at the last evaluation.
@@ -77,8 +76,7 @@ def load_state(
 ) -> Progress | None:
     """Restore the newest whole state below ``folder``; None if there is none.
 
-    Raises:
-        CheckpointError: the state is damaged, or belongs to another model.
+    Raises CheckpointError if it is damaged, or belongs to another model.
     """
     states = sorted(folder.glob(f"{_PREFIX}*")) if folder.is_dir() else []
     if not states:
