@@ -45,16 +45,15 @@ def build(
     encoder: SentenceEncoder | None = None,
     batch_size: int | None = None,
 ) -> Objective:
-    """Make the objective ``name``.
+    """Make the objective ``name``, one of :func:`available` or ``module:Class``.
 
     Args:
-        name: one of :func:`available`, or ``module:Class``.
+        name: of the objective.
         settings: fields of its ``Config``.
         width: D, dimensions of an embedding.
         data_views: how many sentences each example of the training data has.
-        encoder: the encoder before the first step, for objectives that start from copies of its
-            parts.
-        batch_size: examples per step, for objectives that need some number of them.
+        encoder: the encoder before the first step, of which some objectives copy parts.
+        batch_size: examples per step, of which some objectives need a certain number.
 
     Raises:
         ConfigError: no such objective, a setting it does not have or cannot take, or data that
@@ -89,10 +88,9 @@ def objective_class(name: str) -> type[Objective]:
 
 
 def name_of(objective: type[Objective]) -> str:
-    """The name under which :func:`build` and recipes know a class, ``module:Class`` or shorter.
+    """The name under which :func:`build` and recipes know a class.
 
-    Raises:
-        ConfigError: the class stands in a function, where a resumed run could not import it.
+    Raises ConfigError if it stands in a function, where a resumed run could not import it.
     """
     module, name = objective.__module__, objective.__qualname__
     if "<locals>" in name:

@@ -37,12 +37,7 @@ class Conditional(nn.Module):
     """
 
     def __init__(self, backbone: Backbone, width: int, heads: Mapping[str, nn.Module]) -> None:
-        """Copy ``backbone``, which is not kept.
-
-        Args:
-            backbone: the start.
-            width: D of the embeddings.
-            heads: by name, maps from ``(N, D)`` states to logits.
+        """Copy ``backbone``; ``heads`` map its states to logits.
 
         Raises:
             ConfigError: the embeddings are not as wide as the states, or the architecture takes
@@ -61,15 +56,7 @@ class Conditional(nn.Module):
 
     @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Tensor:
-        """The last states of the tokens.
-
-        Args:
-            batch: S sentences.
-            embeddings: ``(S, D)``, one for each.
-
-        Returns:
-            ``(T, D)`` float32.
-        """
+        """The last states ``(T, D)`` float32 of the tokens, given an embedding of each sentence."""
         with part("discriminator"):
             states: Tensor = self.transformer(batch, first_state=embeddings)[-1]
         return states.float()
@@ -102,22 +89,13 @@ class Difference(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
-        """Score what the transformer makes of an edit of each sentence.
-
-        Args:
-            batch: S sentences.
-            embeddings: ``(S, D)``, one for each.
-
-        Returns:
-            The terms, not weighted yet.
-        """
+        """Score what it makes of an edit of each sentence, given its embedding ``(S, D)``."""
 
 
 class ReplacedTokens(Difference):
     """Detection of edited tokens: replaced, inserted, or preceded by a deletion.
 
-    With several operations each sentence is edited by each, each has a head of its own, and the
-    loss is their mean.
+    With several operations each edits every sentence and has a head, and the loss is their mean.
     """
 
     def __init__(
@@ -128,7 +106,6 @@ class ReplacedTokens(Difference):
         reduction: Literal["mean", "sum"],
         padding: Literal["ignored", "as_reference"],
     ) -> None:
-        """Detect edits by ``operations``; the rest as in ``replaced_token_loss``."""
         super().__init__(conditional, editing)
         self._operations = operations
         self._reduction, self._padding = reduction, padding

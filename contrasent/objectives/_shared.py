@@ -1,8 +1,6 @@
 """Parts that objectives share: masked language modelling, and classes of sentence pairs.
 
-Shapes: B pairs, D embedding width, F features.
-
-Shapes: T tokens end to end, M of them chosen to be predicted, D width.
+Shapes: B pairs, D embedding width; T tokens end to end, M of them chosen to be predicted.
 """
 
 from __future__ import annotations
@@ -51,13 +49,7 @@ class PairClassifier(nn.Module):
     """
 
     def __init__(self, width: int, features: Sequence[str], hidden: Sequence[int] = ()) -> None:
-        """Make the map.
-
-        Args:
-            width: D.
-            features: names, each ``(B, D)``: u, v, difference |u - v|, product u v, max_square
-                max(u, v)^2.
-            hidden: widths of linear layers before the last one, without activation.
+        """Make a map of ``features``, with linear layers of ``hidden`` widths before it.
 
         Raises:
             ConfigError: there is no feature, or one twice.
@@ -88,9 +80,7 @@ class PairClassifier(nn.Module):
 class MaskedBatch(Batch):
     """A batch of which some sentences, the last ones, have hidden tokens.
 
-    Attributes:
-        source: the batch before anything was hidden or added.
-        masked: the hidden tokens of ``source``.
+    ``source`` is the batch before anything was hidden or added, ``masked`` its hidden tokens.
     """
 
     source: Batch | None = None
@@ -101,16 +91,6 @@ class HiddenTokens(nn.Module):
     """Hides tokens, and scores what a masked-LM head makes of the states in their places."""
 
     def __init__(self, start: Start, head: MlmHead, mask_rate: float) -> None:
-        """Prepare for batches of one tokenizer.
-
-        Args:
-            start: with an encoder.
-            head: is trained with the encoder.
-            mask_rate: share of the tokens that are chosen.
-
-        Raises:
-            ConfigError: the tokenizer has no mask token.
-        """
         super().__init__()
         tokenizer = start.require_encoder().tokenizer
         require_mask_token(tokenizer.special_ids)
@@ -119,12 +99,7 @@ class HiddenTokens(nn.Module):
         self._rate = mask_rate
 
     def hide(self, batch: Batch, views: int | None = None) -> MaskedBatch:
-        """``batch`` with tokens hidden, each sentence by a draw of its own.
-
-        Args:
-            batch: before that.
-            views: hide tokens of so many first views only; None for all.
-        """
+        """``batch`` with tokens of its ``views`` first views, or of all, hidden by a draw each."""
         masked = mask_tokens(batch, self._rate, self._special_ids, self._vocabulary)
         if views is not None:
             end = batch.offsets[views * batch.examples]
@@ -150,9 +125,7 @@ class HiddenTokens(nn.Module):
     def forward(self, states: Tensor, batch: Batch) -> Terms:
         """The mean cross-entropy of the M hidden tokens, 0 if there are none.
 
-        Args:
-            states: ``(T', D)`` of all sentences of ``batch``, the hidden ones last.
-            batch: what :meth:`hide` or :meth:`beside` gave.
+        ``states (T', D)`` are those of ``batch``, which :meth:`hide` or :meth:`beside` made.
         """
         source, masked = hidden_in(batch)
         chosen = masked.chosen.nonzero().squeeze(1)
@@ -172,11 +145,7 @@ class AuxiliaryMlm(nn.Module):
     """
 
     def __init__(self, start: Start, weight: float, mask_rate: float) -> None:
-        """Copy the head of the checkpoint that the encoder was loaded from.
-
-        Raises:
-            ConfigError: it has no masked-LM head, or its tokenizer no mask token.
-        """
+        """Copy the head of the checkpoint that the encoder was loaded from."""
         super().__init__()
         head = copy.deepcopy(load_masked_lm(start, weight).head)
         self.tokens = HiddenTokens(start, head, mask_rate)
@@ -187,11 +156,7 @@ class AuxiliaryMlm(nn.Module):
         return self.tokens.beside(batch)
 
     def forward(self, encoded: Encoded, batch: Batch) -> tuple[Encoded, Batch, Terms]:
-        """Take the masked copies out again, and score them.
-
-        Returns:
-            Embeddings and batch as if there had been none; and the weighted term.
-        """
+        """Take the masked copies out of embeddings and batch, and score them: the weighted term."""
         terms = self.tokens(encoded.states[-1], batch)
         source, _ = hidden_in(batch)
         count = len(source.token_ids)
@@ -201,11 +166,7 @@ class AuxiliaryMlm(nn.Module):
 
 
 def load_masked_lm(start: Start, weight: float) -> MaskedLm:
-    """The masked language model of the checkpoint that the encoder was loaded from.
-
-    Raises:
-        ConfigError: it has no masked-LM head, which ``objective.mlm_weight`` asks for.
-    """
+    """The masked LM of the encoder's checkpoint; ConfigError if it has no head."""
     try:
         return MaskedLm.load(start.require_encoder().name)
     except CheckpointError as error:

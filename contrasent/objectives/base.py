@@ -24,11 +24,7 @@ from contrasent.model.protocol import Encoded
 
 
 class Terms(dict[str, Tensor]):
-    """Named scalar terms, already weighted; the loss is their sum.
-
-    Attributes:
-        measures: scalars that are logged beside the terms, and not minimised.
-    """
+    """Named scalar terms, already weighted, whose sum is the loss; ``measures`` are logged."""
 
     def __init__(
         self, terms: Mapping[str, Tensor], measures: Mapping[str, Tensor] | None = None
@@ -44,9 +40,8 @@ class Start:
     Attributes:
         width: D, dimensions of an embedding.
         data_views: how many sentences each example of the training data has.
-        encoder: the encoder before the first step, to copy modules from and not to keep; None
-            where no text is encoded.
-        batch_size: examples per step; None where it is not known.
+        encoder: the encoder before the first step, to copy modules from and not to keep.
+        batch_size: examples per step.
     """
 
     width: int
@@ -55,11 +50,7 @@ class Start:
     batch_size: int | None = None
 
     def require_encoder(self) -> SentenceEncoder:
-        """The encoder.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """The encoder; ConfigError if there is none."""
         if self.encoder is None:
             raise ConfigError("this objective reads tokens, so it is built for an encoder")
         return self.encoder
@@ -81,9 +72,8 @@ class Objective(nn.Module, ABC):
         provides_views: :meth:`prepare` adds views to those of the data.
         aligned: the second view that is embedded is a positive of the first, so that their
             alignment is worth logging.
-        max_tokens: the longest sentence that its own transformers take; None if they do not limit
-            it.
-        spans: its views are spans of documents, drawn as this says; None if they are sentences.
+        max_tokens: the longest sentence that its own transformers take.
+        spans: its views are spans of documents, drawn as this says.
     """
 
     config_class: ClassVar[type[Any]]
@@ -116,24 +106,13 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        """Score one batch.
+        """Score one batch: weighted scalar terms whose sum is minimised.
 
-        Args:
-            encoded: ``pooled`` is ``(V, B, D)``, view by view.
-            batch: the tokens they came from.
-
-        Returns:
-            Weighted scalar terms whose sum is minimised.
+        ``encoded.pooled`` is ``(V, B, D)``, view by view, of the tokens in ``batch``.
         """
 
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
-        """Write what was trained, replacing ``folder``: by default the encoder.
-
-        Args:
-            encoder: the trained one.
-            folder: where.
-            info: kept beside it.
-        """
+        """Write what was trained, with ``info``, replacing ``folder``: by default the encoder."""
         encoder.save(folder, info)
 
 

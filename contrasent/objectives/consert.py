@@ -124,15 +124,11 @@ class Consert(Objective):
 
 
 def shuffle_tokens(batch: Batch, *, keep_first: bool) -> Batch:
-    """The tokens of each sentence in another order.
+    """The tokens of each sentence in another order, the first left in place if it is pooled.
 
     The paper gives each token the position of another one and leaves the order as it is. For a
     transformer with positions in its embedding layer that is the same up to the order of its
     states, which no mean over tokens knows; and this way works for other positions too.
-
-    Args:
-        batch: S sentences.
-        keep_first: leave the first token of each in its place, where it is what is pooled.
     """
     order = torch.argsort(_keys(batch, keep_first=keep_first))
     return replace(batch, token_ids=batch.token_ids[order], duplicate_of=None)

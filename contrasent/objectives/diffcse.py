@@ -216,11 +216,7 @@ def _editing(config: Config, start: Start) -> Editing:
 
 
 def _refuse_at_odds(config: Config) -> None:
-    """Refuse settings of which one would do nothing.
-
-    Raises:
-        ConfigError: naming both.
-    """
+    """Raise ConfigError for settings of which one would do nothing."""
     as_views = config.edit_role != "difference"
     if not config.contrast and (as_views or not config.rtd_weight):
         raise ConfigError(

@@ -33,14 +33,15 @@ def jensen_shannon(
         - \frac1T \sum_t (\log 2 - \mathrm{sp}(-c_t \cdot e_{s(t)}))
 
     with sp(x) = log(1 + e^x), s(t) the sentence of token t, and N the tokens with all other
-    sentences: the estimator of Zhang et al. 2020 (IS-BERT), with the means of their code, and its
-    shift by log 2, with which tokens that say nothing of their sentence give 0.
+    sentences but the ``excluded (S, S)``: the estimator of Zhang et al. 2020 (IS-BERT), with the
+    means of their code, and its shift by log 2, with which tokens that say nothing of their
+    sentence give 0.
 
     Args:
         tokens: ``(T, D)``, c.
         sentences: ``(S, D)``, e.
         lengths: ``(S,)`` int64, tokens of each sentence.
-        excluded: ``(S, S)`` bool, for the tokens of a sentence other ones that are not in N.
+        excluded: bool, pairs of sentences.
 
     Returns:
         The loss in nats; and the share of tokens with no higher score than their own sentence's.
