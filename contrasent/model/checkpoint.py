@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
@@ -28,6 +28,9 @@ from contrasent.model.transforms.folder import read_transform
 from contrasent.model.transforms.whitening import Whitening
 from contrasent.model.weights import load_backbone, load_exact, quiet, read_tensors
 from contrasent.records import installed_versions
+
+if TYPE_CHECKING:
+    from contrasent.model.encoder import SentenceEncoder
 
 INFO_FILE = "contrasent.json"
 HEADS = ("mlp", "none")
@@ -85,27 +88,23 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
 
 
 def is_sentence_encoder(name: str | Path) -> bool:
-    """Whether ``name`` is a sentence encoder, and not a plain masked language model.
-
-    Raises:
-        CheckpointError: there is no such encoder.
-    """
+    """Whether ``name`` is a sentence encoder, and not a plain masked language model."""
     return str(name) in PUBLISHED_HEADS or st_folder.is_in(resolve(name))
 
 
-def write(folder: str | Path, parts: EncoderParts, info: Mapping[str, Any]) -> None:
-    """Write ``parts`` as a sentence-transformers folder, replacing ``folder`` as a whole."""
+def write(folder: str | Path, encoder: SentenceEncoder, info: Mapping[str, Any]) -> None:
+    """Write a sentence-transformers folder, replacing ``folder`` as a whole."""
     with writing_folder(folder) as partial:
-        if not isinstance(parts.backbone, WordLstm):
+        if not isinstance(encoder.backbone, WordLstm):
             with quiet():
-                parts.backbone.model.save_pretrained(partial)
-            parts.tokenizer.save(partial)
-        st_folder.write(partial, parts)
+                encoder.backbone.model.save_pretrained(partial)
+            encoder.tokenizer.save(partial)
+        st_folder.write(partial, encoder)
         about = {
-            "pooler": parts.pooler,
-            "head": "none" if parts.head is None else "mlp",
-            "normalize": parts.normalize,
-            "max_tokens": parts.max_tokens,
+            "pooler": encoder.pooler,
+            "head": encoder.head_name,
+            "normalize": encoder.normalize,
+            "max_tokens": encoder.max_tokens,
         }
         write_info(partial, {**about, **info})
 
@@ -225,12 +224,7 @@ def _linear(path: Path, width: int) -> Whitening:
 
 
 def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:
-    """The stored head.
-
-    Raises:
-        CheckpointError: none is stored, so that it would be random; or it is one for embeddings
-            of another width.
-    """
+    """The stored head; CheckpointError if there is none, or one of another width."""
     names: tuple[str, ...] = _STORED_HEADS
     source = stated.transformer
     if stated.dense is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,12 +22,12 @@ from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
 from contrasent.model import checkpoint
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.encoding import Serving, encode_blocks
+from contrasent.model.encoding import encode_blocks, evaluating
 from contrasent.model.engines import base as engines
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.pooling import pooler as pooler_named
-from contrasent.model.precision import default_device
-from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
+from contrasent.model.precision import SharedContext, default_device
+from contrasent.model.protocol import Encoded, Encoder, EncodingOptions
 from contrasent.model.transforms.base import Transform
 
 
@@ -43,14 +44,11 @@ class SentenceEncoder(nn.Module, Encoder):
     """Sentences in, embeddings out.
 
     Attributes:
-        backbone: the transformer.
-        tokenizer: its tokenizer.
         convolutions: over the last token states, of which the pooler is the mean then; or None.
         head: the map after the pooler that inference uses (supervised SimCSE), or None.
-        transform: the map fitted on embeddings that comes after it (whitening, flow), or None.
+        transform: the fitted map that comes after it (whitening, flow), or None.
         normalize: whether `encode` returns unit vectors unless told otherwise.
         max_tokens: longer sentences are cut, special tokens included.
-        name: the name or folder it was loaded from.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, by name
@@ -75,7 +73,7 @@ class SentenceEncoder(nn.Module, Encoder):
         self.max_tokens = min(filter(None, (backbone.max_tokens, tokenizer.max_tokens, max_tokens)))
         self.name = ""
         self._pooler = pooler_named(pooler)
-        self._serving = Serving(self)
+        self._serving = SharedContext(partial(evaluating, self))
 
     @classmethod
     def load(
@@ -96,34 +94,23 @@ class SentenceEncoder(nn.Module, Encoder):
             head: `none`, or `mlp` for the stored Linear and Tanh after the pooler; by default
                 what the folder says.
             device: by default the accelerator if there is one.
-            engine: what computes the backbone: `torch`, or, to encode on a CPU only, `int8`,
-                `onnx` or `openvino`.
+            engine: `torch`, or, to encode on a CPU only, `int8`, `onnx` or `openvino`.
 
         Raises:
-            CheckpointError: the folder is not there, damaged, or lacks something it needs; the
-                head that was asked for is not stored.
+            CheckpointError: the folder is missing or damaged, or does not store the head.
             ConfigError: no such pooler, head or engine; an engine that does not compute this
                 architecture, or not on this device.
             MissingExtraError: the engine's packages are not installed.
         """
         engines.require(engine, device)
         parts = checkpoint.read(name, pooler=pooler, head=head)
-        encoder = cls(
-            engines.build(engine, parts.backbone),
-            parts.tokenizer,
-            parts.pooler,
-            parts.head,
-            convolutions=parts.convolutions,
-            transform=parts.transform,
-            normalize=parts.normalize,
-            max_tokens=parts.max_tokens,
-        )
+        encoder = cls(**{**vars(parts), "backbone": engines.build(engine, parts.backbone)})
         encoder.name = str(name)
         encoder.to(device or (default_device() if engine == "torch" else "cpu"))
         return encoder.eval()
 
     def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
-        """Write a sentence-transformers folder, with `info` kept in its `contrasent.json`.
+        """Write a sentence-transformers folder, with `info` in its `contrasent.json`.
 
         An encoder that is already there is replaced as a whole.
 
@@ -135,20 +122,7 @@ class SentenceEncoder(nn.Module, Encoder):
                 f"an encoder with engine {self.engine!r} cannot be saved: its weights are "
                 "converted; load it with engine 'torch' and save that one"
             )
-        checkpoint.write(
-            folder,
-            EncoderParts(
-                backbone=self.backbone,
-                tokenizer=self.tokenizer,
-                pooler=self.pooler,
-                head=self.head,
-                convolutions=self.convolutions,
-                transform=self.transform,
-                normalize=self.normalize,
-                max_tokens=self.max_tokens,
-            ),
-            info or {},
-        )
+        checkpoint.write(folder, self, info or {})
 
     @property
     @override
@@ -186,7 +160,7 @@ class SentenceEncoder(nn.Module, Encoder):
     @property
     def is_serving(self) -> bool:
         """Whether somebody promised, with :meth:`serving`, that only `encode` is called."""
-        return self._serving.users > 0
+        return self._serving.is_open
 
     @override
     def resolve_precision(self, name: str) -> str:
@@ -201,12 +175,7 @@ class SentenceEncoder(nn.Module, Encoder):
 
     @override
     def forward(self, batch: Batch, layers: Sequence[int] = ()) -> Encoded:
-        """Embed a packed batch, with gradients if they are enabled.
-
-        Args:
-            batch: S = V * B sentences.
-            layers: states that the objective asks for beside the embeddings.
-        """
+        """Embed a packed batch of S = V * B sentences; ``layers`` are states to be returned too."""
         asked, first_only = (*self._pooler.layers, *layers), self._pooler.first_only and not layers
         states = self.backbone(batch, asked, first_only=first_only)
         convolved = None if self.convolutions is None else self.convolutions(states[-1], batch)
@@ -227,9 +196,9 @@ class SentenceEncoder(nn.Module, Encoder):
     def serving(self) -> Iterator[Self]:
         """The promise that nothing but embedding happens to the encoder inside, by any thread.
 
-        Then what is made of the weights is kept between calls, so that a single sentence takes as
-        little time as it can: for a server, or a loop over single sentences. Vectors are those of
-        other calls to the tolerance of the precision; weights changed inside make wrong ones.
+        What is made of the weights is then kept, for a server or a loop over single sentences.
+        Vectors are those of other calls to the tolerance of the precision; weights changed inside
+        make wrong ones.
         """
         with self._serving, self.backbone.serving():
             yield self

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
-from typing_extensions import override
 
 from contrasent.data.batch import pack
 from contrasent.data.loader import prefetch
@@ -24,9 +22,6 @@ from contrasent.progress import sentence_progress
 if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import EncodingOptions
-
-
-_COUNTING = Lock()
 
 
 @contextmanager
@@ -41,35 +36,6 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in changed:
             part.training = True
-
-
-class Serving(AbstractContextManager[None]):
-    """Evaluation mode from the first thread that enters until the last that leaves.
-
-    Attributes:
-        users: how many are inside.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.users = 0
-        self._module = module
-        self._mode: AbstractContextManager[None] = nullcontext()
-
-    @override
-    def __enter__(self) -> None:
-        with _COUNTING:
-            if not self.users:
-                self._mode = evaluating(self._module)
-                self._mode.__enter__()
-            self.users += 1
-
-    @override
-    def __exit__(self, *_: object) -> None:
-        with _COUNTING:
-            self.users -= 1
-            if not self.users:
-                self._mode.__exit__(None, None, None)
-                self._mode = nullcontext()
 
 
 _BATCH_TOKENS = {False: 4096, True: 65_536}
@@ -113,10 +79,7 @@ def encode_blocks(
 def _tokenized(
     encoder: SentenceEncoder, sentences: Iterable[str], options: EncodingOptions
 ) -> Iterator[_Chunk]:
-    """The token ids of each chunk, read and made while the one before is computed.
-
-    On a CPU one after the other: the products keep all its cores busy.
-    """
+    """The token ids of each chunk; on an accelerator made while the one before is computed."""
 
     def tokens(numbered: tuple[int, list[str]]) -> _Chunk:
         return _Chunk(*token_ids(encoder, numbered[1], numbered[0], options.on_overflow))
@@ -145,15 +108,11 @@ def token_ids(
 ) -> tuple[list[np.ndarray], int]:
     """Token ids of ``texts``, and how many of them were cut at ``encoder.max_tokens``.
 
-    Args:
-        encoder: gives the tokenizer and the limit.
-        texts: the sentences.
-        before: how many sentences of the same call came before, for the messages.
-        on_overflow: ``warn``, ``error`` or ``truncate``; only ``error`` matters here.
+    Messages count from ``before``, the sentences of the same call that came before.
 
     Raises:
-        DataError: an item is not a string, or is no valid text, or one is too long under
-            ``on_overflow="error"``.
+        DataError: an item is not a string or no valid text; one is too long and ``on_overflow`` is
+            ``error``.
     """
     for number, text in enumerate(texts, start=before):
         if not isinstance(text, str):
@@ -188,12 +147,8 @@ def embed(
 ) -> np.ndarray:
     """Embed sentences given as token ids, ``(N, D)`` float32 in their order.
 
-    Args:
-        encoder: put into evaluation mode meanwhile.
-        ids: the token ids of N sentences.
-        batch_tokens: padded tokens computed at once.
-        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
-        advance: told how many more sentences are done, batch by batch.
+    ``batch_tokens`` padded tokens are computed at once; ``advance`` is called after each batch
+    with its number of sentences.
     """
     rows = np.empty((len(ids), encoder.width), np.float32)
     device = encoder.device
@@ -222,7 +177,7 @@ def embed(
 
 
 def _collect(rows: np.ndarray, waiting: list[np.ndarray], pooled: list[torch.Tensor]) -> None:
-    """Put what was found where it belongs; both lists are empty afterwards."""
+    """Copy the waiting embeddings to their rows; both lists are empty afterwards."""
     if not waiting:
         return
     rows[np.concatenate(waiting)] = torch.cat(pooled).cpu().numpy()
@@ -240,11 +195,8 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
     """Cut sentences, longest first, into batches of at most ``batch_tokens`` padded tokens.
 
-    A sentence longer than that is a batch of its own. The first batches need the most memory, so
-    that what they free suffices for the others.
-
-    Yields:
-        The numbers of a batch's sentences.
+    The first batches need the most memory, so that what they free suffices for the others. A
+    longer sentence is a batch of its own. Yields the numbers of a batch's sentences.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     start = 0

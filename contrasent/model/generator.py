@@ -37,17 +37,12 @@ _INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
 class Predictor:
-    """A masked-LM head without gradients, in one number format, on one device."""
+    """A masked-LM head without gradients, in one number format, on one device.
+
+    Its weights are copied. Ids from ``vocabulary`` on, which pad some decoders, are not predicted.
+    """
 
     def __init__(self, head: MlmHead, dtype: torch.dtype, vocabulary: int) -> None:
-        """Lay the weights out; they are copied.
-
-        Args:
-            head: what predicts.
-            dtype: of the products.
-            vocabulary: V; ids from there on, which pad the rows of some decoders, are never
-                predicted.
-        """
         self._dtype = dtype
         self._device = head.decoder.weight.device
         self._rows = _ROWS.get(self._device.type, _ROWS_OF_ACCELERATORS)
@@ -92,14 +87,11 @@ class Predictor:
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """``(C,)`` int64, the column with the largest number in each row.
+    """``(C,)`` int64, the column with the largest number in each row of ``logits (C, V')``.
 
     On a CPU in steps that its vector units can take, a sixth of the time of ``Tensor.argmax``.
     The bits of two numbers of which one is positive compare as integers do; a row that has no
     positive number is left to torch. Of equal numbers any may be named.
-
-    Args:
-        logits: ``(C, V')``.
     """
     rows, columns = logits.shape
     if logits.device.type != "cpu" or columns % _GROUPS:
@@ -115,15 +107,12 @@ def argmax(logits: Tensor) -> Tensor:
 
 
 def draw(logits: Tensor, numbers: Tensor) -> Tensor:
-    """``(C,)`` int64, a column drawn in each row from the softmax of its logits.
+    """``(C,)`` int64, a column drawn in each row from the softmax of ``logits (C, V')``.
 
     First a group of columns is drawn by its probability, then one of its columns: to sum up all
     probabilities one after the other takes longer than the product that gives the logits. They
     are rounded as the logits are, which changes none of them by more than a 256th in bf16.
-
-    Args:
-        logits: ``(C, V')``, V' a multiple of 32.
-        numbers: ``(C, 2)`` float32, drawn evenly from [0, 1).
+    V' is a multiple of 32; ``numbers (C, 2)`` are drawn evenly from [0, 1).
     """
     probabilities = torch.softmax(logits, -1).view(len(logits), _GROUPS, -1)
     # The columns of a group stand V' / 32 apart, so that vector units add whole groups at once.
@@ -147,17 +136,11 @@ class Generator:
     """Predicts hidden tokens; it is never trained, and no part of what holds it.
 
     It is no module, so that its weights are in no state, no optimiser and no saved encoder. It
-    moves to the device of the batches it gets, and computes in the precision that it is called
-    in. Its weights are cast and laid out once.
+    moves to the device of its batches, and computes in the precision that it is called in.
     """
 
     def __init__(self, masked_lm: MaskedLm, vocabulary: int) -> None:
-        """Take ``masked_lm`` over; it must not change any more.
-
-        Args:
-            masked_lm: what predicts.
-            vocabulary: how many token ids its tokenizer has.
-        """
+        """Take ``masked_lm`` over, which must not change any more."""
         self.name = masked_lm.name
         self._masked_lm = masked_lm.requires_grad_(False)
         self._vocabulary = vocabulary
@@ -167,11 +150,7 @@ class Generator:
 
     @classmethod
     def load(cls, name: str | Path, tokenizer: Tokenizer) -> Self:
-        """Load a generator for sentences that ``tokenizer`` cut into tokens.
-
-        Args:
-            name: of a masked language model, as :meth:`MaskedLm.load` takes it.
-            tokenizer: the encoder's.
+        """Load the masked LM ``name`` for sentences that ``tokenizer`` cut into tokens.
 
         Raises:
             CheckpointError: it cannot be loaded, or has no masked-LM head.
@@ -203,18 +182,11 @@ class Generator:
         positions: Literal["all", "masked"] = "masked",
         dropout: bool = False,
     ) -> Tensor:
-        """The tokens of ``batch`` after the generator has written into it.
+        """``(T,)`` int64, the tokens of ``batch`` after the generator has written into it.
 
-        Args:
-            batch: the sentences as they were.
-            masked: the same with tokens hidden, which the generator reads.
-            pick: the most probable token, or one drawn from the softmax.
-            positions: write at every token, also where none was hidden (as DiffCSE's reference
-                implementation), or only at those that were chosen.
-            dropout: with the generator's dropout (as that implementation), or without.
-
-        Returns:
-            ``(T,)`` int64; the first token of each sentence is always the original one.
+        It reads ``masked``, and writes the most probable token or one drawn from the softmax: at
+        all tokens, also where none was hidden (as DiffCSE's reference implementation, which keeps
+        the dropout too), or at the chosen ones. The first token of a sentence is never changed.
         """
         self._move_to(batch.token_ids.device)
         backbone = self._masked_lm.backbone
@@ -260,7 +232,6 @@ def refuse_other_vocabulary(name: str | Path, tokenizer: Tokenizer) -> None:
     A folder without a tokenizer passes: only its size can be compared.
 
     Raises:
-        CheckpointError: there is no such folder.
         ConfigError: one token has two numbers, or one number stands for two tokens.
     """
     try:

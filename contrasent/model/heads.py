@@ -46,10 +46,9 @@ class MlpHead(nn.Module):
 
 
 class BatchNormHead(nn.Module):
-    """DiffCSE's projector: two linear layers, each normalised over the batch.
+    """DiffCSE's projector: two linear layers, each normalised over the batch; for training only.
 
-    Chuang et al. 2022, Appendix A. Linear weights start as N(0, 0.02). For training only: what it
-    makes of a sentence depends on the others of the batch.
+    Chuang et al. 2022, Appendix A. Linear weights start as N(0, 0.02).
     """
 
     def __init__(self, width: int) -> None:
@@ -65,10 +64,7 @@ class BatchNormHead(nn.Module):
 
     @override
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Map ``(..., D)`` to ``(..., D)`` in fp32, with the statistics of all rows together.
-
-        While training there must be at least two rows.
-        """
+        """Map ``(..., D)`` in fp32, with the statistics of all rows; in training of two or more."""
         with torch.autocast(embeddings.device.type, enabled=False):
             rows: Tensor = self.net(embeddings.float().flatten(0, -2))
         return rows.view(embeddings.shape)
@@ -92,22 +88,14 @@ HEADS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def head_named(name: str, width: int) -> nn.Module:
-    """A new head for embeddings of ``width`` dimensions.
-
-    Raises:
-        ConfigError: no such head.
-    """
+    """A new head for embeddings of ``width`` dimensions; ConfigError if there is no such head."""
     return HEADS[pick("head", name, HEADS)](width)
 
 
 class Convolutions(nn.Module):
-    """One-dimensional convolutions of several widths side by side, without an activation.
+    """One-dimensional convolutions of several odd ``widths`` side by side, without an activation.
 
-    Beyond either end of a sentence there are zeros, and no tokens of another one.
-
-    Attributes:
-        widths: tokens that each of them sees, odd numbers.
-        channels: numbers that each of them gives for a token.
+    Each gives ``channels`` numbers for a token. Beyond either end of a sentence there are zeros.
     """
 
     def __init__(self, width: int, widths: Sequence[int], channels: int) -> None:

@@ -24,12 +24,8 @@ _REASON = 300  # characters
 def resolve(name: str | Path) -> Path:
     """Find or download the folder of an encoder.
 
-    Args:
-        name: a folder; a training run, of which ``best`` (else ``last``) is taken; one of
-            :data:`OFFLINE_NAMES`; else a Hugging Face id.
-
-    Raises:
-        CheckpointError: there is no such folder, and no such model can be had from the hub.
+    ``name`` is a folder, a training run (of which ``best``, else ``last`` is taken), one of
+    :data:`OFFLINE_NAMES`, or a Hugging Face id; otherwise CheckpointError is raised.
     """
     folder = Path(name).expanduser()
     for kept in (folder / "best", folder / "last"):
@@ -91,10 +87,7 @@ def _download(name: str) -> Path:
 
 
 def files_to_read(files: Iterable[str]) -> list[str]:
-    """Of the files of a model on the hub, those that an encoder is read from.
-
-    Pickled weights are among them only where the same folder has no safetensors.
-    """
+    """Of a model's files on the hub, those to read; pickled weights only without safetensors."""
     paths = [path for path in map(PurePosixPath, files) if path.parts[0] not in _EXPORTS]
     safe = {path.parent for path in paths if path.suffix == ".safetensors"}
     return [

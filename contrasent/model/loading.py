@@ -18,15 +18,10 @@ def load_encoder(
     engine: str = "torch",
     device: str | None = None,
 ) -> SentenceEncoder | WordEncoder:
-    """Load a transformer, or word vectors; arguments and errors as `SentenceEncoder.load`.
+    """Load a transformer, or word vectors, which take no other argument but a CPU as ``device``.
 
-    Args:
-        name: also a ``.txt`` or ``.vec`` file of word vectors, gzipped or not, or a folder that
-            ``contrasent fit sif`` made of one.
-        pooler: not for word vectors.
-        head: not for word vectors.
-        engine: not for word vectors.
-        device: word vectors stay on the CPU.
+    ``name`` may also be a ``.txt`` or ``.vec`` file of word vectors, gzipped or not, or a folder
+    that ``contrasent fit sif`` made of one; the rest, and errors, as in `SentenceEncoder.load`.
     """
     if not are_words(name):
         return SentenceEncoder.load(name, pooler=pooler, head=head, device=device, engine=engine)

@@ -3,8 +3,7 @@
 Every head known here is the same map, with its parts under other names: Linear, activation,
 LayerNorm, and a decoder with a row for each token, which most checkpoints tie to the embeddings.
 
-Shapes: T tokens end to end, N token states, D width, E width before the decoder (D but for ALBERT
-and ELECTRA).
+Shapes: T tokens end to end, N token states, D width, E width before the decoder.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ _MASKED, _MASKED_OR_RANDOM = 0.8, 0.9
 class Masked:
     """A batch's tokens, some of them hidden.
 
-    Attributes:
-        token_ids: ``(T,)`` int64.
-        chosen: ``(T,)`` bool, the tokens to predict, also those that were kept.
+    ``chosen (T,)`` bool are the tokens to predict, also those that were kept.
     """
 
     token_ids: Tensor
@@ -57,16 +54,9 @@ def mask_tokens(
 ) -> Masked:
     """Choose tokens to predict, each by itself with probability ``rate``; never a special one.
 
-    Of the chosen 80 % become the mask token, 10 % a random token and 10 % stay. A random token may
-    be any of the vocabulary, special ones included, as in the reference implementations. Drawn
-    from torch's generator of the batch's device.
-
-    Args:
-        batch: T tokens.
-        rate: between 0 and 1, both excluded.
-        special_ids: of the tokenizer.
-        vocabulary: how many token ids there are.
-        always_mask: every chosen token becomes the mask token.
+    Of the chosen 80 % become the mask token, 10 % a random token and 10 % stay, unless
+    ``always_mask``. A random token may be any of the ``vocabulary``, special ones included, as in
+    the reference implementations. Drawn from torch's generator of the batch's device.
 
     Raises:
         ConfigError: ``rate`` is not between 0 and 1, or the tokenizer has no mask token.
@@ -88,11 +78,7 @@ def mask_tokens(
 
 
 def require_mask_token(special_ids: SpecialIds) -> int:
-    """The id of the mask token.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The id of the mask token; ConfigError if there is none."""
     if special_ids.mask is None:
         raise ConfigError(
             "this tokenizer has no mask token, so no token can be hidden; start from a masked "
@@ -131,11 +117,7 @@ _HEADS = {
 class MlmHead(nn.Module):
     """``decoder(norm(activation(dense(states))))``; the parts belong to a ``transformers`` model.
 
-    Attributes:
-        dense: ``(N, D)`` to ``(N, E)``.
-        activation: keeps the shape.
-        norm: over E.
-        decoder: ``(N, E)`` to ``(N, vocabulary)``.
+    ``dense`` maps ``(N, D)`` to ``(N, E)``, ``decoder`` that to ``(N, vocabulary)``.
     """
 
     def __init__(
@@ -159,8 +141,6 @@ class MaskedLm(nn.Module):
     """A transformer and its masked-LM head, in fp32.
 
     Attributes:
-        backbone: tokens to states.
-        head: states to logits.
         tied: the decoder's matrix is that of the token embeddings.
         name: what it was loaded by.
     """
@@ -176,11 +156,9 @@ class MaskedLm(nn.Module):
 
     @classmethod
     def load(cls, name: str | Path, *, new_head: bool = False) -> Self:
-        """Load a masked language model.
+        """Load a masked LM from a folder, a training run, or a Hugging Face id.
 
-        Args:
-            name: a folder, a training run, or a Hugging Face id.
-            new_head: start a new head, with a warning, where the checkpoint has none.
+        With ``new_head`` a checkpoint that has no head gets a new one, and a warning is given.
 
         Raises:
             CheckpointError: there is no such model, its architecture is not known here, or its
@@ -214,8 +192,7 @@ class MaskedLm(nn.Module):
     def share(self, backbone: Backbone) -> None:
         """Put ``backbone``, of the same architecture, in the place of its own.
 
-        A decoder that is tied to the embeddings is then tied to those of ``backbone``: both train
-        one matrix.
+        A decoder that is tied to the embeddings is tied to those of ``backbone`` from then on.
         """
         (whole,) = self._whole
         setattr(whole, whole.base_model_prefix, backbone.model)
@@ -229,10 +206,7 @@ class MaskedLm(nn.Module):
     ) -> None:
         """Write a folder for ``AutoModelForMaskedLM`` and :meth:`load`, replacing it as a whole.
 
-        Args:
-            folder: where.
-            tokenizer: is written beside it.
-            info: kept in its ``contrasent.json``.
+        ``info`` is kept in its ``contrasent.json``.
         """
         with writing_folder(folder) as partial:
             with quiet():

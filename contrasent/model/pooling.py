@@ -23,7 +23,6 @@ class Pooler:
     """The states an embedding is made of, the reduction over tokens, and its form on disk.
 
     Attributes:
-        name: the word used in recipes, tables and on the command line.
         layers: the states that are averaged with equal weight, as numbers from either end.
         reduce: from a state ``(T, D)`` and its batch to ``(S, D)``.
         st_mode: the setting of sentence-transformers' Pooling that reduces alike; None if there
@@ -46,12 +45,9 @@ class Pooler:
         return {number: numbers.count(number) / len(numbers) for number in sorted(numbers)}
 
     def __call__(self, states: Mapping[int, Tensor], batch: Batch) -> Tensor:
-        """Pool ``states`` to ``(S, D)``.
+        """Pool ``states``, by the numbers in :attr:`layers`, to ``(S, D)``.
 
-        Args:
-            states: the layers named by :attr:`layers`. With :attr:`first_only`, each may already
-                be cut down to the ``(S, D)`` rows of the first tokens.
-            batch: the sentences that the states belong to.
+        With :attr:`first_only`, each may be cut down to the ``(S, D)`` rows of first tokens.
         """
         import torch
 
@@ -99,9 +95,5 @@ POOLERS = {
 
 
 def pooler(name: str) -> Pooler:
-    """Look a pooler up by name.
-
-    Raises:
-        ConfigError: no such pooler.
-    """
+    """Look a pooler up by name; ConfigError if there is none."""
     return POOLERS[pick("pooler", name, POOLERS)]

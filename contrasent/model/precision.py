@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from threading import Lock
+from typing import Any
 
 import torch
 from typing_extensions import override
@@ -24,11 +25,7 @@ def default_device() -> torch.device:
 
 
 def device_named(name: str | torch.device) -> torch.device:
-    """A device, once it is known that torch can compute on it.
-
-    Raises:
-        ConfigError: there is no such device here.
-    """
+    """The device ``name``; ConfigError if torch cannot compute on it here."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
@@ -61,12 +58,9 @@ def resolve_precision(
 ) -> str:
     """The precision that ``name``, which may be ``auto``, stands for.
 
-    Args:
-        name: one of :data:`PRECISIONS`, or of ``available``.
-        available: what ``computer`` computes in, the usual one first, which ``auto`` stands for.
-        computer: named in the message.
-        amplified: a fitted map follows, which scales small directions up and rounding errors
-            with them: then ``auto`` stands for fp32 wherever that is available.
+    ``available`` is what ``computer`` computes in, the usual one first, which ``auto`` stands for.
+    If a fitted map follows (``amplified``), it stands for fp32: the map scales up small directions,
+    and rounding errors with them.
 
     Raises:
         ConfigError: there is no such precision, or not here.
@@ -83,84 +77,83 @@ def resolve_precision(
 
 
 def matrix_precision(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which torch's matrix products run in ``precision``.
+    """The context in which torch's matrix products on ``device`` run in ``fp32`` or ``bf16``.
 
-    Args:
-        precision: ``fp32``, ``bf16``, or ``int8``, whose products are not torch's.
-        device: where they run.
-
-    Raises:
-        ConfigError: ``precision`` is still ``auto`` or unknown.
+    With ``int8``, whose products are not torch's, others run in fp32. Raises ConfigError for
+    other names, such as ``auto``.
     """
     if precision not in ("bf16", "fp32", "int8"):
         raise ConfigError(f"precision must be bf16, fp32 or int8 here, not {precision!r}")
     if precision == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
-    return _Fp32(device)
+    return _fp32(device)
 
 
-class _FullFp32(AbstractContextManager[None]):
-    """Where fp32 products are computed in fp32, whatever the process has set.
+class SharedContext(AbstractContextManager[None]):
+    """A context that the first thread to enter opens, and the last to leave closes."""
 
-    ``torch.set_float32_matmul_precision`` and its relatives let them be computed with the 10 bits
-    of TF32 on a GPU, or in bf16 on a CPU; a cosine divided by a temperature of 0.05 shows that.
-    The setting belongs to the process, so it is changed by the first that enters, and put back by
-    the last that leaves.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, context: Callable[[], AbstractContextManager[object]]) -> None:
+        self._context = context
         self._lock = Lock()
-        self._inside = 0
-        self._restore: Callable[[], object] | None = None
+        self._users = 0
+        self._opened: AbstractContextManager[object] = nullcontext()
 
     @override
     def __enter__(self) -> None:
         with self._lock:
-            if not self._inside:
-                self._restore = _switch_tf32_off()
-            self._inside += 1
+            if not self._users:
+                self._opened = self._context()
+                self._opened.__enter__()
+            self._users += 1
 
     @override
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._inside -= 1
-            if not self._inside and self._restore:
-                self._restore()
+            self._users -= 1
+            if not self._users:
+                self._opened.__exit__(None, None, None)
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is closed: whoever leaves this one does not know of it."""
+        return type(self), (self._context,)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody is inside."""
+        return self._users > 0
 
 
-FULL_FP32 = _FullFp32()
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Fp32 products computed in fp32, whatever the process has set.
+
+    Its setting may let them be computed with the 10 bits of TF32 on a GPU, or in bf16 on a CPU; a
+    cosine divided by a temperature of 0.05 shows that.
+    """
+    change: Callable[[str], object] = torch.set_float32_matmul_precision
+    try:
+        before, exact = torch.get_float32_matmul_precision(), "highest"
+    except RuntimeError:  # it was set under its newer name, which this call refuses to read
+        products = torch.backends.cuda.matmul
+        before, exact = products.fp32_precision, "ieee"
+        change = partial(setattr, products, "fp32_precision")
+    if before != exact:
+        change(exact)
+    yield
+    if before != exact:
+        change(before)
+
+
+FULL_FP32 = SharedContext(_without_tf32)
 """The context in which fp32 products are computed in fp32; may be entered again, by any thread."""
 
 
-class _Fp32(AbstractContextManager[None]):
+@contextmanager
+def _fp32(device: torch.device) -> Iterator[None]:
     """Fp32, also inside a context of another precision."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._no_cast = torch.autocast(device.type, enabled=False)
-
-    @override
-    def __enter__(self) -> None:
-        FULL_FP32.__enter__()
-        self._no_cast.__enter__()  # type: ignore[no-untyped-call]
-
-    @override
-    def __exit__(self, *exception: object) -> None:
-        self._no_cast.__exit__(*exception)
-        FULL_FP32.__exit__(*exception)
-
-
-def _switch_tf32_off() -> Callable[[], object] | None:
-    """Returns what switches it back, if it was on."""
-    try:
-        before = torch.get_float32_matmul_precision()
-    except RuntimeError:  # it was set under its newer name, which this call refuses to read
-        products = torch.backends.cuda.matmul
-        newer, products.fp32_precision = products.fp32_precision, "ieee"
-        return partial(setattr, products, "fp32_precision", newer)
-    if before == "highest":
-        return None
-    torch.set_float32_matmul_precision("highest")
-    return partial(torch.set_float32_matmul_precision, before)
+    with FULL_FP32, torch.autocast(device.type, enabled=False):
+        yield
 
 
 def has_bf16(device: torch.device) -> bool:

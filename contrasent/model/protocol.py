@@ -23,12 +23,9 @@ ON_OVERFLOW = ("error", "truncate", "warn")
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What one forward call gives an objective.
+    """Embeddings ``pooled (V, B, D)``, and the token states, ``(T, D)`` each, that were asked for.
 
-    Attributes:
-        pooled: ``(V, B, D)`` embeddings, view by view.
-        states: the token states that were asked for, each ``(T, D)``, by their layer number.
-        convolved: the last ones after the encoder's convolutions, if it has any.
+    ``convolved`` are the last states after the encoder's convolutions, if it has any.
     """
 
     pooled: Tensor
@@ -36,9 +33,9 @@ class Encoded:
     convolved: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EncoderParts:
-    """What is saved of an encoder; the attributes of `SentenceEncoder` explain them."""
+    """The arguments of `SentenceEncoder` that a folder gives."""
 
     backbone: Backbone
     tokenizer: Tokenizer
@@ -52,11 +49,10 @@ class EncoderParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingOptions:
-    """Options of one call of `Encoder.encode_stream`, which explains them, checked.
+    """Options of `Encoder.encode_stream`, checked; ``normalize`` and ``precision`` are resolved.
 
-    Attributes:
-        normalize: settled: what the encoder was saved with is filled in.
-        precision: settled: never ``auto``.
+    Raises:
+        ConfigError: an option is not one of its choices, or below 1.
     """
 
     chunk: int
@@ -67,11 +63,6 @@ class EncodingOptions:
     on_overflow: str
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range.
-
-        Raises:
-            ConfigError: an option is not one of its choices, or below 1.
-        """
         pick("on_overflow", self.on_overflow, ON_OVERFLOW)
         for name, number in (("chunk", self.chunk), ("batch_tokens", self.batch_tokens)):
             if number is not None and number < 1:
@@ -143,14 +134,13 @@ class Encoder(ABC):
         show_progress: bool = False,
         on_overflow: str = "warn",
     ) -> Iterator[np.ndarray]:
-        """Embed any number of sentences in bounded memory.
+        """Embed any number of sentences in bounded memory; arguments and errors as in `encode`.
 
-        ``chunk`` of them are read, sorted by length and embedded at a time. Other arguments and
-        errors as in :meth:`encode`.
+        ``chunk`` of them are read, sorted by length and embedded at a time.
 
         Returns:
-            An iterator of at most ``(chunk, D)`` float32, rows in the order of ``sentences``.
-            Options are checked at once, sentences as they are read.
+            An iterator of at most ``(chunk, D)`` float32, in the order of ``sentences``. Options
+            are checked at once, sentences as they are read.
         """
         if isinstance(sentences, str):
             raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save_file
@@ -16,7 +17,6 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.pooling import POOLERS, Pooler
 from contrasent.model.pooling import pooler as pooler_named
-from contrasent.model.protocol import EncoderParts
 from contrasent.model.st_layers import (
     IDENTITY,
     TANH,
@@ -30,6 +30,9 @@ from contrasent.model.st_words import WordVectors, write_lstm, write_words
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import FittedTransform, write_transform
 from contrasent.model.weights import read_tensors
+
+if TYPE_CHECKING:
+    from contrasent.model.encoder import SentenceEncoder
 
 _MODULES = "modules.json"
 _LIBRARY = "sentence_transformers.models"
@@ -57,15 +60,12 @@ class FolderSpec:
 
     Attributes:
         transformer: the folder of the transformer and its tokenizer, or of word vectors.
-        lstm: the folder of an LSTM over word vectors; None for a transformer.
-        pooler: the pooler's name.
-        convolutions: the folder of convolutions over the token states; None without them.
+        lstm: the folder of an LSTM over word vectors.
+        convolutions: the folder of convolutions over the token states.
         head: ``mlp`` or ``none``.
-        dense: the folder of the head; None if the head is among the transformer's weights.
-        linear: the folder of a linear map after the head; None without one.
-        fitted: the folder of another transform after the head; None without one.
-        normalize: embeddings are scaled to length 1.
-        max_tokens: longer sentences are cut; None if the folder has no limit.
+        dense: the folder of the head; None if it is among the transformer's weights.
+        linear: the folder of a linear map after the head.
+        fitted: the folder of another transform after the head.
     """
 
     transformer: Path
@@ -86,12 +86,7 @@ def is_in(folder: Path) -> bool:
 
 
 def read(folder: Path) -> FolderSpec:
-    """Read a sentence-transformers folder.
-
-    Raises:
-        CheckpointError: it is damaged, or has a module, or a setting of one, that we do not
-            compute.
-    """
+    """Read a sentence-transformers folder; CheckpointError if it is not one that we compute."""
     try:
         return _read(folder)
     except (AttributeError, LookupError, TypeError) as error:
@@ -144,26 +139,26 @@ def _read(folder: Path) -> FolderSpec:
     )
 
 
-def write(folder: Path, parts: EncoderParts) -> None:
-    """Write the modules around the transformer that is already saved in ``folder``.
+def write(folder: Path, encoder: SentenceEncoder) -> None:
+    """Write the modules around the transformer that is saved in ``folder``.
 
     Raises:
         ConfigError: sentence-transformers has no module that pools as the encoder does.
     """
-    chosen = pooler_named(parts.pooler)
+    chosen = pooler_named(encoder.pooler)
     pooling = _pooling_config(chosen)
-    width, depth = parts.backbone.width, parts.backbone.depth
+    width, depth = encoder.backbone.width, encoder.backbone.depth
     names: list[str] = []
 
     def new_folder(name: str) -> Path:
         names.append(name)
         return folder / f"{len(names) - 1}_{name}"
 
-    if isinstance(parts.backbone, WordLstm):
-        write_words(new_folder(_WORDS), parts.tokenizer, parts.max_tokens)
-        write_lstm(new_folder(_LSTM), parts.backbone)
+    if isinstance(encoder.backbone, WordLstm):
+        write_words(new_folder(_WORDS), encoder.tokenizer, encoder.max_tokens)
+        write_lstm(new_folder(_LSTM), encoder.backbone)
     else:
-        limit = {"max_seq_length": parts.max_tokens, "do_lower_case": False}
+        limit = {"max_seq_length": encoder.max_tokens, "do_lower_case": False}
         write_json(folder / "sentence_bert_config.json", limit)
         names.append("Transformer")
 
@@ -172,15 +167,15 @@ def write(folder: Path, parts: EncoderParts) -> None:
         # sentence-transformers hands on the states of every layer only if the config asks for it.
         config = read_json(folder / "config.json")
         write_json(folder / "config.json", {**config, "output_hidden_states": True})
-    if parts.convolutions is not None:
-        write_cnn(new_folder(_CNN), parts.convolutions)
-        width = parts.convolutions.width
+    if encoder.convolutions is not None:
+        write_cnn(new_folder(_CNN), encoder.convolutions)
+        width = encoder.convolutions.width
     write_json(new_folder(_POOLING) / "config.json", {"word_embedding_dimension": width, **pooling})
-    if parts.head is not None:
-        write_dense(new_folder(_DENSE), parts.head.linear, TANH)
-    if parts.transform is not None:
-        _write_map(new_folder(_DENSE if parts.transform.is_dense else _FITTED), parts.transform)
-    if parts.normalize:
+    if encoder.head is not None:
+        write_dense(new_folder(_DENSE), encoder.head.linear, TANH)
+    if encoder.transform is not None:
+        _write_map(new_folder(_DENSE if encoder.transform.is_dense else _FITTED), encoder.transform)
+    if encoder.normalize:
         new_folder(_NORMALIZE).mkdir()
     modules = [
         {

@@ -17,11 +17,7 @@ TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Id
 
 
 def head_and_map(paths: list[Path]) -> tuple[Path | None, Path | None]:
-    """Of one or two Dense modules, the head and the linear map; None for what is not there.
-
-    Raises:
-        CheckpointError: they are others.
-    """
+    """Of one or two Dense modules, the head and the linear map; None for what is not there."""
     kinds = [_activation(path) for path in paths]
     if kinds not in ([], [TANH], [IDENTITY], [TANH, IDENTITY]):
         raise CheckpointError(
@@ -48,11 +44,7 @@ def write_dense(path: Path, linear: nn.Module, activation: str) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
-
-    Raises:
-        CheckpointError: it cannot be read, or is no JSON.
-    """
+    """What a JSON file holds; CheckpointError if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -103,11 +95,7 @@ def write_cnn(path: Path, convolutions: Convolutions) -> None:
 
 
 def read_cnn(path: Path, width: int) -> Convolutions:
-    """The convolutions of a CNN module, for token states of ``width`` dimensions.
-
-    Raises:
-        CheckpointError: it is damaged, or one that is not computed here.
-    """
+    """The convolutions of a CNN module, for token states of ``width`` dimensions."""
     config = read_json(path / _CONFIG)
     try:
         widths, channels = [int(n) for n in config["kernel_sizes"]], int(config["out_channels"])

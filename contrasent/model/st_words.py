@@ -35,11 +35,7 @@ def write_words(path: Path, tokenizer: Tokenizer, max_tokens: int | None) -> Non
 
 
 def read_words(path: Path) -> tuple[WordTokenizer, int | None]:
-    """Map the vectors; with them, where long sentences are cut.
-
-    Raises:
-        CheckpointError: they are damaged, or lack the marks.
-    """
+    """The vectors and marks, and where long sentences are cut."""
     store, config = WordStore(path), read_json(path / _WORDS_CONFIG)
     try:
         limit = config[_LIMIT]
@@ -63,11 +59,7 @@ def write_lstm(path: Path, backbone: WordLstm) -> None:
 
 
 def read_lstm(path: Path, store: WordStore) -> WordLstm:
-    """The LSTM of a module, over the vectors of ``store``.
-
-    Raises:
-        CheckpointError: it is damaged, of another shape, or one that is not computed here.
-    """
+    """The LSTM of a module, over the vectors of ``store``."""
     config = read_json(path / _LSTM_CONFIG)
     try:
         size, layers, both = (config[n] for n in ("hidden_dim", "num_layers", "bidirectional"))
@@ -93,10 +85,7 @@ def shape_of(backbone: WordLstm) -> str:
 
 
 class WordVectors(nn.Module):
-    """The form in which sentence-transformers loads the words, where this package is installed.
-
-    It asks to be trusted with ``trust_remote_code=True``, and refuses the folder otherwise.
-    """
+    """How sentence-transformers loads the words, where this package is installed and trusted."""
 
     def __init__(self, tokenizer: WordTokenizer, max_tokens: int | None) -> None:
         super().__init__()

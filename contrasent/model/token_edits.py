@@ -1,7 +1,6 @@
 """Token edits whose places DiffCSE's discriminator finds (Chuang et al. 2022, section 5).
 
-A masked language model replaces tokens or inserts new ones; or tokens are deleted. Everything is
-drawn from torch's generator, on the device of the batch.
+They are drawn from torch's generator, on the device of the batch.
 
 Shapes: S sentences, T tokens end to end before the edit and T' after it; N inserted tokens.
 """
@@ -25,12 +24,11 @@ from contrasent.model.masked_lm import Masked, mask_tokens, require_mask_token
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Edited sentences, and where they were edited.
+    """The edited sentences, and where they were edited.
 
     Attributes:
-        batch: as many sentences as before, in the same order.
-        edited: ``(T',)`` bool, what is to be detected: the token is not the original one
-            (`replace`), was inserted (`insert`), or follows tokens that were deleted (`delete`).
+        edited: ``(T',)`` bool, the tokens to detect: not the original ones (`replace`), inserted
+            (`insert`), or following tokens that were deleted (`delete`).
         chosen: ``(T',)`` bool, the places that were masked for the generator; none for `delete`.
     """
 
@@ -44,14 +42,12 @@ class Editing:
     """How sentences are edited.
 
     Attributes:
-        generator: the masked language model that fills the masked places; None if none are filled.
-        special_ids: the special tokens; none is replaced by choice, and none is deleted.
+        generator: fills the masked places; None if none are filled.
+        special_ids: of tokens that are never replaced by choice, nor deleted.
         vocabulary: how many token ids there are.
         rate: share of the ordinary tokens that are masked, inserted or deleted, in (0, 1).
-        pick: take the generator's likeliest token, or draw one from its distribution.
-        positions: where `replace` takes the generator's token: everywhere, so that it may change
-            tokens which were not masked, or at the masked places only.
-        dropout: keep the dropout of the generator on.
+        positions: where `replace` takes the generator's token: at all places, so that tokens
+            which were not masked may change, or at the masked ones.
         max_tokens: the longest sentence that the models have positions for.
     """
 
@@ -91,8 +87,7 @@ def insert(batch: Batch, editing: Editing) -> Edit:
 
     A sentence of n ordinary tokens gets ``rate * n`` new ones, rounded up or down at random so
     that the mean is exact, but never more than ``max_tokens`` leaves room for. Their places are
-    drawn one by one, so several may stand side by side. Only the inserted tokens are filled in,
-    whatever ``positions`` says. The host waits for the new number of tokens.
+    drawn one by one, so several may stand side by side. The host waits for their number.
     """
     tokens, device = len(batch.token_ids), batch.token_ids.device
     gaps = batch.lengths - 1
@@ -115,8 +110,8 @@ def delete(batch: Batch, editing: Editing) -> Edit:
     """Delete ordinary tokens; a token is labelled if at least one directly before it is gone.
 
     A sentence of n ordinary tokens loses ``rate * n``, rounded up or down at random so that the
-    mean is exact, but never all. Its first and its last token stay, so a label is never lost: that
-    of the last words falls on the last special token. The host waits for the new number of tokens.
+    mean is exact, but never all. Its first and last token stay, so no label is lost. The host
+    waits for the new number of tokens.
     """
     tokens, device = len(batch.token_ids), batch.token_ids.device
     sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)

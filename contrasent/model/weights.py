@@ -1,8 +1,7 @@
 """Weights: a transformer, or single tensors, of a Hugging Face folder.
 
-Weights are read from safetensors. A folder that has only ``pytorch_model.bin`` (the published
-SimCSE and DiffCSE checkpoints, old training folders) is read by torch's ``weights_only`` reader,
-which builds tensors and nothing else; what we save is safetensors.
+Safetensors are preferred. A folder that has only ``pytorch_model.bin`` (the published SimCSE and
+DiffCSE checkpoints) is read by torch's ``weights_only`` reader, which builds nothing but tensors.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ def load_backbone(folder: Path) -> Backbone:
     """Load the transformer of ``folder`` in fp32; ``config.model_type`` decides how it is run.
 
     Raises:
-        CheckpointError: no configuration, unknown architecture, damaged weights, or weights that
-            would be random.
+        CheckpointError: no configuration, an unknown architecture, damaged or missing weights.
     """
     config = _config(folder)
     model, lost = _pretrained(folder, config, _class_for(config), **_without_pooler(config))
@@ -54,19 +52,10 @@ def backbone_of(model: PreTrainedModel) -> Backbone:
 
 
 def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedModel, list[str]]:
-    """Load a masked language model of ``folder`` in fp32, with whatever head it has.
-
-    Args:
-        folder: a Hugging Face folder.
-        known: the ``config.model_type`` that may be loaded.
-
-    Returns:
-        The ``transformers`` model, and the names of the weights that are random because the
-        folder lacks them or has them in another shape.
+    """A masked LM of ``folder`` in fp32, and the names of its weights that are missing, so random.
 
     Raises:
-        CheckpointError: no configuration, an architecture that is not ``known``, or damaged
-            weights.
+        CheckpointError: no configuration, ``config.model_type`` is not ``known``, damaged weights.
     """
     import transformers
 
@@ -100,11 +89,7 @@ def _pretrained(
 
 
 def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
-    """The tensors of a folder whose name is one of ``names``, in fp32.
-
-    Raises:
-        CheckpointError: the weights cannot be read.
-    """
+    """The tensors of a folder whose name is one of ``names``, in fp32."""
     try:
         return {name: tensor.float() for name, tensor in _tensors(folder, set(names))}
     except Exception as error:
@@ -116,17 +101,10 @@ def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
 def load_exact(
     module: nn.Module, tensors: Mapping[str, Tensor], path: Path, reason: str, prefix: str = ""
 ) -> None:
-    """Put ``tensors`` into ``module``, whose every weight must be among them.
-
-    Args:
-        module: what takes them, in fp32.
-        tensors: by the names of ``module``, each after ``prefix``.
-        path: where they were read, for the message.
-        reason: what decides the shapes, for the message.
-        prefix: of their names.
+    """Put ``tensors``, named as in ``module`` after ``prefix``, into ``module``.
 
     Raises:
-        CheckpointError: one is missing, of another shape, or not finite.
+        CheckpointError: one is missing, not finite, or not of the shape that ``reason`` decides.
     """
     for name, weight in module.state_dict().items():
         stored = tensors.get(prefix + name)

@@ -57,13 +57,8 @@ class WordEncoder(Encoder):
     gets a vector of zeros; their number is warned of once in a call.
 
     Attributes:
-        name: the file or folder it was loaded from.
-        store: the vectors.
         weights: ``(W,)``, what a word counts in the mean; None if all count alike.
         components: ``(C, D)``, directions of length 1 that are taken out.
-        normalize: embeddings are not scaled unless `encode` is told to.
-        max_tokens: 0: no sentence is cut.
-        transform_described: what was fitted on which text, in words; None for plain means.
     """
 
     pooler, head_name = "vectors", "none"
@@ -88,11 +83,7 @@ class WordEncoder(Encoder):
 
     @classmethod
     def load(cls, name: str | Path) -> Self:
-        """Read a file of word vectors, or what :meth:`save` wrote.
-
-        Raises:
-            CheckpointError: it is missing or damaged; the message names the line of a file.
-        """
+        """Read a file of word vectors, or a saved encoder; CheckpointError if it is damaged."""
         folder = Path(name).expanduser()
         if not (folder / MANIFEST).is_file():
             return cls(open_words(folder), str(name))
@@ -193,17 +184,12 @@ _PREFIX = "enc_lstm."
 def read_infersent(weights: Path, words: Path, version: int) -> SentenceEncoder:
     """The encoder of ``infersent1.pkl`` or ``infersent2.pkl`` (facebookresearch/InferSent).
 
-    The file is read by torch's ``weights_only`` reader, which builds tensors and nothing else.
-
-    Args:
-        weights: the file.
-        words: the vectors that it was trained over: ``glove.840B.300d.txt`` for version 1,
-            ``crawl-300d-2M.vec`` for version 2.
-        version: a key of :data:`VERSIONS`.
+    ``words`` are the vectors it was trained over: ``glove.840B.300d.txt`` for version 1,
+    ``crawl-300d-2M.vec`` for version 2. Torch's ``weights_only`` reader builds tensors and nothing
+    else.
 
     Raises:
-        CheckpointError: a file is missing or damaged, holds anything but tensors, or they do not
-            fit each other.
+        CheckpointError: a file is missing or damaged, or they do not fit each other.
     """
     tensors = _tensors(weights)
     recurrent = tensors.get("weight_hh_l0")

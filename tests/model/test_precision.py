@@ -112,7 +112,7 @@ def test_the_last_that_leaves_puts_the_setting_back():
         assert torch.get_float32_matmul_precision() == "highest"
         other.__exit__(None, None, None)
     assert torch.get_float32_matmul_precision() == "high"
-    with pytest.raises(RuntimeError, match="within"), one:
+    with pytest.raises(RuntimeError, match="within"), matrix_precision("fp32", CPU):
         raise RuntimeError("within")
     assert torch.get_float32_matmul_precision() == "high"
 

@@ -29,15 +29,10 @@ _LONG = 128
 
 
 def attention(packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
-    """``dropout(softmax(q k / sqrt(d))) v`` within each sentence.
+    """``dropout(softmax(q k / sqrt(d))) v`` within each sentence, ``(R, D)``.
 
-    Args:
-        packed: ``(R, 3 D)``, each row a query, a key and a value.
-        blocks: where the tokens lie.
-        rate: dropout of the weights.
-
-    Returns:
-        ``(R, D)``; rows from T on are zero, and so must their gradient be.
+    ``packed (R, 3 D)`` has a query, a key and a value in each row; ``rate`` is the dropout of the
+    weights. Rows from T on are zero, and so must their gradient be.
     """
     if blocks.runs is not None:
         return packed_attention(packed, blocks.heads, blocks.runs, rate)
@@ -49,16 +44,9 @@ def attention(packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
 
 
 def first_attention(query: Tensor, packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
-    """:func:`attention` of first tokens only.
+    """:func:`attention` of first tokens only, ``(S, D)``.
 
-    Args:
-        query: ``(S, D)``.
-        packed: ``(R, 2 D)``, each row a key and a value.
-        blocks: where the tokens lie.
-        rate: dropout of the weights.
-
-    Returns:
-        ``(S, D)``.
+    ``query`` is ``(S, D)``, and ``packed (R, 2 D)`` has a key and a value in each row.
     """
     if blocks.runs is not None:
         return packed_first_attention(query, packed, blocks.heads, blocks.runs, rate)

@@ -5,7 +5,7 @@ Shapes: S sentences, L tokens of the longest, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,11 +27,9 @@ _ANY_RATE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingLayer:
-    """The module of a model whose output is state 0.
+    """The module ``name`` of a model whose output, at its call number ``call``, is state 0.
 
-    Attributes:
-        name: its name in the model.
-        call: at which of its calls, from 0: T5 has one dropout for before and after its layers.
+    T5 has one dropout for before and after its layers, so its call matters.
     """
 
     name: str
@@ -39,11 +37,7 @@ class EmbeddingLayer:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Self:
-        """Send two tokens through ``model``, and see which module gives state 0.
-
-        Raises:
-            ConfigError: no module's output goes into layer 1 as it is.
-        """
+        """Send two tokens through ``model``, and see which module gives state 0."""
         names = {module: name for name, module in model.named_modules()}
         seen: list[tuple[str, Any]] = []
 
@@ -77,13 +71,8 @@ class EmbeddingLayer:
     ) -> Any:
         """The output of ``model``, all states included, with another state 0.
 
-        Args:
-            model: the one it was found in.
-            inputs: ``input_ids`` and ``attention_mask``, both ``(S, L)``.
-            change: makes of state 0, ``(S, L, D)``, what layer 1 is given.
-
-        Raises:
-            ConfigError: something after the embedding layer changes what it gave.
+        ``change`` makes of state 0, ``(S, L, D)``, what layer 1 is given. Raises ConfigError if
+        something after the embedding layer changes that.
         """
         calls: list[Tensor] = []
 
@@ -166,13 +155,8 @@ class AutoBackbone(Backbone):
         self._checkpoints = wanted
 
     @override
-    def forward(
-        self,
-        batch: Batch,
-        layers: Sequence[int] = (-1,),
-        *,
-        first_only: bool = False,
-        first_state: Tensor | None = None,
+    def states(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
         sentences = torch.split(batch.token_ids, batch.lengths.tolist())
         padding = self.model.config.pad_token_id or 0
@@ -184,10 +168,8 @@ class AutoBackbone(Backbone):
         else:
             change = partial(_changed, mask=mask, factors=batch.embedding_mask, first=first_state)
             output = self._embedding_layer().forward(self.model, inputs, change)
-        states = (*output.hidden_states[:-1], output.last_hidden_state)
-        if first_only:
-            return {layer: states[layer][:, 0] for layer in layers}
-        return {layer: states[layer][mask] for layer in layers}
+        states = (*output.hidden_states[: self.depth], output.last_hidden_state)
+        return {n: states[n][:, 0] if first_only else states[n][mask] for n in wanted}
 
     @override
     def require_first_state(self) -> None:

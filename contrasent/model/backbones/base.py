@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
@@ -25,10 +25,9 @@ class Backbone(nn.Module, ABC):
         kind: the architecture, in words.
         engine: what computes it; see :mod:`contrasent.model.engines.base`.
         model: the ``transformers`` model; its parameters are the backbone's, under its names.
-        width: D, dimensions of a token state.
         depth: K, transformer layers; states are numbered 0 (embedding layer) to K.
         max_tokens: the longest sentence it has positions for, special tokens included.
-        checkpoint_layers: while training, keep what goes into each layer only, and compute the
+        checkpoint_layers: while training, keep only the input of each layer, and compute the
             layer once more for its gradient, with the same dropout.
     """
 
@@ -40,7 +39,6 @@ class Backbone(nn.Module, ABC):
     max_tokens: int
     checkpoint_layers: bool = False
 
-    @abstractmethod
     def forward(
         self,
         batch: Batch,
@@ -49,38 +47,37 @@ class Backbone(nn.Module, ABC):
         first_only: bool = False,
         first_state: Tensor | None = None,
     ) -> dict[int, Tensor]:
-        """Compute token states.
+        """Compute the token states ``(T, D)`` of ``layers``, which are numbers from either end.
 
         Args:
             batch: S packed sentences, T tokens.
-            layers: which states, as numbers from either end.
-            first_only: the last state is needed at the first token of each sentence only, and may
-                be returned as ``(S, D)``.
+            layers: the numbers; the states come out under these.
+            first_only: the last state is needed at first tokens only, and may be ``(S, D)``.
             first_state: ``(S, D)``, taken as state 0 of each sentence's first token, as it is:
                 nothing is added to it, normalised or dropped before layer 1. Gradients reach it.
                 Or ``(S, N, D)``, of the first N tokens, which every sentence then has to have.
 
-        Returns:
-            For each of ``layers``, under the number it was asked by, ``(T, D)``.
-
         Raises:
-            ConfigError: a ``first_state`` is given to one that :meth:`require_first_state` refuses.
+            ConfigError: as :meth:`require_first_state`.
         """
+        if first_state is not None or batch.embedding_mask is not None:
+            self.require_first_state()
+        wanted = {layer: layer % (self.depth + 1) for layer in layers}
+        states = self.states(batch, set(wanted.values()), first_only, first_state)
+        return {layer: states[number] for layer, number in wanted.items()}
+
+    @abstractmethod
+    def states(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
+    ) -> dict[int, Tensor]:
+        """The states of the layers ``wanted``, numbered from 0; the rest is as in `forward`."""
 
     def require_first_state(self) -> None:
-        """Make sure that :meth:`forward` can take a ``first_state``.
-
-        Raises:
-            ConfigError: it cannot, because of what computes it or because of the architecture.
-        """
+        """Raise ConfigError if state 0 cannot be replaced or masked."""
         return
 
     def require_transformer(self) -> None:
-        """Make sure that there are transformer layers, with states of one width.
-
-        Raises:
-            ConfigError: there are none.
-        """
+        """Raise ConfigError if there are no transformer layers, with states of one width."""
         return
 
     @property
@@ -99,13 +96,7 @@ class Backbone(nn.Module, ABC):
         return torch_precisions(self.device)
 
     def resolve_precision(self, name: str, *, amplified: bool = False) -> str:
-        """The precision that ``name``, which may be ``auto``, stands for here.
-
-        With ``amplified``, a fitted map follows, before which ``auto`` is fp32.
-
-        Raises:
-            ConfigError: there is no such precision, or not here.
-        """
+        """The precision that ``name`` stands for here; see :func:`resolve_precision`."""
         computer = f"{self.kind} with engine {self.engine!r}"
         return resolve_precision(name, self.precisions, computer, amplified=amplified)
 

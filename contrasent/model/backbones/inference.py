@@ -9,10 +9,9 @@ Shapes: T tokens, R >= T rows that are computed, S sentences, D width, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Self, TypeVar
 
 import torch
@@ -21,6 +20,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from contrasent.model.backbones.layers import LayerModules, LayerWeights
+from contrasent.model.precision import SharedContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +111,15 @@ _ROWS = 16
 
 
 class SingleSentence:
-    """The layers of a backbone for one sentence at a time, without gradients or dropout.
-
-    The weights are copied: it must be made anew when they change.
-    """
+    """The layers of a backbone for one sentence at a time; it holds a copy of their weights."""
 
     def __init__(self, layers: Sequence[LayerModules], heads: int, dtype: torch.dtype) -> None:
         self._layers = [InferenceLayer.of(layer, dtype, _ROWS) for layer in layers]
         self._heads = heads
         self._dtype = dtype
 
-    def __call__(self, state: Tensor, wanted: Sequence[int]) -> dict[int, Tensor]:
-        """States of the layers ``wanted``, numbered from 0, the embedding layer.
-
-        Args:
-            state: ``(T, D)`` fp32, the embedding layer's.
-            wanted: numbers of layers.
-
-        Returns:
-            ``(T, D)`` fp32 each, by its number.
-        """
+    def __call__(self, state: Tensor, wanted: Set[int]) -> dict[int, Tensor]:
+        """The states ``wanted``, numbered from 0, of the embedding layer's ``(T, D)``; all fp32."""
         tokens = len(state)
         states = {0: state}
         spare = -tokens % _ROWS if self._dtype == torch.bfloat16 else 0
@@ -156,46 +145,30 @@ class SingleSentence:
 
 T = TypeVar("T")
 
-_COUNTING = Lock()
 
-
-class WeightCache(AbstractContextManager[None]):
-    """A promise that any thread may give, and again; what is kept goes with the last of them."""
+class WeightCache(SharedContext):
+    """A promise that no weight changes; what is made of them is kept while anybody gives it."""
 
     def __init__(self) -> None:
-        self._users = 0
-        self._made: dict[Hashable, Any] = {}
+        super().__init__(self._empty)
+        self._kept: dict[Hashable, Any] = {}
 
-    @override
-    def __enter__(self) -> None:
-        with _COUNTING:
-            # What a thread put here after the last promise ended may be of other weights.
-            self._made = self._made if self._users else {}
-            self._users += 1
-
-    @override
-    def __exit__(self, *_: object) -> None:
-        with _COUNTING:
-            self._users -= 1
-            self._made = self._made if self._users else {}
+    @contextmanager
+    def _empty(self) -> Iterator[None]:
+        self._kept = {}  # a thread may have put something here after the last promise ended
+        yield
+        self._kept = {}
 
     @override
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
-        """A copy has promised nothing: whoever ends this promise does not know of it."""
         return type(self), ()
 
-    @property
-    def holds(self) -> bool:
-        """Whether somebody has given the promise."""
-        return self._users > 0
-
     def __contains__(self, key: Hashable) -> bool:
-        """Whether something was made under ``key`` and is kept."""
-        return key in self._made
+        return key in self._kept
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made under ``key``, or is made now."""
-        kept = self._made
+        """What is kept under ``key``, or is made now."""
+        kept = self._kept
         value: T | None = kept.get(key)
         if value is None:
             value = kept[key] = make()

@@ -39,11 +39,9 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def keep_mask(x: Tensor, rate: float) -> tuple[Tensor, float]:
-    """Draw which elements of ``x`` stay.
+    """Draw which elements of ``x`` stay: a mask for :func:`apply_mask`, and the factor to scale by.
 
-    Returns:
-        A tensor of the shape of ``x``, all bits set where an element stays and none where it is
-        dropped, to be applied with :func:`apply_mask`; and the factor that keeps the mean.
+    All bits of the mask are set where an element stays, none where it is dropped.
     """
     limit = min(round(rate * _STEPS), _STEPS - 1)
     seed = int(torch.empty((), dtype=torch.int64).random_())
@@ -80,18 +78,10 @@ class _Dropout(Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x weight^T + bias``, as ``F.linear``.
+    """``x weight^T + bias`` of ``x (R, I)`` and ``weight (O, I)``, as ``F.linear``.
 
     That one writes the bias into every row first and reads it again while it multiplies; oneDNN's
     own operator, which torch's compiler uses, does not.
-
-    Args:
-        x: ``(R, I)``.
-        weight: ``(O, I)``.
-        bias: ``(O,)``.
-
-    Returns:
-        ``(R, O)``.
     """
     if x.dtype != torch.bfloat16 or not has_products(x.device, x.dtype):
         return F.linear(x, weight, bias)
@@ -130,17 +120,7 @@ class _Linear(Function):
 def dropout_norm(
     state: Tensor, x: Tensor, rate: float, norm: nn.LayerNorm
 ) -> tuple[Tensor, Tensor]:
-    """``norm(state + dropout(x))``.
-
-    Args:
-        state: ``(R, D)``, in the number format of the weights of ``norm``.
-        x: ``(R, D)``, in the number format of the products.
-        rate: of the dropout.
-        norm: applied to the sum.
-
-    Returns:
-        ``(R, D)`` in the number format of ``state``, and the same in that of ``x``.
-    """
+    """``norm(state + dropout(x))``, ``(R, D)``, in the number formats of ``state`` and of ``x``."""
     if rate == 0 or x.device.type != "cpu" or state.dtype == x.dtype:
         normed = norm(state + dropout(x, rate))
         return normed, normed.to(x.dtype)

@@ -8,7 +8,7 @@ Dropout falls in the places, and with the rates, of the ``transformers`` modules
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -79,27 +79,19 @@ class PackedBert(Backbone):
         self._serving = WeightCache()
 
     @override
-    def forward(
-        self,
-        batch: Batch,
-        layers: Sequence[int] = (-1,),
-        *,
-        first_only: bool = False,
-        first_state: Tensor | None = None,
+    def states(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
-        wanted = {layer: layer % (self.depth + 1) for layer in layers}
         device = batch.token_ids.device
         narrow, dtype = self._products(device)
         with torch.autocast(device.type, enabled=False):
             plain = first_state is None and batch.embedding_mask is None
             infers = plain and self._infers(device, dtype)
-            if infers and batch.sentences == 1 and self._serving.holds:
-                by_number = self._alone(batch, wanted.values(), dtype)
-            elif infers and narrow and self._is_worth(batch, dtype):
-                by_number = self._infer(batch, wanted.values(), dtype, first_only)
-            else:
-                by_number = self._compute(batch, wanted.values(), dtype, first_only, first_state)
-        return {layer: by_number[number] for layer, number in wanted.items()}
+            if infers and batch.sentences == 1 and self._serving.is_open:
+                return self._alone(batch, wanted, dtype)
+            if infers and narrow and self._is_worth(batch, dtype):
+                return self._infer(batch, wanted, dtype, first_only)
+            return self._compute(batch, wanted, dtype, first_only, first_state)
 
     def decode(self, batch: Batch, additions: Sequence[SentenceAddition]) -> Tensor:
         """The last states of tokens that see only themselves and the tokens before them.
@@ -125,7 +117,7 @@ class PackedBert(Backbone):
     def _compute(
         self,
         batch: Batch,
-        wanted: Collection[int],
+        wanted: Set[int],
         dtype: torch.dtype,
         first_only: bool,
         first_state: Tensor | None,
@@ -156,7 +148,7 @@ class PackedBert(Backbone):
     def _infers(self, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether weights may be laid out for inference, because they stay as they are."""
         plain = self.training or torch.is_grad_enabled()
-        return not plain and self._unchanging.holds and has_products(device, dtype)
+        return not plain and self._unchanging.is_open and has_products(device, dtype)
 
     def _is_worth(self, batch: Batch, dtype: torch.dtype) -> bool:
         """Whether laying the weights out pays: that takes longer than casting them."""
@@ -164,7 +156,7 @@ class PackedBert(Backbone):
         return is_large or (_LAID_OUT, dtype) in self._unchanging
 
     def _infer(
-        self, batch: Batch, wanted: Collection[int], dtype: torch.dtype, first_only: bool
+        self, batch: Batch, wanted: Set[int], dtype: torch.dtype, first_only: bool
     ) -> dict[int, Tensor]:
         """:meth:`_compute` without gradients and dropout."""
         layers = self._unchanging.get((_LAID_OUT, dtype), lambda: self._lay_out(dtype))
@@ -190,13 +182,11 @@ class PackedBert(Backbone):
             for number, layer in enumerate(self._layers, start=1)
         ]
 
-    def _alone(
-        self, batch: Batch, wanted: Collection[int], dtype: torch.dtype
-    ) -> dict[int, Tensor]:
+    def _alone(self, batch: Batch, wanted: Set[int], dtype: torch.dtype) -> dict[int, Tensor]:
         """The states of a single sentence, while serving."""
         alone = self._serving.get(dtype, lambda: SingleSentence(self._layers, self.heads, dtype))
         positions = torch.arange(len(batch.token_ids))
-        return alone(self._embed(batch.token_ids, positions), list(wanted))
+        return alone(self._embed(batch.token_ids, positions), wanted)
 
     def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
         device = batch.token_ids.device
@@ -287,7 +277,7 @@ class PackedBert(Backbone):
         def make() -> list[LayerWeights]:
             return [LayerWeights.of(layer, dtype) for layer in self._layers]
 
-        if torch.is_grad_enabled() or not self._unchanging.holds:
+        if torch.is_grad_enabled() or not self._unchanging.is_open:
             return make()
         return self._unchanging.get(dtype, make)
 

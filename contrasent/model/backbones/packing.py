@@ -30,12 +30,10 @@ _ALIGNED = 8
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Where each sentence's rows are.
+    """Where each sentence's rows are: from ``offsets[s]``, ``(S + 1,)`` int32, to the next offset.
 
-    Attributes:
-        offsets: ``(S + 1,)`` int32; sentence ``s`` has the rows ``offsets[s]:offsets[s + 1]``.
-        longest: the most rows that a sentence has, or more.
-        causal: a token sees itself and those before it; otherwise the whole sentence.
+    No sentence has more than ``longest``.
+    In ``causal`` ones a token sees itself and those before it; otherwise the whole sentence.
     """
 
     offsets: Tensor
@@ -75,17 +73,10 @@ def _takes(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
 
 
 def packed_attention(packed: Tensor, heads: int, runs: Runs, rate: float) -> Tensor:
-    """``dropout(softmax(q k / sqrt(d))) v`` within each sentence.
+    """``dropout(softmax(q k / sqrt(d))) v`` within each sentence, ``(T, D)``.
 
-    Args:
-        packed: ``(T, 3 D)``, each row a query, a key and a value. A row that is in no run would get
-            an undefined result and gradient.
-        heads: H.
-        runs: the sentences.
-        rate: dropout of the weights.
-
-    Returns:
-        ``(T, D)``.
+    ``packed (T, 3 D)`` has a query, a key and a value in each row. A row that is in no run would
+    get an undefined result and gradient.
     """
     query, key, value = packed.view(len(packed), 3, heads, -1).unbind(1)
     return _flash((query, key, value), runs, runs, rate).flatten(1)
@@ -94,17 +85,9 @@ def packed_attention(packed: Tensor, heads: int, runs: Runs, rate: float) -> Ten
 def packed_first_attention(
     query: Tensor, packed: Tensor, heads: int, runs: Runs, rate: float
 ) -> Tensor:
-    """:func:`packed_attention` of first tokens only.
+    """:func:`packed_attention` of first tokens only, ``(S, D)``.
 
-    Args:
-        query: ``(S, D)``.
-        packed: ``(T, 2 D)``, each row a key and a value, and in some run.
-        heads: H.
-        runs: the sentences.
-        rate: dropout of the weights.
-
-    Returns:
-        ``(S, D)``.
+    ``query`` is ``(S, D)``, and ``packed (T, 2 D)`` has a key and a value in each row.
     """
     key, value = packed.view(len(packed), 2, heads, -1).unbind(1)
     parts = (query.view(len(query), heads, -1), key, value)
@@ -136,9 +119,7 @@ class Blocks:
     """Places of a batch's tokens, computed once per forward call.
 
     Attributes:
-        sentences: S.
         longest: L, or more.
-        heads: H.
         first: ``(S,)`` the packed number of each sentence's first token.
         positions: ``(T,)`` the place of each token in its sentence.
         sentence: ``(T,)`` the sentence of each token.
@@ -146,8 +127,7 @@ class Blocks:
         rows: R >= T, the rows that packed matrices have; those from T on belong to no token,
             reach no other row, and get a gradient of zero. If anything is padded there is at
             least one, and it stands for the padding.
-        runs: the sentences, if attention is to take the packed rows as they are, without blocks;
-            then R = T.
+        runs: the sentences, if attention takes packed rows without blocks; then R = T.
         causal: a token sees itself and those before it; otherwise the whole sentence.
     """
 

@@ -5,7 +5,7 @@ Shapes: S sentences, T words end to end, W vectors, D dimensions of a vector, H 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Set
 from typing import Never
 
 import torch
@@ -23,12 +23,8 @@ from contrasent.model.pooling import pooler
 class WordLstm(Backbone):
     """State 0 of a word is its vector, state 1 the LSTM's output in both directions.
 
-    The vectors stay in their file, which is mapped: they are not trained, and no parameters. What
-    a sentence gets does not depend on the others of its batch, since none is padded.
-
-    Attributes:
-        store: the vectors; a token id is the number of a row.
-        lstm: one layer, from D numbers to H in either direction.
+    The vectors stay in their mapped file, are not trained, and no parameters; a token id is the
+    number of one. None is padded, so what a sentence gets does not depend on its batch.
     """
 
     kind = "an LSTM over word vectors"
@@ -36,12 +32,7 @@ class WordLstm(Backbone):
     max_tokens = UNBOUNDED
 
     def __init__(self, store: WordStore, size: int) -> None:
-        """Make a new LSTM, with torch's start: uniform in 1 / sqrt(H).
-
-        Args:
-            store: the vectors.
-            size: H, numbers for each direction.
-        """
+        """Make a new LSTM of ``size`` H, with torch's start: uniform in 1 / sqrt(H)."""
         super().__init__()
         self.store = store
         self.lstm = nn.LSTM(store.width, size, bidirectional=True)
@@ -73,26 +64,18 @@ class WordLstm(Backbone):
             )
 
     @override
-    def forward(
-        self,
-        batch: Batch,
-        layers: Sequence[int] = (-1,),
-        *,
-        first_only: bool = False,
-        first_state: Tensor | None = None,
+    def states(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
-        if first_state is not None or batch.embedding_mask is not None:
-            self.require_first_state()
         rows = batch.token_ids.cpu().numpy()
         words = torch.from_numpy(self.store.taken(rows)).to(self.device)
         states = {0: words}
-        if any(layer % 2 == 1 for layer in layers):
+        if 1 in wanted:
             with torch.autocast(self.device.type, enabled=False):
                 states[1] = self._outputs(words, batch)
-        chosen = {layer: states[layer % 2] for layer in layers}
         if not first_only:
-            return chosen
-        return {layer: state[batch.offsets[:-1]] for layer, state in chosen.items()}
+            return states
+        return {number: state[batch.offsets[:-1]] for number, state in states.items()}
 
     def _outputs(self, words: Tensor, batch: Batch) -> Tensor:
         """``(T, 2H)``: the LSTM takes the first words of all sentences, then the second, ..."""
@@ -116,11 +99,7 @@ class WordLstm(Backbone):
 
     @override
     def set_dropout(self, rate: float) -> None:
-        """Take a rate of 0 only.
-
-        Raises:
-            ConfigError: it is another.
-        """
+        """Raise ConfigError for any rate but 0."""
         if rate:
             raise ConfigError(
                 f"encoder.dropout is {rate:g}, but an LSTM of one layer has none; leave it out"
@@ -128,11 +107,7 @@ class WordLstm(Backbone):
 
 
 def require_pooler(name: str) -> None:
-    """Make sure that an embedding is made of the LSTM's outputs only.
-
-    Raises:
-        ConfigError: the pooler also takes the vectors, which are narrower.
-    """
+    """Raise ConfigError if the pooler also takes the vectors, which have another width."""
     if any(layer % 2 == 0 for layer in pooler(name).layers):
         raise ConfigError(
             f"the pooler {name} takes the words of an LSTM beside its outputs; choose max, mean or "
@@ -141,14 +116,9 @@ def require_pooler(name: str) -> None:
 
 
 def _by_place(lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """In which order the words of packed sentences come if all first words come first.
+    """How many sentences have a first, second, ... word; and the order of words by their place.
 
-    Args:
-        lengths: ``(S,)``.
-
-    Returns:
-        ``(L,)`` how many sentences have a first, second, ... word; and ``(T,)`` where each word
-        stands in the batch, longer sentences first at each place.
+    The order, ``(T,)`` places in the batch, has longer sentences first at each place.
     """
     ranks = torch.argsort(torch.argsort(lengths, descending=True, stable=True))
     starts = lengths.cumsum(0) - lengths

@@ -20,9 +20,7 @@ from contrasent.model.precision import device_named
 class Engine(Backbone):
     """A backbone that something else than torch's modules computes: no gradients, CPU only.
 
-    Attributes:
-        precisions: what the matrix products may run in, the usual one first.
-        weights_sha256: hash of the weights it was made from.
+    ``precisions`` are those of the matrix products, the usual one first.
     """
 
     precisions: tuple[str, ...] = ()
@@ -37,11 +35,7 @@ class Engine(Backbone):
     @classmethod
     @abstractmethod
     def from_backbone(cls, backbone: Backbone) -> Self:
-        """Make the engine of a backbone that torch computes.
-
-        Raises:
-            ConfigError: it does not compute this architecture.
-        """
+        """The engine of a backbone that torch computes; ConfigError for other architectures."""
 
     @property
     @override
@@ -97,7 +91,7 @@ def require(name: str, device: str | torch.device | None = None) -> None:
     """Make sure that an engine can be built, before anything is loaded.
 
     Raises:
-        ConfigError: no such engine, or one that does not compute on ``device``; no such device.
+        ConfigError: no such engine or device, or not on this device.
         MissingExtraError: its packages are not installed.
     """
     pick("engine", name, ENGINES)
@@ -120,9 +114,7 @@ def require(name: str, device: str | torch.device | None = None) -> None:
 def build(name: str, backbone: Backbone) -> Backbone:
     """The engine ``name`` with the weights of ``backbone``, which is itself the engine ``torch``.
 
-    Raises:
-        ConfigError: no such engine, or one that does not compute this architecture.
-        MissingExtraError: its packages are not installed.
+    Raises ConfigError for an architecture that it does not compute, and as :func:`require`.
     """
     require(name)
     if name == "torch":

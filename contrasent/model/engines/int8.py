@@ -9,7 +9,7 @@ Shapes: T tokens end to end, R >= T rows, S sentences, L tokens of the longest, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -72,18 +72,10 @@ class Int8Bert(Engine):
 
     @override
     @torch.no_grad()
-    def forward(
-        self,
-        batch: Batch,
-        layers: Sequence[int] = (-1,),
-        *,
-        first_only: bool = False,
-        first_state: Tensor | None = None,
+    def states(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
-        if first_state is not None:
-            self.require_first_state()
-        wanted = {layer: layer % (self.depth + 1) for layer in layers}
-        last = max(wanted.values())
+        last = max(wanted)
         with torch.autocast("cpu", enabled=False):
             # Products of integers, too, are compiled for each number of rows.
             blocks = Blocks.of(batch, self.heads, rounded=True)
@@ -94,11 +86,11 @@ class Int8Bert(Engine):
                 cut = first_only and number == self.depth
                 if number:
                     state = self._layers[number - 1](state, blocks, cut)
-                if number in wanted.values():
+                if number in wanted:
                     kept = state[: batch.sentences if cut else tokens]
                     # The next layer adds to the memory of this one's states.
                     states[number] = kept if number == last else kept.clone()
-        return {layer: states[number] for layer, number in wanted.items()}
+        return states
 
     def _embed(self, batch: Batch, blocks: Blocks) -> Tensor:
         part: Any = self.embeddings

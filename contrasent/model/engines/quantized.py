@@ -34,11 +34,7 @@ _GELU_LEAST = -0.17
 
 
 def require_products() -> None:
-    """Make sure that this machine and this torch multiply 8-bit integers.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Raise ConfigError if this machine or this torch does not multiply 8-bit integers."""
     operators = torch.ops.onednn
     if not all(hasattr(operators, name) for name in ("qlinear_prepack", "qlinear_pointwise")):
         raise ConfigError(
@@ -75,14 +71,13 @@ def round_to_int8(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """How the inputs of a map are brought to integers.
+    """How the inputs of a map are brought to integers; ``zero`` is 0 for int8 inputs.
 
     Attributes:
         per_input: ``(I,)``; an input is divided by its number before the rounding, and the
             weights are multiplied by it. A wide input would otherwise leave few steps to the
             others (Xiao et al. 2023, SmoothQuant, with alpha = 1/2).
         scale: x_scale, of what was divided.
-        zero: x_zero; 0 for int8 inputs.
     """
 
     per_input: Tensor

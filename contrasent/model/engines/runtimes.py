@@ -9,7 +9,7 @@ import hashlib
 import json
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -49,9 +49,7 @@ def export_onnx(backbone: Backbone, path: Path) -> None:
 
     The inputs are `input_ids` and `attention_mask`, both ``(S, L)`` int64 and padded on the right;
     the outputs `state_0` to `state_K`, ``(S, L, D)`` float32, are the states of all layers.
-
-    Raises:
-        ConfigError: the architecture has no such form.
+    Raises ConfigError for an architecture that has no such form.
     """
     ids = torch.arange(1, 11).view(2, 5)
     mask = torch.ones_like(ids)
@@ -83,9 +81,6 @@ def export_cached(backbone: Backbone) -> Path:
 
     An entry is named by a hash of the weights, the configuration, and the versions of what writes
     it. Of several processes that want one entry, one writes it and the others wait.
-
-    Raises:
-        ConfigError: the architecture has no such form, or the cache cannot be written to.
     """
     from filelock import FileLock
 
@@ -173,13 +168,7 @@ _CLOSE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Neighbouring sentences of a batch.
-
-    Attributes:
-        token_ids: ``(s, L)`` int64.
-        mask: ``(s, L)`` int64, 1 where there is a token.
-        kept: ``(s, L)`` bool, the tokens whose states are wanted.
-    """
+    """Neighbouring sentences of a batch, ``(s, L)``; ``kept`` are the tokens that are wanted."""
 
     token_ids: NDArray[np.int64]
     mask: NDArray[np.int64]
@@ -192,7 +181,6 @@ class PaddedEngine(Engine):
     Attributes:
         piece_tokens: tokens of a piece, at most by one sentence more.
         streams: pieces that are computed at once.
-        padding: the token id that fills up short sentences.
     """
 
     piece_tokens: int
@@ -220,24 +208,15 @@ class PaddedEngine(Engine):
         """The kept rows of each piece for each of ``layers``, numbers from 0."""
 
     @override
-    def forward(
-        self,
-        batch: Batch,
-        layers: Sequence[int] = (-1,),
-        *,
-        first_only: bool = False,
-        first_state: Tensor | None = None,
+    def states(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
-        if first_state is not None:
-            self.require_first_state()
-        wanted = {layer: layer % (self.depth + 1) for layer in layers}
-        numbers = sorted(set(wanted.values()))
+        numbers = sorted(wanted)
         pieces = self.compute(self._pieces(batch, first_only), numbers)
-        states = {
+        return {
             number: torch.from_numpy(np.concatenate([rows[place] for rows in pieces]))
             for place, number in enumerate(numbers)
         }
-        return {layer: states[number] for layer, number in wanted.items()}
 
     def _pieces(self, batch: Batch, first_only: bool) -> list[Piece]:
         tokens, offsets = batch.token_ids.numpy(), batch.offsets.numpy()
@@ -256,11 +235,7 @@ class PaddedEngine(Engine):
         return pieces
 
     def verify(self, backbone: Backbone) -> Self:
-        """The engine itself, once it has given the states of ``backbone`` for a few tokens.
-
-        Raises:
-            ConfigError: it gives others: the graph is not the model.
-        """
+        """The engine, if it gives the states of ``backbone`` for a few tokens; else ConfigError."""
         embeddings: Any = backbone.model.get_input_embeddings()
         rows = embeddings.weight.shape[0]
         lengths = (1, 3, min(9, self.max_tokens))
@@ -320,8 +295,7 @@ _DEVICE = "CPU"
 class OpenVinoEngine(PaddedEngine):
     """A backbone as OpenVINO computes it, with as many threads as torch has.
 
-    Each stream computes a piece on threads of its own, which is faster than all threads on one:
-    products of a thousand tokens are too small to share.
+    Each stream computes a piece on threads of its own, which is faster than all threads on one.
     """
 
     engine = "openvino"

@@ -1,8 +1,8 @@
 """The registry and the interface of fitted maps, which come after the head.
 
-Shapes: S sentences, D width of an embedding, K of a transformed one.
+A file each; the folder is the registry. A fitted map is saved with its encoder.
 
-A file each; the folder is the registry. A fitted map is saved with its encoder, in one folder.
+Shapes: S sentences, D width of an embedding, K of a transformed one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class Transform(nn.Module, ABC):
     Attributes:
         name: its kind: the name of its file, or ``linear`` for a map of unknown origin.
         described: what it is and what it was fitted on, in words.
-        is_dense: whether it is a linear map with ``weight`` and ``bias``, which
-            sentence-transformers has as a Dense without activation.
+        is_dense: it is a linear map with ``weight`` and ``bias``, as sentence-transformers' Dense.
         input_width: D.
         width: K.
     """
@@ -70,12 +69,7 @@ def available() -> list[str]:
 
 
 def empty(name: str, settings: dict[str, Any]) -> Transform:
-    """A transform of one kind whose weights are still to be loaded.
-
-    Raises:
-        ConfigError: no such kind.
-        TypeError: the settings are not those of this kind.
-    """
+    """A transform whose weights are still to be loaded; TypeError for settings of another kind."""
     module = import_module(f"{__package__}.{pick('transform', name, available())}")
     transform: Transform = module.build(**settings)
     return transform

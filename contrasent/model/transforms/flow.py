@@ -141,11 +141,7 @@ class Flow(Transform):
     def __init__(
         self, width: int, levels: int = 3, depth: int = 3, coupling_width: int = 32
     ) -> None:
-        """Use weights of torch's generator.
-
-        Raises:
-            ConfigError: the width cannot be halved in every level, or a number is below 1.
-        """
+        """Use weights of torch's generator; ConfigError for numbers that cannot be."""
         super().__init__()
         for name, number in (("levels", levels), ("depth", depth), ("coupling", coupling_width)):
             if number < 1:

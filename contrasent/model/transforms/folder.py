@@ -26,11 +26,7 @@ def write_transform(folder: Path, transform: Transform) -> None:
 
 
 def read_transform(folder: Path) -> Transform:
-    """Read what :func:`write_transform` wrote.
-
-    Raises:
-        CheckpointError: it is damaged, or of a kind that this version does not know.
-    """
+    """Read what :func:`write_transform` wrote; CheckpointError if it is damaged or unknown."""
     try:
         config: dict[str, Any] = read_json(folder / CONFIG)
         transform = empty(config.pop(_KIND), config)
@@ -42,10 +38,7 @@ def read_transform(folder: Path) -> Transform:
 
 
 class FittedTransform(nn.Module):
-    """The form in which sentence-transformers loads a transform, where this package is installed.
-
-    It asks to be trusted with ``trust_remote_code=True``, and refuses the folder otherwise.
-    """
+    """How sentence-transformers loads a transform, where this package is installed and trusted."""
 
     def __init__(self, transform: Transform) -> None:
         super().__init__()

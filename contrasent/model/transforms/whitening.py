@@ -23,12 +23,7 @@ from contrasent.model.transforms.base import Transform
 
 
 class Moments:
-    """Of the rows given so far; parts are merged by Chan, Golub and LeVeque's update (1979).
-
-    Attributes:
-        count: N.
-        mean: ``(D,)``.
-    """
+    """The moments of ``count`` rows so far, merged by Chan, Golub and LeVeque's update (1979)."""
 
     def __init__(self, width: int) -> None:
         self.count = 0
@@ -98,10 +93,9 @@ build = Whitening
 
 @dataclass(frozen=True, slots=True)
 class Whitened:
-    """A fitted whitening and what was found on the way.
+    """A fitted whitening, and what is known of it.
 
     Attributes:
-        transform: the map.
         rank: of the covariance: directions in which embeddings differ by more than noise.
         variance_kept: share of the variance that lies in the kept directions.
     """
@@ -133,12 +127,8 @@ def fit(moments: Moments, kept: int | None = None) -> Whitened:
     """The whitening of embeddings with these moments.
 
     ``W = U diag(1 / sqrt(S))`` of the covariance ``U diag(S) U'``, the ``kept`` columns with the
-    largest variances. Each column has its largest component above 0, which decides the signs that
-    the mathematics leaves open.
-
-    Args:
-        moments: of N rows.
-        kept: K; None keeps every direction that is more than noise, if they lack but a few.
+    largest variances; None keeps every direction that is more than noise, if they lack but a few.
+    Each column has its largest component above 0: the mathematics leaves the signs open.
 
     Raises:
         ConfigError: there are not so many dimensions.

@@ -21,13 +21,13 @@ class Maker:
 
 def test_made_once_while_held_and_anew_after():
     kept, make = WeightCache(), Maker()
-    assert not kept.holds
+    assert not kept.is_open
     with kept:
-        assert kept.holds
+        assert kept.is_open
         first = kept.get("key", make)
         assert kept.get("key", make) is first
         assert kept.get("other", make) is not first
-    assert not kept.holds
+    assert not kept.is_open
     with kept:
         assert kept.get("key", make) is not first
     assert make.times == 3
@@ -38,7 +38,7 @@ def test_the_outermost_promise_counts():
     with kept:
         with kept:
             first = kept.get("key", make)
-        assert kept.holds
+        assert kept.is_open
         assert kept.get("key", make) is first
 
 
@@ -55,7 +55,7 @@ def test_an_error_ends_the_promise():
     with pytest.raises(KeyError), kept:
         first = kept.get("key", make)
         raise KeyError
-    assert not kept.holds
+    assert not kept.is_open
     with kept:
         assert kept.get("key", make) is not first
 
@@ -76,7 +76,7 @@ def test_a_copy_has_promised_nothing(copied):
     with kept:
         kept.get("key", lambda: lambda: "cannot be pickled")
         other = copied(kept)
-        assert not other.holds
+        assert not other.is_open
         with other:
             other.get("key", make)
     assert make.times == 1
@@ -91,7 +91,7 @@ def test_threads_hold_together():
             inside.wait(timeout=10)
             found = kept.get("key", make)
             asked.wait(timeout=10)
-            return found, kept.get("key", make) is kept.get("key", make), kept.holds
+            return found, kept.get("key", make) is kept.get("key", make), kept.is_open
 
     with kept:
         first = kept.get("key", make)
@@ -99,4 +99,4 @@ def test_threads_hold_together():
             results = list(pool.map(hold, range(threads)))
     assert results == [(first, True, True)] * threads
     assert make.times == 1
-    assert not kept.holds
+    assert not kept.is_open
