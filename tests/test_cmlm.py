@@ -122,5 +122,5 @@ def test_the_weights_are_the_encoders(encoder):
 
 
 def test_an_embedding_of_another_width_is_refused(encoder):
-    with pytest.raises(ConfigError, match="embeddings of 8 dimensions before token states of 16"):
+    with pytest.raises(ConfigError, match="embeddings of 8 dimensions beside token states of 16"):
         built(encoder, width=8)

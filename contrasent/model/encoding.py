@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,14 +45,6 @@ _BATCHES_ON_A_DEVICE = 16
 _BATCHES_BETWEEN_TRIMS = 25
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Token ids of some sentences, and how many of them were cut."""
-
-    ids: list[np.ndarray]
-    cut: int
-
-
 def encode_blocks(
     encoder: SentenceEncoder, sentences: Iterable[str], options: EncodingOptions
 ) -> Iterator[np.ndarray]:
@@ -62,10 +53,10 @@ def encode_blocks(
     budget = options.batch_tokens or _BATCH_TOKENS[overlaps(encoder)]
     truncated = wordless = done = 0
     with sentence_progress(total, options.show_progress) as advance:
-        for chunk in _tokenized(encoder, sentences, options):
-            truncated, done = truncated + chunk.cut, done + len(chunk.ids)
-            wordless += encoder.tokenizer.wordless(chunk.ids)
-            rows = embed(encoder, chunk.ids, budget, options.precision, advance)
+        for ids, cut in _tokenized(encoder, sentences, options):
+            truncated, done = truncated + cut, done + len(ids)
+            wordless += encoder.tokenizer.wordless(ids)
+            rows = embed(encoder, ids, budget, options.precision, advance)
             yield unit_rows(rows) if options.normalize else rows
     if truncated and options.on_overflow == "warn":
         warn(f"{truncated} of {done} sentences were cut at {encoder.max_tokens} tokens")
@@ -78,13 +69,16 @@ def encode_blocks(
 
 def _tokenized(
     encoder: SentenceEncoder, sentences: Iterable[str], options: EncodingOptions
-) -> Iterator[_Chunk]:
+) -> Iterator[tuple[list[np.ndarray], int]]:
     """The token ids of each chunk; on an accelerator made while the one before is computed."""
 
-    def tokens(numbered: tuple[int, list[str]]) -> _Chunk:
-        return _Chunk(*token_ids(encoder, numbered[1], numbered[0], options.on_overflow))
+    def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:
+        before, texts = numbered
+        return token_ids(encoder, texts, before, options.on_overflow)
 
-    chunks = _chunks(sentences, options.chunk)
+    rest = iter(sentences)
+    texts_of_chunks = iter(lambda: list(islice(rest, options.chunk)), [])
+    chunks = zip(count(0, options.chunk), texts_of_chunks, strict=False)
     small = isinstance(sentences, Sequence) and len(sentences) <= options.chunk
     return map(tokens, chunks) if small or not overlaps(encoder) else prefetch(chunks, tokens)
 
@@ -92,15 +86,6 @@ def _tokenized(
 def overlaps(encoder: SentenceEncoder) -> bool:
     """Whether tokenizing leaves the device of ``encoder`` free to compute."""
     return encoder.device.type != "cpu"
-
-
-def _chunks(sentences: Iterable[str], size: int) -> Iterator[tuple[int, list[str]]]:
-    """Chunks of sentences, each with how many came before it."""
-    rest = iter(sentences)
-    before = 0
-    while texts := list(islice(rest, size)):
-        yield before, texts
-        before += len(texts)
 
 
 def token_ids(

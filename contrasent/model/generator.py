@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -83,7 +84,7 @@ class Predictor:
         if has_products(self._device, self._dtype):
             zeros = weight.new_zeros(len(weight))
             return Map.of(weight, zeros if bias is None else bias, self._rows)
-        return _plain(weight, bias)
+        return partial(F.linear, weight=weight, bias=bias)
 
 
 def argmax(logits: Tensor) -> Tensor:
@@ -126,10 +127,6 @@ def _exceeding(weights: Tensor, shares: Tensor) -> Tensor:
     """``(C, 1)``, where the weights of a row, summed up, exceed that share of their total."""
     summed = weights.float().cumsum(-1)
     return torch.searchsorted(summed, shares * summed[:, -1:], right=True)
-
-
-def _plain(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    return lambda x: F.linear(x, weight, bias)
 
 
 class Generator:
@@ -193,7 +190,7 @@ class Generator:
         if backbone.training != dropout:
             backbone.train(dropout)
         hidden = Batch(masked.token_ids, batch.offsets, batch.views, batch.longest)
-        rows = _behind_the_first(batch) if positions == "all" else _chosen(batch, masked)
+        rows = _after_the_first(batch) if positions == "all" else _chosen(batch, masked)
         if not len(rows):
             return batch.token_ids
         predictor = self._predictor()
@@ -253,7 +250,7 @@ def refuse_other_vocabulary(name: str | Path, tokenizer: Tokenizer) -> None:
     )
 
 
-def _behind_the_first(batch: Batch) -> Tensor:
+def _after_the_first(batch: Batch) -> Tensor:
     """``(T - S,)`` the numbers of all tokens but the first of each sentence."""
     count = len(batch.token_ids) - batch.sentences
     skipped = torch.repeat_interleave(batch.lengths - 1, output_size=count) + 1

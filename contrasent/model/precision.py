@@ -162,5 +162,10 @@ def has_bf16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu" or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
-    described = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(described.get("avx512_bf16") or described.get("amx_bf16"))
+    return cpu_has("avx512_bf16", "amx_bf16")
+
+
+def cpu_has(*features: str) -> bool:
+    """Whether torch knows of any of these instructions here; an old torch of none."""
+    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(known.get(feature) for feature in features)

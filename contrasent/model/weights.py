@@ -34,8 +34,17 @@ def load_backbone(folder: Path) -> Backbone:
     Raises:
         CheckpointError: no configuration, an unknown architecture, damaged or missing weights.
     """
+    import transformers
+
     config = _config(folder)
-    model, lost = _pretrained(folder, config, _class_for(config), **_without_pooler(config))
+    kind: Any = transformers.AutoModel
+    if type(config) in transformers.MODEL_FOR_TEXT_ENCODING_MAPPING:
+        kind = transformers.AutoModelForTextEncoding  # of T5 and its kin the encoder alone
+    options = {}
+    known: Any = transformers.MODEL_MAPPING.get(type(config), None)
+    if known is not None and "add_pooling_layer" in inspect.signature(known).parameters:
+        options["add_pooling_layer"] = False  # it would be random, and saved
+    model, lost = _pretrained(folder, config, kind, **options)
     lost = [name for name in lost if not name.startswith("pooler.")]
     if lost:
         raise CheckpointError(
@@ -48,7 +57,10 @@ def load_backbone(folder: Path) -> Backbone:
 
 def backbone_of(model: PreTrainedModel) -> Backbone:
     """What computes the states of ``model``, a ``transformers`` encoder without a head."""
-    return (PackedBert if _is_packed(model.config) else AutoBackbone)(model)
+    # A BERT that was made a decoder sees only the tokens before each token; PackedBert all.
+    config = model.config
+    packs = config.model_type in PACKED and not getattr(config, "is_decoder", False)
+    return (PackedBert if packs else AutoBackbone)(model)
 
 
 def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedModel, list[str]]:
@@ -164,29 +176,6 @@ def _config(folder: Path) -> Any:
             "'absolute' is computed"
         )
     return config
-
-
-def _class_for(config: Any) -> Any:
-    """The encoder alone of T5 and its kin, also from a folder that holds nothing but it."""
-    import transformers
-
-    if type(config) in transformers.MODEL_FOR_TEXT_ENCODING_MAPPING:
-        return transformers.AutoModelForTextEncoding
-    return transformers.AutoModel
-
-
-def _is_packed(config: Any) -> bool:
-    """A BERT that was made a decoder sees only the tokens before each token; `PackedBert` all."""
-    return config.model_type in PACKED and not getattr(config, "is_decoder", False)
-
-
-def _without_pooler(config: Any) -> dict[str, bool]:
-    """Ask for no pooler where the architecture can do without: it would be random, and saved."""
-    import transformers
-
-    kind: Any = transformers.MODEL_MAPPING.get(type(config), None)
-    takes = kind is not None and "add_pooling_layer" in inspect.signature(kind).parameters
-    return {"add_pooling_layer": False} if takes else {}
 
 
 @contextmanager

@@ -13,15 +13,13 @@ import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, concat
-from contrasent.errors import ConfigError
-from contrasent.functional import corrective_lm, masked_cross_entropy, replaced_token_loss
+from contrasent.functional import corrective_lm, masked_cross_entropy
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.masked_lm import mask_tokens
 from contrasent.model.token_edits import Edit, Editing, delete, insert, replace
@@ -36,20 +34,10 @@ class Conditional(nn.Module):
     that every layer can compare each token with it (Chuang et al. 2022, section 3).
     """
 
-    def __init__(self, backbone: Backbone, width: int, heads: Mapping[str, nn.Module]) -> None:
-        """Copy ``backbone``; ``heads`` map its states to logits.
-
-        Raises:
-            ConfigError: the embeddings are not as wide as the states, or the architecture takes
-                no first state.
-        """
+    def __init__(self, backbone: Backbone, heads: Mapping[str, nn.Module]) -> None:
+        """Copy ``backbone``, which has to take a first state; ``heads`` make logits of states."""
         super().__init__()
         backbone.require_first_state()
-        if width != backbone.width:
-            raise ConfigError(
-                f"the embeddings have {width} dimensions, but the token states {backbone.width}, "
-                "so an embedding cannot stand for a state; set encoder.head to none"
-            )
         # Under this name, since it belongs to no encoder.
         self.transformer = copy.deepcopy(backbone)
         self.heads = nn.ModuleDict(heads)
@@ -103,12 +91,10 @@ class ReplacedTokens(Difference):
         conditional: Conditional,
         editing: Editing,
         operations: Sequence[str],
-        reduction: Literal["mean", "sum"],
-        padding: Literal["ignored", "as_reference"],
+        loss: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> None:
         super().__init__(conditional, editing)
-        self._operations = operations
-        self._reduction, self._padding = reduction, padding
+        self._operations, self._loss = operations, loss
 
     @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
@@ -120,7 +106,10 @@ class ReplacedTokens(Difference):
             self.conditional.logits(name, part)
             for name, part in zip(self._operations, parts, strict=True)
         ]
-        losses = [self._loss(*pair) for pair in zip(logits, edits, strict=True)]
+        losses = [
+            self._loss(logit, edit.edited, edit.batch.lengths)
+            for logit, edit in zip(logits, edits, strict=True)
+        ]
         edited = torch.cat([edit.edited for edit in edits])
         right = torch.cat(logits).argmax(-1) == edited
         measures = {
@@ -129,15 +118,6 @@ class ReplacedTokens(Difference):
             "share_edited": edited.float().mean(),
         }
         return Terms({"rtd": torch.stack(losses).mean()}, measures)
-
-    def _loss(self, logits: Tensor, edit: Edit) -> Tensor:
-        return replaced_token_loss(
-            logits,
-            edit.edited,
-            edit.batch.lengths,
-            reduction=self._reduction,
-            padding=self._padding,
-        )
 
 
 class MaskedTokens(Difference):

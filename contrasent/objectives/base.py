@@ -55,6 +55,14 @@ class Start:
             raise ConfigError("this objective reads tokens, so it is built for an encoder")
         return self.encoder
 
+    def require_width(self, width: int) -> None:
+        """Raise ConfigError unless embeddings have the ``width`` of token states."""
+        if self.width != width:
+            raise ConfigError(
+                f"this objective puts embeddings of {self.width} dimensions beside token states of "
+                f"{width}; set encoder.head to none"
+            )
+
 
 class Objective(nn.Module, ABC):
     """A training objective, made as ``Class(config, start)`` of its settings and a `Start`.

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
-from contrasent.errors import ConfigError
 from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
@@ -51,11 +50,7 @@ class Cmlm(Objective):
         encoder = start.require_encoder()
         backbone = encoder.backbone
         backbone.require_first_state()
-        if start.width != backbone.width:
-            raise ConfigError(
-                f"cmlm puts embeddings of {start.width} dimensions before token states of "
-                f"{backbone.width}; set encoder.head to none"
-            )
+        start.require_width(backbone.width)
         self.config = config
         self.max_tokens = encoder.max_tokens - config.vectors
         masked_lm = MaskedLm.load(encoder.name, new_head=True)

@@ -11,6 +11,7 @@ Shapes: B examples, V views of each, S = V * B sentences, D embedding width.
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -20,7 +21,7 @@ from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
-from contrasent.functional import info_nce
+from contrasent.functional import info_nce, replaced_token_loss
 from contrasent.model.generator import Generator
 from contrasent.model.heads import head_named
 from contrasent.model.masked_lm import MaskedLm, require_mask_token
@@ -185,14 +186,16 @@ class DiffCSE(Objective):
             heads["vocabulary"] = copy.deepcopy(MaskedLm.load(encoder.name).head)
         if config.task == "corrective":
             heads["copy"] = nn.Linear(start.width, 1)
-        conditional = Conditional(encoder.backbone, start.width, heads)
+        start.require_width(encoder.backbone.width)
+        conditional = Conditional(encoder.backbone, heads)
         if config.task == "cmlm":
             return MaskedTokens(conditional, editing)
         if config.task == "corrective":
             return CorrectedTokens(conditional, editing)
-        return ReplacedTokens(
-            conditional, editing, self._operations, config.rtd_reduction, config.rtd_padding
+        loss = partial(
+            replaced_token_loss, reduction=config.rtd_reduction, padding=config.rtd_padding
         )
+        return ReplacedTokens(conditional, editing, self._operations, loss)
 
 
 def _editing(config: Config, start: Start) -> Editing:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
-from contrasent.errors import ConfigError
 from contrasent.functional import self_guided
 from contrasent.model.heads import init_linear
 from contrasent.model.pooling import mean_over_tokens
@@ -54,11 +53,7 @@ class SgOpt(Objective):
         self.config = config
         encoder = start.require_encoder()
         encoder.backbone.require_transformer()
-        if start.width != encoder.backbone.width:
-            raise ConfigError(
-                f"sg_opt compares embeddings of {start.width} dimensions with token states of "
-                f"{encoder.backbone.width}; set encoder.head to none"
-            )
+        start.require_width(encoder.backbone.width)
         guide = copy.deepcopy(encoder.backbone).eval().requires_grad_(requires_grad=False)
         guide.checkpoint_layers = False
         pairs = zip(encoder.backbone.parameters(), guide.parameters(), strict=True)

@@ -71,15 +71,15 @@ class InferenceLayer:
     ) -> Self:
         """Lay the weights of a layer out; ``parted`` makes ``query`` and ``rest`` too."""
         weights = LayerWeights.of(modules, dtype)
-        width = len(weights.output)
-        qkv, bias = weights.qkv, weights.qkv_bias
+        width = len(weights.output.weight)
+        qkv, bias = weights.qkv
         return cls(
             qkv=Map.of(qkv, bias, rows),
             query=Map.of(qkv[:width], bias[:width], rows) if parted else None,
             rest=Map.of(qkv[width:], bias[width:], rows) if parted else None,
-            output=Map.of(weights.output, weights.output_bias, rows),
-            up=Map.of(weights.up, weights.up_bias, rows),
-            down=Map.of(weights.down, weights.down_bias, rows),
+            output=Map.of(*weights.output, rows),
+            up=Map.of(*weights.up, rows),
+            down=Map.of(*weights.down, rows),
             modules=modules,
         )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -191,6 +191,13 @@ class LayerModules:
     norm: nn.LayerNorm
 
 
+class LinearWeights(NamedTuple):
+    """``(O, I)`` and ``(O,)`` of a linear map."""
+
+    weight: Tensor
+    bias: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """The matrices of one layer in the number format of the products.
@@ -199,29 +206,19 @@ class LayerWeights:
     key and value stand in one ``(3 D, D)`` matrix.
     """
 
-    qkv: Tensor
-    qkv_bias: Tensor
-    output: Tensor
-    output_bias: Tensor
-    up: Tensor
-    up_bias: Tensor
-    down: Tensor
-    down_bias: Tensor
+    qkv: LinearWeights
+    output: LinearWeights
+    up: LinearWeights
+    down: LinearWeights
 
     @classmethod
     def of(cls, layer: LayerModules, dtype: torch.dtype) -> LayerWeights:
         """Cast and join the weights of ``layer``."""
         parts = (layer.query, layer.key, layer.value)
-        return cls(
-            qkv=_concat(dtype, *(part.weight for part in parts)),
-            qkv_bias=_concat(dtype, *(part.bias for part in parts)),
-            output=layer.output.weight.to(dtype),
-            output_bias=layer.output.bias.to(dtype),
-            up=layer.up.weight.to(dtype),
-            up_bias=layer.up.bias.to(dtype),
-            down=layer.down.weight.to(dtype),
-            down_bias=layer.down.bias.to(dtype),
-        )
+        weight = _concat(dtype, *(part.weight for part in parts))
+        qkv = LinearWeights(weight, _concat(dtype, *(part.bias for part in parts)))
+        modules = (layer.output, layer.up, layer.down)
+        return cls(qkv, *(LinearWeights(m.weight.to(dtype), m.bias.to(dtype)) for m in modules))
 
 
 def _concat(dtype: torch.dtype, *parts: Tensor) -> Tensor:
@@ -254,6 +251,15 @@ def layers_of(model: PreTrainedModel) -> list[LayerModules]:
     if model.config.model_type == "distilbert":
         return [_distilbert(layer) for layer in known.transformer.layer]
     return [_bert(layer) for layer in known.encoder.layer]
+
+
+def embed_tokens(embeddings: Any, token_ids: Tensor, positions: Tensor) -> Tensor:
+    """State 0 ``(T, D)`` by the embedding layer of such a model, before its dropout."""
+    state = embeddings.word_embeddings(token_ids) + embeddings.position_embeddings(positions)
+    if hasattr(embeddings, "token_type_embeddings"):
+        state = state + embeddings.token_type_embeddings.weight[0]
+    normed: Tensor = embeddings.LayerNorm(state)
+    return normed
 
 
 def _bert(layer: Any) -> LayerModules:

@@ -29,6 +29,7 @@ from contrasent.model.backbones.layers import (
     LayerWeights,
     dropout,
     dropout_norm,
+    embed_tokens,
     has_products,
     layers_of,
     linear,
@@ -200,11 +201,8 @@ class PackedBert(Backbone):
 
     def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         part: Any = self.model.embeddings
-        state = part.word_embeddings(token_ids)
-        state = state + part.position_embeddings(positions + self.first_position)
-        if hasattr(part, "token_type_embeddings"):
-            state = state + part.token_type_embeddings.weight[0]
-        return dropout(part.LayerNorm(state), self._rate(part.dropout))
+        state = embed_tokens(part, token_ids, positions + self.first_position)
+        return dropout(state, self._rate(part.dropout))
 
     def _run(self, *given: Any) -> States:
         """:meth:`_layer`, computed again in the backward pass where that is asked for."""
@@ -228,7 +226,7 @@ class PackedBert(Backbone):
         mixed = self._attend(modules, weights, narrow, blocks, cut)
         if cut:
             state = state[blocks.first]
-        mixed = linear(mixed, weights.output, weights.output_bias)
+        mixed = linear(mixed, *weights.output)
         rate = self._rate(modules.output_dropout)
         state, narrow = dropout_norm(state, mixed, rate, modules.attention_norm)
         if addition is not None:
@@ -236,8 +234,7 @@ class PackedBert(Backbone):
             added = addition.states.to(narrow.dtype).index_select(0, sentence)
             rate = self._rate(modules.down_dropout)
             state, narrow = dropout_norm(state, added, rate, addition.norm)
-        inner = modules.activation(linear(narrow, weights.up, weights.up_bias))
-        inner = linear(inner, weights.down, weights.down_bias)
+        inner = linear(modules.activation(linear(narrow, *weights.up)), *weights.down)
         return dropout_norm(state, inner, self._rate(modules.down_dropout), modules.norm)
 
     def _attend(
@@ -251,10 +248,10 @@ class PackedBert(Backbone):
         """Self-attention; ``(R, D)``, or ``(S, D)`` of the first tokens with ``cut``."""
         rate = self._rate(modules.attention_dropout)
         if not cut:
-            return attention(linear(state, weights.qkv, weights.qkv_bias), blocks, rate)
+            return attention(linear(state, *weights.qkv), blocks, rate)
         sizes = [self.width, 2 * self.width]
-        of_query, of_rest = torch.split(weights.qkv, sizes)
-        query_bias, rest_bias = torch.split(weights.qkv_bias, sizes)
+        of_query, of_rest = torch.split(weights.qkv.weight, sizes)
+        query_bias, rest_bias = torch.split(weights.qkv.bias, sizes)
         query = linear(state[blocks.first], of_query, query_bias)
         return first_attention(query, linear(state, of_rest, rest_bias), blocks, rate)
 

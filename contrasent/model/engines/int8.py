@@ -9,9 +9,10 @@ Shapes: T tokens end to end, R >= T rows, S sentences, L tokens of the longest, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from typing_extensions import override
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.layers import LayerModules, layers_of
+from contrasent.model.backbones.layers import LayerModules, embed_tokens, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.backbones.packing import Blocks
 from contrasent.model.engines.base import Engine
@@ -80,7 +81,9 @@ class Int8Bert(Engine):
             # Products of integers, too, are compiled for each number of rows.
             blocks = Blocks.of(batch, self.heads, rounded=True)
             tokens = len(batch.token_ids)
-            state = F.pad(self._embed(batch, blocks), (0, 0, 0, blocks.rows - tokens))
+            positions = blocks.positions + self.first_position
+            state = embed_tokens(self.embeddings, batch.token_ids, positions).float()
+            state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
             states = {}
             for number in range(last + 1):
                 cut = first_only and number == self.depth
@@ -92,30 +95,12 @@ class Int8Bert(Engine):
                     states[number] = kept if number == last else kept.clone()
         return states
 
-    def _embed(self, batch: Batch, blocks: Blocks) -> Tensor:
-        part: Any = self.embeddings
-        state = part.word_embeddings(batch.token_ids)
-        state = state + part.position_embeddings(blocks.positions + self.first_position)
-        if hasattr(part, "token_type_embeddings"):
-            state = state + part.token_type_embeddings.weight[0]
-        normed: Tensor = part.LayerNorm(state)
-        return normed.float()
 
-
-@dataclass(frozen=True, slots=True)
-class _Norm:
-    """A LayerNorm, and what brings its outputs to the integers of the next map."""
-
-    weight: Tensor
-    bias: Tensor
-    eps: float
-
-    @classmethod
-    def of(cls, module: nn.LayerNorm) -> Self:
-        return cls(module.weight.detach().float(), module.bias.detach().float(), module.eps)
-
-    def __call__(self, state: Tensor) -> Tensor:
-        return F.layer_norm(state, self.weight.shape, self.weight, self.bias, self.eps)
+def _fp32_norm(module: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
+    weight, bias = module.weight.detach().float(), module.bias.detach().float()
+    return partial(
+        F.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=module.eps
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +110,12 @@ class _Layer:
     state_factor: Tensor
     qkv: QuantizedLinear
     output: QuantizedLinear
-    attention_norm: _Norm
+    attention_norm: Callable[[Tensor], Tensor]
     normed_factor: Tensor
     up: QuantizedLinear
     inner: Scales
     down: QuantizedLinear
-    norm: _Norm
+    norm: Callable[[Tensor], Tensor]
 
     @classmethod
     def of(cls, modules: LayerModules, ranges: LayerRanges, heads: int) -> Self:
@@ -150,12 +135,12 @@ class _Layer:
             state_factor=state.factor,
             qkv=QuantizedLinear(weight, bias, state),
             output=QuantizedLinear(modules.output.weight, modules.output.bias, mixed),
-            attention_norm=_Norm.of(modules.attention_norm),
+            attention_norm=_fp32_norm(modules.attention_norm),
             normed_factor=normed.factor,
             up=QuantizedLinear(modules.up.weight, modules.up.bias, normed),
             inner=inner,
             down=QuantizedLinear(modules.down.weight, modules.down.bias, inner),
-            norm=_Norm.of(modules.norm),
+            norm=_fp32_norm(modules.norm),
         )
 
     def __call__(self, state: Tensor, blocks: Blocks, cut: bool) -> Tensor:

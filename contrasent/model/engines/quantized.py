@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.layers import LayerModules, layers_of
 from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.precision import FULL_FP32
+from contrasent.model.precision import FULL_FP32, cpu_has
 
 _MOST = 127
 _SIGN = 128
@@ -52,16 +52,13 @@ def require_products() -> None:
 def _has_vnni() -> bool:
     if not hasattr(torch.cpu, "get_capabilities"):
         return bool(torch.cpu._is_vnni_supported())
-    described = torch.cpu.get_capabilities()
-    return bool(described.get("avx512_vnni") or described.get("avx_vnni"))
+    return cpu_has("avx512_vnni", "avx_vnni")
 
 
 @cache
 def signed_is_fast() -> bool:
     """Whether oneDNN has a kernel for int8 inputs here; without AMX it takes a plain loop."""
-    return hasattr(torch.cpu, "get_capabilities") and bool(
-        torch.cpu.get_capabilities().get("amx_int8")
-    )
+    return cpu_has("amx_int8")
 
 
 def round_to_int8(x: Tensor) -> Tensor:

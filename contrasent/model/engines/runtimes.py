@@ -29,6 +29,7 @@ from contrasent.data.cache import default_cache
 from contrasent.errors import ConfigError
 from contrasent.files import sha256_of, writing_folder
 from contrasent.model.backbones.base import Backbone
+from contrasent.model.encoding import evaluating
 from contrasent.model.engines.base import Engine, weights_sha256
 from contrasent.model.precision import has_bf16, matrix_precision
 from contrasent.model.weights import quiet
@@ -123,14 +124,9 @@ class _AllStates(nn.Module):
 @contextmanager
 def _tracing(backbone: Backbone) -> Iterator[None]:
     """No dropout, no gradients, and no word about how tracing will be done in the future."""
-    training = backbone.training
-    backbone.eval()
-    try:
-        with quiet(), warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        backbone.train(training)
+    with evaluating(backbone), quiet(), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _key(backbone: Backbone) -> str:
@@ -242,10 +238,8 @@ class PaddedEngine(Engine):
         batch = pack([(np.arange(n) * 7 + 5) % rows for n in lengths])
         with torch.inference_mode(), matrix_precision(self.resolve_precision("auto"), self.device):
             ours = self(batch)[-1]
-        training = backbone.training
-        with torch.inference_mode(), matrix_precision("fp32", self.device):
-            theirs = backbone.eval()(batch)[-1]
-        backbone.train(training)
+        with evaluating(backbone), torch.inference_mode(), matrix_precision("fp32", self.device):
+            theirs = backbone(batch)[-1]
         cosine = torch.cosine_similarity(ours, theirs, dim=-1).min().item()
         if not cosine > _CLOSE:
             raise ConfigError(

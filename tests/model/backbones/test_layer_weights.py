@@ -26,7 +26,7 @@ def test_values_and_gradients_are_those_of_each_part(kind, dtype, layer, rng):
     weights = LayerWeights.of(layer, dtype)
     for name, modules in parts_of(layer).items():
         leaves = [getattr(module, kind) for module in modules]
-        found = getattr(weights, name if kind == "weight" else f"{name}_bias")
+        found = getattr(getattr(weights, name), kind)
         assert torch.equal(found, torch.cat([leaf.to(dtype) for leaf in leaves]))
         gradient = rng(*found.shape).to(dtype)
         gradients = torch.autograd.grad(found, leaves, gradient)
@@ -39,6 +39,6 @@ def test_values_and_gradients_are_those_of_each_part(kind, dtype, layer, rng):
 def test_gradients_of_two_passes_add_up(layer):
     """In fp32 the three gradients are views of one tensor; adding to them must not mix them."""
     for _ in range(2):
-        LayerWeights.of(layer, torch.float32).qkv.square().sum().backward()
+        LayerWeights.of(layer, torch.float32).qkv.weight.square().sum().backward()
     for part in (layer.query, layer.key, layer.value):
         torch.testing.assert_close(part.weight.grad, 4 * part.weight.detach())
