@@ -284,7 +284,7 @@ def test_precision_and_checkpointing_reach_generator_and_transformer(encoder, mo
 
     monkeypatch.setattr(Generator, "fill", noted)
     for precision in ("fp32", "bf16"):
-        encoder.backbone.checkpoint_layers = precision == "bf16"
+        encoder.backbone.set_checkpointing(precision == "bf16")
         objective = objectives.build(
             "diffcse", {}, width=encoder.width, data_views=1, encoder=encoder
         )

@@ -96,7 +96,9 @@ def test_a_tokenizer_without_a_mask_token_is_refused_unless_tokens_are_deleted(t
 def test_an_embedding_of_another_width_cannot_stand_for_a_state(encoder):
     encoder.head = MlpHead(16, 12)
     assert encoder.width == 12
-    with pytest.raises(ConfigError, match=r"have 12 dimensions, but the token states 16.* to none"):
+    with pytest.raises(
+        ConfigError, match=r"of 12 dimensions beside token states of 16; set encoder.head to none"
+    ):
         build(encoder)
     assert build(encoder, rtd_weight=0).difference is None
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -67,17 +66,12 @@ OPERATIONS: dict[str, Callable[[Batch, Editing], Edit]] = {
 }
 
 
-class Difference(nn.Module, ABC):
-    """A task of a transformer that knows the embedding."""
+class Difference(nn.Module):
+    """A task on an edit of each sentence, scored given its embedding ``(S, D)``."""
 
     def __init__(self, conditional: Conditional, editing: Editing) -> None:
         super().__init__()
-        self.conditional = conditional
-        self.editing = editing
-
-    @abstractmethod
-    def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
-        """Score what it makes of an edit of each sentence, given its embedding ``(S, D)``."""
+        self.conditional, self.editing = conditional, editing
 
 
 class ReplacedTokens(Difference):

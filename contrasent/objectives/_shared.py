@@ -76,15 +76,15 @@ class PairClassifier(nn.Module):
         return Terms({"nli": F.cross_entropy(logits, wanted)}, {"nli_accuracy": right})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedBatch(Batch):
     """A batch of which some sentences, the last ones, have hidden tokens.
 
     ``source`` is the batch before anything was hidden or added, ``masked`` its hidden tokens.
     """
 
-    source: Batch | None = None
-    masked: Masked | None = None
+    source: Batch
+    masked: Masked
 
 
 class HiddenTokens(nn.Module):
@@ -127,10 +127,10 @@ class HiddenTokens(nn.Module):
 
         ``states (T', D)`` are those of ``batch``, which :meth:`hide` or :meth:`beside` made.
         """
-        source, masked = hidden_in(batch)
-        chosen = masked.chosen.nonzero().squeeze(1)
-        wanted = source.token_ids[chosen]
-        rows = states[-len(source.token_ids) :].index_select(0, chosen)
+        hidden = require_masked(batch)
+        chosen = hidden.masked.chosen.nonzero().squeeze(1)
+        wanted = hidden.source.token_ids[chosen]
+        rows = states[-len(hidden.source.token_ids) :].index_select(0, chosen)
         logits = self.head(rows)
         right = (logits.detach().argmax(-1) == wanted).float().mean()
         return Terms({"mlm": masked_cross_entropy(logits, wanted)}, {"mlm_accuracy": right})
@@ -158,7 +158,7 @@ class AuxiliaryMlm(nn.Module):
     def forward(self, encoded: Encoded, batch: Batch) -> tuple[Encoded, Batch, Terms]:
         """Take the masked copies out of embeddings and batch, and score them: the weighted term."""
         terms = self.tokens(encoded.states[-1], batch)
-        source, _ = hidden_in(batch)
+        source = require_masked(batch).source
         count = len(source.token_ids)
         states = {number: state[:count] for number, state in encoded.states.items()}
         kept = Encoded(encoded.pooled[: source.views], states)
@@ -176,8 +176,8 @@ def load_masked_lm(start: Start, weight: float) -> MaskedLm:
         ) from error
 
 
-def hidden_in(batch: Batch) -> tuple[Batch, Masked]:
-    """The batch before tokens were hidden, and the hidden tokens."""
-    if not isinstance(batch, MaskedBatch) or batch.source is None or batch.masked is None:
+def require_masked(batch: Batch) -> MaskedBatch:
+    """The batch itself; TypeError if no token of it is hidden."""
+    if not isinstance(batch, MaskedBatch):
         raise TypeError("no token of this batch is hidden: prepare it first")
-    return batch.source, batch.masked
+    return batch

@@ -55,7 +55,7 @@ class SgOpt(Objective):
         encoder.backbone.require_transformer()
         start.require_width(encoder.backbone.width)
         guide = copy.deepcopy(encoder.backbone).eval().requires_grad_(requires_grad=False)
-        guide.checkpoint_layers = False
+        guide.set_checkpointing(False)
         pairs = zip(encoder.backbone.parameters(), guide.parameters(), strict=True)
         # In tuples: one is not trained, the others are trained and kept by the encoder alone.
         self._guide = (guide,)

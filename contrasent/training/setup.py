@@ -201,7 +201,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     encoder.resolve_precision(recipe.train.precision)  # refused before anything is written
     if recipe.encoder.freeze_embeddings:
         encoder.backbone.freeze_embeddings()
-    encoder.backbone.checkpoint_layers = recipe.train.gradient_checkpointing
+    encoder.backbone.set_checkpointing(recipe.train.gradient_checkpointing)
     settings = dict(recipe.objective)
     mlm_view = MlmView.of(recipe.view, encoder)
     objective = objectives.build(

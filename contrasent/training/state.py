@@ -86,7 +86,6 @@ def load_state(
         described = json.loads((newest / "progress.json").read_text(encoding="utf-8"))
         if described.pop("format") != _FORMAT:
             raise CheckpointError("it was written by another version of contrasent")
-        _refuse_other_modules(newest, modules)
         for name, module in modules.items():
             module.load_state_dict(load_file(newest / f"{name}.safetensors"))
         _restore_optimizer(optimizer, load_file(newest / "optimizer.safetensors"))
@@ -96,14 +95,6 @@ def load_state(
         raise CheckpointError(
             f"cannot resume from {newest}: {error}; start the run again with --overwrite"
         ) from error
-
-
-def _refuse_other_modules(state: Path, modules: Mapping[str, nn.Module]) -> None:
-    saved = {path.stem for path in state.glob("*.safetensors")} - {"optimizer", "random"}
-    if saved != set(modules):
-        raise CheckpointError(
-            f"it holds {', '.join(sorted(saved))}, but this run trains {', '.join(sorted(modules))}"
-        )
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -20,7 +20,7 @@ def backbone(request):
 
 def gradients(backbone, layers, first_only, checkpointed):
     """Gradients of all parameters, and what torch's generator gives afterwards."""
-    backbone.checkpoint_layers = checkpointed
+    backbone.set_checkpointing(checkpointed)
     torch.manual_seed(5)
     states = backbone(pack(IDS), layers, first_only=first_only)
     loss = sum(state.float().square().mean() for state in states.values())
@@ -59,7 +59,7 @@ def test_less_is_kept_for_the_backward_pass(backbone):
             sizes.append(tensor.nbytes)
             return tensor
 
-        backbone.checkpoint_layers = checkpointed
+        backbone.set_checkpointing(checkpointed)
         with saved_tensors_hooks(pack_hook, lambda tensor: tensor):
             backbone(pack([[2, *[7] * 40, 3]] * 8))
         return sum(sizes)
@@ -76,7 +76,7 @@ def test_it_can_be_turned_off_again(backbone):
 
 def test_evaluation_is_not_touched(backbone):
     expected = backbone.eval()(pack(IDS))[-1]
-    backbone.checkpoint_layers = True
+    backbone.set_checkpointing(True)
     with torch.inference_mode():
         torch.testing.assert_close(backbone(pack(IDS))[-1], expected)
 
@@ -85,4 +85,4 @@ def test_a_model_that_cannot_is_refused(monkeypatch):
     model = transformer(config_of("bert", 60))
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
     with pytest.raises(ConfigError, match=r"no gradient checkpointing for 'bert' models; set"):
-        AutoBackbone(model).checkpoint_layers = True
+        AutoBackbone(model).set_checkpointing(True)

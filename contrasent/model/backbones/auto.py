@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
-from contrasent.model.backbones.base import UNBOUNDED, Backbone
+from contrasent.model.backbones.base import UNBOUNDED, Backbone, first_position
 
 _ANY_RATE = 0.5
 
@@ -128,18 +128,12 @@ class AutoBackbone(Backbone):
         self.width = config.hidden_size
         self.depth = config.num_hidden_layers
         self.max_tokens = getattr(config, "max_position_embeddings", None) or UNBOUNDED
-        self.max_tokens -= _first_position(model)
-        self._checkpoints = False
-        self._found: EmbeddingLayer | None = None
+        self.max_tokens -= first_position(model)
+        self._first_layer: EmbeddingLayer | None = None
 
-    @property
-    def checkpoint_layers(self) -> bool:
-        """Left to ``transformers``, which does it while training only."""
-        return self._checkpoints
-
-    @checkpoint_layers.setter
-    def checkpoint_layers(self, wanted: bool) -> None:
-        if wanted == self._checkpoints:
+    @override
+    def set_checkpointing(self, wanted: bool) -> None:
+        if wanted == self.checkpoint_layers:
             return
         if not self.model.supports_gradient_checkpointing:
             raise ConfigError(
@@ -152,7 +146,7 @@ class AutoBackbone(Backbone):
         old = f"gradient_checkpointing_{verb}"
         switch = getattr(self.model, name if hasattr(self.model, name) else old)
         switch(*([{"use_reentrant": False}] if wanted else []))
-        self._checkpoints = wanted
+        self.checkpoint_layers = wanted
 
     @override
     def states(
@@ -176,9 +170,9 @@ class AutoBackbone(Backbone):
         self._embedding_layer()
 
     def _embedding_layer(self) -> EmbeddingLayer:
-        if self._found is None:
-            self._found = EmbeddingLayer.of(self.model)
-        return self._found
+        if self._first_layer is None:
+            self._first_layer = EmbeddingLayer.of(self.model)
+        return self._first_layer
 
 
 def _changed(
@@ -193,11 +187,3 @@ def _changed(
         padded[mask] = factors.to(state.dtype)
         state = state * padded
     return state
-
-
-def _first_position(model: PreTrainedModel) -> int:
-    """The first token's position: MPNet and others count, as RoBERTa does, from the padding's."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            return 0 if module.padding_idx is None else module.padding_idx + 1
-    return 0

@@ -18,6 +18,14 @@ UNBOUNDED = 1_000_000
 """The longest sentence of a backbone that sets no limit."""
 
 
+def first_position(model: nn.Module) -> int:
+    """The first token's position: RoBERTa, MPNet and others count on from their padding's."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
+
+
 class Backbone(nn.Module, ABC):
     """A pretrained transformer, held as the ``transformers`` model it was loaded as.
 
@@ -27,8 +35,7 @@ class Backbone(nn.Module, ABC):
         model: the ``transformers`` model; its parameters are the backbone's, under its names.
         depth: K, transformer layers; states are numbered 0 (embedding layer) to K.
         max_tokens: the longest sentence it has positions for, special tokens included.
-        checkpoint_layers: while training, keep only the input of each layer, and compute the
-            layer once more for its gradient, with the same dropout.
+        checkpoint_layers: see :meth:`set_checkpointing`.
     """
 
     kind: ClassVar[str] = "a transformer"
@@ -107,6 +114,13 @@ class Backbone(nn.Module, ABC):
     def serving(self) -> AbstractContextManager[None]:
         """:meth:`unchanging` for long, and for single sentences: what they need may be made."""
         return self.unchanging()
+
+    def set_checkpointing(self, wanted: bool) -> None:
+        """While training, keep only the input of each layer, and compute it once more, or not.
+
+        Dropout is the same both times. Raises ConfigError if layers cannot be computed again.
+        """
+        self.checkpoint_layers = wanted
 
     def freeze_embeddings(self) -> None:
         """Leave the embedding layer as it is: of words, positions, and what normalises them."""

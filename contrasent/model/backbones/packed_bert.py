@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.model.backbones.attention import attention, first_attention
-from contrasent.model.backbones.base import Backbone
+from contrasent.model.backbones.base import Backbone, first_position
 from contrasent.model.backbones.inference import InferenceLayer, SingleSentence, WeightCache
 from contrasent.model.backbones.layers import (
     LayerModules,
@@ -73,7 +73,7 @@ class PackedBert(Backbone):
         self.width = config.hidden_size
         self.heads = config.num_attention_heads
         self.depth = config.num_hidden_layers
-        self.first_position = _first_position(model)
+        self.first_position = first_position(model)
         self.max_tokens = config.max_position_embeddings - self.first_position
         self._layers = layers_of(model)
         self._unchanging = WeightCache()
@@ -277,9 +277,3 @@ class PackedBert(Backbone):
         if torch.is_grad_enabled() or not self._unchanging.is_open:
             return make()
         return self._unchanging.get(dtype, make)
-
-
-def _first_position(model: PreTrainedModel) -> int:
-    """The number of the first token's position: RoBERTa counts on from its padding id."""
-    offset = model.config.model_type in ("roberta", "xlm-roberta", "camembert")
-    return int(model.config.pad_token_id) + 1 if offset else 0

@@ -50,13 +50,8 @@ class WordLstm(Backbone):
             f"{self.store.source}; take another encoder"
         )
 
-    @property
-    def checkpoint_layers(self) -> bool:
-        """Never: there is one layer."""
-        return False
-
-    @checkpoint_layers.setter
-    def checkpoint_layers(self, wanted: bool) -> None:
+    @override
+    def set_checkpointing(self, wanted: bool) -> None:
         if wanted:
             raise ConfigError(
                 "an LSTM over word vectors has no layers to compute again; set "

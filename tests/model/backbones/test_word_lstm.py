@@ -130,11 +130,11 @@ def test_what_needs_a_transformer_is_refused(backbone):
     with pytest.raises(ConfigError, match="has no embedding layer to put another state into"):
         backbone(pack(SENTENCES), first_state=torch.zeros(6, 6))
     with pytest.raises(ConfigError, match="no layers to compute again"):
-        backbone.checkpoint_layers = True
+        backbone.set_checkpointing(True)
     with pytest.raises(ConfigError, match=r"encoder\.dropout is 0\.1, but an LSTM"):
         backbone.set_dropout(0.1)
     with pytest.raises(ConfigError, match="computes in fp32, not in bf16"):
         backbone.resolve_precision("bf16")
     backbone.set_dropout(0.0)
-    backbone.checkpoint_layers = False
+    backbone.set_checkpointing(False)
     assert backbone.resolve_precision("auto") == "fp32"
