@@ -43,12 +43,8 @@ def digest_of(described: tuple[object, ...], module: nn.Module) -> str:
 class SentenceEncoder(nn.Module, Encoder):
     """Sentences in, embeddings out.
 
-    Attributes:
-        convolutions: over the last token states, of which the pooler is the mean then; or None.
-        head: the map after the pooler that inference uses (supervised SimCSE), or None.
-        transform: the fitted map that comes after it (whitening, flow), or None.
-        normalize: whether `encode` returns unit vectors unless told otherwise.
-        max_tokens: longer sentences are cut, special tokens included.
+    After the backbone come ``convolutions`` over its last states, if any, the pooler, a ``head``
+    that inference keeps (supervised SimCSE) or None, and a fitted ``transform`` or None.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, by name
@@ -196,9 +192,8 @@ class SentenceEncoder(nn.Module, Encoder):
     def serving(self) -> Iterator[Self]:
         """The promise that nothing but embedding happens to the encoder inside, by any thread.
 
-        What is made of the weights is then kept, for a server or a loop over single sentences.
-        Vectors are those of other calls to the tolerance of the precision; weights changed inside
-        make wrong ones.
+        What is made of the weights is then kept, for a server or a loop over single sentences;
+        weights changed inside make wrong vectors.
         """
         with self._serving, self.backbone.serving():
             yield self

@@ -93,11 +93,8 @@ def token_ids(
 ) -> tuple[list[np.ndarray], int]:
     """Token ids of ``texts``, and how many of them were cut at ``encoder.max_tokens``.
 
-    Messages count from ``before``, the sentences of the same call that came before.
-
-    Raises:
-        DataError: an item is not a string or no valid text; one is too long and ``on_overflow`` is
-            ``error``.
+    Raises DataError, counting from ``before``, if an item is no valid string, or is too long and
+    ``on_overflow`` is ``error``.
     """
     for number, text in enumerate(texts, start=before):
         if not isinstance(text, str):
@@ -180,8 +177,8 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
     """Cut sentences, longest first, into batches of at most ``batch_tokens`` padded tokens.
 
-    The first batches need the most memory, so that what they free suffices for the others. A
-    longer sentence is a batch of its own. Yields the numbers of a batch's sentences.
+    Yields the numbers of a batch's sentences. What the first batches free suffices for the
+    others. A sentence that is longer is a batch of its own.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     start = 0

@@ -38,10 +38,7 @@ _INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
 class Predictor:
-    """A masked-LM head without gradients, in one number format, on one device.
-
-    Its weights are copied. Ids from ``vocabulary`` on, which pad some decoders, are not predicted.
-    """
+    """A masked-LM head without gradients; it predicts ids below ``vocabulary``."""
 
     def __init__(self, head: MlmHead, dtype: torch.dtype, vocabulary: int) -> None:
         self._dtype = dtype
@@ -149,9 +146,7 @@ class Generator:
     def load(cls, name: str | Path, tokenizer: Tokenizer) -> Self:
         """Load the masked LM ``name`` for sentences that ``tokenizer`` cut into tokens.
 
-        Raises:
-            CheckpointError: it cannot be loaded, or has no masked-LM head.
-            ConfigError: its vocabulary is another.
+        Raises CheckpointError if it has no masked-LM head, ConfigError if it has other tokens.
         """
         refuse_other_vocabulary(name, tokenizer)
         masked_lm = MaskedLm.load(name)
@@ -224,12 +219,9 @@ class Generator:
 
 
 def refuse_other_vocabulary(name: str | Path, tokenizer: Tokenizer) -> None:
-    """Make sure that the model ``name`` numbers tokens as ``tokenizer`` does.
+    """Raise ConfigError unless the model ``name`` numbers tokens as ``tokenizer`` does.
 
     A folder without a tokenizer passes: only its size can be compared.
-
-    Raises:
-        ConfigError: one token has two numbers, or one number stands for two tokens.
     """
     try:
         other = Tokenizer.load(resolve(name))

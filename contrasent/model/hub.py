@@ -22,10 +22,10 @@ _REASON = 300  # characters
 
 
 def resolve(name: str | Path) -> Path:
-    """Find or download the folder of an encoder.
+    """The folder of an encoder, downloaded if need be; CheckpointError if there is none.
 
     ``name`` is a folder, a training run (of which ``best``, else ``last`` is taken), one of
-    :data:`OFFLINE_NAMES`, or a Hugging Face id; otherwise CheckpointError is raised.
+    :data:`OFFLINE_NAMES`, or a Hugging Face id.
     """
     folder = Path(name).expanduser()
     for kept in (folder / "best", folder / "last"):
@@ -43,12 +43,7 @@ def resolve(name: str | Path) -> Path:
 
 @lru_cache(maxsize=1)
 def offline_folder() -> Path:
-    """The folder of all-MiniLM-L6-v2 that the ``offline`` extra installs.
-
-    Raises:
-        MissingExtraError: the extra is not installed.
-        CheckpointError: its weights are not the published ones.
-    """
+    """The folder of all-MiniLM-L6-v2 that the ``offline`` extra installs, if it is unchanged."""
     spec = find_spec(_OFFLINE_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError(

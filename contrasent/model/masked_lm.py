@@ -28,7 +28,7 @@ from contrasent.model import st_folder
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.checkpoint import write_info
 from contrasent.model.hub import resolve
-from contrasent.model.weights import backbone_of, load_masked_lm, quiet
+from contrasent.model.weights import backbone_of, load_masked_lm, quiet, refuse_random
 
 _MASKED, _MASKED_OR_RANDOM = 0.8, 0.9
 
@@ -57,12 +57,7 @@ def mask_tokens(
     Of the chosen 80 % become the mask token, 10 % a random token and 10 % stay, unless
     ``always_mask``. A random token may be any of the ``vocabulary``, special ones included, as in
     the reference implementations. Drawn from torch's generator of the batch's device.
-
-    Raises:
-        ConfigError: ``rate`` is not between 0 and 1, or the tokenizer has no mask token.
     """
-    if not 0 < rate < 1:
-        raise ConfigError(f"the share of masked tokens must be between 0 and 1, not {rate}")
     mask = require_mask_token(special_ids)
     tokens = batch.token_ids
     device, shape = tokens.device, tokens.shape
@@ -115,10 +110,7 @@ _HEADS = {
 
 
 class MlmHead(nn.Module):
-    """``decoder(norm(activation(dense(states))))``; the parts belong to a ``transformers`` model.
-
-    ``dense`` maps ``(N, D)`` to ``(N, E)``, ``decoder`` that to ``(N, vocabulary)``.
-    """
+    """``decoder(norm(activation(dense(states))))``, from width D to E to the vocabulary's."""
 
     def __init__(
         self,
@@ -138,12 +130,7 @@ class MlmHead(nn.Module):
 
 
 class MaskedLm(nn.Module):
-    """A transformer and its masked-LM head, in fp32.
-
-    Attributes:
-        tied: the decoder's matrix is that of the token embeddings.
-        name: what it was loaded by.
-    """
+    """A transformer and its masked-LM head, in fp32; ``tied`` if the decoder has the embeddings."""
 
     def __init__(self, model: Any, name: str = "") -> None:
         """Take ``model``, a ``transformers`` masked LM of a known architecture, apart."""
@@ -158,24 +145,15 @@ class MaskedLm(nn.Module):
     def load(cls, name: str | Path, *, new_head: bool = False) -> Self:
         """Load a masked LM from a folder, a training run, or a Hugging Face id.
 
-        With ``new_head`` a checkpoint that has no head gets a new one, and a warning is given.
-
-        Raises:
-            CheckpointError: there is no such model, its architecture is not known here, or its
-                head, or a weight below it, would be random.
+        With ``new_head`` a checkpoint without a head gets a new one, with a warning. Otherwise, or
+        if a weight below it would be random, CheckpointError is raised.
         """
         folder = resolve(name)
         if not (folder / "config.json").is_file() and st_folder.is_in(folder):
             folder = st_folder.read(folder).transformer
         model, lost = load_masked_lm(folder, _HEADS)
         below = f"{model.base_model_prefix}."
-        damaged = [weight for weight in lost if weight.startswith(below)]
-        if damaged:
-            raise CheckpointError(
-                f"{name} lacks {len(damaged)} weights of its transformer, or has them in another "
-                f"shape (first: {damaged[0]}), so that they would be random; the file is damaged "
-                "or belongs to another config.json"
-            )
+        refuse_random(name, [weight for weight in lost if weight.startswith(below)])
         if lost and not new_head:
             raise CheckpointError(
                 f"{name} has no masked-LM head, or not the whole of it (first missing: "
@@ -204,10 +182,7 @@ class MaskedLm(nn.Module):
     def save(
         self, folder: str | Path, tokenizer: Tokenizer, info: Mapping[str, Any] | None = None
     ) -> None:
-        """Write a folder for ``AutoModelForMaskedLM`` and :meth:`load`, replacing it as a whole.
-
-        ``info`` is kept in its ``contrasent.json``.
-        """
+        """Write a folder for ``AutoModelForMaskedLM`` and :meth:`load`, replacing it as a whole."""
         with writing_folder(folder) as partial:
             with quiet():
                 self._whole[0].save_pretrained(partial)

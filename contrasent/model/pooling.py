@@ -20,13 +20,10 @@ if TYPE_CHECKING:  # torch is imported when something is pooled: the help lists 
 
 @dataclass(frozen=True, slots=True)
 class Pooler:
-    """The states an embedding is made of, the reduction over tokens, and its form on disk.
+    """The states that are averaged, by layer from either end, and the reduction over tokens.
 
-    Attributes:
-        layers: the states that are averaged with equal weight, as numbers from either end.
-        reduce: from a state ``(T, D)`` and its batch to ``(S, D)``.
-        st_mode: the setting of sentence-transformers' Pooling that reduces alike; None if there
-            is none, and an encoder with it cannot be saved.
+    ``reduce`` maps a state ``(T, D)`` and its batch to ``(S, D)``. ``st_mode`` is the setting of
+    sentence-transformers' Pooling that reduces alike; without one an encoder cannot be saved.
     """
 
     name: str

@@ -56,14 +56,10 @@ def torch_precisions(device: torch.device) -> tuple[str, ...]:
 def resolve_precision(
     name: str, available: Sequence[str], computer: str, *, amplified: bool = False
 ) -> str:
-    """The precision that ``name``, which may be ``auto``, stands for.
+    """The precision that ``name`` stands for; ConfigError if it is not ``available``.
 
-    ``available`` is what ``computer`` computes in, the usual one first, which ``auto`` stands for.
-    If a fitted map follows (``amplified``), it stands for fp32: the map scales up small directions,
-    and rounding errors with them.
-
-    Raises:
-        ConfigError: there is no such precision, or not here.
+    ``auto`` is the first that ``computer`` computes in, or fp32 if a fitted map follows
+    (``amplified``): it scales up small directions, and rounding errors with them.
     """
     pick("precision", name, {*PRECISIONS, *available})
     if name == "auto":
@@ -77,10 +73,9 @@ def resolve_precision(
 
 
 def matrix_precision(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which torch's matrix products on ``device`` run in ``fp32`` or ``bf16``.
+    """The context in which torch's matrix products run in ``fp32`` or ``bf16``, else ConfigError.
 
-    With ``int8``, whose products are not torch's, others run in fp32. Raises ConfigError for
-    other names, such as ``auto``.
+    With ``int8``, whose products are not torch's, others run in fp32.
     """
     if precision not in ("bf16", "fp32", "int8"):
         raise ConfigError(f"precision must be bf16, fp32 or int8 here, not {precision!r}")

@@ -49,11 +49,7 @@ class EncoderParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingOptions:
-    """Options of `Encoder.encode_stream`, checked; ``normalize`` and ``precision`` are resolved.
-
-    Raises:
-        ConfigError: an option is not one of its choices, or below 1.
-    """
+    """Options of `Encoder.encode_stream`, resolved; ConfigError if one is out of range."""
 
     chunk: int
     batch_tokens: int | None
@@ -72,10 +68,8 @@ class EncodingOptions:
 class Encoder(ABC):
     """Sentences in, rows of D numbers out.
 
-    Attributes:
-        name: what it was loaded from.
-        normalize: whether rows have length 1 unless a call says otherwise.
-        max_tokens: longer sentences are cut; 0 if none is.
+    ``name`` is what it was loaded from. Rows have length 1 if ``normalize``, unless a call says
+    otherwise; sentences longer than ``max_tokens`` are cut, if that is not 0.
     """
 
     name: str

@@ -56,16 +56,10 @@ _OWN_CONFIG = "config_sentence_transformers.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderSpec:
-    """What a folder says about how it makes an embedding.
+    """What a folder says about how it makes an embedding: the folders of its modules, its settings.
 
-    Attributes:
-        transformer: the folder of the transformer and its tokenizer, or of word vectors.
-        lstm: the folder of an LSTM over word vectors.
-        convolutions: the folder of convolutions over the token states.
-        head: ``mlp`` or ``none``.
-        dense: the folder of the head; None if it is among the transformer's weights.
-        linear: the folder of a linear map after the head.
-        fitted: the folder of another transform after the head.
+    ``transformer`` is also the folder of word vectors under an ``lstm``; ``dense`` that of the
+    head, unless it is among the transformer's weights; ``linear`` or ``fitted`` map its output.
     """
 
     transformer: Path
@@ -140,11 +134,7 @@ def _read(folder: Path) -> FolderSpec:
 
 
 def write(folder: Path, encoder: SentenceEncoder) -> None:
-    """Write the modules around the transformer that is saved in ``folder``.
-
-    Raises:
-        ConfigError: sentence-transformers has no module that pools as the encoder does.
-    """
+    """Write the modules around the transformer in ``folder``; ConfigError for some poolers."""
     chosen = pooler_named(encoder.pooler)
     pooling = _pooling_config(chosen)
     width, depth = encoder.backbone.width, encoder.backbone.depth

@@ -24,12 +24,10 @@ from contrasent.model.masked_lm import Masked, mask_tokens, require_mask_token
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The edited sentences, and where they were edited.
+    """The edited sentences, ``edited`` tokens ``(T',)`` to detect, and ``chosen`` masked ones.
 
-    Attributes:
-        edited: ``(T',)`` bool, the tokens to detect: not the original ones (`replace`), inserted
-            (`insert`), or following tokens that were deleted (`delete`).
-        chosen: ``(T',)`` bool, the places that were masked for the generator; none for `delete`.
+    A token is to be detected that is not the original one (`replace`), was inserted (`insert`),
+    or follows tokens that were deleted (`delete`, for which no places are masked).
     """
 
     batch: Batch
@@ -39,16 +37,11 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Editing:
-    """How sentences are edited.
+    """How sentences are edited: a ``rate`` of their ordinary tokens, by ``generator`` if it fills.
 
-    Attributes:
-        generator: fills the masked places; None if none are filled.
-        special_ids: of tokens that are never replaced by choice, nor deleted.
-        vocabulary: how many token ids there are.
-        rate: share of the ordinary tokens that are masked, inserted or deleted, in (0, 1).
-        positions: where `replace` takes the generator's token: at all places, so that tokens
-            which were not masked may change, or at the masked ones.
-        max_tokens: the longest sentence that the models have positions for.
+    `replace` takes its tokens at all ``positions``, where tokens that were not masked may change
+    too, or at the masked ones. No sentence becomes longer than ``max_tokens``. Tokens of
+    ``special_ids`` are never deleted, nor replaced by choice.
     """
 
     generator: Generator | None
@@ -85,9 +78,8 @@ def replace(batch: Batch, editing: Editing) -> Edit:
 def insert(batch: Batch, editing: Editing) -> Edit:
     """Insert masked tokens between the first and the last token, and let the generator fill them.
 
-    A sentence of n ordinary tokens gets ``rate * n`` new ones, rounded up or down at random so
-    that the mean is exact, but never more than ``max_tokens`` leaves room for. Their places are
-    drawn one by one, so several may stand side by side. The host waits for their number.
+    A sentence of n ordinary tokens gets ``rate * n``, rounded up or down at random so that the
+    mean is exact. Places are drawn one by one, so several may stand side by side. The host waits.
     """
     tokens, device = len(batch.token_ids), batch.token_ids.device
     gaps = batch.lengths - 1
@@ -110,8 +102,7 @@ def delete(batch: Batch, editing: Editing) -> Edit:
     """Delete ordinary tokens; a token is labelled if at least one directly before it is gone.
 
     A sentence of n ordinary tokens loses ``rate * n``, rounded up or down at random so that the
-    mean is exact, but never all. Its first and last token stay, so no label is lost. The host
-    waits for the new number of tokens.
+    mean is exact, but never all, nor its first or last token, so no label is lost. The host waits.
     """
     tokens, device = len(batch.token_ids), batch.token_ids.device
     sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)

@@ -31,8 +31,7 @@ SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 def load_backbone(folder: Path) -> Backbone:
     """Load the transformer of ``folder`` in fp32; ``config.model_type`` decides how it is run.
 
-    Raises:
-        CheckpointError: no configuration, an unknown architecture, damaged or missing weights.
+    Raises CheckpointError for a missing or unknown configuration, and damaged weights.
     """
     import transformers
 
@@ -45,14 +44,18 @@ def load_backbone(folder: Path) -> Backbone:
     if known is not None and "add_pooling_layer" in inspect.signature(known).parameters:
         options["add_pooling_layer"] = False  # it would be random, and saved
     model, lost = _pretrained(folder, config, kind, **options)
-    lost = [name for name in lost if not name.startswith("pooler.")]
+    refuse_random(folder, [name for name in lost if not name.startswith("pooler.")])
+    return backbone_of(model)
+
+
+def refuse_random(folder: str | Path, lost: Sequence[str]) -> None:
+    """Raise CheckpointError if any weights of a transformer are ``lost``."""
     if lost:
         raise CheckpointError(
-            f"{folder} lacks {len(lost)} of the weights of its architecture, or has them in "
-            f"another shape (first: {lost[0]}), so that they would be random; the file is damaged "
-            "or belongs to another config.json"
+            f"{folder} lacks {len(lost)} of the weights of its transformer, or has them in another "
+            f"shape (first: {lost[0]}), so that they would be random; the file is damaged or "
+            "belongs to another config.json"
         )
-    return backbone_of(model)
 
 
 def backbone_of(model: PreTrainedModel) -> Backbone:
@@ -66,8 +69,7 @@ def backbone_of(model: PreTrainedModel) -> Backbone:
 def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedModel, list[str]]:
     """A masked LM of ``folder`` in fp32, and the names of its weights that are missing, so random.
 
-    Raises:
-        CheckpointError: no configuration, ``config.model_type`` is not ``known``, damaged weights.
+    Raises CheckpointError also if its ``config.model_type`` is not ``known``.
     """
     import transformers
 
@@ -115,8 +117,7 @@ def load_exact(
 ) -> None:
     """Put ``tensors``, named as in ``module`` after ``prefix``, into ``module``.
 
-    Raises:
-        CheckpointError: one is missing, not finite, or not of the shape that ``reason`` decides.
+    Raises CheckpointError if one is missing, not finite, or of another shape; ``reason`` says why.
     """
     for name, weight in module.state_dict().items():
         stored = tensors.get(prefix + name)

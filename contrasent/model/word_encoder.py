@@ -185,11 +185,7 @@ def read_infersent(weights: Path, words: Path, version: int) -> SentenceEncoder:
     """The encoder of ``infersent1.pkl`` or ``infersent2.pkl`` (facebookresearch/InferSent).
 
     ``words`` are the vectors it was trained over: ``glove.840B.300d.txt`` for version 1,
-    ``crawl-300d-2M.vec`` for version 2. Torch's ``weights_only`` reader builds tensors and nothing
-    else.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or they do not fit each other.
+    ``crawl-300d-2M.vec`` for version 2. CheckpointError if they do not fit, or one is damaged.
     """
     tensors = _tensors(weights)
     recurrent = tensors.get("weight_hh_l0")

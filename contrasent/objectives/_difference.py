@@ -1,8 +1,7 @@
 """Conditional tasks: an edited sentence, read together with the embedding of the original.
 
 A transformer that is given the embedding of a sentence in place of its first token reads an edit
-of that sentence, and predicts what was edited (Chuang et al. 2022, section 3). The gradient reaches
-the encoder through the embedding.
+of that sentence, and predicts what was edited (Chuang et al. 2022, section 3).
 
 Shapes: S sentences, T tokens end to end, D width, C classes.
 """

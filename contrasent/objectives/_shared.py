@@ -49,11 +49,7 @@ class PairClassifier(nn.Module):
     """
 
     def __init__(self, width: int, features: Sequence[str], hidden: Sequence[int] = ()) -> None:
-        """Make a map of ``features``, with linear layers of ``hidden`` widths before it.
-
-        Raises:
-            ConfigError: there is no feature, or one twice.
-        """
+        """Classify by ``features`` of pairs ``(B, width)``, by way of ``hidden`` linear layers."""
         super().__init__()
         if not features or len(set(features)) < len(features):
             raise ConfigError(

@@ -37,11 +37,8 @@ class Terms(dict[str, Tensor]):
 class Start:
     """The setup that an objective is built for.
 
-    Attributes:
-        width: D, dimensions of an embedding.
-        data_views: how many sentences each example of the training data has.
-        encoder: the encoder before the first step, to copy modules from and not to keep.
-        batch_size: examples per step.
+    The examples of the data have ``data_views`` sentences each. Modules of ``encoder``, as it is
+    before the first step, may be copied and not kept.
     """
 
     width: int

@@ -26,13 +26,9 @@ _EDITING = ", ".join(sorted(name for name, view in VIEWS.items() if view.edited)
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Settings, data, objective and encoder of a run that is asked for.
+    """Settings, data, objective and encoder of a run; the last two as soon as they are loaded.
 
-    Attributes:
-        data_views: sentences per example of the data.
-        objective: built for the run; None as long as no encoder is loaded.
-        encoder: that is trained; None likewise.
-        generator_tokens: the longest sentence that the generator of the view mlm takes, if any.
+    ``generator_tokens`` is the longest sentence that the generator of the view mlm takes.
     """
 
     recipe: Recipe
@@ -89,11 +85,9 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A combination that is refused.
+    """A combination that is refused, by a format string with value, reason and remedy.
 
-    Attributes:
-        message: value, reason and remedy, a format string.
-        built: it needs the objective and the encoder, and so is looked at later.
+    A ``built`` rule needs the objective and the encoder, and so is looked at later.
     """
 
     refuses: Callable[[Combination], Any]

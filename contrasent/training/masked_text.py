@@ -45,11 +45,7 @@ class MlmView:
 
     @classmethod
     def of(cls, settings: ViewSettings, encoder: SentenceEncoder) -> MlmView | None:
-        """The view that ``settings`` ask for; None if that is another.
-
-        Raises:
-            ConfigError: there is no such generator, or no mask token.
-        """
+        """The view that ``settings`` ask for; None for another, ConfigError without a generator."""
         share = share_of(settings)
         if settings.name != "mlm" or share is None:
             return None

@@ -116,8 +116,7 @@ class MetricsReader:
     def take(self, everything: bool) -> list[StepMetrics]:
         """The steps whose values have arrived; with ``everything``, all are waited for.
 
-        Raises:
-            ContrasentError: the loss or the gradient of one is not finite.
+        Raises ContrasentError if a loss or gradient is not finite.
         """
         left = 0 if everything or not self._pending or self._pending[-1].arrived is None else 1
         steps = [self._pending.popleft().read() for _ in range(len(self._pending) - left)]
@@ -243,11 +242,7 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
 def accelerator_on(
     device: str | torch.device | None, names: Sequence[str], folder: Path
 ) -> Accelerator:
-    """The accelerator of a run on ``device``, with trackers that write to ``folder``.
-
-    Raises:
-        ConfigError: there is no such device, or as :func:`refuse_launcher_settings`.
-    """
+    """The accelerator of a run on ``device``, with trackers that write to ``folder``."""
     from accelerate import Accelerator
     from accelerate.utils import ProjectConfiguration
 

@@ -130,11 +130,7 @@ class RunFolder:
             )
 
     def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
-        """As :meth:`check_place`; a run to continue has to have the settings of ``recipe``.
-
-        Raises:
-            ConfigError: also if the encoder to start from would be removed.
-        """
+        """As :meth:`check_place`; what is there must fit ``recipe``, and not be its start."""
         self.check_place(resume=resume, overwrite=overwrite)
         if resume and self._is_run():
             self._refuse_other(recipe)

@@ -27,15 +27,11 @@ _PREFIX = "step-"
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of a run, and its best evaluation.
+    """The progress of a run: updates made, and its best evaluation on the dev task.
 
-    Attributes:
-        step: optimiser updates made; the place in the data and the learning rate follow from it.
-        best_step: the update after which the dev score was highest.
-        without_best: evaluations since then.
-        ended: no further update is to be made.
-        twin_is_better: of two encoders, the second had the higher dev score at the last evaluation.
-        rate_factor: what the schedule ``plateau`` multiplies the learning rate with.
+    The place in the data and the learning rate follow from ``step``; the schedule ``plateau``
+    multiplies the latter with ``rate_factor``. ``without_best`` counts evaluations since the best.
+    With ``twin_is_better`` the second of two encoders had the higher score at the last one.
     """
 
     step: int = 0

@@ -73,13 +73,6 @@ def test_the_seed_decides():
     assert not torch.equal(first.chosen, other.chosen)
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, 15])
-def test_a_rate_that_is_no_share_is_refused(rate):
-    said = f"the share of masked tokens must be between 0 and 1, not {rate}"
-    with pytest.raises(ConfigError, match=said):
-        mask_tokens(sentences(1), rate, SPECIAL, VOCABULARY)
-
-
 def test_a_tokenizer_without_a_mask_token_is_refused():
     special = SpecialIds(mask=None, first=2, last=3, pad=0, every=(2, 3))
     with pytest.raises(ConfigError, match="this tokenizer has no mask token, so no token can be"):

@@ -29,13 +29,9 @@ def first_position(model: nn.Module) -> int:
 class Backbone(nn.Module, ABC):
     """A pretrained transformer, held as the ``transformers`` model it was loaded as.
 
-    Attributes:
-        kind: the architecture, in words.
-        engine: what computes it; see :mod:`contrasent.model.engines.base`.
-        model: the ``transformers`` model; its parameters are the backbone's, under its names.
-        depth: K, transformer layers; states are numbered 0 (embedding layer) to K.
-        max_tokens: the longest sentence it has positions for, special tokens included.
-        checkpoint_layers: see :meth:`set_checkpointing`.
+    States are ``(T, width)``, and numbered 0 (embedding layer) to ``depth``. A sentence has at
+    most ``max_tokens``, special ones included. ``kind`` names the architecture in messages,
+    ``engine`` what computes it.
     """
 
     kind: ClassVar[str] = "a transformer"

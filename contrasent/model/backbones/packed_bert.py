@@ -270,10 +270,8 @@ class PackedBert(Backbone):
 
     def _weights(self, dtype: torch.dtype) -> list[LayerWeights]:
         """The matrices of all layers in ``dtype``."""
-
-        def make() -> list[LayerWeights]:
-            return [LayerWeights.of(layer, dtype) for layer in self._layers]
-
         if torch.is_grad_enabled() or not self._unchanging.is_open:
-            return make()
-        return self._unchanging.get(dtype, make)
+            return [LayerWeights.of(layer, dtype) for layer in self._layers]
+        return self._unchanging.get(
+            dtype, lambda: [LayerWeights.of(layer, dtype) for layer in self._layers]
+        )

@@ -124,9 +124,8 @@ class Blocks:
         positions: ``(T,)`` the place of each token in its sentence.
         sentence: ``(T,)`` the sentence of each token.
         mask: ``(S, L)`` True where there is a token; None if nothing is padded.
-        rows: R >= T, the rows that packed matrices have; those from T on belong to no token,
-            reach no other row, and get a gradient of zero. If anything is padded there is at
-            least one, and it stands for the padding.
+        rows: R; those from T on reach no other row and get a gradient of zero. If anything is
+            padded there is at least one, and it stands for the padding.
         runs: the sentences, if attention takes packed rows without blocks; then R = T.
         causal: a token sees itself and those before it; otherwise the whole sentence.
     """
@@ -155,12 +154,11 @@ class Blocks:
         packed: bool = False,
         causal: bool = False,
     ) -> Blocks:
-        """Find the places of ``batch``.
+        """Find the places of ``batch``; if ``packed``, for attention without blocks or padding.
 
-        With ``rounded``, for bf16 on a CPU, R is rounded up by at most a sixteenth, so that few
-        numbers of rows occur: products are compiled anew for each. And L is rounded up to a
-        multiple of 16: torch's softmax takes three times as long for other lengths. With
-        ``packed``, for attention without blocks, nothing is padded.
+        With ``rounded``, for bf16 on a CPU, R is rounded up by at most a sixteenth: products are
+        compiled anew for each number of rows. And L is rounded up to a multiple of 16: torch's
+        softmax takes three times as long for other lengths.
         """
         lengths, first, tokens = batch.lengths, batch.offsets[:-1], len(batch.token_ids)
         longest = batch.longest

@@ -88,12 +88,7 @@ ENGINES = ("torch", *_CLASSES)
 
 
 def require(name: str, device: str | torch.device | None = None) -> None:
-    """Make sure that an engine can be built, before anything is loaded.
-
-    Raises:
-        ConfigError: no such engine or device, or not on this device.
-        MissingExtraError: its packages are not installed.
-    """
+    """Raise ConfigError or MissingExtraError if an engine cannot be had on ``device``."""
     pick("engine", name, ENGINES)
     if name == "torch":
         if device is not None:

@@ -68,13 +68,11 @@ def round_to_int8(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """How the inputs of a map are brought to integers; ``zero`` is 0 for int8 inputs.
+    """How the inputs of a map are brought to integers: x_scale, and x_zero, 0 for int8 inputs.
 
-    Attributes:
-        per_input: ``(I,)``; an input is divided by its number before the rounding, and the
-            weights are multiplied by it. A wide input would otherwise leave few steps to the
-            others (Xiao et al. 2023, SmoothQuant, with alpha = 1/2).
-        scale: x_scale, of what was divided.
+    An input is divided by its number in ``per_input (I,)`` before the rounding, and the weights
+    are multiplied by it. A wide input would otherwise leave few steps to the others (Xiao et al.
+    2023, SmoothQuant, with alpha = 1/2).
     """
 
     per_input: Tensor
@@ -150,11 +148,8 @@ _SENTENCES_AT_ONCE = 64
 class LayerRanges:
     """The largest size that each input of a layer's maps had; D width, M inner width.
 
-    Attributes:
-        state: ``(D,)`` into query, key and value.
-        mixed: ``(D,)`` out of attention, into the output map.
-        normed: ``(D,)`` into the up map.
-        inner: ``(M,)`` out of the activation, into the down map.
+    ``state (D,)`` goes into query, key and value, ``mixed (D,)`` into the output map, ``normed
+    (D,)`` into the up map, ``inner (M,)`` into the down map.
     """
 
     state: Tensor
@@ -166,18 +161,14 @@ class LayerRanges:
 def measure(backbone: PackedBert) -> list[LayerRanges]:
     """The ranges of every layer of ``backbone``, in its own precision."""
     layers = layers_of(backbone.model)
-    ranges = [_none_yet(layer) for layer in layers]
+    sizes = [(layer.up.in_features, layer.up.out_features) for layer in layers]
+    ranges = [LayerRanges(*(torch.zeros(n) for n in (d, d, d, inner))) for d, inner in sizes]
     backbone.eval()
     with torch.inference_mode(), FULL_FP32, _watch_inputs(layers, ranges):
         sentences = _sentences(backbone)
         for start in range(0, len(sentences), _SENTENCES_AT_ONCE):
             backbone.model(input_ids=sentences[start : start + _SENTENCES_AT_ONCE])
     return ranges
-
-
-def _none_yet(layer: LayerModules) -> LayerRanges:
-    width, inner = layer.up.in_features, layer.up.out_features
-    return LayerRanges(*(torch.zeros(size) for size in (width, width, width, inner)))
 
 
 def _sentences(backbone: PackedBert) -> Tensor:

@@ -171,12 +171,14 @@ class Piece:
     kept: NDArray[np.bool_]
 
 
-class PaddedEngine(Engine):
-    """Splits a batch into pieces that fit a processor's cache and that streams can share.
+Rows = list[NDArray[np.float32]]
+"""The kept rows of a piece, for each layer that is asked for."""
 
-    Attributes:
-        piece_tokens: tokens of a piece, at most by one sentence more.
-        streams: pieces that are computed at once.
+
+class PaddedEngine(Engine):
+    """Splits a batch into pieces of about ``piece_tokens`` tokens that fit a processor's cache.
+
+    ``streams`` of them are computed at once.
     """
 
     piece_tokens: int
@@ -198,9 +200,7 @@ class PaddedEngine(Engine):
         """Load the graph from the ONNX file ``path``."""
 
     @abstractmethod
-    def compute(
-        self, pieces: Sequence[Piece], layers: Sequence[int]
-    ) -> list[list[NDArray[np.float32]]]:
+    def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
         """The kept rows of each piece for each of ``layers``, numbers from 0."""
 
     @override
@@ -271,9 +271,7 @@ class OnnxEngine(PaddedEngine):
         )
 
     @override
-    def compute(
-        self, pieces: Sequence[Piece], layers: Sequence[int]
-    ) -> list[list[NDArray[np.float32]]]:
+    def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
         names = [output_name(layer) for layer in layers]
         states_of_each = []
         for piece in pieces:
@@ -308,10 +306,8 @@ class OpenVinoEngine(PaddedEngine):
         self._turn = Lock()
 
     @override
-    def compute(
-        self, pieces: Sequence[Piece], layers: Sequence[int]
-    ) -> list[list[NDArray[np.float32]]]:
-        states_of_each: list[list[NDArray[np.float32]]] = [[] for _ in pieces]
+    def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
+        states_of_each: list[Rows] = [[] for _ in pieces]
 
         def keep(request: Any, number: int) -> None:
             kept = pieces[number].kept

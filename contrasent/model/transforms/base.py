@@ -21,14 +21,10 @@ from contrasent.model.precision import FULL_FP32
 
 
 class Transform(nn.Module, ABC):
-    """A map of embeddings, computed in fp32 whatever precision the encoder computes in.
+    """A map of embeddings from ``input_width`` to ``width``, always computed in fp32.
 
-    Attributes:
-        name: its kind: the name of its file, or ``linear`` for a map of unknown origin.
-        described: what it is and what it was fitted on, in words.
-        is_dense: it is a linear map with ``weight`` and ``bias``, as sentence-transformers' Dense.
-        input_width: D.
-        width: K.
+    ``name`` is that of its file, or ``linear`` for a map of unknown origin; ``described`` says
+    what it was fitted on. One that ``is_dense`` has ``weight`` and ``bias``, as a Dense module.
     """
 
     name: str

@@ -93,12 +93,7 @@ build = Whitening
 
 @dataclass(frozen=True, slots=True)
 class Whitened:
-    """A fitted whitening, and what is known of it.
-
-    Attributes:
-        rank: of the covariance: directions in which embeddings differ by more than noise.
-        variance_kept: share of the variance that lies in the kept directions.
-    """
+    """A fitted whitening, the rank of the covariance, and the share of variance that is kept."""
 
     transform: Whitening
     rank: int
@@ -106,12 +101,7 @@ class Whitened:
 
 
 def require_enough(sentences: int, kept: int | None, width: int) -> None:
-    """Make sure that N sentences can have a covariance of the rank that is needed.
-
-    Raises:
-        ConfigError: there are not so many dimensions to keep.
-        DataError: there are too few sentences.
-    """
+    """Raise ConfigError for too many dimensions, DataError for too few sentences of that rank."""
     if kept is not None and not 1 <= kept <= width:
         raise ConfigError(f"--dimensions {kept}: the encoder has {width}; keep 1 to {width}")
     wanted = kept or width
@@ -124,15 +114,11 @@ def require_enough(sentences: int, kept: int | None, width: int) -> None:
 
 
 def fit(moments: Moments, kept: int | None = None) -> Whitened:
-    """The whitening of embeddings with these moments.
+    """The whitening of embeddings with these moments; errors as :func:`require_enough`.
 
     ``W = U diag(1 / sqrt(S))`` of the covariance ``U diag(S) U'``, the ``kept`` columns with the
     largest variances; None keeps every direction that is more than noise, if they lack but a few.
     Each column has its largest component above 0: the mathematics leaves the signs open.
-
-    Raises:
-        ConfigError: there are not so many dimensions.
-        DataError: there are too few rows, or their covariance has a lower rank.
     """
     require_enough(moments.count, kept, len(moments.mean))
     variances, directions = np.linalg.eigh(moments.covariance)
