@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from helpers.inverse_flow import inverse_flow
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.fitting.maps import (
@@ -108,7 +109,7 @@ def test_the_likelihood_rises(dropout, encoder, text):
     rows = torch.from_numpy(rows_of(encoder, text).astype("f4"))
     assert flow.bits_per_dimension(rows).item() == pytest.approx(likelihood.after, abs=1e-4)
     np.testing.assert_allclose(flow(rows).numpy(), plain, atol=1e-4)
-    torch.testing.assert_close(flow.inverse(flow(rows)), rows, rtol=0, atol=1e-4)
+    torch.testing.assert_close(inverse_flow(flow, flow(rows)), rows, rtol=0, atol=1e-4)
     assert not encoder.training
 
 

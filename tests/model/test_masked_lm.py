@@ -115,7 +115,9 @@ def test_a_transformer_that_lost_a_weight_is_refused(tmp_path):
     folder = save_tiny_masked_lm(tmp_path / "it")
     name = "bert.encoder.layer.1.output.dense.weight"
     changed(folder, lambda state: state.update({name: torch.zeros(3, 3)}))
-    with pytest.raises(CheckpointError, match=r"lacks 1 weights of its transformer.*layer\.1"):
+    with pytest.raises(
+        CheckpointError, match=r"lacks 1 of the weights of its transformer.*layer\.1"
+    ):
         MaskedLm.load(folder)
 
 

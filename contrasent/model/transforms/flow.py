@@ -43,10 +43,6 @@ class ActNorm(nn.Module):
         """Shift and scale ``(S, D)``."""
         return (rows + self.shift) * (_LOG_SCALE_FACTOR * self.log_scale).exp()
 
-    def inverse(self, rows: Tensor) -> Tensor:
-        """What :meth:`forward` maps to ``rows``."""
-        return rows * (-_LOG_SCALE_FACTOR * self.log_scale).exp() - self.shift
-
     @torch.no_grad()
     def start(self, rows: Tensor) -> Tensor:
         """Let each component of ``rows`` come out with mean 0 and variance 1; returns that."""
@@ -92,11 +88,6 @@ class Coupling(nn.Module):
         first, second = rows.chunk(2, dim=1)
         return torch.cat([first, second + self.shift_of_second(first)], dim=1)
 
-    def inverse(self, rows: Tensor) -> Tensor:
-        """What :meth:`forward` maps to ``rows``."""
-        first, second = rows.chunk(2, dim=1)
-        return torch.cat([first, second - self.shift_of_second(first)], dim=1)
-
     @torch.no_grad()
     def start(self, rows: Tensor) -> Tensor:
         """Set the inner scales from ``rows``; returns what comes out."""
@@ -118,11 +109,6 @@ class FlowStep(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Map ``(S, D)`` to ``(S, D)``."""
         moved: Tensor = self.coupling(self.norm(rows).flip(1))
-        return moved
-
-    def inverse(self, rows: Tensor) -> Tensor:
-        """What :meth:`forward` maps to ``rows``."""
-        moved: Tensor = self.norm.inverse(self.coupling.inverse(rows).flip(1))
         return moved
 
     def start(self, rows: Tensor) -> Tensor:
@@ -173,21 +159,6 @@ class Flow(Transform):
     def start(self, rows: Tensor) -> None:
         """Set all scales such that ``rows (S, D)`` come out of each with mean 0 and variance 1."""
         self._through("start", rows)
-
-    def inverse(self, rows: Tensor) -> Tensor:
-        """The embeddings ``(S, D)`` that become ``rows``."""
-        done: list[Tensor] = []
-        rest = rows
-        for _ in range(self.levels - 1):
-            half = rest.shape[1] // 2
-            second, rest = rest[:, :half], rest[:, half:]
-            done.append(second)
-        for level in reversed(range(self.levels)):
-            for step in reversed(self._steps(level)):
-                rest = step.inverse(rest)
-            if level:
-                rest = torch.cat([rest, done.pop()], dim=1)
-        return rest
 
     @property
     def log_determinant(self) -> Tensor:

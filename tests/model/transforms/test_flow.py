@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers.inverse_flow import inverse_actnorm, inverse_flow
 
 from contrasent.errors import ConfigError
 from contrasent.model.transforms.flow import ActNorm, Coupling, Flow
@@ -29,8 +30,8 @@ def flow():
 def test_inverse_of_forward_is_the_identity(width, levels, depth, rng):
     flow, rows = shaken(Flow(width, levels, depth)), 3 * rng(20, width)
     assert not torch.allclose(flow(rows), rows, atol=0.1)
-    torch.testing.assert_close(flow.inverse(flow(rows)), rows, rtol=0, atol=1e-4)
-    torch.testing.assert_close(flow(flow.inverse(rows)), rows, rtol=0, atol=1e-4)
+    torch.testing.assert_close(inverse_flow(flow, flow(rows)), rows, rtol=0, atol=1e-4)
+    torch.testing.assert_close(flow(inverse_flow(flow, rows)), rows, rtol=0, atol=1e-4)
 
 
 def test_the_log_determinant_is_that_of_the_jacobian(flow, rng):
@@ -140,7 +141,7 @@ def test_a_constant_component_is_not_blown_up(rng):
 
 def test_actnorm_inverts(rng):
     norm, rows = shaken(ActNorm(6), size=0.5), rng(9, 6)
-    torch.testing.assert_close(norm.inverse(norm(rows)), rows)
+    torch.testing.assert_close(inverse_actnorm(norm, norm(rows)), rows)
     torch.testing.assert_close(norm(rows), (rows + norm.shift) * torch.exp(3 * norm.log_scale))
 
 
