@@ -118,5 +118,5 @@ def test_repeated_sentences_are_no_negatives(encoder):
 
 
 def test_an_embedding_of_another_width_is_refused(encoder):
-    with pytest.raises(ConfigError, match="embeddings of 8 dimensions with token states of 16"):
+    with pytest.raises(ConfigError, match="embeddings of 8 dimensions beside token states of 16"):
         objectives.build("sg_opt", {}, width=8, data_views=1, encoder=encoder)

@@ -55,7 +55,7 @@ REFUSED = {
         ({"objective.max_words": 100}, "none of the 8 documents of .* 400 words"),
         ({"objective.max_words": 1}, "min_words is 2, which is more than"),
         ({"view.name": "crop"}, "declutr draws spans of documents as its views, so"),
-        ({"view.fixed_dropout": True}, "so the settings of view have nothing to do"),
+        ({"view.fixed_dropout": True}, "view.fixed_dropout have nothing to do"),
         ({"encoder.encoders": "twin"}, "which embeds the first one alone"),
         ({"train.gradcache_chunk": 4}, "reads the states or the tokens"),
         ({"train.batch_size": 9}, "batch_size 9 is more than the 8 examples"),

@@ -60,7 +60,7 @@ def export_onnx(backbone: Backbone, path: Path) -> None:
     try:
         with _tracing(backbone):
             torch.onnx.export(
-                _AllStates(backbone),
+                _AllStates(backbone).eval(),  # the exporter puts this mode back
                 (ids, mask),
                 str(path),
                 input_names=names,
