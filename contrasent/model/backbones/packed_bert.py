@@ -8,7 +8,7 @@ Dropout falls in the places, and with the rates, of the ``transformers`` modules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -107,7 +107,7 @@ class PackedBert(Backbone):
         device = batch.token_ids.device
         _, dtype = self._products(device)
         with torch.autocast(device.type, enabled=False):
-            states = self._compute(batch, [self.depth], dtype, False, None, additions)
+            states = self._compute(batch, {self.depth}, dtype, False, None, additions)
         return states[self.depth]
 
     def _products(self, device: torch.device) -> tuple[bool, torch.dtype]:
