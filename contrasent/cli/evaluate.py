@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,112 +29,55 @@ from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.progress import reading_progress
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    from rich.console import Console
-
     from contrasent.evaluation.bootstrap import Bootstrap
-    from contrasent.evaluation.compare import Comparison
     from contrasent.evaluation.embed import Scores
     from contrasent.evaluation.leaks import Overlap, TrainingCheck
     from contrasent.evaluation.suite import Suite
-    from contrasent.evaluation.task_types import TaskData, TaskType
-    from contrasent.records import Record
-    from contrasent.report.html.contents import Contents, Mean
-
-    Part = tuple[TaskType[Any], TaskData[Any]]
+    from contrasent.report.html.contents import Contents
 
 
-@dataclass(frozen=True)
-class Scoreboard:
-    """What there is to write.
-
-    Attributes:
-        suite: the tasks, and what the tables show of them.
-        rows: scores by the label of their encoder; None of one that could not be loaded or used.
-        bootstrap: how encoders are compared with the first; None if they are not.
-    """
-
-    suite: Suite
-    rows: Mapping[str, Scores | None]
-    bootstrap: Bootstrap | None
-
-
-def write(board: Scoreboard, json: str | None) -> tuple[list[Record], list[Mean]]:
+def _write(
+    suite: Suite, scores: Mapping[str, Scores | None], bootstrap: Bootstrap | None, json: str | None
+) -> Contents:
     """Print the tables and write the records to ``json``, or print these if that is ``-``.
 
+    Args:
+        suite: the tasks, and what the tables show of them.
+        scores: by the label of their encoder; None of one that could not be loaded or used.
+        bootstrap: how encoders are compared with the first; None if they are not.
+        json: where records go.
+
     Returns:
-        The records, with the comparisons, and those of the averages, which no record tells.
+        What a report shows of them.
     """
     from rich.console import Console
 
     from contrasent.evaluation.compare import with_comparison
     from contrasent.records import json_lines
     from contrasent.report.comparison import DIFFERENCES
-    from contrasent.report.html.contents import Mean
+    from contrasent.report.html.contents import Contents, Mean
     from contrasent.report.table import print_difference
 
-    rows = {
-        label: [*with_command(scores.records)] if scores else []
-        for label, scores in board.rows.items()
-    }
-    baseline, compared = _compared(board)
-    for label, _, comparisons in compared:
-        for comparison in comparisons:
-            rows[label] = with_comparison(rows[label], comparison)
-    records = [record for of_encoder in rows.values() for record in of_encoder]
-    means = [
-        Mean(rows[label][0], comparison.metric, comparison.average)
-        for label, _, comparisons in compared
-        for comparison in comparisons
-        if comparison.average
-    ]
-    if write_lines(json, json_lines(records)):
-        return records, means
-    console = Console()
-    _print_tables(console, board.suite, rows)
-    for label, (kind, read), comparisons in compared:
-        for table in DIFFERENCES[kind.name](comparisons, read, f"{label} minus {baseline}"):
+    rows = {label: [*with_command(it.records)] if it else [] for label, it in scores.items()}
+    (baseline, first), *others = scores.items()
+    means, differences = [], []
+    if bootstrap and first:
+        for label, other in ((label, it) for label, it in others if it):
+            for kind, read in suite.kinds:
+                comparisons = kind.compare(read, (first, other), suite.options, bootstrap)
+                for comparison in comparisons:
+                    rows[label] = with_comparison(rows[label], comparison)
+                    if comparison.average:
+                        means.append(Mean(rows[label][0], comparison.metric, comparison.average))
+                title = f"{label} minus {baseline}"
+                differences += DIFFERENCES[kind.name](comparisons, read, title)
+    records = tuple(record for of_encoder in rows.values() for record in of_encoder)
+    if not write_lines(json, json_lines(records)):
+        console = Console()
+        suite.print_tables(console, rows)
+        for table in differences:
             print_difference(console, table)
-    return records, means
-
-
-def contents(
-    suite: Suite, written: tuple[Sequence[Record], Sequence[Mean]], failures: Sequence[str]
-) -> Contents:
-    """What a report shows of scores: what :func:`write` wrote, and what is missing and why."""
-    from contrasent.report.html.contents import Contents
-
-    left_out = [f"{p.task} is left out: {p.message}" for p in suite.problems if p.missing]
-    records, means = written
-    warnings = (*suite.notes, *left_out, *failures)
-    return Contents(tuple(records), tuple(means), warnings=warnings)
-
-
-def _print_tables(console: Console, suite: Suite, rows: Mapping[str, Sequence[Record]]) -> None:
-    from contrasent.report.scores_table import TABLES
-    from contrasent.report.table import print_table
-
-    shown = [(kind, read) for kind, read in suite.kinds if read.tasks]
-    tables = [it for kind, read in shown for it in TABLES[kind.name](rows, read, suite.options)]
-    for number, table in enumerate(tables):
-        if number:
-            console.print()
-        print_table(console, table)
-
-
-def _compared(board: Scoreboard) -> tuple[str, list[tuple[str, Part, list[Comparison]]]]:
-    """The first encoder's label, and every other's with its comparisons in each kind of tasks."""
-    (baseline, first), *others = board.rows.items()
-    bootstrap, suite = board.bootstrap, board.suite
-    if bootstrap is None or first is None:
-        return baseline, []
-    return baseline, [
-        (label, (kind, read), kind.compare(read, (first, scores), suite.options, bootstrap))
-        for label, scores in others
-        if scores is not None
-        for kind, read in suite.kinds
-    ]
+    return Contents(records, tuple(means), warnings=(*suite.notes, *_left_out(suite)))
 
 
 @grouped
@@ -251,29 +193,25 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     ] = False,
 ) -> None:
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
+    from contrasent.errors import ConfigError
     from contrasent.evaluation.bootstrap import Bootstrap
     from contrasent.evaluation.leaks import TrainingCheck
     from contrasent.evaluation.protocols import TransferProtocol
     from contrasent.evaluation.protocols import protocol as named_protocol
     from contrasent.evaluation.suite import load_suite
     from contrasent.evaluation.task_types import Options
+    from contrasent.report.html.page import refuse_existing_report
 
     measuring.require()
     numbers = named_protocol(protocol, metric=metric, aggregation=aggregation, regressor=regressor)
     bootstrap = None if confidence is None else Bootstrap(confidence)
     learning = TransferProtocol(classifier, preset, classifier_seed)
-    _refuse(models, json, (html, overwrite), compare=compare)
-    suite = load_suite(
-        listed(tasks),
-        Options(
-            data_dir,
-            listed(splits),
-            listed(columns),
-            protocol=numbers,
-            learning=learning,
-            bootstrap=bootstrap,
-        ),
-    )
+    refuse_existing_report(html, overwrite=overwrite)
+    refuse_json_folder(json)
+    if compare and len(set(models)) < 2:
+        raise ConfigError("--compare needs two models or more; the others are held to the first")
+    options = Options(data_dir, listed(splits), listed(columns), numbers, learning, bootstrap)
+    suite = load_suite(listed(tasks), options)
     announce(suite)
     check = TrainingCheck(suite) if leak_check else None
 
@@ -287,52 +225,30 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
 
     outcomes = for_each(models, score)
     failures = [
-        *(
-            f"{problem.task}: {problem.message}"
-            for problem in suite.problems
-            if not problem.missing
-        ),
+        *(f"{p.task}: {p.message}" for p in suite.problems if not p.missing),
         *outcomes.failures,
         *(f"{m}: {p.message}" for m, scores in outcomes.results.items() for p in scores.problems),
     ]
     if any(scores.records for scores in outcomes.results.values()):
         rows = {label: outcomes.results.get(model) for label, model in labels(models).items()}
-        board = Scoreboard(suite, rows, (bootstrap or Bootstrap()) if compare else None)
-        write_html(html, contents(suite, write(board, json), failures))
+        contents = _write(suite, rows, (bootstrap or Bootstrap()) if compare else None, json)
+        write_html(html, replace(contents, warnings=(*contents.warnings, *failures)))
     raise_failures(failures)
-
-
-def _refuse(
-    models: Sequence[str], json: str | None, html: tuple[Path | None, bool], *, compare: bool
-) -> None:
-    """Find now what would be noticed after the work.
-
-    Args:
-        models: their names.
-        json: where records go.
-        html: where the report goes, and whether it may replace another.
-        compare: models are compared.
-    """
-    from contrasent.errors import ConfigError
-    from contrasent.report.html.page import refuse_existing_report
-
-    refuse_existing_report(html[0], overwrite=html[1])
-    refuse_json_folder(json)
-    if compare and len(set(models)) < 2:
-        raise ConfigError("--compare needs two models or more; the others are held to the first")
 
 
 def announce(suite: Suite) -> None:
     """Tell on standard error what was guessed and what is left out."""
     from contrasent.data.senteval import how_to_get_data
 
-    for note in suite.notes:
-        typer.echo(note, err=True)
-    missing = [problem for problem in suite.problems if problem.missing]
-    for problem in missing:
-        typer.echo(f"{problem.task} is left out: {problem.message}", err=True)
-    if missing:
+    left_out = _left_out(suite)
+    for line in (*suite.notes, *left_out):
+        typer.echo(line, err=True)
+    if left_out:
         typer.echo(how_to_get_data(), err=True)
+
+
+def _left_out(suite: Suite) -> list[str]:
+    return [f"{p.task} is left out: {p.message}" for p in suite.problems if p.missing]
 
 
 def _with_overlaps(scores: Scores, model: str, check: TrainingCheck) -> Scores:
@@ -356,15 +272,15 @@ def _overlap_message(model: str, overlap: Overlap) -> str:
     trained = f"{model} was trained on {overlap.file}"
     if overlap.trouble:
         return f"{trained}; whether that has text of the tasks was not checked: {overlap.trouble}"
-    if not overlap.found:
-        return ""
     from contrasent.report.training_text import plural
 
     counts = []
-    for task in overlap.found:
+    for task in (it for it in overlap.tasks if it.normalised):
         together = plural(task.pairs_normalised, "pair")
         pairs = f", {together} together" if task.pairs_normalised else ""
         counts.append(f"{task.heading} {task.normalised:,} of {task.sentences:,}{pairs}")
+    if not counts:
+        return ""
     return (
         f"{trained}, which has sentences of the tasks: {'; '.join(counts)} (letters and digits "
         f"compared); 'contrasent data leaks {shlex.quote(overlap.file)}' shows them"

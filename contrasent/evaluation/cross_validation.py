@@ -1,8 +1,6 @@
 """Cross-validation: SentEval's three procedures from features to accuracies, and scikit-learn's.
 
-Shapes: N sentences or pairs of a part.
-
-Shapes: N sentences or pairs, width numbers per feature vector, K folds, P penalties.
+Shapes: N sentences or pairs of a part, width numbers per feature vector, K folds, P penalties.
 """
 
 from __future__ import annotations
@@ -29,104 +27,15 @@ from contrasent.evaluation.protocols import (
 if TYPE_CHECKING:
     import torch
 
-
-Part = tuple[NDArray[np.float32], Rows]
-"""Feature vectors ``(N, width)`` and classes ``(N,)``."""
-
 _PENALTY = 1.0
 _MOST_STEPS = 1000
-
-
-Found = tuple[float, float, Rows, Rows | None]
-"""As the attributes of :class:`contrasent.evaluation.cross_validation.Accuracy`."""
-
-
-def cross_validate_by_sklearn(parts: Mapping[str, Part], protocol: TransferProtocol) -> Found:
-    """Accuracy on dev and test rows, the classes found for these, and their folds.
-
-    C is 1. Without a test part, every fold is one once, and dev rows are a fold of the others;
-    without a dev part, the folds of the training part are.
-
-    Args:
-        parts: as in :func:`contrasent.evaluation.cross_validation.cross_validate`.
-        protocol: folds and seed.
-
-    Raises:
-        DataError: too few sentences of a class for the folds.
-        MissingExtraError: scikit-learn is not installed.
-    """
-    folds, seed = protocol.settings.folds, protocol.seed
-    if "all" in parts:
-        return _over_folds(parts["all"], folds, seed)
-    train, test = parts["train"], parts["test"]
-    predicted = _predicted(train, test[0], seed)
-    if "dev" in parts:
-        features, labels = parts["dev"]
-        dev = _share(_predicted(train, features, seed), labels)
-    else:
-        dev = float(
-            np.mean(
-                [
-                    _judged(train, rows, judged, seed)
-                    for rows, judged in stratified_folds(train[1], folds, seed)
-                ]
-            )
-        )
-    return dev, _share(predicted, test[1]), predicted, None
-
-
-def logistic_regression() -> Any:
-    """Scikit-learn's class.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise MissingExtraError(
-            "--classifier sklearn needs scikit-learn; pip install 'contrasent[sklearn]'"
-        ) from error
-    return LogisticRegression
-
-
-def _over_folds(part: Part, folds: int, seed: int) -> Found:
-    features, labels = part
-    dev, test = [], []
-    predicted, fold_of = (np.empty_like(labels) for _ in range(2))
-    for fold, (train, judged) in enumerate(stratified_folds(labels, folds, SEED)):
-        inner, held_out = stratified_folds(labels[train], folds, SEED)[0]
-        dev.append(_judged(part, train[inner], train[held_out], seed))
-        answers = _predicted((features[train], labels[train]), features[judged], seed)
-        predicted[judged], fold_of[judged] = answers, fold
-        test.append(_share(answers, labels[judged]))
-    return float(np.mean(dev)), float(np.mean(test)), predicted, fold_of
-
-
-def _judged(part: Part, train: Rows, judged: Rows, seed: int) -> float:
-    features, labels = part
-    predicted = _predicted((features[train], labels[train]), features[judged], seed)
-    return _share(predicted, labels[judged])
-
-
-def _predicted(train: Part, features: NDArray[np.float32], seed: int) -> Rows:
-    model = logistic_regression()(C=_PENALTY, random_state=seed, max_iter=_MOST_STEPS)
-    predicted: Rows = model.fit(*train).predict(features)
-    return predicted
-
-
-def _share(predicted: Rows, labels: Rows) -> float:
-    return float((predicted == labels).mean())
-
-
-Features = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledFeatures:
     """Feature vectors ``(N, width)`` of one part and their classes ``(N,)``."""
 
-    features: Features
+    features: NDArray[np.float32]
     labels: Rows
 
 
@@ -170,16 +79,68 @@ def cross_validate(
         MissingExtraError: scikit-learn is asked for and not installed.
     """
     if protocol.classifier == "sklearn":
-        accuracy = cross_validate_by_sklearn(
-            {name: (part.features, part.labels) for name, part in parts.items()}, protocol
-        )
-        return Accuracy(*accuracy)
-    bench = _CrossValidator(list(parts.values()), classes, protocol, device)
+        return _by_sklearn(parts, protocol)
+    validator = _CrossValidator(list(parts.values()), classes, protocol, device)
     if "all" in parts:
-        return bench.nested()
+        return validator.nested()
     if "dev" in parts:
-        return bench.by_dev_part()
-    return bench.by_folds()
+        return validator.by_dev_part()
+    return validator.by_folds()
+
+
+def _by_sklearn(parts: Mapping[str, LabelledFeatures], protocol: TransferProtocol) -> Accuracy:
+    """With C = 1. Dev rows are a fold of the training rows where there is no dev part."""
+    count, seed = protocol.settings.folds, protocol.seed
+    if "all" not in parts:
+        train, test = parts["train"], parts["test"]
+        model = _fit(train.features, train.labels, seed)
+        predicted: Rows = model.predict(test.features)
+        if "dev" in parts:
+            dev = _share(model.predict(parts["dev"].features), parts["dev"].labels)
+        else:
+            folds = stratified_folds(train.labels, count, seed)
+            dev = float(np.mean([_judge(train, rows, judged, seed) for rows, judged in folds]))
+        return Accuracy(dev, _share(predicted, test.labels), predicted)
+    features, labels = parts["all"].features, parts["all"].labels
+    dev_scores, test_scores = [], []
+    predicted, fold_of = (np.empty_like(labels) for _ in range(2))
+    for fold, (rows, judged) in enumerate(stratified_folds(labels, count, SEED)):
+        inner, held_out = stratified_folds(labels[rows], count, SEED)[0]
+        dev_scores.append(_judge(parts["all"], rows[inner], rows[held_out], seed))
+        predicted[judged] = _fit(features[rows], labels[rows], seed).predict(features[judged])
+        fold_of[judged] = fold
+        test_scores.append(_share(predicted[judged], labels[judged]))
+    return Accuracy(float(np.mean(dev_scores)), float(np.mean(test_scores)), predicted, fold_of)
+
+
+def logistic_regression() -> Any:
+    """Scikit-learn's class.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise MissingExtraError(
+            "--classifier sklearn needs scikit-learn; pip install 'contrasent[sklearn]'"
+        ) from error
+    return LogisticRegression
+
+
+def _fit(features: NDArray[np.float32], labels: Rows, seed: int) -> Any:
+    model = logistic_regression()(C=_PENALTY, random_state=seed, max_iter=_MOST_STEPS)
+    return model.fit(features, labels)
+
+
+def _judge(part: LabelledFeatures, train: Rows, judged: Rows, seed: int) -> float:
+    """Accuracy on the rows ``judged`` of a part after training on others."""
+    model = _fit(part.features[train], part.labels[train], seed)
+    return _share(model.predict(part.features[judged]), part.labels[judged])
+
+
+def _share(predicted: Rows, labels: Rows) -> float:
+    return float((predicted == labels).mean())
 
 
 class _CrossValidator:
@@ -227,9 +188,9 @@ class _CrossValidator:
         predicted, fold_of = (np.empty_like(self._labels) for _ in range(2))
         test = []
         for fold, (_, rows) in enumerate(outer):
-            answers = self._predicted(fitted.weights[fold, 0], rows)
-            predicted[rows], fold_of[rows] = answers, fold
-            test.append((answers == self._labels[rows]).mean())
+            predicted[rows] = self._predict(fitted.weights[fold, 0], rows)
+            fold_of[rows] = fold
+            test.append(_share(predicted[rows], self._labels[rows]))
         return Accuracy(float(np.mean(dev)), float(np.mean(test)), predicted, fold_of)
 
     def by_folds(self) -> Accuracy:
@@ -239,8 +200,8 @@ class _CrossValidator:
         best = _best(accuracy)
         last = [with_held_out(train, self._seed)]
         fitted = self._problems.fit(last, [[PENALTIES[best]]], self._preset, self._seed)
-        predicted = self._predicted(fitted.weights[0, 0], test)
-        right = float((predicted == self._labels[test]).mean())
+        predicted = self._predict(fitted.weights[0, 0], test)
+        right = _share(predicted, self._labels[test])
         return Accuracy(float(accuracy[:, best].mean()), right, predicted)
 
     def by_dev_part(self) -> Accuracy:
@@ -253,8 +214,8 @@ class _CrossValidator:
         fitted = self._problems.fit([Fold(train, dev)], [PENALTIES], self._preset, self._seed)
         accuracy = fitted.accuracy.numpy()
         best = _best(accuracy)
-        predicted = self._predicted(fitted.weights[0, best], test)
-        right = float((predicted == self._labels[test]).mean())
+        predicted = self._predict(fitted.weights[0, best], test)
+        right = _share(predicted, self._labels[test])
         return Accuracy(float(accuracy[0, best]), right, predicted)
 
     def _search(self, folds: Sequence[Fold]) -> NDArray[np.float64]:
@@ -263,7 +224,7 @@ class _CrossValidator:
         accuracies: NDArray[np.float64] = fitted.accuracy.numpy()
         return accuracies
 
-    def _predicted(self, weights: torch.Tensor, rows: Rows) -> Rows:
+    def _predict(self, weights: torch.Tensor, rows: Rows) -> Rows:
         import torch
 
         predicted: Rows = self._problems.predict(weights, torch.from_numpy(rows)).cpu().numpy()

@@ -30,15 +30,13 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """How much of one task stands in training text.
+class TaskOverlap:
+    """How much of one task stands in training text; repeated sentences count each time.
 
     Attributes:
-        task: its name.
         split: the split, or ``all`` where a transfer task has none.
-        sentences: how many it has, repeated ones counted each time, as a score counts them.
-        exact: those of them that training text has, but for white space.
-        normalised: those that it has when only letters and digits in lower case are compared.
+        exact: sentences that training text has, but for white space.
+        normalised: sentences that it has when only letters and digits in lower case are compared.
         pairs: pairs of sentences that belong together.
         pairs_seen: pairs of which training text has both sentences, anywhere, normalised.
         pairs_exact: pairs that are in one example of the training text, in either order.
@@ -67,19 +65,14 @@ class Counted:
 class Leaks:
     """What was found in one source of training text.
 
-    Attributes:
-        source: the file or data set.
-        columns: how its columns were understood.
-        examples: how many were read.
-        sha256: hash of content and columns.
-        tasks: what of every task is in it.
+    ``columns`` tells how its columns were understood, ``sha256`` is of content and columns.
     """
 
     source: str
     columns: str
     examples: int
     sha256: str
-    tasks: tuple[Counted, ...]
+    tasks: tuple[TaskOverlap, ...]
 
 
 def tidied(text: str) -> str:
@@ -107,10 +100,7 @@ def find_leaks(
 ) -> Leaks:
     """Look for the text of tasks in training text, which is read once and not kept.
 
-    Args:
-        training: sentences, pairs or triplets.
-        suite: the tasks.
-        advance: is called with 1 for every example.
+    ``advance`` is called with 1 for every example.
 
     Raises:
         DataError: a row of the training text cannot be read.
@@ -128,7 +118,7 @@ def find_leaks(
         columns=training.columns,
         examples=count,
         sha256=training.sha256,
-        tasks=tuple(_counted(text, exact, loose) for text in texts),
+        tasks=tuple(_task_overlap(text, exact, loose) for text in texts),
     )
 
 
@@ -171,19 +161,19 @@ class _Matches:
         return sum(self.key(pair) in self._together for pair in text.pairs)
 
 
-def _counted(text: TaskText, exact: _Matches, loose: _Matches) -> Counted:
-    found = loose.of_sentences(text)
-    return Counted(
+def _task_overlap(text: TaskText, exact: _Matches, loose: _Matches) -> TaskOverlap:
+    keys = loose.of_sentences(text)
+    return TaskOverlap(
         task=text.task,
         split=text.split,
         sentences=len(text.sentences),
         exact=len(exact.of_sentences(text)),
-        normalised=len(found),
+        normalised=len(keys),
         pairs=len(text.pairs),
         pairs_seen=sum(set(loose.key(pair)) <= loose.where.keys() for pair in text.pairs),
         pairs_exact=exact.of_pairs(text),
         pairs_normalised=loose.of_pairs(text),
-        first=tuple(loose.where[key] for key in list(dict.fromkeys(found))[:_SHOWN]),
+        first=tuple(loose.where[key] for key in list(dict.fromkeys(keys))[:_SHOWN]),
     )
 
 
@@ -193,39 +183,24 @@ _COUNTS = "counts.json"
 
 @dataclass(frozen=True, slots=True)
 class TrainingText:
-    """The training text that an encoder's ``contrasent.json`` names.
+    """The training text that an encoder's ``contrasent.json`` names, beside that folder.
 
-    Attributes:
-        file: as the recipe names it.
-        columns: as the recipe names them.
-        sha256: hash of content and columns when it was trained.
-        beside: the encoder's folder.
+    ``sha256`` is the hash of content and columns when it was trained.
     """
 
     file: str
     columns: tuple[str, ...] | None
     sha256: str
-    beside: Path
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What is known of one training text.
-
-    Attributes:
-        file: as the recipe names it.
-        tasks: what of every task is in it; empty if it could not be checked.
-        trouble: why it could not be checked; empty if it was.
-    """
+    """The tasks' text in one training text; ``trouble`` tells why it could not be checked."""
 
     file: str
-    tasks: tuple[Counted, ...] = ()
+    tasks: tuple[TaskOverlap, ...] = ()
     trouble: str = ""
-
-    @property
-    def found(self) -> list[Counted]:
-        """The tasks of which a sentence is in it."""
-        return [task for task in self.tasks if task.normalised]
 
 
 class TrainingCheck:
@@ -235,15 +210,8 @@ class TrainingCheck:
     is read once for the same tasks.
     """
 
-    def __init__(self, suite: Suite, cache_dir: str | Path | None = None) -> None:
-        """Keep what is looked for.
-
-        Args:
-            suite: the tasks.
-            cache_dir: the cache; None for the default one.
-        """
+    def __init__(self, suite: Suite) -> None:
         self._suite = suite
-        self._cache_dir = cache_dir
         self._fingerprint = ""
 
     def overlaps(
@@ -251,33 +219,29 @@ class TrainingCheck:
     ) -> Iterator[Overlap]:
         """One of each text that an encoder was trained on, and of those it started from.
 
-        Nothing is raised for a text that cannot be read: the overlap says why.
-
-        Args:
-            model: a folder, a training run, or the id of a model that was downloaded before.
-            advance: is called with 1 for every example that is read.
+        Nothing is raised for a text that cannot be read: the overlap says why. ``model`` is a
+        folder, a training run, or the id of a model that was downloaded before.
         """
         for training in trainings(model):
             try:
-                counts = self._counts(training, advance)
-                yield Overlap(training.file, counts)
+                yield Overlap(training.file, self._counts(training, advance))
             except (ContrasentError, OSError, ValueError) as error:
                 yield Overlap(training.file, trouble=" ".join(str(error).split()))
 
     def _counts(
         self, training: TrainingText, advance: Callable[[int], None]
-    ) -> tuple[Counted, ...]:
-        examples = _unchanged(training)
+    ) -> tuple[TaskOverlap, ...]:
+        examples = _open_unchanged(training)
         self._fingerprint = self._fingerprint or fingerprint(self._suite)
 
         def write(folder: Path) -> None:
-            counted = find_leaks(examples, self._suite, advance).tasks
+            tasks = find_leaks(examples, self._suite, advance).tasks
             # Without the sentences: the cache holds counts, and no text of a task.
-            counts = [{**asdict(task), "first": ()} for task in counted]
+            counts = [{**asdict(task), "first": ()} for task in tasks]
             (folder / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")
 
         key = [_FORMAT, examples.sha256, self._fingerprint]
-        return kept("leaks", "counts of overlap", key, _read_counts, write, self._cache_dir)
+        return kept("leaks", "counts of overlap", key, _read_counts, write)
 
 
 def trainings(model: str) -> list[TrainingText]:
@@ -285,9 +249,9 @@ def trainings(model: str) -> list[TrainingText]:
 
     The encoder that a run started from may be one of another run, whose text counts too.
     """
-    found: list[TrainingText] = []
+    texts: list[TrainingText] = []
     seen: set[Path] = set()
-    folder = _described(Path(model).expanduser()) or _of_hub(model)
+    folder = _encoder_folder(Path(model).expanduser()) or _hub_folder(model)
     while folder is not None and folder not in seen:
         seen.add(folder)
         info = _info(folder)
@@ -296,18 +260,15 @@ def trainings(model: str) -> list[TrainingText]:
         if isinstance(file := settings.get("file"), str) and file and "sha256" in data:
             columns = settings.get("columns")
             chosen = tuple(map(str, columns)) if isinstance(columns, list) else None
-            found.append(TrainingText(file, chosen, str(data["sha256"]), folder))
+            texts.append(TrainingText(file, chosen, str(data["sha256"]), folder))
         start = str(_part(recipe, "encoder").get("name") or "")
         places = _places(start, folder) if start else []
-        folder = next((it for place in places if (it := _described(place))), None)
-    return found
+        folder = next((it for place in places if (it := _encoder_folder(place))), None)
+    return texts
 
 
 def overlap_of(record: Record, overlaps: Iterable[Overlap]) -> dict[str, str | int] | None:
-    """What a record says of its task: of the text that has most of it, if several were checked.
-
-    None if no text was checked.
-    """
+    """What a record says of its task: of the text that has most of it; None if none was checked."""
     # A transfer task's accuracy may be of another part of its data than the split's name says.
     splits = [record.split, *(("all",) if record.split == "test" else ("dev", "train", "all"))]
     of_task = []
@@ -326,13 +287,13 @@ def overlap_of(record: Record, overlaps: Iterable[Overlap]) -> dict[str, str | i
     }
 
 
-def _unchanged(training: TrainingText) -> Examples:
+def _open_unchanged(training: TrainingText) -> Examples:
     """The training text.
 
     Raises:
         ContrasentError: it is not there, or is not what it was.
     """
-    files = [place for place in _places(training.file, training.beside) if place.is_file()]
+    files = [place for place in _places(training.file, training.folder) if place.is_file()]
     for place in files:
         examples = open_examples(str(place), training.columns)
         if examples.sha256 == training.sha256:
@@ -352,17 +313,17 @@ def _places(name: str, folder: Path) -> list[Path]:
     return [path, *(around / path for around in folder.resolve().parents)]
 
 
-def _described(folder: Path) -> Path | None:
+def _encoder_folder(folder: Path) -> Path | None:
     """The folder that has a ``contrasent.json``: this, or the one of a run that is used."""
     choices = (folder, folder / "best", folder / "last")
     return next((it.resolve() for it in choices if (it / INFO_FILE).is_file()), None)
 
 
-def _of_hub(model: str) -> Path | None:
+def _hub_folder(model: str) -> Path | None:
     if Path(model).expanduser().exists() or dataset_parts(model) is None:
         return None
     folder = find_download(model)
-    return None if folder is None else _described(folder)
+    return None if folder is None else _encoder_folder(folder)
 
 
 def _info(folder: Path) -> dict[str, Any]:
@@ -378,6 +339,6 @@ def _part(values: dict[str, Any], name: str) -> dict[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
-def _read_counts(entry: Path) -> tuple[Counted, ...]:
+def _read_counts(entry: Path) -> tuple[TaskOverlap, ...]:
     counts = json.loads((entry / _COUNTS).read_text(encoding="utf-8"))
-    return tuple(Counted(**{**task, "first": ()}) for task in counts)
+    return tuple(TaskOverlap(**{**task, "first": ()}) for task in counts)

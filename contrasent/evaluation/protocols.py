@@ -1,8 +1,7 @@
 """Protocols: how the papers turn cosines and classifiers into the numbers of their tables.
 
-SimCSE, appendix B, Table B.1, lists them; the same encoder differs by several points between them.
-
-The random streams are numpy's legacy ones, as scikit-learn's and SentEval's are.
+SimCSE, Table B.1, lists them; the same encoder differs by several points between them. The random
+streams are numpy's legacy ones, as scikit-learn's and SentEval's are.
 
 Shapes: N sentences in SentEval's order, K folds.
 """
@@ -135,8 +134,6 @@ class Preset:
     """How classifiers are trained and judged.
 
     Attributes:
-        name: ``test``, ``fasttest`` or ``dev``.
-        folds: K of the cross-validation.
         optimiser: ``adam`` or ``rmsprop``, with torch's default settings.
         batch: sentences per step.
         tenacity: so many rounds without a better accuracy are allowed.
@@ -165,10 +162,7 @@ PRESETS = {
 class TransferProtocol:
     """What is fixed about the accuracies of transfer tasks.
 
-    Attributes:
-        classifier: one of :data:`CLASSIFIERS`.
-        preset: one of :data:`PRESETS`, by name.
-        seed: of folds, starting weights and permutations.
+    ``seed`` is that of folds, starting weights and permutations.
     """
 
     classifier: str = "senteval"
@@ -188,19 +182,13 @@ class TransferProtocol:
 
     def described(self) -> dict[str, str | int]:
         """Everything that a record says about it."""
-        settings: dict[str, str | int] = {"name": self.classifier, "seed": self.seed}
-        how = self.settings
+        described = {"name": self.classifier, "seed": self.seed}
+        fields = ("folds", "optimiser", "batch", "tenacity", "epoch_size")
         if self.classifier == "sklearn":
-            return {**settings, "folds": how.folds}
-        return {
-            **settings,
-            "preset": how.name,
-            "folds": how.folds,
-            "optimiser": how.optimiser,
-            "batch": how.batch,
-            "tenacity": how.tenacity,
-            "epoch_size": how.epoch_size,
-        }
+            fields = fields[:1]
+        else:
+            described["preset"] = self.preset
+        return described | {field: getattr(self.settings, field) for field in fields}
 
 
 Rows = NDArray[np.int64]
@@ -216,8 +204,8 @@ class Fold:
     Attributes:
         train: ``(n,)`` rows of the features, in the order that the permutations number them.
         held_out: ``(h,)`` rows that stop the training.
-        drawn: how many rows were permuted to choose ``held_out``; 0 if none were. The
-            permutations of the training follow in the same random stream.
+        drawn: how many rows were permuted to choose ``held_out``. The permutations of the training
+            follow in the same random stream.
     """
 
     train: Rows
@@ -226,12 +214,7 @@ class Fold:
 
 
 def stratified_folds(labels: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:
-    """Train and test rows of each fold, as scikit-learn's shuffled ``StratifiedKFold`` has them.
-
-    Args:
-        labels: ``(N,)``, a class each.
-        folds: K.
-        seed: of the shuffles, as ``random_state``.
+    """Train and test rows of each of K folds, as scikit-learn's shuffled ``StratifiedKFold``.
 
     Raises:
         DataError: a class has fewer than K rows.
@@ -256,13 +239,9 @@ def stratified_folds(labels: Rows, folds: int, seed: int) -> list[tuple[Rows, Ro
 
 
 def judged_folds(rows: Rows, labels: Rows, folds: int, seed: int) -> list[Fold]:
-    """K folds of ``rows``, each trained on the others' rows and stopped by its own.
+    """K folds of ``rows (n,)``, each trained on the others' rows and stopped by its own.
 
-    Args:
-        rows: ``(n,)``, of the features.
-        labels: ``(N,)``, of all features.
-        folds: K.
-        seed: of the shuffles.
+    ``labels (N,)`` are those of all features.
     """
     return [
         Fold(rows[train], rows[test]) for train, test in stratified_folds(labels[rows], folds, seed)

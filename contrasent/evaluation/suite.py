@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from typing_extensions import override
 
@@ -24,6 +24,9 @@ from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskTy
 from contrasent.evaluation.vectors import Given, holds_vectors, open_vectors
 from contrasent.records import Record
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 TASK_TYPES: tuple[TaskType[Any], ...] = (
     sts.TASK_TYPE,
     transfer.TASK_TYPE,
@@ -37,9 +40,7 @@ TASK_TYPES: tuple[TaskType[Any], ...] = (
 class Suite:
     """Tasks read once, to be scored for any number of encoders.
 
-    Attributes:
-        kinds: each type that was asked for, with its data, in the order of the tables.
-        options: how it was asked for.
+    ``kinds`` is each type that was asked for, with its data, in the order of the tables.
     """
 
     kinds: tuple[tuple[TaskType[Any], TaskData[Any]], ...]
@@ -49,6 +50,11 @@ class Suite:
     def problems(self) -> tuple[Problem, ...]:
         """Why tasks could not be read."""
         return tuple(problem for _, read in self.kinds for problem in read.problems)
+
+    @property
+    def remedy(self) -> list[str]:
+        """How to get the data where some is missing, else nothing."""
+        return [how_to_get_data()] if any(it.missing for it in self.problems) else []
 
     @property
     def notes(self) -> list[str]:
@@ -88,19 +94,33 @@ class Suite:
         """
         use = EncoderUse(encoder, precision, seed, show_progress)
         parts: list[Scores] = []
-        problems: list[Problem] = []
-        failures: list[CheckpointError] = []
+        failures: dict[str, CheckpointError] = {}
         for kind, read in self.kinds:
             if read.tasks:
                 try:
                     parts.append(kind.records(read.tasks, use, self.options))
                 except CheckpointError as error:
-                    failures.append(error)
-                    label = ", ".join(kind.named(task).label for task in read.tasks)
-                    problems.append(Problem(label, str(error)))
+                    failures[", ".join(kind.named(task).label for task in read.tasks)] = error
         if failures and not parts:
-            raise failures[0]
-        return Scores.together([*parts, Scores(problems=tuple(problems))])
+            raise next(iter(failures.values()))
+        problems = tuple(Problem(label, str(error)) for label, error in failures.items())
+        return Scores.together([*parts, Scores(problems=problems)])
+
+    def print_tables(self, console: Console, rows: Mapping[str, Sequence[Record]]) -> None:
+        """Print the tables of encoders' records, which are given by a label for each encoder."""
+        # Tables stand in a room above this one.
+        tables = import_module("contrasent.report.scores_table").TABLES
+        print_table = import_module("contrasent.report.table").print_table
+        shown = [
+            table
+            for kind, read in self.kinds
+            if read.tasks
+            for table in tables[kind.name](rows, read, self.options)
+        ]
+        for number, table in enumerate(shown):
+            if number:
+                console.print()
+            print_table(console, table)
 
     def compare(self, baseline: Scores, other: Scores, bootstrap: Bootstrap) -> list[Comparison]:
         """The second encoder's scores less the first one's, in the first metric of each type."""
@@ -118,10 +138,8 @@ def load_suite(
 ) -> Suite:
     """Read those tasks whose data is there and in order; the others are problems.
 
-    Args:
-        tasks: as :func:`evaluate` takes them.
-        options: what else was asked for; the test splits by SimCSE's protocol if None.
-        types: those that may be asked for.
+    ``tasks`` are named as :func:`evaluate` takes them, and are of some of ``types``. Without
+    ``options``, their test splits are scored by SimCSE's protocol.
 
     Raises:
         ConfigError: a task or split is unknown, or columns are chosen and no file is named.
@@ -142,36 +160,33 @@ def load_suite(
             refuse(text)
     every = [name for names in named.values() for name in names]
     require_names(every, tasks, options.splits)
-    if any(name.in_senteval for name in every):
+    public = [name.in_senteval for name in every]
+    if any(public):
         senteval_root(options.data_dir)
-    if options.columns is not None and all(name.in_senteval for name in every):
+    if options.columns is not None and all(public):
         raise ConfigError(
             f"--columns is of your own files, and none is named: {', '.join(tasks)}; leave it out"
         )
-    read = [
+    read = tuple(
         (kind, kind.read(list(dict.fromkeys(named[kind.name])), options))
         for kind in types
         if named[kind.name]
-    ]
-    suite = Suite(tuple(read), options)
+    )
+    suite = Suite(read, options)
     if not any(part.tasks for _, part in read):
         reasons = [f"  {problem.task}: {problem.message}" for problem in suite.problems]
-        remedy = [how_to_get_data()] if any(p.missing for p in suite.problems) else []
-        raise DataError("\n".join(["no task has data to score:", *reasons, *remedy]))
+        raise DataError("\n".join(["no task has data to score:", *reasons, *suite.remedy]))
     return suite
 
 
 class Records(Sequence[Record]):
-    """The records of one encoder, in the order of the tables.
+    """The records of one encoder on a suite, in the order of the tables.
 
-    Attributes:
-        suite: the tasks.
-        problems: tasks that could not be scored, and why.
-        notes: what is to be known of the records beside their numbers.
+    ``problems`` tells which tasks could not be scored and why, ``notes`` what is to be known of the
+    records beside their numbers.
     """
 
     def __init__(self, suite: Suite, scores: Scores) -> None:
-        """Keep records with the tasks they are of, which :meth:`table` names."""
         self.suite = suite
         self.problems = scores.problems
         self.notes = scores.notes
@@ -204,20 +219,8 @@ class Records(Sequence[Record]):
         from rich.console import Console
 
         text = io.StringIO()
-        console = Console(file=text, color_system=None)
         rows = {TaskName(self[0].encoder).heading: list(self)} if len(self) else {}
-        # Tables stand in a room above this one.
-        tables = import_module("contrasent.report.scores_table").TABLES
-        print_table = import_module("contrasent.report.table").print_table
-        every = [
-            table
-            for kind, read in self.suite.kinds
-            for table in tables[kind.name](rows, read, self.suite.options)
-        ]
-        for number, table in enumerate(every):
-            if number:
-                console.print()
-            print_table(console, table)
+        self.suite.print_tables(Console(file=text, color_system=None), rows)
         return text.getvalue()
 
     def to_pandas(self) -> Any:
@@ -253,9 +256,8 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
     pairs of a task; transfer tasks as in SentEval (Conneau & Kiela 2018).
 
     Args:
-        encoder: an encoder, or what it is loaded from: a folder, a training run, a Hugging Face id
-            or a file of vectors. Any object with ``name``, ``pooler`` and ``encode`` will do; the
-            mode it is in (training or not) stays as it is.
+        encoder: a folder, a training run, a Hugging Face id or a file of vectors, or an object
+            with ``name``, ``pooler`` and ``encode``, whose mode (training or not) stays as it is.
         tasks: ``sts`` and ``transfer`` (the papers' seven of each), single tasks such as ``stsb``,
             ``mr`` or ``stsb-retrieval``, each with a split such as ``stsb-dev``; a ``.tsv``,
             ``.csv``, ``.jsonl`` or ``.parquet`` file or a data set of the hub of sentence,
@@ -271,10 +273,9 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
             :func:`contrasent.evaluation.protocols.protocol`.
         classifier: classifier, preset and seed of transfer tasks; None for SentEval's.
         bootstrap: how intervals are computed; None for none.
-        pooler: in place of the encoder's own, where it is loaded here.
-        head: in place of the encoder's own, ``none`` or ``mlp``, where it is loaded here.
-        device: such as ``cuda:1``, where it is loaded here; None for the accelerator if there is
-            one.
+        pooler: in place of the encoder's own, where it is loaded here; so are the next two.
+        head: ``none`` or ``mlp``.
+        device: such as ``cuda:1``; None for the accelerator if there is one.
         precision: ``fp32``, ``bf16``, ``auto`` (bf16 where the hardware has it), or what the
             encoder's engine computes in.
         seed: the seed of the training run that made the encoder, for the records.
@@ -307,8 +308,7 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
         options = Options(data_dir, splits, columns, numbers, learning, bootstrap)
         suite = load_suite([tasks] if isinstance(tasks, str) else tasks, options)
         if suite.problems:
-            remedy = [how_to_get_data()] if any(p.missing for p in suite.problems) else []
-            raise DataError("; ".join([*(p.message for p in suite.problems), *remedy]))
+            raise DataError("; ".join([*(p.message for p in suite.problems), *suite.remedy]))
     if isinstance(encoder, str | Path):
         from contrasent.model.loading import load_encoder
 

@@ -256,7 +256,7 @@ def labelled_table(rows: Rows, read: TaskData[TransferSplit]) -> Table:
     notes = [
         "Logistic regression on frozen embeddings x 100: share of right classes, and the mean of "
         "the F1 of all classes.",
-        *(f"{headings[it.task.name]}: {it.task.said}; {_judged(it)}." for it in read.tasks),
+        *(f"{headings[it.task.name]}: {it.task.description}; {_judged(it)}." for it in read.tasks),
         *dict.fromkeys(_own_procedure(it.classifier, read) for it in every if it.classifier),
     ]
     if any("dev" in task.splits for task in read.tasks):
@@ -339,7 +339,7 @@ def retrieval_table(rows: Rows, tasks: Sequence[RetrievalTask]) -> Table:
     notes = [
         "Retrieval by cosine x 100, mean over queries; of equal cosines the less relevant is "
         "first.",
-        *(f"{headings[task.name]}: {task.said}." for task in tasks),
+        *(f"{headings[task.name]}: {task.description}." for task in tasks),
         *interval_notes(_every(shown), "the queries", more),
         *encoder_notes(shown),
     ]

@@ -35,7 +35,7 @@ def test_columns_are_known_by_name(tmp_path):
     assert task.parts["all"].texts == ("f", "d e", "g h", "a b c")
     assert task.parts["all"].labels.tolist() == [1, 0, 1, 1]
     assert task.given == (("a b c",), ("d e",), ("f",), ("g h",))
-    assert task.said == "4 sentences of 2 classes; the most frequent, 'sport', is 75.00 %"
+    assert task.description == "4 sentences of 2 classes; the most frequent, 'sport', is 75.00 %"
     assert task.note == f"{source}: text as sentence, label as class (by name)"
     assert len(task.sha256) == 64 and not task.of_pairs and task.own
 
@@ -81,7 +81,7 @@ def test_scored_pairs_stay_pairs_beside_a_title_and_a_label(tmp_path):
 def test_the_most_frequent_class_is_that_of_the_rows_to_be_judged(tmp_path):
     parts = [ROWS, [("x", "news"), ("y", "news"), ("z", "sport")], [("w", "sport"), ("v", "news")]]
     files = [write(tmp_path / f"{n}.csv", names=NAMES, rows=p) for n, p in enumerate(parts)]
-    both, three = (read_labelled("+".join(chosen)).said for chosen in (files[:2], files))
+    both, three = (read_labelled("+".join(chosen)).description for chosen in (files[:2], files))
     most = "of 2 classes; the most frequent, 'news', is"
     assert both == f"4 + 3 sentences (train, test) {most} 66.67 % of the test part"
     assert three == f"4 + 3 + 2 sentences (train, dev, test) {most} 50.00 % of the test part"
@@ -216,8 +216,8 @@ def test_own_files_of_sentevals_data_are_sentevals_tasks(tmp_path):
         same(found, load_transfer(name, root))
         if name != "mr":
             sizes = "48 + 48 + 48" if name == "sst2" else "144 + 144"
-            assert found.said.startswith(f"{sizes} sentences (train, ")
-            assert found.said.endswith("% of the test part")
+            assert found.description.startswith(f"{sizes} sentences (train, ")
+            assert found.description.endswith("% of the test part")
 
 
 def test_names_are_split_where_files_end(tmp_path, monkeypatch):

@@ -52,7 +52,7 @@ def test_a_folder_is_read_as_beirs(folder):
     assert task.queries == ("blue cat", "under house")
     assert task.relevant == ({0: 2, 2: 1}, {1: 1})
     assert task.left_out == (None, 4)
-    assert task.said == "2 of 3 queries, those with a relevant document; 5 documents"
+    assert task.description == "2 of 3 queries, those with a relevant document; 5 documents"
 
 
 def test_metrics_are_those_of_a_loop(folder, encoder):

@@ -273,7 +273,7 @@ def task_of(name, queries, relevant, corpus):
         relevant=relevant,
         left_out=tuple(corpus.index(q) if q in corpus else None for q in queries),
         metrics=("ndcg@10", "mrr@10", "recall@1"),
-        said="",
+        description="",
         sha256="",
         asked=queries,
     )

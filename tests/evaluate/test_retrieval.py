@@ -122,8 +122,8 @@ def test_both_sentences_of_the_pairs_rated_5_are_queries():
     answers = [task.corpus[row] for (row,) in task.relevant]
     assert answers == ["red dog", "new house", "blue cat", "red cat", "old house", "red cat"]
     assert [task.corpus[row] for row in task.left_out] == [*task.queries]
-    assert "6 queries, both sentences of the 3 pairs rated 5; 8 documents" in task.said
-    assert "of 12 sentences" in task.said
+    assert "6 queries, both sentences of the 3 pairs rated 5; 8 documents" in task.description
+    assert "of 12 sentences" in task.description
 
 
 def test_recall_is_that_of_a_loop_over_the_sentences(encoder):
@@ -244,5 +244,5 @@ def test_a_kind_of_tasks_that_an_encoder_cannot_do_leaves_the_others(command, en
 def test_the_task_has_the_papers_size(shared):
     task = stsb_retrieval(TASK, shared / "data/senteval")
     assert len(task.queries) == 2 * 97
-    assert "2,551 documents, the different ones of 2,758 sentences" in task.said
+    assert "2,551 documents, the different ones of 2,758 sentences" in task.description
     assert {round(100 * n / 194, 2) for n in (151, 153, 180, 185)} == {77.84, 78.87, 92.78, 95.36}

@@ -8,8 +8,8 @@ from helpers.command_line import call, worked
 
 from contrasent.data.examples import open_examples
 from contrasent.evaluation.leaks import (
-    Counted,
     Overlap,
+    TaskOverlap,
     TrainingCheck,
     find_leaks,
     fingerprint,
@@ -149,7 +149,7 @@ def test_the_file_is_found_from_around_the_encoder_too(
     model, suite = here / trained(), load_suite([str(here / "own.tsv")])
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     (found,) = TrainingCheck(suite).overlaps(str(model))
-    assert [task.normalised for task in found.found] == [3]
+    assert [task.normalised for task in found.tasks if task.normalised] == [3]
 
 
 def test_the_columns_of_the_recipe_are_read(trained):
@@ -162,7 +162,7 @@ def test_text_of_the_encoder_it_started_from_counts_too(trained):
     model = trained("clean.tsv", folder="runs/second/last", start="runs/first")
     found = overlaps(model)
     assert [overlap.file for overlap in found] == ["clean.tsv", "train.tsv"]
-    assert [len(overlap.found) for overlap in found] == [0, 1]
+    assert [sum(task.normalised > 0 for task in overlap.tasks) for overlap in found] == [0, 1]
     (record, *_) = records(model)
     assert overlap_of(record, found)["file"] == "train.tsv"
     trained("clean.tsv", folder="runs/second/last", start="runs/second")
@@ -213,9 +213,9 @@ def test_a_cache_that_cannot_be_written_is_said(trained, here):
 def test_a_record_has_the_counts_of_its_own_part(trained, split, parts, expected):
     (record, *_) = records(trained())
     counts = [
-        Counted("mr", part, 9, 0, number, 0, 0, 0, 0, ()) for number, part in enumerate(parts)
+        TaskOverlap("mr", part, 9, 0, number, 0, 0, 0, 0, ()) for number, part in enumerate(parts)
     ]
-    other = Counted("cr", split, 9, 0, 5, 0, 0, 0, 0, ())
+    other = TaskOverlap("cr", split, 9, 0, 5, 0, 0, 0, 0, ())
     asked = replace(record, task="mr", split=split)
     found = overlap_of(asked, [Overlap("a", trouble="gone"), Overlap("b", (other, *counts))])
     assert (found and found["sentences_seen"]) == expected
@@ -230,7 +230,7 @@ def test_every_example_that_is_read_is_told_of(trained):
 
 def test_of_several_texts_the_one_with_most_of_the_task_is_noted(trained):
     (record, *_) = records(trained())
-    counted = Counted(record.task, record.split, 9, 4, 0, 5, 3, 1, 2, ())
+    counted = TaskOverlap(record.task, record.split, 9, 4, 0, 5, 3, 1, 2, ())
     texts = [("a", 3, 3), ("b", 0, 7), ("c", 1, 5)]
     found = [
         Overlap(file, (replace(counted, exact=exact, normalised=normalised),))
