@@ -173,14 +173,12 @@ def relevant_ranks(
 def recall_at_k(ranks: Sequence[ArrayLike], k: int) -> float:
     """Share of a query's relevant documents that are among its first ``k``, mean over queries.
 
-    Args:
-        ranks: of each query, the places ``(R,)`` of its relevant documents, from 1.
-        k: how many documents are looked at.
+    ``ranks`` are the places ``(R,)`` of each query's relevant documents, from 1.
 
     Raises:
         DataError: there is no query, or one has no relevant document.
     """
-    return float(np.mean([(found <= k).mean() for found in _rankings(ranks)]))
+    return float(np.mean([(places <= k).mean() for places in _rankings(ranks)]))
 
 
 def mrr_at_k(ranks: Sequence[ArrayLike], k: int) -> float:
@@ -188,7 +186,7 @@ def mrr_at_k(ranks: Sequence[ArrayLike], k: int) -> float:
 
     Arguments and errors as those of :func:`recall_at_k`.
     """
-    first = [found.min() for found in _rankings(ranks)]
+    first = [places.min() for places in _rankings(ranks)]
     return float(np.mean([1 / place if place <= k else 0 for place in first]))
 
 
@@ -198,24 +196,17 @@ def ndcg_at_k(ranks: Sequence[ArrayLike], grades: Sequence[ArrayLike], k: int) -
     .. math:: \sum_{r \le k} \frac{g_r}{\log_2 (r + 1)}
 
     over that of the best ranking, with the grade itself as gain, as in trec_eval and BEIR (and not
-    :math:`2^g - 1`).
-
-    Args:
-        ranks: of each query, the places ``(R,)`` of its relevant documents, from 1.
-        grades: of each query, how relevant they are, ``(R,)``, above 0.
-        k: how many documents are looked at.
-
-    Raises:
-        DataError: there is no query, or one has no relevant document.
+    :math:`2^g - 1`). ``grades`` tell how relevant the documents of ``ranks`` are, above 0; the rest
+    is as of :func:`recall_at_k`.
     """
-    found = []
+    shares = []
     for places, of_query in zip(_rankings(ranks), grades, strict=True):
         gains = np.asarray(of_query, dtype=np.float64)
         best = np.sort(gains)[::-1][:k]
         seen = places <= k
         reached = (gains[seen] / np.log2(places[seen] + 1)).sum()
-        found.append(reached / (best / np.log2(np.arange(2, len(best) + 2))).sum())
-    return float(np.mean(found))
+        shares.append(reached / (best / np.log2(np.arange(2, len(best) + 2))).sum())
+    return float(np.mean(shares))
 
 
 METRICS = {"spearman": spearman, "pearson": pearson}

@@ -28,8 +28,6 @@ class Interval:
         high: upper end.
         error: standard deviation over the resamples.
         confidence: the share of samples whose interval is to hold the true value, such as 0.95.
-        resamples: how often pairs were drawn.
-        seed: of the draws.
     """
 
     low: float
@@ -45,8 +43,7 @@ class Compared:
     """A value beside that of another encoder on the same pairs, drawn again for both alike.
 
     Attributes:
-        baseline: the other encoder.
-        difference: this value minus the other.
+        difference: this value minus that of ``baseline``, the other encoder.
         interval: of the difference; None if there are too few pairs for one.
         p_value: two-sided, of the difference being 0.
         p_holm: adjusted by Holm's method for all tasks that were compared.
@@ -66,9 +63,8 @@ class Record:
     """A score that can stand in a table beside another paper's.
 
     Attributes:
-        task: what was measured, such as ``sts12``, ``stsb`` or ``stsb-retrieval``.
+        task: such as ``sts12``, ``stsb`` or ``stsb-retrieval``.
         subset: the part of the task, such as ``MSRpar``; empty for the whole task.
-        split: ``train``, ``dev`` or ``test``.
         metric: such as ``spearman``, ``accuracy`` or ``recall@10``.
         aggregation: ``all`` (subsets concatenated), ``mean``, ``wmean`` (weighted by pairs), or
             ``subset`` for the score of one subset.
@@ -82,12 +78,10 @@ class Record:
         engine: what computed the transformer where that was not torch, such as ``onnx``.
         precision: ``fp32``, ``bf16``, or ``int8`` with that engine.
         seed: the seed of the training run that made the encoder; None if it is not known.
-        protocol: the protocol whose number this is, such as ``simcse``; None if it was not asked
-            for.
+        protocol: whose number this is, such as ``simcse``; None if it was not asked for.
         regressor: what was fitted to the task's training split to predict the scores, such as
             ``senteval``; None for cosines.
         interval: how sure the value is; None if it was not asked for or there is none.
-        compared: the value beside that of another encoder, where that was asked for.
         classifier: how a transfer task was learned: classifier, preset and its settings, folds and
             the seed of folds and training; None for what needs no classifier.
         overlap: how much of the task stands in the text that the encoder was trained on: its
@@ -143,6 +137,37 @@ def _versions(engine: str | None) -> dict[str, str]:
     return versions
 
 
+FORMAT = 1
+"""Of lines that name their kind."""
+
+
+def lines_of_kind(kind: str, results: Iterable[Any]) -> str:
+    """Dataclasses of one kind as JSON lines in full precision."""
+    named = {"kind": kind, "format": FORMAT}
+    return "".join(
+        json.dumps(
+            {**named, **asdict(it)}, ensure_ascii=False, default=lambda array: array.tolist()
+        )
+        + "\n"
+        for it in results
+    )
+
+
+def fields_of_kind(values: Any, kind: str) -> dict[str, Any]:
+    """The fields in a JSON value that :func:`lines_of_kind` wrote.
+
+    Raises:
+        KeyError: it names no format.
+        TypeError: it is of another kind.
+        ValueError: it is of another format.
+    """
+    if not isinstance(values, dict) or values.pop("kind", None) != kind:
+        raise TypeError(f"no JSON object of kind {kind!r}")
+    if (written := values.pop("format")) != FORMAT:
+        raise ValueError(f"its format is {written}, and only {FORMAT} can be read")
+    return values
+
+
 def json_lines(records: Iterable[Record]) -> str:
     """Records as JSON lines in full precision."""
     return "".join(json.dumps(asdict(record)) + "\n" for record in records)
@@ -165,23 +190,18 @@ def read_records(path: str | Path) -> list[Record]:
 def read_lines(path: str | Path, parse: Callable[[Any], T], otherwise: str) -> list[T]:
     """What ``parse`` makes of the JSON value of each line.
 
-    Args:
-        path: the file.
-        parse: raises ``KeyError``, ``TypeError`` or ``ValueError`` for what it cannot take.
-        otherwise: what the message then calls the line.
-
     Raises:
-        DataError: a line is no JSON, or ``parse`` does not take it; the message names file and
-            line.
+        DataError: a line is no JSON, or ``parse`` raises ``KeyError``, ``TypeError`` or
+            ``ValueError``; the message names file and line, and calls it ``otherwise``.
     """
-    found = []
+    results = []
     with Path(path).open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
-                found.append(parse(json.loads(line)))
+                results.append(parse(json.loads(line)))
             except (KeyError, TypeError, ValueError) as error:
                 raise DataError(f"{path}:{number}: {otherwise}: {error}") from error
-    return found
+    return results
 
 
 def record_of(values: Any) -> Record:

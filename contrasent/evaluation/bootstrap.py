@@ -34,7 +34,7 @@ class Ratio:
 
     Attributes:
         top: ``(N,)`` or ``(N, C)``, what each adds to the upper sum.
-        bottom: of that shape, what each adds to the lower one; ones for a mean.
+        bottom: the same of the lower one; ones for a mean.
     """
 
     top: Matrix
@@ -76,15 +76,10 @@ class Bootstrap:
 def resampled(
     metric: str, scores: Sequence[Vector], gold: Vector, bootstrap: Bootstrap, stream: str
 ) -> Matrix:
-    """Correlations of K columns of scores with the gold column in the same R resamples.
+    """Correlations of K columns of scores ``(N,)`` with the gold column in the same R resamples.
 
-    Args:
-        metric: ``spearman`` or ``pearson``.
-        scores: K columns ``(N,)``.
-        gold: ``(N,)``.
-        bootstrap: how many resamples, and their seed.
-        stream: names the pairs, such as ``sts12 MSRpar``: what is drawn for one is independent of
-            what is drawn for another.
+    ``stream`` names the pairs, such as ``sts12 MSRpar``: what is drawn for one is independent of
+    what is drawn for another.
 
     Returns:
         ``(K, R)``; NaN where all numbers of a column are the same within a resample.
@@ -184,12 +179,12 @@ def _spearman(scores: Sequence[Vector], gold: Vector) -> Correlations:
     def correlations(counts: Counts) -> Matrix:
         gold_ranks, gold_spread = against.ranks(counts)
         gold_ranks *= counts
-        found = []
+        values = []
         for column in columns:
             ranks, spread = column.ranks(counts)
             shared = np.einsum("rn,rn->r", ranks, gold_ranks)
-            found.append(_ratio(shared, spread * gold_spread))
-        return np.stack(found)
+            values.append(_quotient(shared, np.sqrt(spread * gold_spread)))
+        return np.stack(values)
 
     return correlations
 
@@ -222,20 +217,15 @@ def _pearson(scores: Sequence[Vector], gold: Vector) -> Correlations:
     pairs = len(gold)
 
     def correlations(counts: Counts) -> Matrix:
-        found = []
+        values = []
         weights = counts.astype(np.float64)
         for column in sums:
             x, y, xx, yy, xy = (weights @ column).T / pairs
             spread = np.maximum(xx - x * x, 0) * np.maximum(yy - y * y, 0)
-            found.append(_ratio(xy - x * y, spread))
-        return np.stack(found)
+            values.append(_quotient(xy - x * y, np.sqrt(spread)))
+        return np.stack(values)
 
     return correlations
-
-
-def _ratio(shared: Vector, spread: Vector) -> Vector:
-    """Covariance over the root of the variances' product; NaN where that is 0."""
-    return _quotient(shared, np.sqrt(spread))
 
 
 def _mean_quotient(sums: Matrix) -> Vector:

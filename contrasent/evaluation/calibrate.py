@@ -25,13 +25,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """What a threshold makes of pairs, all in [0, 1].
-
-    Attributes:
-        precision: share of the pairs at or above it that are similar; 1 if there are none.
-        recall: share of the similar pairs that are at or above it.
-        f1: harmonic mean of both.
-    """
+    """Precision (1 if no pair is at or above a threshold), recall and F1, all in [0, 1]."""
 
     precision: float
     recall: float
@@ -43,8 +37,6 @@ class Calibration:
     """A threshold for one encoder.
 
     Attributes:
-        encoder: the name or folder that was measured.
-        pooler: how token states became the embedding.
         precision: of the computation, such as ``fp32``.
         pairs: what was asked for, such as ``pairs.tsv>=4``.
         count: P.
@@ -54,7 +46,6 @@ class Calibration:
         reached: on the pairs that the threshold was chosen on.
         held_out: on pairs that had no part in the choice, by cross-validation; None if there are
             too few pairs.
-        data_sha256: hash of the pairs.
     """
 
     encoder: str
@@ -75,13 +66,9 @@ def read_judged(
     data_dir: str | Path | None = None,
     columns: Sequence[str] | None = None,
 ) -> RatedPairs:
-    """Read pairs of which some are similar and some are not.
+    """Read pairs of which some are similar and some are not, as :meth:`RatedPairs.read`.
 
-    Args:
-        asked: as :meth:`RatedPairs.read` takes it; without a rating, pairs labelled 1 are similar
-            and those labelled 0 are not.
-        data_dir: as :func:`contrasent.evaluation.sts_data.load` takes it.
-        columns: of a user's file, as :func:`contrasent.evaluation.sts_data.read_pairs` takes them.
+    Without a rating, pairs labelled 1 are similar and those labelled 0 are not.
 
     Raises:
         ConfigError: the pairs have other ratings than 0 and 1, and ``asked`` names none; or as
@@ -113,13 +100,7 @@ def calibrate(
 ) -> Calibration:
     """Propose a threshold for an encoder's cosines.
 
-    Args:
-        encoder: what is to be used with it.
-        pairs: as :func:`read_judged` reads them.
-        least_precision: choose the largest recall with this precision, in (0, 1]; None for the
-            largest F1.
-        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
-        show_progress: a progress bar while encoding.
+    It is that of the largest F1, or of the largest recall with ``least_precision``, in (0, 1].
 
     Raises:
         ConfigError: ``least_precision`` is out of range, or no such precision.
@@ -148,14 +129,9 @@ def calibrate(
 
 
 def propose(cosines: Vector, similar: Flags, least_precision: float | None = None) -> float:
-    """The threshold in the middle between two neighbouring cosines that serves the aim best.
+    """The middle between two neighbouring cosines ``(P,)`` that serves the aim best.
 
-    Of equally good ones it is the highest.
-
-    Args:
-        cosines: ``(P,)``.
-        similar: ``(P,)``, with at least one that is.
-        least_precision: as :func:`calibrate` takes it.
+    Of equally good ones it is the highest. At least one pair is ``similar``.
 
     Raises:
         DataError: no threshold reaches ``least_precision``.

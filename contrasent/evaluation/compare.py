@@ -26,10 +26,9 @@ _VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One encoder against another, task by task.
+    """One encoder against another, task by task, in one metric.
 
     Attributes:
-        metric: such as ``spearman``, ``accuracy`` or ``recall@10``.
         aggregation: ``all``, ``mean`` or ``wmean`` of a correlation; None where there is but one.
         tasks: in the order asked for; those that both have a score of.
         average: over the test splits of named tasks; None if there are fewer than two of them. Its
@@ -53,16 +52,8 @@ def compare(
 ) -> Comparison:
     """A paired bootstrap: pairs are drawn again, and both encoders are scored on what was drawn.
 
-    The similarities of two encoders have scales of their own, so they cannot be exchanged between
-    them as a permutation test would do.
-
-    Args:
-        tasks: what both were scored on.
-        baseline: scores of the one.
-        other: of the other; differences are ``other`` minus ``baseline``.
-        metric: which correlation.
-        aggregation: of the subsets.
-        bootstrap: how pairs are drawn.
+    Differences are ``other`` minus ``baseline``. The similarities of two encoders have scales of
+    their own, so they cannot be exchanged between them as a permutation test would do.
     """
     values = [_values(scores, metric, aggregation) for scores in (baseline, other)]
     differences: dict[TaskName, float] = {}
@@ -88,13 +79,8 @@ def compare_ratios(
 ) -> list[Comparison]:
     """A paired bootstrap of means and F1: what they are of is drawn again, for both encoders.
 
-    Args:
-        names: tasks and splits, of which those are compared that both have scores of.
-        baseline: scores of the one.
-        other: of the other; differences are ``other`` minus ``baseline``.
-        averaged_over: tasks whose accuracies have an average, as in
-            :meth:`contrasent.evaluation.task_types.TaskType.averaged`.
-        bootstrap: how sentences or queries are drawn.
+    Compared are the tasks and splits that both have scores of; those in ``averaged_over`` have an
+    average too.
 
     Returns:
         One for each metric, in the order of the scores.
@@ -138,8 +124,8 @@ def _comparison(
     of_metric: _Scores, named: Sequence[TaskName], encoder: str, bootstrap: Bootstrap
 ) -> Comparison:
     differences, draws = of_metric.differences, of_metric.draws
-    found = {name: _compared(encoder, differences[name], draws[name], bootstrap) for name in draws}
-    adjusted = holm([one.p_value for one in found.values()])
+    tasks = {name: _compared(encoder, differences[name], draws[name], bootstrap) for name in draws}
+    adjusted = holm([one.p_value for one in tasks.values()])
     mean = None
     if len(named) > 1:
         difference = sum(differences[name] for name in named) / len(named)
@@ -149,8 +135,8 @@ def _comparison(
         of_metric.metric,
         of_metric.aggregation,
         {
-            name: replace(one, p_holm=p, tests=len(found))
-            for (name, one), p in zip(found.items(), adjusted, strict=True)
+            name: replace(one, p_holm=p, tests=len(tasks))
+            for (name, one), p in zip(tasks.items(), adjusted, strict=True)
         },
         mean,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,28 +16,6 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
 
-PUBLISHED = {
-    "simcse-table8": (
-        "Gao et al. 2021 (SimCSE), Table 8",
-        (
-            "A man riding a small boat in a harbor.",
-            "A dog runs on the green grass near a wooden fence.",
-        ),
-    ),
-    "diffcse-table9": (
-        "Chuang et al. 2022 (DiffCSE), Table 9",
-        (
-            "you can do it, too.",
-            "this is not a problem.",
-            "i think that is not a bad idea.",
-        ),
-    ),
-}
-"""The queries of the papers' tables. SimCSE looks in the captions of Flickr30k, DiffCSE in the
-sentences of STS-B's test split."""
-
-_SEED = 0
-
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
@@ -46,7 +25,7 @@ class Corpus:
         source: the file, data set or task.
         columns: how its columns were understood.
         sentences: how many it has, repeated ones counted each time.
-        texts: the N sentences, in the order in which they first stand there.
+        texts: in the order in which they first stand there.
         rows: ``(N,)``, where that is, counted from 0 over all sentences.
         sha256: hash of content and columns.
     """
@@ -61,49 +40,61 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """Sentences to look for.
-
-    Attributes:
-        texts: one or more.
-        asked: where they come from.
-    """
+    """One or more sentences to look for, and where they come from."""
 
     texts: tuple[str, ...]
     asked: str
 
 
+PUBLISHED = {
+    "simcse-table8": Queries(
+        (
+            "A man riding a small boat in a harbor.",
+            "A dog runs on the green grass near a wooden fence.",
+        ),
+        "Gao et al. 2021 (SimCSE), Table 8",
+    ),
+    "diffcse-table9": Queries(
+        (
+            "you can do it, too.",
+            "this is not a problem.",
+            "i think that is not a bad idea.",
+        ),
+        "Chuang et al. 2022 (DiffCSE), Table 9",
+    ),
+}
+"""The queries of the papers' tables. SimCSE looks in the captions of Flickr30k, DiffCSE in the
+sentences of STS-B's test split."""
+
+_SEED = 0
+
+
 def read_corpus(
     source: str, columns: Sequence[str] | None = None, data_dir: str | Path | None = None
 ) -> Corpus:
-    """Read every sentence of a source.
+    """Read every sentence of a source, all sentences of a row one after the other.
 
-    Args:
-        source: as for :func:`contrasent.data.examples.open_examples`, all sentences of a row
-            one after the other, or an STS task such as ``stsb`` or ``stsb-dev``.
-        columns: of a file or data set, as for :func:`contrasent.data.examples.open_examples`.
-        data_dir: of a task, as :func:`contrasent.evaluation.sts_data.load` takes it.
+    It is an STS task such as ``stsb`` or ``stsb-dev``, or what
+    :func:`contrasent.data.examples.open_examples` takes.
 
     Raises:
         DataError: the source is missing or damaged, or has no sentence.
         ConfigError: ``columns`` does not fit it.
     """
-    task = _task(source)
+    name = _task(source)
+    examples: Iterable[Sequence[str]]
+    if name:
+        task = load(name, data_dir)
+        examples = zip(*task.sides, strict=True)
+        understood, sha256 = "both sentences of every pair", task.sha256
+    else:
+        examples = opened = open_examples(source, columns)
+        understood, sha256 = opened.columns, opened.sha256
     places: dict[str, int] = {}
     count = 0
-    if task:
-        task_data = load(task, data_dir)
-        pairs = [zip(subset.first, subset.second, strict=True) for subset in task_data.subsets]
-        for sentence in (sentence for subset in pairs for pair in subset for sentence in pair):
-            places.setdefault(sentence, count)
-            count += 1
-        understood, sha256 = "both sentences of every pair", task_data.sha256
-    else:
-        examples = open_examples(source, columns)
-        for example in examples:
-            for sentence in example:
-                places.setdefault(sentence, count)
-                count += 1
-        understood, sha256 = examples.columns, examples.sha256
+    for sentence in chain.from_iterable(examples):
+        places.setdefault(sentence, count)
+        count += 1
     if not count:
         raise DataError(f"{source} holds no sentence; a corpus needs at least one")
     rows = np.fromiter(places.values(), np.int64, len(places))
@@ -113,15 +104,10 @@ def read_corpus(
 def read_queries(
     source: str | None, given: Sequence[str], corpus: Corpus, sample: int = 3
 ) -> Queries:
-    """What to look for: sentences that were given, or some of the corpus itself.
+    """What to look for: sentences that were given, and those of a source.
 
-    Args:
-        source: a name in :data:`PUBLISHED`, or a file or data set with a sentence in every row;
-            None for none.
-        given: sentences.
-        corpus: without ``source`` and ``given``, sentences of it are drawn, as for SimCSE's
-            Table 8.
-        sample: how many.
+    The source is a name in :data:`PUBLISHED`, or a file or data set with a sentence in every row.
+    Without both, ``sample`` sentences of the corpus are drawn, as for SimCSE's Table 8.
 
     Raises:
         DataError: a sentence is empty, or the source is missing, damaged or without a sentence.
@@ -136,12 +122,14 @@ def read_queries(
     empty = next((text for text in given if not text.strip()), None)
     if empty is not None:
         raise DataError(f"the query {empty!r} is empty; there is nothing to look for")
-    told, texts = ("", ()) if source is None else _named(source)
-    asked = [told, f"{len(given)} given" if given else ""]
-    return Queries((*texts, *given), ", ".join(filter(None, asked)))
+    if source is None:
+        return Queries(tuple(given), f"{len(given)} given")
+    read = _read_queries(source)
+    asked = f"{read.asked}, {len(given)} given" if given else read.asked
+    return Queries((*read.texts, *given), asked)
 
 
-def _named(source: str) -> tuple[str, tuple[str, ...]]:
+def _read_queries(source: str) -> Queries:
     if source in PUBLISHED:
         return PUBLISHED[source]
     try:
@@ -158,7 +146,7 @@ def _named(source: str) -> tuple[str, tuple[str, ...]]:
     texts = tuple(example[0] for example in examples)
     if not texts:
         raise DataError(f"{source} holds no query; it needs at least one")
-    return source, texts
+    return Queries(texts, source)
 
 
 def _task(source: str) -> TaskName | None:

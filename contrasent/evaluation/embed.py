@@ -27,12 +27,9 @@ Similarities = tuple[Vector, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a task has no score.
+    """Why the task of a label such as ``stsb-dev`` has no score.
 
-    Attributes:
-        task: its label, such as ``stsb-dev``.
-        message: what is wrong and what to do.
-        missing: the task's data is not there, as opposed to damaged or impossible to score.
+    ``missing`` if its data is not there, as opposed to damaged or impossible to score.
     """
 
     task: str
@@ -45,7 +42,6 @@ class Scores:
     """Records of one encoder, and what could not be computed.
 
     Attributes:
-        records: every metric, aggregation and subset.
         problems: tasks without a record.
         similarities: what correlations rest on, by the label of the task.
         ratios: what other scores rest on, by task and metric.
@@ -121,10 +117,9 @@ def correlations(
         except DataError as error:
             where = f"{task.name.heading} {subset.name}".strip()
             raise DataError(f"{where}: no {metric} correlation: {error}") from error
-    gold = np.concatenate([subset.gold for subset in task.subsets])
     pairs = [len(subset.gold) for subset in task.subsets]
     aggregated = {
-        "all": correlation(np.concatenate(similarities), gold),
+        "all": correlation(np.concatenate(similarities), task.gold),
         "mean": float(np.average(each)),
         "wmean": float(np.average(each, weights=pairs)),
     }
@@ -148,9 +143,8 @@ def aggregation_draws(
     ``all`` draws from all pairs of the task together, ``mean`` and ``wmean`` within each subset.
     """
     if aggregation == "all" or len(task.subsets) == 1:
-        gold = np.concatenate([subset.gold for subset in task.subsets])
         columns = [np.concatenate(of_encoder) for of_encoder in similarities]
-        return resampled(metric, columns, gold, bootstrap, task.name.label)
+        return resampled(metric, columns, task.gold, bootstrap, task.name.label)
     each = _subset_draws(task, similarities, metric, bootstrap)
     return _mean_draws(task, list(each.values()), aggregation)
 
@@ -163,12 +157,8 @@ def _intervals(
     if len(task.subsets) == 1:
         return dict.fromkeys(AGGREGATIONS, interval(whole[0], bootstrap))
     each = _subset_draws(task, [similarities], metric, bootstrap)
-    draws = {
-        **each,
-        "all": whole,
-        "mean": _mean_draws(task, list(each.values()), "mean"),
-        "wmean": _mean_draws(task, list(each.values()), "wmean"),
-    }
+    means = {k: _mean_draws(task, list(each.values()), k) for k in ("mean", "wmean")}
+    draws = {**each, "all": whole, **means}
     return {name: interval(columns[0], bootstrap) for name, columns in draws.items()}
 
 
@@ -200,8 +190,8 @@ Places = NDArray[np.int64]
 class DescribedEncoder(Protocol):
     """What a score needs of an encoder; every :class:`contrasent.model.protocol.Encoder` has it.
 
-    ``head_name``, ``transform_described``, ``max_tokens`` and ``engine`` go into the records too
-    where an encoder has them.
+    Records tell ``head_name``, ``transform_described``, ``max_tokens`` and ``engine`` too, where an
+    encoder has them.
     """
 
     @property
@@ -218,10 +208,9 @@ class DescribedEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EncoderUse:
-    """An encoder and how it is used.
+    """An encoder, whose mode (training or not) stays as it is, and how it is used.
 
     Attributes:
-        encoder: what is measured; the mode it is in (training or not) stays as it is.
         precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
         seed: the seed of the training run that made the encoder, for the records.
         show_progress: a progress bar while encoding.
@@ -272,11 +261,7 @@ class EncoderUse:
 
 
 def distinct(texts: Iterable[str]) -> tuple[list[str], Places]:
-    """Each of M texts once, in the order in which they first come, and where each stands there.
-
-    Returns:
-        N texts, and places ``(M,)`` among them.
-    """
+    """N distinct texts of M, in their order, and the place ``(M,)`` of each among them."""
     places: dict[str, int] = {}
     numbers = [places.setdefault(text, len(places)) for text in texts]
     return list(places), np.array(numbers, dtype=np.int64)
@@ -285,15 +270,10 @@ def distinct(texts: Iterable[str]) -> tuple[list[str], Places]:
 def require_usable(
     name: str, texts: Sequence[str], rows: np.ndarray, *, of: str = "", zeros: bool = False
 ) -> None:
-    """Make sure that every text has an embedding that a score can be computed from.
+    """Make sure that each of N texts has one of the embeddings ``(N, D)`` of which scores exist.
 
-    Args:
-        name: the encoder's.
-        texts: N texts.
-        rows: their embeddings ``(N, D)``.
-        of: the task they are of; empty where the caller's caller puts it before the message.
-        zeros: whether an embedding of zeros is of use, as that of a sentence without known words
-            is to a classifier.
+    ``name`` is the encoder's, ``of`` the task where the caller's caller does not name it. With
+    ``zeros``, an embedding of zeros is of use, as to a classifier.
 
     Raises:
         CheckpointError: an embedding has a NaN or infinite number, or is zero; the message counts

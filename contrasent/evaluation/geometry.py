@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from contrasent.metrics import (
     spearman,
     spectrum,
 )
-from contrasent.records import Record, read_lines, record_of
+from contrasent.records import Record, fields_of_kind, lines_of_kind, read_lines, record_of
 
 SCALARS = ("alignment", "uniformity", "mean_cosine", "partition_ratio")
 """Metrics of the records, in the order of the table; Spearman follows where it exists."""
@@ -67,22 +67,22 @@ class Geometry:
     """What was measured of one encoder, enough to draw every figure of it again.
 
     Attributes:
-        records: a number each: alignment (of the positive pairs), uniformity, mean cosine and
-            partition ratio (of the distinct sentences, every pair of two of them), and, where it
-            exists, the Spearman correlation of all P pairs.
         pairs: what was asked for, such as ``stsb-dev>4``.
         source: the task's heading, such as ``STS-B dev``.
         rated: P, how many pairs were rated.
         sentences: N.
+        records: a number each: alignment (of the positive pairs), uniformity, mean cosine and
+            partition ratio (of the distinct sentences, every pair of two of them), and, where it
+            exists, the Spearman correlation of all P pairs.
         spectrum: ``(min(N, D),)`` singular values over the largest.
         groups: cosines by rating; a group without a pair is not there.
     """
 
-    records: tuple[Record, ...]
     pairs: str
     source: str
     rated: int
     sentences: int
+    records: tuple[Record, ...]
     spectrum: Vector
     groups: tuple[Group, ...]
 
@@ -100,7 +100,7 @@ class Geometry:
 
     def value(self, metric: str) -> float | None:
         """A number by its name in the records; None if it does not exist."""
-        return next((found.value for found in self.records if found.metric == metric), None)
+        return next((it.value for it in self.records if it.metric == metric), None)
 
 
 def measure(
@@ -113,12 +113,7 @@ def measure(
 ) -> Geometry:
     """Measure an encoder; every embedding is divided by its length first.
 
-    Args:
-        encoder: what is measured; the mode it is in (training or not) stays as it is.
-        pairs: rated pairs, of which some are positive.
-        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
-        seed: the seed of the training run that made the encoder, for the records.
-        show_progress: a progress bar while encoding.
+    Arguments are as of :class:`contrasent.evaluation.embed.EncoderUse`.
 
     Raises:
         ConfigError: no such precision.
@@ -181,12 +176,11 @@ def _correlation(cosines: Vector, gold: Vector) -> list[Score]:
 
 
 KIND = "geometry"
-FORMAT = 1
 
 
 def geometry_lines(geometries: Iterable[Geometry]) -> str:
     """One JSON object a line and an encoder; every number in full precision."""
-    return "".join(json.dumps(_values(geometry)) + "\n" for geometry in geometries)
+    return lines_of_kind(KIND, geometries)
 
 
 def write_geometry(path: str | Path, geometries: Iterable[Geometry]) -> None:
@@ -203,53 +197,24 @@ def read_geometry(path: str | Path) -> list[Geometry]:
     return read_lines(path, _geometry, "not a measured geometry")
 
 
-def _values(geometry: Geometry) -> dict[str, Any]:
-    return {
-        "kind": KIND,
-        "format": FORMAT,
-        "pairs": geometry.pairs,
-        "source": geometry.source,
-        "rated": geometry.rated,
-        "sentences": geometry.sentences,
-        "records": [asdict(record) for record in geometry.records],
-        "spectrum": geometry.spectrum.tolist(),
-        "groups": [
-            {"low": group.low, "high": group.high, "cosines": group.cosines.tolist()}
-            for group in geometry.groups
-        ],
-    }
-
-
 def _geometry(values: Any) -> Geometry:
-    if not isinstance(values, dict) or values.get("kind") != KIND:
-        raise TypeError(f"no JSON object of kind {KIND!r}")
-    if values["format"] != FORMAT:
-        raise ValueError(f"its format is {values['format']}, and only {FORMAT} can be read")
-    if not values["records"]:
+    fields = fields_of_kind(values, KIND)
+    records = tuple(record_of(record) for record in fields.pop("records"))
+    if not records:
         raise ValueError("it has no record")
-    return Geometry(
-        records=tuple(record_of(record) for record in values["records"]),
-        pairs=values["pairs"],
-        source=values["source"],
-        rated=values["rated"],
-        sentences=values["sentences"],
-        spectrum=np.array(values["spectrum"], dtype=np.float64),
-        groups=tuple(
-            Group(it["low"], it["high"], np.array(it["cosines"], dtype=np.float64))
-            for it in values["groups"]
-        ),
+    spectrum = np.array(fields.pop("spectrum"), dtype=np.float64)
+    groups = tuple(
+        Group(it["low"], it["high"], np.array(it["cosines"], dtype=np.float64))
+        for it in fields.pop("groups")
     )
+    return Geometry(**fields, records=records, spectrum=spectrum, groups=groups)
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A run in the plane of alignment and uniformity.
+    """A run, named by its folder, in the plane of alignment and uniformity of ``pairs``.
 
-    Attributes:
-        label: the name of the run's folder.
-        pairs: what was measured, such as ``stsb-dev>4``.
-        steps: updates made before each measurement, ascending.
-        positions: what was measured then.
+    ``steps`` are the updates made before each measurement, ascending.
     """
 
     label: str
@@ -299,10 +264,6 @@ def read_trajectory(path: str | Path) -> Trajectory:
         raise DataError(
             f"{file} has no geometry: train with --evaluation.geometry_every 10 to have it measured"
         )
-    return _trajectory(file, measurements)
-
-
-def _trajectory(file: Path, measurements: Mapping[int, Mapping[str, Any]]) -> Trajectory:
     steps = sorted(measurements)
     try:
         return Trajectory(

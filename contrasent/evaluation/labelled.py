@@ -62,13 +62,7 @@ _BY_NAME = "(by name)"
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row as it was read.
-
-    Attributes:
-        where: ``path:line``.
-        texts: one sentence, or the two of a pair.
-        label: its class.
-    """
+    """One sentence or the two of a pair, and their class, as read at ``path:line``."""
 
     where: str
     texts: tuple[str, ...]
@@ -95,9 +89,8 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
 
     Args:
         name: the file or files, perhaps after :data:`CLASSIFY`.
-        columns: sentence and class, or both sentences and the class, by name or by number from 0;
-            None to know them by name, or by their order where there are two or three columns
-            without a known name.
+        columns: as of :func:`contrasent.evaluation.sts_data.read_pairs`: a sentence or two, and
+            the class.
 
     Returns:
         The task, its parts in SentEval's order, its classes in the order of their names.
@@ -116,26 +109,34 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
             f"{name} names {len(sources)} files; a task of labelled sentences is one file, "
             "train+test or train+dev+test"
         )
-    opened = [_opened(source, columns) for source in sources]
-    _require_alike(opened)
+    opened = [_open(source, columns) for source in sources]
+    if len({records.width for records in opened}) > 1:
+        widths = " and ".join(f"{records.source} {records.width - 1}" for records in opened)
+        raise DataError(f"sentences in a row differ between files: {widths}; choose with --columns")
     read = [_rows(records, columns) for records in opened]
     classes = _classes(sources[0], read[0])
-    for rows in read[1:]:
-        _require_known(rows, classes, sources[0])
+    unknown = next((row for rows in read[1:] for row in rows if row.label not in classes), None)
+    if unknown is not None:
+        raise DataError(
+            f"{unknown.where}: class {unknown.label!r} is not in {sources[0]}, so it cannot be "
+            f"learned; {_MEND}"
+        )
     codes = {label: code for code, label in enumerate(classes)}
     parts = {
         part: sorted_part([Item(row.texts, codes[row.label]) for row in rows])
         for part, rows in zip(_PARTS[len(read)], read, strict=True)
     }
-    hashes = [records.sha256 for records in opened]
+    sha256 = " ".join(records.sha256 for records in opened)
+    if len(opened) > 1:
+        sha256 = hashlib.sha256(sha256.encode()).hexdigest()
     return TransferData(
         name=name,
         parts=parts,
         classes=len(classes),
-        sha256=hashes[0] if len(hashes) == 1 else _digest(hashes),
+        sha256=sha256,
         class_names=classes,
         given=tuple(row.texts for rows in read for row in rows),
-        said=_said(dict(zip(parts, read, strict=True))),
+        description=_describe(dict(zip(parts, read, strict=True))),
         note="\n".join(
             f"{records.source}: {records.described}"
             for records in opened
@@ -176,7 +177,7 @@ def require_enough(task: TransferData, protocol: TransferProtocol) -> None:
         )
 
 
-def _opened(source: str, columns: Sequence[str] | None) -> SourceRows:
+def _open(source: str, columns: Sequence[str] | None) -> SourceRows:
     """Pairs where two sentences are known or chosen, else single sentences."""
     if columns is not None:
         both = {len(wanted.roles): wanted for wanted in (SENTENCES, SENTENCE_PAIRS)}
@@ -202,15 +203,6 @@ def _known(source: str, wanted: ColumnSpec) -> SourceRows | None:
     except DataError:
         return None
     return rows if rows.described.endswith(_BY_NAME) else None
-
-
-def _require_alike(opened: Sequence[SourceRows]) -> None:
-    widths = [records.width for records in opened]
-    if len(set(widths)) > 1:
-        columns = " and ".join(f"{records.source} {records.width - 1}" for records in opened)
-        raise DataError(
-            f"sentences in a row differ between files: {columns}; choose with --columns"
-        )
 
 
 def _rows(records: SourceRows, columns: Sequence[str] | None) -> list[_Row]:
@@ -266,16 +258,7 @@ def _classes(source: str, rows: Sequence[_Row]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
 
 
-def _require_known(rows: Sequence[_Row], classes: Sequence[str], source: str) -> None:
-    unknown = next((row for row in rows if row.label not in classes), None)
-    if unknown is not None:
-        raise DataError(
-            f"{unknown.where}: class {unknown.label!r} is not in {source}, so it cannot be "
-            f"learned; {_MEND}"
-        )
-
-
-def _said(read: dict[str, Sequence[_Row]]) -> str:
+def _describe(read: dict[str, Sequence[_Row]]) -> str:
     """Rows, classes, and what is reached by always saying the most frequent class."""
     judged = read.get("test", read.get("all", ()))
     counts = Counter(row.label for row in judged)
@@ -295,22 +278,15 @@ def _things(of_pairs: bool, count: int) -> str:
     return ("pair" if of_pairs else "sentence") + "s" * (count != 1)
 
 
-def _digest(hashes: Sequence[str]) -> str:
-    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
-
-
 class LabelledTask(Transfer):
     """Accuracy and macro-F1 of classifiers on frozen embeddings."""
 
     name = "labelled"
 
     def names(self, text: str, options: Options) -> list[TaskName] | None:
-        """Files and data sets of labelled sentences.
+        """What follows :data:`CLASSIFY`, or a file or data set that :func:`holds_labels` knows.
 
-        Args:
-            text: after :data:`contrasent.evaluation.task_names.CLASSIFY` a file, files or a data
-                set as :func:`read_labelled` takes them; or one that :func:`holds_labels` knows.
-            options: splits other than dev and test are left out.
+        Splits other than dev and test are left out.
 
         Raises:
             ConfigError: no split is left, or no file is named.

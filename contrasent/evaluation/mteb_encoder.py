@@ -30,21 +30,12 @@ class MtebEncoder:
     """What MTEB calls ``EncoderProtocol``, around an encoder of ours.
 
     Text is embedded as MTEB hands it over, without prompts; similarity is the cosine.
-
-    Attributes:
-        encoder: what embeds.
-        precision: what it embeds in.
-        mteb_model_meta: what MTEB keeps of it: the hash of the weights as revision; pooler, head,
-            precision, engine and longest sentence as settings, so that its files of results are
-            told apart by them.
+    ``mteb_model_meta`` has the hash of the weights as revision; pooler, head, precision, engine and
+    longest sentence as settings, so that MTEB's files of results are told apart by them.
     """
 
     def __init__(self, encoder: SentenceEncoder | WordEncoder, precision: str = "fp32") -> None:
-        """Describe the encoder to MTEB.
-
-        Args:
-            encoder: what embeds.
-            precision: ``fp32``, ``bf16`` or ``auto``, or what the encoder's engine computes in.
+        """Describe the encoder, and the precision as it resolves it, to MTEB.
 
         Raises:
             ConfigError: no such precision.
@@ -65,15 +56,10 @@ class MtebEncoder:
         prompt_type: Any = None,
         **kwargs: Any,
     ) -> np.ndarray:
-        """Embed what MTEB's loader holds, ``(N, D)`` float32.
+        """Embed what MTEB's loader holds, ``(N, D)`` float32, whatever the split and the prompt.
 
-        Args:
-            inputs: batches of text; they are put together, as batches here are made by tokens.
-            task_metadata: the task that asks.
-            hf_split: its split, which changes nothing.
-            hf_subset: its subset, which changes nothing.
-            prompt_type: query or document, which changes nothing, as encoders here have no prompts.
-            kwargs: MTEB's settings: ``show_progress_bar`` is followed, ``batch_size`` is not.
+        Of MTEB's settings ``show_progress_bar`` is followed, ``batch_size`` is not, as batches here
+        are made by tokens.
 
         Raises:
             ConfigError: MTEB is to quantise the embeddings.
@@ -187,14 +173,14 @@ def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
     mteb = import_mteb()
     if not names:
         raise ConfigError("no task to run; name some with --tasks, such as STSBenchmark,SICK-R")
-    found = []
+    tasks = []
     for name in dict.fromkeys(names):
         try:
-            found.append(mteb.get_task(name))
+            tasks.append(mteb.get_task(name))
         except KeyError as error:
             reason = str(error.args[0]).removeprefix("KeyError: ")
             raise ConfigError(f"MTEB {version('mteb')} has no such task: {reason}") from error
-    return found
+    return tasks
 
 
 def run_mteb(
@@ -210,8 +196,8 @@ def run_mteb(
     Args:
         encoder: what is measured.
         tasks: MTEB's, by :func:`mteb_tasks`, or of a class of your own.
-        output: a folder for MTEB's own files of results; None for none. Every task is run, also
-            where it has a file already.
+        output: a folder for MTEB's own files of results. Every task is run, also where it has a
+            file already.
         seed: the seed of the training run that made the encoder, for the records.
         show_progress: progress bars of MTEB and of encoding.
 

@@ -5,9 +5,8 @@ Shapes: Q queries, N sentences of a block of the corpus, D embedding width.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ import numpy as np
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.corpus import Corpus, Queries
 from contrasent.evaluation.embed import DescribedEncoder, Embeddings, EncoderUse, require_usable
-from contrasent.files import write_text
-from contrasent.records import read_lines
+from contrasent.records import fields_of_kind, lines_of_kind, read_lines
 from contrasent.search.nearest import nearest
 
 _BLOCK = 65_536
@@ -28,13 +26,7 @@ Hit = tuple[int, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbour:
-    """A sentence of the corpus.
-
-    Attributes:
-        text: the sentence.
-        cosine: with the query, in [-1, 1].
-        row: where it first stands among the sentences of the corpus, from 0.
-    """
+    """A sentence of the corpus, its cosine with the query, and its first row there, from 0."""
 
     text: str
     cosine: float
@@ -46,7 +38,6 @@ class Query:
     """A sentence and what is nearest to it.
 
     Attributes:
-        text: the sentence.
         left_out: sentences of the corpus that are the query itself, whatever their case and white
             space.
         nearest: best first; equal cosines in the order of the corpus. Fewer than were asked for
@@ -63,15 +54,8 @@ class Neighbours:
     """What one encoder finds in a corpus, with all that is needed to find it again.
 
     Attributes:
-        encoder: the name or folder it was loaded from.
-        pooler: how token states became the embedding.
-        head: ``mlp`` or ``none``, the map after the pooler; None if the encoder does not say.
-        transform: the map after the head, and the text it was fitted on, in words; None without.
-        max_tokens: longer sentences were cut there; None if the encoder does not say.
-        engine: what computed the transformer where that was not torch, such as ``onnx``.
-        precision: ``fp32``, ``bf16``, or ``int8`` with that engine.
-        seed: the seed of the training run that made the encoder; None if it is not known.
-        versions: versions of the packages that computed the embeddings.
+        encoder: the name or folder it was loaded from; it and its use are described as by
+            :class:`contrasent.records.Record`.
         corpus: the file, data set or task.
         columns: how its columns were understood.
         sentences: how many it has, repeated ones counted each time.
@@ -117,17 +101,8 @@ def find_neighbours(
 ) -> Neighbours:
     """The sentences with the largest cosines, of every query.
 
-    The search is exact. The corpus is embedded block by block, so that memory does not grow with
-    it beyond its text.
-
-    Args:
-        encoder: what embeds.
-        corpus: what is searched; a repeated sentence is found once, a query never finds itself.
-        queries: what is looked for.
-        top_k: neighbours of each query, at least 1.
-        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
-        seed: the seed of the training run that made the encoder, to be kept with the result.
-        show_progress: a progress bar while encoding.
+    The search is exact; a repeated sentence is found once, a query never finds itself. The corpus
+    is embedded block by block, so that memory does not grow with it beyond its text.
 
     Raises:
         ConfigError: no such precision, or ``top_k`` is below 1.
@@ -138,25 +113,26 @@ def find_neighbours(
     if top_k < 1:
         raise ConfigError(f"top_k must be 1 or more, not {top_k}")
     wanted = list(queries.texts)
-    found = replace(use, show_progress=False).embed(wanted)
-    require_usable(encoder.name, wanted, found, of="queries")
-    asked = _unit(found)
+    asked = replace(use, show_progress=False).embed(wanted)
+    require_usable(encoder.name, wanted, asked, of="queries")
+    asked = _unit(asked)
     itself = _itself(wanted, corpus.texts)
     best: list[list[Hit]] = [[] for _ in wanted]
     empty = 0
     for start in range(0, len(corpus.texts), _BLOCK):
         texts = list(corpus.texts[start : start + _BLOCK])
-        found = use.embed(texts)
-        require_usable(encoder.name, texts, found, of=corpus.source, zeros=True)
-        rows = _unit(found)
+        rows = use.embed(texts)
+        require_usable(encoder.name, texts, rows, of=corpus.source, zeros=True)
+        rows = _unit(rows)
         usable = np.flatnonzero(rows.any(axis=1))
         empty += len(texts) - len(usable)
         if len(usable):
-            hits = _hits(rows[usable], asked, start + usable, top_k + max(map(len, itself)))
-            best = [
-                _best([*old, *new], own, top_k)
-                for old, new, own in zip(best, hits, itself, strict=True)
-            ]
+            hits = nearest([rows[usable]], asked, top_k + max(map(len, itself)))
+            for query, of_query in enumerate(hits):
+                places = ((start + int(usable[row]), cosine) for row, cosine in of_query)
+                others = [hit for hit in places if hit[0] not in itself[query]]
+                ranked = sorted([*best[query], *others], key=lambda hit: (-hit[1], hit[0]))
+                best[query] = ranked[:top_k]
     if empty == len(corpus.texts):
         raise CheckpointError(f"{encoder.name} gives all of {corpus.source} embeddings of zeros")
     return Neighbours(
@@ -208,55 +184,31 @@ def _form(text: str) -> str:
     return "".join(text.casefold().split())
 
 
-def _hits(rows: Embeddings, asked: Embeddings, places: np.ndarray, top_k: int) -> list[list[Hit]]:
-    """The best of one block for each query, by their places in the corpus."""
-    found = nearest([rows], asked, top_k)
-    return [[(int(places[row]), cosine) for row, cosine in of_query] for of_query in found]
-
-
-def _best(hits: Sequence[Hit], own: set[int], top_k: int) -> list[Hit]:
-    others = [hit for hit in hits if hit[0] not in own]
-    return sorted(others, key=lambda hit: (-hit[1], hit[0]))[:top_k]
-
-
 KIND = "neighbours"
-FORMAT = 1
 
 
 def neighbour_lines(results: Iterable[Neighbours]) -> str:
     """One JSON object a line and an encoder; every number in full precision."""
-    return "".join(
-        json.dumps({"kind": KIND, "format": FORMAT, **asdict(it)}, ensure_ascii=False) + "\n"
-        for it in results
-    )
-
-
-def write_neighbours(path: str | Path, results: Iterable[Neighbours]) -> None:
-    """Write neighbours as JSON lines, whole or not at all."""
-    write_text(path, neighbour_lines(results))
+    return lines_of_kind(KIND, results)
 
 
 def read_neighbours(path: str | Path) -> list[Neighbours]:
-    """Read what :func:`write_neighbours` wrote.
+    """Read the lines of :func:`neighbour_lines`.
 
     Raises:
-        DataError: a line is not what it wrote; the message names file and line.
+        DataError: a line is none of them; the message names file and line.
     """
     return read_lines(path, _neighbours, "no nearest neighbours")
 
 
 def _neighbours(values: Any) -> Neighbours:
-    if not isinstance(values, dict) or values.pop("kind", None) != KIND:
-        raise TypeError(f"no JSON object of kind {KIND!r}")
-    written = values.pop("format")
-    if written != FORMAT:
-        raise ValueError(f"its format is {written}, and only {FORMAT} can be read")
+    fields = fields_of_kind(values, KIND)
     queries = tuple(
         Query(
             text=query["text"],
             left_out=tuple(query["left_out"]),
             nearest=tuple(Neighbour(**it) for it in query["nearest"]),
         )
-        for query in values.pop("queries")
+        for query in fields.pop("queries")
     )
-    return Neighbours(**values, queries=queries)
+    return Neighbours(**fields, queries=queries)

@@ -25,12 +25,7 @@ _EXAMPLE = "such as stsb>4, stsb-dev>4, or FILE.tsv>0.8"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where an encoder stands in the plane of alignment and uniformity.
-
-    Attributes:
-        alignment: of the positive pairs, between 0 and 4; lower is closer.
-        uniformity: of the distinct sentences, between -8 and 0; lower is more even.
-    """
+    """Alignment of the positive pairs, 0 to 4, and uniformity of distinct sentences, -8 to 0."""
 
     alignment: float
     uniformity: float
@@ -42,13 +37,11 @@ class RatedPairs:
 
     Attributes:
         label: what was asked for, such as ``stsb-dev>4``.
-        task: where the pairs come from.
         condition: which ratings make a pair positive, such as ``>4``.
         sentences: the N distinct sentences of all pairs.
-        first: ``(P,)``, places in ``sentences``.
-        second: ``(P,)``, those of the sentences they are paired with.
+        first: ``(P,)``, places in ``sentences`` of those that are paired with ``second``.
         gold: ``(P,)``, the ratings.
-        positive: ``(P,)`` bool, whether the rating meets the condition.
+        positive: ``(P,)``, whether the rating meets the condition.
     """
 
     label: str
@@ -67,13 +60,10 @@ class RatedPairs:
         data_dir: str | Path | None = None,
         columns: Sequence[str] | None = None,
     ) -> RatedPairs:
-        """Read the pairs.
+        """Read the pairs, as :func:`contrasent.evaluation.sts_data.load`.
 
-        Args:
-            asked: a task or a user's file, ``>`` or ``>=``, and a rating. A task named without a
-                split is all its splits together: ``stsb>4`` is train, dev and test.
-            data_dir: as :func:`contrasent.evaluation.sts_data.load` takes it.
-            columns: of a user's file, as for :func:`contrasent.evaluation.sts_data.read_pairs`.
+        ``asked`` is a task or a user's file, ``>`` or ``>=``, and a rating. A task named without a
+        split is all its splits together: ``stsb>4`` is train, dev and test.
 
         Raises:
             ConfigError: ``asked`` cannot be read, or names no task or several; ``columns`` does
@@ -92,7 +82,7 @@ class RatedPairs:
         if columns is not None and chosen.name in STS_TASKS:
             raise ConfigError(f"--columns is of your own files, and {name} is a task; leave it out")
         task = load(chosen, data_dir, columns)
-        gold = np.concatenate([subset.gold for subset in task.subsets])
+        gold = task.gold
         positive = gold >= threshold if sign == ">=" else gold > threshold
         condition = f"{sign}{threshold:g}"
         if not positive.any():
@@ -140,6 +130,6 @@ def _number(text: str, asked: str) -> float:
 def _one_task(name: str) -> TaskName:
     """The task, with all splits where none is named and it has several."""
     names = task_names([name], ("all", "test"))
-    if len({found.name for found in names}) > 1:
+    if len({it.name for it in names}) > 1:
         raise ConfigError(f"pairs {name!r} are those of several tasks; name one, {_EXAMPLE}")
     return names[0]

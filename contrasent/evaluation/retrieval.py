@@ -54,10 +54,8 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
     """
     source = load(TaskName("stsb", name.split), data_dir)
     (pairs,) = source.subsets
-    places: dict[str, int] = {}
-    for first, second in zip(pairs.first, pairs.second, strict=True):
-        places.setdefault(first, len(places))
-        places.setdefault(second, len(places))
+    corpus, _ = distinct(it for pair in zip(pairs.first, pairs.second, strict=True) for it in pair)
+    places = {sentence: place for place, sentence in enumerate(corpus)}
     same = [
         (first, second)
         for first, second, rating in zip(pairs.first, pairs.second, pairs.gold, strict=True)
@@ -72,28 +70,23 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
     queries = tuple(query for query, _ in both)
     return RetrievalTask(
         name=name,
-        corpus=tuple(places),
+        corpus=tuple(corpus),
         queries=queries,
         relevant=tuple({places[other]: 1} for _, other in both),
         left_out=tuple(places[query] for query, _ in both),
         metrics=("recall@1", "recall@5", "recall@10"),
-        said=(
+        description=(
             f"{len(both):,} queries, both sentences of the {len(same)} pairs rated 5; "
-            f"{len(places):,} documents, the different ones of {2 * len(pairs.gold):,} sentences, "
+            f"{len(corpus):,} documents, the different ones of {2 * len(pairs.gold):,} sentences, "
             "the query left out (DiffCSE, Table 10)"
         ),
         sha256=source.sha256,
-        asked=queries,
+        every_query=queries,
     )
 
 
 def score_retrieval(task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
-    """Every metric of a task.
-
-    Args:
-        task: what was read.
-        use: the encoder.
-        options: how intervals are computed: by drawing queries again, the documents as they are.
+    """Every metric of a task; intervals by drawing queries again, the documents as they are.
 
     Raises:
         CheckpointError: an embedding is zero or not finite.
@@ -117,15 +110,20 @@ def score_retrieval(task: RetrievalTask, use: EncoderUse, options: Options) -> S
         for metric, each in values.items()
     ]
     columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}
-    notes = tuple(f"{task.name.heading}: {note}" for note in _blank(unit))
-    return Scores(tuple(records), ratios=columns, notes=notes)
+    queries, corpus = (int((~side.any(axis=1)).sum()) for side in unit)
+    note = (
+        f"{task.name.heading}: {queries} of {len(unit[0])} queries and {corpus} of {len(unit[1])} "
+        "documents have no known word: such a query finds its documents last, such a document "
+        "comes last"
+    )
+    return Scores(tuple(records), ratios=columns, notes=(note,) if queries or corpus else ())
 
 
 def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]:
     """Unit vectors of the queries ``(Q, D)`` and of the documents ``(N, D)``.
 
     Equal texts are embedded once, so that their cosines are equal to the last bit. A text without a
-    word that a file of words has is left as a vector of zeros.
+    known word is a vector of zeros.
 
     Raises:
         CheckpointError: an embedding is zero or not finite.
@@ -146,12 +144,7 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
 
 
 def rankings(task: RetrievalTask, unit: tuple[Embeddings, Embeddings]) -> Rankings:
-    """Where the relevant documents of every query stand, by cosine.
-
-    Args:
-        task: what is to be found.
-        unit: as :func:`embed` returns them.
-    """
+    """Where the relevant documents of every query stand, by the cosines of :func:`embed`'s rows."""
     return [
         relevant_ranks(cosines, [*wanted], [*wanted.values()], left_out)
         for cosines, wanted, left_out in zip(
@@ -190,17 +183,6 @@ def _cosines(queries: Embeddings, corpus: Embeddings) -> Iterator[Embeddings]:
         cosines = queries[start : start + _QUERIES_AT_ONCE] @ corpus.T
         cosines[:, blank] = _BELOW
         yield from cosines
-
-
-def _blank(unit: tuple[Embeddings, Embeddings]) -> tuple[str, ...]:
-    """How many texts have no known word."""
-    queries, corpus = (int((~side.any(axis=1)).sum()) for side in unit)
-    if not queries and not corpus:
-        return ()
-    return (
-        f"{queries} of {len(unit[0])} queries and {corpus} of {len(unit[1])} documents have no "
-        "known word: such a query finds its documents last, such a document comes last",
-    )
 
 
 class Retrieval(TaskType[RetrievalTask]):
@@ -253,7 +235,7 @@ class Retrieval(TaskType[RetrievalTask]):
 
     def given(self, task: RetrievalTask) -> Given:
         """All queries, those without a relevant document among them, then all documents."""
-        sides = Side("queries", task.asked), Side("documents", task.corpus)
+        sides = Side("queries", task.every_query), Side("documents", task.corpus)
         return Given(task.name.heading, sides, apart=True)
 
 

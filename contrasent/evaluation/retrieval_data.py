@@ -29,16 +29,15 @@ class RetrievalTask:
     """Queries, documents, and which of these are to be found.
 
     Attributes:
-        name: which task and split.
         corpus: N documents.
         queries: Q texts.
         relevant: for each query the rows of the relevant documents with their grades above 0.
         left_out: for each query the row of the document that is the query itself; None if it is no
             document.
         metrics: names such as ``recall@10``, in the order of the table.
-        said: one line on what the queries and documents are.
+        description: one line on what the queries and documents are.
         sha256: hash of the bytes of its file, or of the hashes of several.
-        asked: all queries that were read, those without a relevant document among them.
+        every_query: all that were read, those without a relevant document among them.
     """
 
     name: TaskName
@@ -47,9 +46,9 @@ class RetrievalTask:
     relevant: tuple[Mapping[int, float], ...]
     left_out: tuple[int | None, ...]
     metrics: tuple[str, ...]
-    said: str
+    description: str
     sha256: str
-    asked: tuple[str, ...]
+    every_query: tuple[str, ...]
 
 
 IDS = (
@@ -71,15 +70,12 @@ Row = tuple[str, str, str]
 def read_texts(source: str, layout: str) -> dict[str, str]:
     """Texts by their ids, in the order of the source; a title is put before its text.
 
-    Args:
-        source: ``.jsonl`` of objects with id and text; ``.tsv``, ``.csv`` of id and text, with or
-            without a header; each also ``.gz``; ``.parquet``; or a data set of the hub.
-        layout: what is expected, for the message about an empty file.
+    The source is ``.jsonl`` of objects with id and text; ``.tsv``, ``.csv`` of id and text, with or
+    without a header; each also ``.gz``; ``.parquet``; or a data set of the hub.
 
     Raises:
         DataError: there is no text, an id is empty or comes twice, or a row is not what it should
-            be; the message names file and line.
-        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+            be; the message names file and line, or the ``layout`` that is expected.
     """
     texts: dict[str, str] = {}
     lines: dict[str, str] = {}
@@ -124,29 +120,27 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 
 def _cell_rows(path: Path, *, commas: bool) -> Iterator[Row]:
-    columns: tuple[int, int, int | None] = (0, 1, None)
-    width = 2
-    first = True
+    header: list[str] | None = None
     for line, cells in comma_rows(path) if commas else tab_rows(path):
         where = f"{path}:{line}"
         names = [cell.strip().lower() for cell in cells]
         if not any(names):
             continue
-        number = next((names.index(name) for name in IDS if name in names), None)
-        text = next((names.index(name) for name in TEXTS if name in names), None)
-        if first and number is not None and text is not None:
-            title = names.index("title") if "title" in names else None
-            columns, width, first = (number, text, title), len(cells), False
-            continue
-        first = False
-        if len(cells) != width:
+        if header is None:
+            named = any(name in names for name in IDS) and any(name in names for name in TEXTS)
+            header = names if named else ["_id", "text"]
+            number = next(header.index(name) for name in IDS if name in header)
+            text = next(header.index(name) for name in TEXTS if name in header)
+            if named:
+                continue
+        if len(cells) != len(header):
             raise DataError(
                 f"{where}: {len(cells)} {'comma' if commas else 'tab'}-separated columns instead "
-                f"of {width}; a row is an id and a text, unless a header names _id, text and title"
+                f"of {len(header)}; a row is an id and a text, unless a header names _id, text and "
+                "title"
             )
-        title_cell = None if columns[2] is None else cells[columns[2]]
-        told = _joined(title_cell, cells[columns[1]], where)
-        yield where, cells[columns[0]].strip(), told
+        title = cells[header.index("title")] if "title" in header else None
+        yield where, cells[number].strip(), _joined(title, cells[text], where)
 
 
 def _named_rows(source: str) -> Iterator[Row]:
@@ -191,17 +185,13 @@ Judgement = tuple[str, str, str, Any]  # ``path:line``, ids of query and documen
 def read_retrieval(name: TaskName) -> RetrievalTask:
     """Read a user's own retrieval task.
 
-    Queries and documents have an id, a text and, if there is one, a title, which is put before the
-    text; relevance has the ids of a query and of a document and a number, of which 0 or less is
-    that of a document that is not to be found. Columns are known by name, or by this order without
-    a header; a file of relevance that is not ``.csv``, ``.jsonl`` or ``.parquet`` may have TREC's
-    four columns too. A query without a relevant document is not scored; one that is a document, by
-    id and text, does not find itself.
-
-    Args:
-        name: named by a folder laid out as those of BEIR (Thakur et al. 2021), by three files
-            ``QUERIES+DOCUMENTS+RELEVANCE``, or by a data set of the hub, each perhaps after
-            :data:`RETRIEVE`.
+    It is a folder laid out as those of BEIR (Thakur et al. 2021), three files
+    ``QUERIES+DOCUMENTS+RELEVANCE``, or a data set of the hub, each perhaps after :data:`RETRIEVE`.
+    Queries and documents have an id, a text and perhaps a title; relevance has the ids of a query
+    and of a document and a number, of which 0 or less is that of a document that is not to be
+    found. Columns are known by name, or by this order without a header; a file of relevance that is
+    not ``.csv``, ``.jsonl`` or ``.parquet`` may have TREC's four columns too. A query without a
+    relevant document is not scored; one that is a document, by id and text, does not find itself.
 
     Raises:
         ConfigError: another number of files is named.
@@ -251,12 +241,12 @@ def _assembled(
         relevant=tuple(wanted.values()),
         left_out=tuple(own[query] for query in wanted),
         metrics=_METRICS,
-        said=(
+        description=(
             f"{len(wanted):,} of {len(queries):,} queries, those with a relevant document; "
             f"{len(corpus):,} documents"
         ),
         sha256=hashlib.sha256(" ".join(hashes).encode()).hexdigest(),
-        asked=tuple(queries.values()),
+        every_query=tuple(queries.values()),
     )
 
 

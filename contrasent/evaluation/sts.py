@@ -5,11 +5,9 @@ Shapes: N distinct sentences of all tasks, D embedding width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.bootstrap import Bootstrap
@@ -71,8 +69,7 @@ class StsTasks:
         """
         pick("metric", metric, METRICS)
         pick("aggregation", aggregation, AGGREGATIONS)
-        use = EncoderUse(encoder, precision, show_progress=show_progress)
-        embeddings = self._embed(use)
+        embeddings = self._embed(EncoderUse(encoder, precision, show_progress=show_progress))
         for task in self.tasks:
             self._require_usable(encoder, task, embeddings)
         return {
@@ -94,16 +91,9 @@ class StsTasks:
     ) -> Scores:
         """Every metric, aggregation and subset of every task.
 
-        A task for which a number does not exist has no record; the problem says why.
-
-        Args:
-            encoder: what is measured.
-            precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
-            seed: the seed of the training run that made the encoder, for the records.
-            protocol: whose numbers are named as such and have intervals; with a regressor, it
-                scores the tasks that have something to fit it to.
-            bootstrap: how intervals are computed; None for none.
-            show_progress: a progress bar while encoding.
+        A task for which a number does not exist has no record; the problem says why. The protocol's
+        numbers are named as such, and have intervals if there is a bootstrap; with a regressor, it
+        scores the tasks that have something to fit it to.
 
         Raises:
             ConfigError: no such precision.
@@ -119,8 +109,8 @@ class StsTasks:
             label = task.name.label
             try:
                 column = self._similarities(task, encoder, embeddings, regressors)
-                records = _records(task, column, use, protocol, bootstrap)
-                parts.append(Scores(tuple(records), similarities={label: column}))
+                records = tuple(_records(task, column, use, protocol, bootstrap))
+                parts.append(Scores(records, similarities={label: column}))
             except (CheckpointError, DataError) as error:
                 parts.append(Scores(problems=(Problem(label, str(error)),)))
                 damaged += [error] if isinstance(error, CheckpointError) else []
@@ -142,58 +132,47 @@ class StsTasks:
             return self._cosines(task, embeddings)
         name = task.name.name
         if name not in regressors:
-            regressors[name] = self._regressor(task.fitted, embeddings)
-        return self._predicted(task, embeddings, regressors[name])
-
-    def _embed(self, use: EncoderUse) -> Embeddings:
-        if not self.sentences:
-            raise ConfigError("no task to score")
-        return use.embed(self.sentences)
-
-    def _require_usable(
-        self, encoder: DescribedEncoder, task: Task, embeddings: Embeddings
-    ) -> None:
-        sentences, _ = distinct(_sentences(task))
-        rows = embeddings[[self._places[sentence] for sentence in sentences]]
-        require_usable(encoder.name, sentences, rows, of=task.name.heading)
-
-    def _cosines(self, task: Task, embeddings: Embeddings) -> Similarities:
-        return tuple(
-            pair_cosines(*self._sides(subset, embeddings, range(len(subset.gold))))
-            for subset in task.subsets
-        )
-
-    def _regressor(self, fitted: tuple[Task, Task], embeddings: Embeddings) -> Regressor:
-        """SentEval's regressor, fitted to the train split of a task."""
-        train, dev = (self._pairs(task, embeddings) for task in fitted)
-        try:
-            return fit(train, dev)
-        except DataError as error:
-            raise DataError(f"{fitted[0].name.heading}: {error}") from error
-
-    def _predicted(self, task: Task, embeddings: Embeddings, regressor: Regressor) -> Similarities:
+            train, dev = (self._ordered_pairs(part, embeddings) for part in task.fitted)
+            try:
+                regressors[name] = fit(train, dev)
+            except DataError as error:
+                raise DataError(f"{task.fitted[0].name.heading}: {error}") from error
         if task.name.split in ("train", "all"):
             raise DataError(
                 f"{task.name.heading}: its regressor is fitted to the training split, so it has "
                 "no score there; ask for test or dev, or for cosines with --no-regressor"
             )
         (subset,) = task.subsets
-        sides = self._sides(subset, embeddings, range(len(subset.gold)))
-        return (regressor.predict(Pairs(*sides, subset.gold)),)
+        return (regressors[name].predict(self._pairs(subset, embeddings)),)
 
-    def _pairs(self, task: Task, embeddings: Embeddings) -> Pairs:
+    def _embed(self, use: EncoderUse) -> Embeddings:
+        if not self.sentences:
+            raise ConfigError("no task to score")
+        return use.embed(self.sentences)
+
+    def _rows(self, sentences: Iterable[str], embeddings: Embeddings) -> Embeddings:
+        return embeddings[[self._places[sentence] for sentence in sentences]]
+
+    def _require_usable(
+        self, encoder: DescribedEncoder, task: Task, embeddings: Embeddings
+    ) -> None:
+        sentences = list(dict.fromkeys(_sentences(task)))
+        rows = self._rows(sentences, embeddings)
+        require_usable(encoder.name, sentences, rows, of=task.name.heading)
+
+    def _cosines(self, task: Task, embeddings: Embeddings) -> Similarities:
+        pairs = (self._pairs(subset, embeddings) for subset in task.subsets)
+        return tuple(pair_cosines(it.first, it.second) for it in pairs)
+
+    def _pairs(self, subset: Subset, embeddings: Embeddings) -> Pairs:
+        first, second = (self._rows(it, embeddings) for it in (subset.first, subset.second))
+        return Pairs(first, second, subset.gold)
+
+    def _ordered_pairs(self, task: Task, embeddings: Embeddings) -> Pairs:
         (subset,) = task.subsets
         order = sentevals_order(subset.first, subset.second, subset.gold)
-        return Pairs(*self._sides(subset, embeddings, order), subset.gold[order])
-
-    def _sides(
-        self, subset: Subset, embeddings: Embeddings, rows: Sequence[int]
-    ) -> tuple[Embeddings, Embeddings]:
-        first, second = (
-            embeddings[[self._places[side[row]] for row in rows]]
-            for side in (subset.first, subset.second)
-        )
-        return first, second
+        pairs = self._pairs(subset, embeddings)
+        return Pairs(pairs.first[order], pairs.second[order], pairs.gold[order])
 
 
 def _sentences(task: Task) -> Iterator[str]:
@@ -206,17 +185,14 @@ def _records(
     use: EncoderUse,
     protocol: Protocol | None,
     bootstrap: Bootstrap | None,
-) -> list[Record]:
+) -> Iterator[Record]:
     """Every metric, aggregation and subset of one task."""
-    regressor = "senteval" if task.fitted else None
-    records = []
     for metric in METRICS:
         asked = protocol is None or metric in protocol.metrics
         for score in correlations(task, similarities, metric, bootstrap if asked else None):
             reported = asked and protocol and protocol.aggregation == score.aggregation
             named = protocol.name if protocol and reported else None
-            records.append(score.record(task, use, named, regressor))
-    return records
+            yield score.record(task, use, named, "senteval" if task.fitted else None)
 
 
 class Sts(TaskType[Task]):
@@ -238,7 +214,7 @@ class Sts(TaskType[Task]):
         (name,) = names
         fitted = _fitted(name, options.data_dir) if options.protocol.regressor else None
         task = load(name, options.data_dir, options.columns)
-        require_different(name.heading, np.concatenate([subset.gold for subset in task.subsets]))
+        require_different(name.heading, task.gold)
         return replace(task, fitted=fitted)
 
     def records(self, tasks: Sequence[Task], use: EncoderUse, options: Options) -> Scores:
@@ -264,16 +240,10 @@ class Sts(TaskType[Task]):
         bootstrap: Bootstrap,
     ) -> list[Comparison]:
         """One comparison for each metric of the protocol."""
-        asked = options.protocol
+        how, metrics = options.protocol.aggregation, options.protocol.metrics
         return [
-            compare(
-                read.tasks,
-                *scores,
-                metric=metric,
-                aggregation=asked.aggregation,
-                bootstrap=bootstrap,
-            )
-            for metric in asked.metrics
+            compare(read.tasks, *scores, metric=metric, aggregation=how, bootstrap=bootstrap)
+            for metric in metrics
         ]
 
     def named(self, task: Task) -> TaskName:

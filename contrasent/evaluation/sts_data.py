@@ -47,12 +47,10 @@ Pair = tuple[str, str, float]
 
 
 def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[Pair], str, str]:
-    """Read all pairs of a file or data set.
+    """Read all pairs of a ``.tsv``, ``.csv``, ``.jsonl`` or ``.parquet`` file, or of a data set.
 
-    Args:
-        source: a ``.tsv``, ``.csv``, ``.jsonl`` or ``.parquet`` file, or ``org/name:config@split``.
-        columns: both sentences and the score, by name or by number from 0; None to know them by
-            name, or by their order where there are three columns without a known name.
+    ``columns`` are both sentences and the score, by name or by number from 0; None to know them by
+    name, or by their order where there are three columns without a known name.
 
     Returns:
         The pairs, the hash of their source, and one line on how the columns were understood, empty
@@ -72,7 +70,11 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
         if by_place and not pairs and not note and _is_heading(score):
             note = f"{where}: taken as a header, because {score!r} is not a number"
         else:
-            _refuse_class(score, where)
+            if _is_heading(score):
+                raise DataError(
+                    f"{where}: the score must be a number, not {score.strip()!r}; if it is a class "
+                    "to be learned, put classify: in front of the file"
+                )
             pairs.append(pair(where, as_text(first, where), as_text(second, where), score))
     if len(pairs) < _LEAST:
         raise DataError(f"{source} has {len(pairs)} pairs; a correlation needs at least {_LEAST}")
@@ -127,20 +129,6 @@ def is_number(score: Any) -> bool:
     return True
 
 
-def columns_of(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], tuple[str, ...], Vector]:
-    """First sentences, second sentences and scores."""
-    first, second, gold = zip(*pairs, strict=True)
-    return first, second, np.array(gold, dtype=np.float64)
-
-
-def _refuse_class(score: Any, where: str) -> None:
-    if _is_heading(score):
-        raise DataError(
-            f"{where}: the score must be a number, not {score.strip()!r}; if it is a class to be "
-            "learned, put classify: in front of the file"
-        )
-
-
 def _is_heading(score: Any) -> bool:
     return isinstance(score, str) and bool(score.strip()) and not is_number(score)
 
@@ -151,8 +139,7 @@ class Subset:
 
     Attributes:
         name: such as ``MSRpar``; empty if the task has one part only.
-        first: N sentences.
-        second: N sentences; ``second[i]`` is compared with ``first[i]``.
+        first: N sentences, each of which is compared with that of ``second``.
         gold: ``(N,)``, how similar people found them.
     """
 
@@ -167,7 +154,6 @@ class Task:
     """One split of a task, read.
 
     Attributes:
-        name: which task and split.
         subsets: its parts, in SentEval's order.
         sha256: hash of the bytes of its files, one after the other; of the splits' hashes where
             several are scored together.
@@ -183,12 +169,16 @@ class Task:
     fitted: tuple[Task, Task] | None = None
 
     @property
+    def gold(self) -> Vector:
+        """Scores of all subsets."""
+        return np.concatenate([subset.gold for subset in self.subsets])
+
+    @property
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """First and second sentences of all subsets."""
-        return (
-            tuple(sentence for subset in self.subsets for sentence in subset.first),
-            tuple(sentence for subset in self.subsets for sentence in subset.second),
-        )
+        first = tuple(sentence for subset in self.subsets for sentence in subset.first)
+        second = tuple(sentence for subset in self.subsets for sentence in subset.second)
+        return first, second
 
 
 def load(
@@ -196,15 +186,13 @@ def load(
     data_dir: str | Path | None = None,
     columns: Sequence[str] | None = None,
 ) -> Task:
-    """Read one task.
-
-    Sentences are split at white space and joined by single spaces, as SentEval's batcher does.
+    """Read one task, single spaces between its words, as SentEval's batcher makes them.
 
     Args:
         name: the task and its split.
         data_dir: SentEval's folder, or one that holds it; else ``CONTRASENT_DATA``, else the
-            folder that ``contrasent data fetch`` fills. Not used for a user's file.
-        columns: of a user's file, as :func:`contrasent.evaluation.sts_data.read_pairs` takes them.
+            folder that ``contrasent data fetch`` fills.
+        columns: of a user's file, as :func:`read_pairs` takes them.
 
     Raises:
         MissingDataError: a file is not there.
@@ -217,16 +205,11 @@ def load(
     if row.subsets:
         return _semeval(name, row, root / row.folder)
     if name.split == "all":
-        return _together(name, [load(TaskName(name.name, s), data_dir) for s in ALL_SPLITS])
+        splits = [load(TaskName(name.name, split), data_dir) for split in ALL_SPLITS]
+        whole = Task(name, tuple(subset for task in splits for subset in task.subsets), "")
+        digest = hashlib.sha256(" ".join(task.sha256 for task in splits).encode())
+        return Task(name, (Subset("", *whole.sides, whole.gold),), digest.hexdigest())
     return _one_file(name, row, root / row.files[name.split])
-
-
-def _together(name: TaskName, splits: Sequence[Task]) -> Task:
-    """The pairs of several splits as those of one."""
-    whole = Task(name, tuple(subset for task in splits for subset in task.subsets), "")
-    gold = np.concatenate([subset.gold for subset in whole.subsets])
-    digest = hashlib.sha256(" ".join(task.sha256 for task in splits).encode())
-    return Task(name, (Subset("", *whole.sides, gold),), digest.hexdigest())
 
 
 def _semeval(name: TaskName, row: StsTask, folder: Path) -> Task:
@@ -287,13 +270,14 @@ def _pairs_file(name: TaskName, columns: Sequence[str] | None) -> Task:
         raise DataError(f"no file {path}; a task is one of the STS names or a file of pairs")
     source = str(path) if path.exists() else name.name
     pairs, sha256, note = read_pairs(source, columns)
-    return Task(name, (Subset("", *columns_of(pairs)),), sha256, note)
+    return Task(name, (_subset("", pairs, source),), sha256, note)
 
 
-def _subset(name: str, rows: Sequence[Pair], path: Path) -> Subset:
+def _subset(name: str, rows: Sequence[Pair], source: Path | str) -> Subset:
     if not rows:
-        raise DataError(f"{path} has no scored pair")
-    return Subset(name, *columns_of(rows))
+        raise DataError(f"{source} has no scored pair")
+    first, second, gold = zip(*rows, strict=True)
+    return Subset(name, first, second, np.array(gold, dtype=np.float64))
 
 
 def _require(path: Path) -> None:

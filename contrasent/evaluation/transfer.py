@@ -33,13 +33,8 @@ def score_transfer(
 ) -> Scores:
     """Accuracy of a task's splits; of test rows F1 of pairs, and macro-F1 of a user's own task.
 
-    Args:
-        task: what was read.
-        splits: which are to have records, of ``dev`` and ``test``.
-        use: the encoder.
-        options: name the classifier, its preset and seed, and how intervals are computed: of
-            scores of test rows, by drawing these again, the classifiers as they are. Rows of a
-            dev score chose the penalty, so it has no interval.
+    Intervals are of scores of test rows, by drawing these again, the classifiers as they are. Rows
+    of a dev score chose the penalty, so it has no interval.
 
     Raises:
         CheckpointError: an embedding has a NaN or infinite number, or all are the same.
@@ -88,11 +83,7 @@ def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeature
 
 
 def _embed(part: Part, use: EncoderUse) -> Embeddings:
-    """``(len(part.texts), D)``.
-
-    Unlike a cosine, a classifier has a use for a zero vector: it is that of a sentence without
-    known words.
-    """
+    """``(len(part.texts), D)``; a classifier, unlike a cosine, has a use for a zero vector."""
     name, (texts, places) = use.encoder.name, distinct(part.texts)
     rows = use.embed(texts)
     require_usable(name, texts, rows, zeros=True)

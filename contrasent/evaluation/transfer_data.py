@@ -31,12 +31,7 @@ _QUESTIONS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing to classify.
-
-    Attributes:
-        texts: one sentence, or the two of a pair; may be empty where the file has a blank line.
-        label: its class, from 0.
-    """
+    """A sentence or the two of a pair, empty where the file has a blank line; a class from 0."""
 
     texts: tuple[str, ...]
     label: int
@@ -180,13 +175,12 @@ class TransferData:
     """A task, read.
 
     Attributes:
-        name: such as ``mr``.
         parts: ``all``, or ``train`` and ``test``, or ``train``, ``dev`` and ``test``.
         classes: how many classes there are.
         sha256: hash of the bytes of its files, one after the other.
         given: one sentence or the two of a pair, in the order of the files.
         class_names: of a user's own classes; empty for SentEval's tasks.
-        said: one line on what the rows of a user's own task are; empty for SentEval's.
+        description: one line on what the rows of a user's own task are; empty for SentEval's.
         note: how a user's columns were understood, where that had to be guessed; else empty.
     """
 
@@ -196,7 +190,7 @@ class TransferData:
     sha256: str
     given: tuple[tuple[str, ...], ...] = ()
     class_names: tuple[str, ...] = ()
-    said: str = ""
+    description: str = ""
     note: str = ""
 
     @property
@@ -220,11 +214,7 @@ class TransferData:
 
 
 def load_transfer(name: str, data_dir: str | Path | None = None) -> TransferData:
-    """Read a transfer task.
-
-    Args:
-        name: one of :data:`TRANSFER_TASKS`.
-        data_dir: as :func:`contrasent.evaluation.sts_data.load`.
+    """Read one of :data:`TRANSFER_TASKS` as :func:`contrasent.evaluation.sts_data.load` does.
 
     Raises:
         MissingDataError: a file is not there.

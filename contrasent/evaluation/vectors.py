@@ -24,24 +24,19 @@ _ALIKE = 1e-3
 class Side:
     """Sentences of a task whose vectors stand together, in the order of the task's file.
 
-    Attributes:
-        said: what they are, such as ``first sentences``.
-        sentences: they, repeated ones each time.
+    Repeated ones are there each time. ``description`` is such as ``first sentences``.
     """
 
-    said: str
+    description: str
     sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a matrix has to have rows for, to stand in for an encoder on a task.
+    """What a matrix has to have rows for, side after side, to stand in for an encoder on a task.
 
-    Attributes:
-        heading: how messages name the task.
-        sides: the sentences, side after side.
-        apart: the same sentence may have another vector on the other side, as with encoders that
-            tell queries from documents.
+    With ``apart``, the same sentence may have another vector on the other side, as with encoders
+    that tell queries from documents.
     """
 
     heading: str
@@ -59,11 +54,7 @@ def holds_vectors(model: str) -> bool:
 
 
 def open_vectors(path: str, tasks: Sequence[Given]) -> GivenRows | Words:
-    """Read what :func:`holds_vectors` knows.
-
-    Args:
-        path: the file, or matrices whose rows follow one another, joined by ``+``.
-        tasks: what is to be scored; a matrix belongs to one of them.
+    """Read a file, or matrices joined by ``+`` whose rows follow one another, to score ``tasks``.
 
     Raises:
         CheckpointError: a file is missing or damaged, or has not a row for each sentence.
@@ -95,9 +86,9 @@ class _Vectors:
 
 
 class GivenRows(_Vectors):
-    """A matrix ``(N, D)`` with a row for every sentence of one task, side after side.
+    """A matrix ``(N, D)``, or ``(P, 2, D)`` of P pairs, with a row for every sentence of one task.
 
-    Both sentences of P pairs together, ``(P, 2, D)``, are understood too.
+    The rows stand side after side.
     """
 
     def __init__(self, path: str, tasks: Sequence[Given]) -> None:
@@ -109,22 +100,17 @@ class GivenRows(_Vectors):
             )
         (self._task,) = tasks
         self._matrix = _matrix(path, self._task)
-        places: list[dict[str, int]] = []
+        self._places: list[dict[str, int]] = []
         row = 0
         for side in self._task.sides:
-            if not places or self._task.apart:
-                places.append({})
+            if not self._places or self._task.apart:
+                self._places.append({})
             for sentence in side.sentences:
-                self._require_alike(places[-1].setdefault(sentence, row), row, sentence)
+                self._require_alike(self._places[-1].setdefault(sentence, row), row, sentence)
                 row += 1
-        self._places = places
 
     def encode(self, sentences: list[str], *, precision: str, show_progress: bool) -> Embeddings:
-        """The rows of N of the task's sentences, ``(N, D)``; the other arguments say nothing.
-
-        Raises:
-            CheckpointError: a sentence is none of the task's.
-        """
+        """As :meth:`encode_side`; precision and progress change nothing."""
         del precision, show_progress
         return self.encode_side(0, sentences)
 
@@ -220,7 +206,7 @@ def _loaded(path: str) -> Embeddings:
 
 
 def _sides(task: Given) -> str:
-    return ", then ".join(f"{len(side.sentences)} {side.said}" for side in task.sides)
+    return ", then ".join(f"{len(side.sentences)} {side.description}" for side in task.sides)
 
 
 def _alike(one: Embeddings, other: Embeddings) -> bool:

@@ -11,7 +11,8 @@ from rich.console import Console
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation import neighbours as module
 from contrasent.evaluation.corpus import PUBLISHED, Queries, read_corpus, read_queries
-from contrasent.evaluation.neighbours import find_neighbours, read_neighbours, write_neighbours
+from contrasent.evaluation.neighbours import find_neighbours, neighbour_lines, read_neighbours
+from contrasent.files import write_text
 from contrasent.report.embedding_tables import print_neighbours
 
 LINES = [
@@ -188,7 +189,7 @@ def test_a_task_is_a_corpus_of_both_sentences_of_its_pairs(senteval):
 def test_queries_come_from_papers_files_and_the_command_line(tmp_path, corpus):
     (tmp_path / "q.txt").write_text("one\ntwo\n")
     named = read_queries("diffcse-table9", (), corpus)
-    assert named.texts == PUBLISHED["diffcse-table9"][1]
+    assert named.texts == PUBLISHED["diffcse-table9"].texts
     assert named.asked == "Chuang et al. 2022 (DiffCSE), Table 9"
     both = read_queries(str(tmp_path / "q.txt"), ["three"], corpus)
     assert both.texts == ("one", "two", "three")
@@ -278,7 +279,7 @@ def test_the_command_prints_and_saves(tmp_path, tiny_bert, tiny_roberta, corpus)
     for it in found:
         assert [query.text for query in it.queries] == ["red cat", "dog"]
         assert [len(query.nearest) for query in it.queries] == [2, 2]
-    write_neighbours(tmp_path / "again.jsonl", found)
+    write_text(tmp_path / "again.jsonl", neighbour_lines(found))
     assert (tmp_path / "again.jsonl").read_bytes() == saved.read_bytes()
 
 

@@ -37,7 +37,7 @@ def test_three_files(tmp_path):
     name = TaskName(three(tmp_path))
     task = read_retrieval(name)
     assert task.corpus == tuple(CORPUS.values())
-    assert task.asked == tuple(QUERIES.values())
+    assert task.every_query == tuple(QUERIES.values())
     assert task.queries == ("blue cat", "house")
     assert task.relevant == ({0: 2, 2: 1}, {1: 1})
     assert task.left_out == (None, 4)

@@ -275,7 +275,7 @@ def task_of(name, queries, relevant, corpus):
         metrics=("ndcg@10", "mrr@10", "recall@1"),
         description="",
         sha256="",
-        asked=queries,
+        every_query=queries,
     )
 
 

@@ -7,9 +7,10 @@ from contrasent.evaluation.neighbours import (
     Neighbour,
     Neighbours,
     Query,
+    neighbour_lines,
     read_neighbours,
-    write_neighbours,
 )
+from contrasent.files import write_text
 
 
 def found(**changes):
@@ -41,7 +42,7 @@ def found(**changes):
 
 def test_what_is_written_is_read_again(tmp_path):
     written = [found(), found(encoder="other", without_vector=1, engine="onnx", seed=3)]
-    write_neighbours(tmp_path / "found.jsonl", written)
+    write_text(tmp_path / "found.jsonl", neighbour_lines(written))
     assert read_neighbours(tmp_path / "found.jsonl") == written
 
 
@@ -59,7 +60,7 @@ def test_what_is_written_is_read_again(tmp_path):
 )
 def test_another_line_is_refused_by_its_number(tmp_path, change, said):
     path = tmp_path / "found.jsonl"
-    write_neighbours(path, [found(), found()])
+    write_text(path, neighbour_lines([found(), found()]))
     good = path.read_text(encoding="utf-8").split("\n")[0]
     path.write_text(f"{good}\n{change(json.loads(good))}\n", encoding="utf-8")
     with pytest.raises(DataError) as caught:
