@@ -132,19 +132,18 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
-        options = {name: (hints[name], parameter.default)}
         if group := groups.get(name):
             types = get_type_hints(group, include_extras=True)
-            options = {field.name: (types[field.name], field.default) for field in fields(group)}
-        parameters += [
-            inspect.Parameter(
-                option,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if default is MISSING else default,
-                annotation=kind,
-            )
-            for option, (kind, default) in options.items()
-        ]
+            parameters += [
+                parameter.replace(
+                    name=field.name,
+                    default=parameter.empty if field.default is MISSING else field.default,
+                    annotation=types[field.name],
+                )
+                for field in fields(group)
+            ]
+        else:
+            parameters.append(parameter.replace(annotation=hints[name]))
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -152,7 +151,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         command(**given)
 
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    by_name = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in parameters]
+    run.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
@@ -179,12 +179,7 @@ def labels(models: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Outcomes(Generic[T]):
-    """What came of several models.
-
-    Attributes:
-        results: by model.
-        failures: a message for each thing that failed.
-    """
+    """Results by model, and a message for each thing that failed."""
 
     results: dict[str, T]
     failures: list[str]
@@ -225,11 +220,7 @@ def print_json(value: object, indent: int | None = None) -> None:
 
 
 def refuse_json_folder(json: str | None) -> None:
-    """Find now that JSON lines cannot be written, before any work.
-
-    Raises:
-        ConfigError: ``json`` is a folder.
-    """
+    """Find before any work that JSON lines cannot be written."""
     from contrasent.errors import ConfigError
 
     if json is not None and json != STDOUT and Path(json).is_dir():

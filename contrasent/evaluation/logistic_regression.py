@@ -1,13 +1,11 @@
 """Logistic regressions of many folds and penalties, trained as one batched problem.
 
-Shapes: F folds, R rows of weights in each, D features.
-
 SentEval trains one after the other. Here the folds of equal size form a stack and take their steps
 together; the L2 penalties of a fold see the same sentences in the same order, so they share one
 product. A fold that has ended makes room for the next.
 
 Shapes: F folds at work, P penalties of each, C classes, D features with a column of ones for the
-bias, N sentences, b sentences in a batch.
+bias, R = P * C rows of weights, N sentences, b sentences in a batch.
 """
 
 from __future__ import annotations
@@ -96,12 +94,7 @@ class Problems:
     """Features and labels, ready to be fitted on a device."""
 
     def __init__(self, features: Tensor, labels: Tensor, classes: int) -> None:
-        """Append the column of ones.
-
-        Args:
-            features: ``(N, width)`` float32, on the device that computes.
-            labels: ``(N,)`` int64, 0 to C - 1.
-            classes: C.
+        """Append the column of ones to ``features (N, width)``, on the device that computes.
 
         Raises:
             CheckpointError: a number is so large that its square is infinite.
@@ -137,13 +130,10 @@ class Problems:
     def fit(
         self, folds: Sequence[Fold], penalties: Sequence[Sequence[float]], preset: Preset, seed: int
     ) -> FittedClassifiers:
-        """Train a classifier for every fold and each of its penalties.
+        """Train a classifier for every fold and each of its P penalties.
 
-        Args:
-            folds: what to train on and what to stop by.
-            penalties: P numbers for each fold: the weight decay, of the bias too.
-            preset: optimiser, batch, and when to stop.
-            seed: of the starting weights and the permutations.
+        A penalty is the weight decay, of the bias too; the seed is that of the starting weights and
+        of the permutations.
         """
         decay = torch.tensor([list(row) for row in penalties], device=self.features.device)
         shape = (*decay.shape, self.classes, self.features.shape[1])
@@ -156,8 +146,8 @@ class Problems:
                 for number, fold in enumerate(folds)
                 if (len(fold.train), fold.drawn) == size
             )
-            for done in _Stack(self, decay, Shuffles(*size, seed), preset, seed).run(waiting):
-                weights[done.number], accuracy[done.number] = done.weights, done.accuracy
+            for ended in _Stack(self, decay, Shuffles(*size, seed), preset, seed).run(waiting):
+                weights[ended.fold], accuracy[ended.fold] = ended.weights, ended.accuracy
         return FittedClassifiers(weights, accuracy)
 
     def predict(self, weights: Tensor, rows: Tensor) -> Tensor:
@@ -166,8 +156,8 @@ class Problems:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    number: int
+class _EndedFold:
+    fold: int
     weights: Tensor
     accuracy: Tensor
 
@@ -187,11 +177,7 @@ class _Stack:
         device, penalties = problems.features.device, decay.shape[1]
         empty = self._start.new_zeros(0, *self._start.shape)
         self._state = {
-            "weights": empty,
-            "gradient": empty,
-            "first": empty,
-            "second": empty,
-            "best": empty,
+            **dict.fromkeys(("weights", "gradient", "first", "second", "best"), empty),
             "steps": torch.zeros(0, 1, 1, device=device),
             "accuracy": torch.zeros(0, penalties, dtype=torch.float64, device=device),
             "misses": torch.zeros(0, penalties, dtype=torch.int64, device=device),
@@ -202,16 +188,16 @@ class _Stack:
         self._places = max(1, allowed // row)
         self._step = OPTIMISERS[preset.optimiser]
 
-    def run(self, waiting: deque[tuple[int, Fold]]) -> list[_Done]:
+    def run(self, waiting: deque[tuple[int, Fold]]) -> list[_EndedFold]:
         """Train all that wait; returns them in the order in which they ended."""
-        done: list[_Done] = []
+        ended: list[_EndedFold] = []
         while waiting or self._numbers:
             self._admit(waiting)
             for _ in range(self._preset.epoch_size):
                 self._epoch()
             self._judge()
-            done += self._retire()
-        return done
+            ended += self._retire()
+        return ended
 
     def _admit(self, waiting: deque[tuple[int, Fold]]) -> None:
         count = min(len(waiting), self._places - len(self._numbers))
@@ -285,31 +271,26 @@ class _Stack:
         chosen = better.repeat_interleave(problems.classes, dim=1).unsqueeze(-1)
         state["best"] = torch.where(chosen, state["weights"], state["best"])
 
-    def _retire(self) -> list[_Done]:
+    def _retire(self) -> list[_EndedFold]:
         """Take out the folds all of whose penalties have ended."""
-        spent = [number > self._preset.max_epochs for number in self._epochs]
-        ended = self._state["ended"].all(dim=1).tolist()
-        over = [a or b for a, b in zip(spent, ended, strict=True)]
-        if not any(over):
+        spent = torch.tensor([number > self._preset.max_epochs for number in self._epochs])
+        over = spent | self._state["ended"].all(dim=1).cpu()
+        if not over.any():
             return []
         accuracy = self._state["accuracy"].cpu()
-        best = self._state["best"].view(len(over), -1, *self._shape())
-        done = [
-            _Done(self._numbers[place], best[place].clone(), accuracy[place])
-            for place, out in enumerate(over)
-            if out
+        best = self._state["best"].unflatten(1, (-1, self._problems.classes))
+        retired = [
+            _EndedFold(self._numbers[place], best[place].clone(), accuracy[place])
+            for place in over.nonzero().flatten().tolist()
         ]
-        left = [place for place, out in enumerate(over) if not out]
+        left = (~over).nonzero().flatten().tolist()
         self._numbers = [self._numbers[place] for place in left]
         self._folds = [self._folds[place] for place in left]
         self._epochs = [self._epochs[place] for place in left]
         self._state = {name: held[left] for name, held in self._state.items()}
         self._rows, self._judged = self._rows[left], self._judged[left]
         self._of_stack()
-        return done
-
-    def _shape(self) -> tuple[int, int]:
-        return self._problems.classes, self._start.shape[1]
+        return retired
 
 
 def _scores(weights: Tensor, rows: Tensor) -> Tensor:

@@ -40,8 +40,6 @@ class StsTask:
         name: as ``--tasks`` takes it, such as ``stsb``; in lower case, without ``-`` and ``_``.
         heading: as tables name it, such as ``STS-B``.
         folder: holds ``STS.input.SUBSET.txt`` and ``STS.gs.SUBSET.txt`` of every subset.
-        subsets: in SentEval's order.
-        files: by split.
         columns: where both sentences and the score are in a file, from 0.
         header: whether the first line of a file names its columns.
         papers: one of the seven that ``sts`` stands for and that the papers average.
@@ -128,12 +126,10 @@ TRANSFER = tuple(task.name for task in TRANSFER_TASKS.values() if task.papers)
 
 @dataclass(frozen=True, slots=True)
 class TaskName:
-    """One task and one split of it.
+    """One task and one of its :data:`SPLITS`; a user's file is ``test``.
 
-    Attributes:
-        name: one of :data:`STS_TASKS` or :data:`TRANSFER_TASKS`, :data:`STSB_RETRIEVAL`, the path
-            of a user's file or folder, or a data set's id.
-        split: one of :data:`SPLITS`; a user's file is ``test``.
+    ``name`` is one of :data:`STS_TASKS` or :data:`TRANSFER_TASKS`, :data:`STSB_RETRIEVAL`, the path
+    of a user's file or folder, or a data set's id.
     """
 
     name: str
@@ -147,11 +143,11 @@ class TaskName:
     @property
     def heading(self) -> str:
         """How a table names it: ``STS-B``, ``STS-B dev`` or the name of a file."""
-        task = STS_TASKS.get(self.name) or TRANSFER_TASKS.get(self.name)
-        if task:
+        name = short_name(self.name)
+        if task := STS_TASKS.get(self.name) or TRANSFER_TASKS.get(self.name):
             name = task.heading
-        else:
-            name = "STS-B retrieval" if self.name == STSB_RETRIEVAL else short_name(self.name)
+        elif self.name == STSB_RETRIEVAL:
+            name = "STS-B retrieval"
         return name if self.split == "test" else f"{name} {self.split}"
 
     @property
@@ -165,17 +161,20 @@ def known_tasks(text: str) -> tuple[tuple[str, ...], str | None]:
 
     ``STS-B-dev`` names ``stsb`` and ``dev``, ``sts`` the seven and no split, ``mine.tsv`` no task.
     """
+    name, split = _normalise(text)
+    if name in ("sts", "transfer"):
+        return (STS if name == "sts" else TRANSFER), split
+    aliases = {STSB_RETRIEVAL: (STSB_RETRIEVAL.replace("-", ""),)}
+    aliases |= {key: row.aliases for key, row in (STS_TASKS | TRANSFER_TASKS).items()}
+    return tuple(key for key, others in aliases.items() if name in (key, *others)), split
+
+
+def _normalise(text: str) -> tuple[str, str | None]:
+    """A name in lower case without ``-``, ``_`` and spaces, and the split behind it."""
     name, split = text.strip().lower(), None
     if suffixed := _SPLIT.fullmatch(name):
         name, split = suffixed[1], suffixed[2]
-    name = re.sub(r"[-_ ]", "", name)
-    if name in ("sts", "transfer"):
-        return (STS if name == "sts" else TRANSFER), split
-    if name == STSB_RETRIEVAL.replace("-", ""):
-        return (STSB_RETRIEVAL,), split
-    aliases = {key: row.aliases for key, row in STS_TASKS.items()}
-    aliases |= {key: row.aliases for key, row in TRANSFER_TASKS.items()}
-    return tuple(key for key, others in aliases.items() if name in (key, *others)), split
+    return re.sub(r"[-_ ]", "", name), split
 
 
 def refuse(text: str) -> NoReturn:
@@ -184,11 +183,13 @@ def refuse(text: str) -> NoReturn:
     Raises:
         ConfigError: always.
     """
-    name = re.sub(r"[-_ ]", "", _SPLIT.sub(r"\1", text.strip().lower()))
-    form = "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
     tasks, _ = known_tasks(text)
     if not tasks:
-        pick(form, name, ("sts", "transfer", *STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL))
+        form = (
+            "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
+        )
+        choices = ("sts", "transfer", *STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL)
+        pick(form, _normalise(text)[0], choices)
     kind = "retrieval" if tasks == (STSB_RETRIEVAL,) else "transfer"
     raise ConfigError(
         f"{text!r} is a {kind} task, which has no correlation; 'contrasent evaluate' and "
@@ -201,11 +202,9 @@ def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[
 
     Args:
         asked: ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, a task with its split
-            such as ``stsb-dev``, a ``.tsv``, ``.csv``, ``.jsonl`` (each also with ``.gz``) or
-            ``.parquet`` file of sentence, sentence, score, or such a data set on the hub,
-            ``org/name[:config][@split]``.
-        splits: splits of the tasks asked for without one. Those that a task does not have are
-            left out, as STS12-16 have a test split only.
+            such as ``stsb-dev``, or a file or data set of sentence, sentence, score.
+        splits: of the tasks asked for without one. Those that a task does not have are left out,
+            as STS12-16 have a test split only.
 
     Raises:
         ConfigError: a name or split is unknown, a task has no such split, or nothing is left.
@@ -229,7 +228,7 @@ def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
     Raises:
         ConfigError: the split behind the name is none of the task's.
     """
-    if names_pairs(text):
+    if _PAIRS_FILE.search(text.strip()) or _is_dataset(text.strip()):
         return [TaskName(text.strip())]
     tasks, split = known_tasks(text)
     if not tasks or tasks[0] not in STS_TASKS:
@@ -271,11 +270,6 @@ def averaged(names: Iterable[TaskName]) -> list[TaskName]:
     ]
 
 
-def names_pairs(text: str) -> bool:
-    """Whether a text names a file or a data set that may hold scored pairs."""
-    return bool(_PAIRS_FILE.search(text.strip())) or _is_dataset(text.strip())
-
-
 def names_own_data(text: str) -> bool:
     """Whether a text names a user's file or a data set, by its form."""
     return bool(_OWN_FILE.search(text)) or _is_dataset(text)
@@ -295,12 +289,7 @@ def joined_sources(text: str) -> tuple[str, ...]:
 
 
 def require_source(text: str, prefix: str, form: str) -> None:
-    """Make sure that something stands behind a prefix.
-
-    Args:
-        text: what a user named, without white space around it.
-        prefix: what it begins with.
-        form: what is to stand behind it.
+    """Make sure that something of a form stands behind the prefix of a text.
 
     Raises:
         ConfigError: nothing does.

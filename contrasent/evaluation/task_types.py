@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from contrasent.data.senteval import MissingDataError
-from contrasent.errors import CheckpointError, ContrasentError, DataError, pick
+from contrasent.errors import CheckpointError, DataError, pick
 from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Comparison, compare_ratios
 from contrasent.evaluation.embed import EncoderUse, Problem, Scores
@@ -23,16 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user asked for beside the names of tasks.
+    """What a user asked for beside the names of tasks, as :func:`evaluate` takes it.
 
     Attributes:
-        data_dir: a folder in SentEval's layout; else ``CONTRASENT_DATA``, else the folder that
-            ``contrasent data fetch`` fills.
-        splits: splits of the tasks named without one.
-        columns: of users' files.
         protocol: of the correlations.
-        learning: of the classifiers; SentEval's preset ``test`` by default.
-        bootstrap: how intervals are computed; None for none.
+        learning: of the classifiers.
 
     Raises:
         ConfigError: a split is unknown.
@@ -62,13 +57,7 @@ class TaskText:
 
 @dataclass(frozen=True, slots=True)
 class TaskData(Generic[T]):
-    """What was asked for, what of it could be read, and why the rest could not.
-
-    Attributes:
-        names: what was asked for, each task and split once.
-        tasks: what could be read.
-        problems: why the rest could not.
-    """
+    """What was asked for, each task and split once, what was read, and why the rest was not."""
 
     names: tuple[TaskName, ...] = ()
     tasks: tuple[T, ...] = ()
@@ -76,13 +65,10 @@ class TaskData(Generic[T]):
 
 
 class TaskType(ABC, Generic[T]):
-    """Tasks that are scored alike, by default one after the other.
-
-    Attributes:
-        name: of the type, by which ``contrasent.report`` knows its table.
-    """
+    """Tasks that are scored alike, by default one after the other."""
 
     name: ClassVar[str]
+    """By which ``contrasent.report`` knows its table."""
 
     @abstractmethod
     def names(self, text: str, options: Options) -> list[TaskName] | None:
@@ -157,14 +143,16 @@ class TaskType(ABC, Generic[T]):
             CheckpointError: the encoder cannot be scored on any of them.
         """
         parts: list[Scores] = []
-        failures: list[tuple[TaskName, ContrasentError]] = []
+        problems: list[Problem] = []
+        unusable = False
         for task in tasks:
             try:
                 parts.append(self.score(task, use, options))
             except (CheckpointError, DataError) as error:
-                failures.append((self.named(task), error))
-        problems = [Problem(name.label, f"{name.heading}: {error}") for name, error in failures]
-        if not parts and any(isinstance(error, CheckpointError) for _, error in failures):
+                name = self.named(task)
+                problems.append(Problem(name.label, f"{name.heading}: {error}"))
+                unusable |= isinstance(error, CheckpointError)
+        if unusable and not parts:
             raise CheckpointError("\n".join(problem.message for problem in problems))
         return Scores.together([*parts, Scores(problems=tuple(problems))])
 
@@ -175,14 +163,7 @@ class TaskType(ABC, Generic[T]):
         options: Options,
         bootstrap: Bootstrap,
     ) -> list[Comparison]:
-        """The second encoder's scores less the first one's, in every metric of the table.
-
-        Args:
-            read: what both were scored on.
-            scores: of both.
-            options: what else was asked for.
-            bootstrap: how what the scores are of is drawn again.
-        """
+        """The second encoder's scores less the first one's, in every metric of the table."""
         del options
         averaged = self.averaged(read.names)
         return compare_ratios(read.names, *scores, averaged_over=averaged, bootstrap=bootstrap)
