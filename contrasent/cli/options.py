@@ -16,7 +16,7 @@ import typer
 from contrasent.model.pooling import POOLERS
 
 if TYPE_CHECKING:
-    from contrasent.evaluation.vectors import Given, GivenRows, Words
+    from contrasent.evaluation.vectors import Given, GivenRows
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.word_encoder import WordEncoder
     from contrasent.records import Record
@@ -119,7 +119,7 @@ class Measuring(Loading):
 
     def load_or_open(
         self, model: str, given: Sequence[Given] = ()
-    ) -> SentenceEncoder | WordEncoder | GivenRows | Words:
+    ) -> SentenceEncoder | WordEncoder | GivenRows:
         """The encoder, or the vectors of words or of the sentences of a task, ``given``."""
         from contrasent.evaluation.vectors import holds_vectors, open_vectors
 

@@ -25,14 +25,13 @@ from contrasent.evaluation.task_names import (
     require_source,
 )
 from contrasent.evaluation.task_types import Options, TaskText, TaskType
-from contrasent.evaluation.vectors import Given, GivenRows, Side, Words
+from contrasent.evaluation.vectors import Given, GivenRows, Side
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.model.word_encoder import WordEncoder
 from contrasent.records import Record
 
 _QUERIES_AT_ONCE = 64
 _BELOW = -2.0
-_OF_WORDS = (Words, WordEncoder)
 
 Rankings = list[tuple[Vector, Vector]]
 """For each query the places of its relevant documents, and their grades."""
@@ -85,40 +84,6 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
     )
 
 
-def score_retrieval(task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
-    """Every metric of a task; intervals by drawing queries again, the documents as they are.
-
-    Raises:
-        CheckpointError: an embedding is zero or not finite.
-    """
-    unit = embed(task, use)
-    values = scores(task, rankings(task, unit))
-    ratios = {metric: _ratio(task, each) for metric, each in values.items()}
-    sure = intervals(ratios, options.bootstrap, task.name.label)
-    records = [
-        Record(
-            task=task.name.name,
-            split=task.name.split,
-            metric=metric,
-            aggregation="mean",
-            value=float(each.mean()),
-            pairs=len(task.queries),
-            interval=sure.get(metric),
-            data_sha256=task.sha256,
-            **use.record_fields(),
-        )
-        for metric, each in values.items()
-    ]
-    columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}
-    queries, corpus = (int((~side.any(axis=1)).sum()) for side in unit)
-    note = (
-        f"{task.name.heading}: {queries} of {len(unit[0])} queries and {corpus} of {len(unit[1])} "
-        "documents have no known word: such a query finds its documents last, such a document "
-        "comes last"
-    )
-    return Scores(tuple(records), ratios=columns, notes=(note,) if queries or corpus else ())
-
-
 def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]:
     """Unit vectors of the queries ``(Q, D)`` and of the documents ``(N, D)``.
 
@@ -136,7 +101,7 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     else:
         texts, places = distinct((*task.corpus, *task.queries))
         rows = use.embed(texts)
-    require_usable(encoder.name, texts, rows, zeros=isinstance(encoder, _OF_WORDS))
+    require_usable(encoder.name, texts, rows, zeros=isinstance(encoder, WordEncoder))
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     norms[norms == 0] = 1
     unit = (rows / norms)[places]
@@ -216,8 +181,33 @@ class Retrieval(TaskType[RetrievalTask]):
         return read_retrieval(name)
 
     def score(self, task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
-        """Every metric of the task."""
-        return score_retrieval(task, use, options)
+        """Every metric of the task; its intervals draw queries again, with the same documents."""
+        unit = embed(task, use)
+        values = scores(task, rankings(task, unit))
+        ratios = {metric: _ratio(task, each) for metric, each in values.items()}
+        sure = intervals(ratios, options.bootstrap, task.name.label)
+        records = tuple(
+            Record(
+                task=task.name.name,
+                split=task.name.split,
+                metric=metric,
+                aggregation="mean",
+                value=float(each.mean()),
+                pairs=len(task.queries),
+                interval=sure.get(metric),
+                data_sha256=task.sha256,
+                **use.record_fields(),
+            )
+            for metric, each in values.items()
+        )
+        columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}
+        queries, corpus = (int((~side.any(axis=1)).sum()) for side in unit)
+        note = (
+            f"{task.name.heading}: {queries} of {len(unit[0])} queries and {corpus} of "
+            f"{len(unit[1])} documents have no known word: such a query finds its documents last, "
+            "such a document comes last"
+        )
+        return Scores(records, ratios=columns, notes=(note,) if queries or corpus else ())
 
     def named(self, task: RetrievalTask) -> TaskName:
         """Its name and split."""

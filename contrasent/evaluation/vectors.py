@@ -1,4 +1,4 @@
-"""Vectors in place of an encoder: a matrix with a row per sentence, or the vectors of words.
+"""Files of vectors in place of an encoder: a matrix with a row per sentence, or words.
 
 Shapes: N sentences, D numbers in a vector.
 """
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from contrasent.data.word_vectors import vector_of, word_lines
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.embed import Embeddings
 from contrasent.evaluation.task_names import joined_sources
+from contrasent.model.word_encoder import WordEncoder
 
 _WORDS = (".txt", ".vec")
 _ALIKE = 1e-3
@@ -53,7 +53,7 @@ def holds_vectors(model: str) -> bool:
     return name.endswith((".npy", *_WORDS))
 
 
-def open_vectors(path: str, tasks: Sequence[Given]) -> GivenRows | Words:
+def open_vectors(path: str, tasks: Sequence[Given]) -> GivenRows | WordEncoder:
     """Read a file, or matrices joined by ``+`` whose rows follow one another, to score ``tasks``.
 
     Raises:
@@ -63,36 +63,19 @@ def open_vectors(path: str, tasks: Sequence[Given]) -> GivenRows | Words:
     missing = next((file for file in joined_sources(path) if not Path(file).is_file()), None)
     if missing is not None:
         raise CheckpointError(f"there is no file {missing}; look for a misspelling")
-    return GivenRows(path, tasks) if path.lower().endswith(".npy") else Words(path)
+    return GivenRows(path, tasks) if path.lower().endswith(".npy") else WordEncoder.load(path)
 
 
-class _Vectors:
-    """What files of vectors have in common."""
-
-    pooler = "vectors"
-
-    def __init__(self, path: str) -> None:
-        self.name = path
-
-    def resolve_precision(self, name: str) -> str:
-        """``fp32``, as nothing is computed here but means of words.
-
-        Raises:
-            ConfigError: something else was asked for.
-        """
-        if name not in ("auto", "fp32"):
-            raise ConfigError(f"{self.name} holds vectors, which are scored in fp32, not {name}")
-        return "fp32"
-
-
-class GivenRows(_Vectors):
+class GivenRows:
     """A matrix ``(N, D)``, or ``(P, 2, D)`` of P pairs, with a row for every sentence of one task.
 
     The rows stand side after side.
     """
 
+    pooler = "vectors"
+
     def __init__(self, path: str, tasks: Sequence[Given]) -> None:
-        super().__init__(path)
+        self.name = path
         if len(tasks) != 1:
             raise ConfigError(
                 f"{path} holds the vectors of one task; name that one with --tasks, not "
@@ -108,6 +91,16 @@ class GivenRows(_Vectors):
             for sentence in side.sentences:
                 self._require_alike(self._places[-1].setdefault(sentence, row), row, sentence)
                 row += 1
+
+    def resolve_precision(self, name: str) -> str:
+        """``fp32``, as nothing is computed here.
+
+        Raises:
+            ConfigError: something else was asked for.
+        """
+        if name not in ("auto", "fp32"):
+            raise ConfigError(f"{self.name} holds vectors, which are scored in fp32, not {name}")
+        return "fp32"
 
     def encode(self, sentences: list[str], *, precision: str, show_progress: bool) -> Embeddings:
         """As :meth:`encode_side`; precision and progress change nothing."""
@@ -137,42 +130,6 @@ class GivenRows(_Vectors):
                 f"{self.name}: rows {known} and {row} differ, but belong to the same sentence "
                 f"{sentence!r}; the rows are to be {_sides(self._task)}, in the order of the file"
             )
-
-
-class Words(_Vectors):
-    """A text file of a word and D numbers per line, as GloVe's; a sentence is their mean.
-
-    As in SentEval's bag of words: words are what stands between spaces, those that the file does
-    not have are left out, and none is weighted. A word that is not there is looked for in lower
-    case. A first line of two numbers, as fastText's, is no word.
-    """
-
-    def encode(self, sentences: list[str], *, precision: str, show_progress: bool) -> Embeddings:
-        """The mean vector of N sentences, ``(N, D)``, zeros for one without a known word.
-
-        Raises:
-            CheckpointError: a line is not a word and D numbers.
-        """
-        del precision, show_progress
-        words = {word for sentence in sentences for word in sentence.split()}
-        known = self._read(words | {word.lower() for word in words})
-        if not known:
-            raise CheckpointError(f"{self.name} has none of the words that are to be scored")
-        nothing = np.zeros(len(next(iter(known.values()))), np.float32)
-        rows = []
-        for sentence in sentences:
-            of_words = [known.get(word, known.get(word.lower())) for word in sentence.split()]
-            vectors = [vector for vector in of_words if vector is not None]
-            rows.append(np.mean(vectors, axis=0) if vectors else nothing)
-        return np.stack(rows).astype(np.float32)
-
-    def _read(self, wanted: set[str]) -> dict[str, Embeddings]:
-        vectors: dict[str, Embeddings] = {}
-        path = Path(self.name)
-        for number, word, cells in word_lines(path):
-            if word in wanted and word not in vectors:
-                vectors[word] = vector_of(cells, path, number)
-        return vectors
 
 
 def _matrix(path: str, task: Given) -> Embeddings:
