@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -179,7 +179,7 @@ def load_suite(
     return suite
 
 
-class Records(Sequence[Record]):
+class Records(list[Record]):
     """The records of one encoder on a suite, in the order of the tables.
 
     ``problems`` tells which tasks could not be scored and why, ``notes`` what is to be known of the
@@ -187,39 +187,19 @@ class Records(Sequence[Record]):
     """
 
     def __init__(self, suite: Suite, scores: Scores) -> None:
-        self.suite = suite
-        self.problems = scores.problems
-        self.notes = scores.notes
-        self._records = scores.records
-
-    @overload
-    def __getitem__(self, place: int) -> Record: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Record]: ...
-    @override
-    def __getitem__(self, place: int | slice) -> Record | Sequence[Record]:
-        return self._records[place]
-
-    @override
-    def __len__(self) -> int:
-        return len(self._records)
-
-    @override
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
+        super().__init__(scores.records)
+        self.suite, self.problems, self.notes = suite, scores.problems, scores.notes
 
     @override
     def __repr__(self) -> str:
-        return f"<{len(self)} records of {self[0].encoder}>" if len(self) else "<no records>"
+        return f"<{len(self)} records of {self[0].encoder}>" if self else "<no records>"
 
     def table(self) -> str:
         """The tables that ``contrasent evaluate`` prints, with the protocol beneath."""
         from rich.console import Console
 
         text = io.StringIO()
-        rows = {TaskName(self[0].encoder).heading: list(self)} if len(self) else {}
+        rows = {TaskName(self[0].encoder).heading: self} if self else {}
         self.suite.print_tables(Console(file=text, color_system=None), rows)
         return text.getvalue()
 

@@ -6,7 +6,7 @@ Shapes: N sentences or pairs of a part, D embedding width.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,47 +26,6 @@ from contrasent.evaluation.task_types import Options, TaskText, TaskType
 from contrasent.evaluation.transfer_data import TRANSFER_TASKS, Part, TransferData, load_transfer
 from contrasent.evaluation.vectors import Given, Side
 from contrasent.records import Record
-
-
-def score_transfer(
-    task: TransferData, splits: Sequence[str], use: EncoderUse, options: Options
-) -> Scores:
-    """Accuracy of a task's splits; of test rows F1 of pairs, and macro-F1 of a user's own task.
-
-    Intervals are of scores of test rows, by drawing these again, the classifiers as they are. Rows
-    of a dev score chose the penalty, so it has no interval.
-
-    Raises:
-        CheckpointError: an embedding has a NaN or infinite number, or all are the same.
-        DataError: the task is too small for the folds.
-        MissingExtraError: scikit-learn is asked for and not installed.
-    """
-    parts = {name: labelled(task, part, use) for name, part in task.parts.items()}
-    device = getattr(use.encoder, "device", "cpu")
-    reached = cross_validate(parts, task.classes, options.learning, device)
-    test = task.parts[task.judged_part("test")]
-    ratios = ratios_of(task, reached, test.labels) if "test" in splits else {}
-    sure = intervals(ratios, options.bootstrap, task.name)
-    values = {("dev", "accuracy"): reached.dev, ("test", "accuracy"): reached.test}
-    values |= {("test", of): each.value for of, each in ratios.items() if of != "accuracy"}
-    records = [
-        Record(
-            task=task.name,
-            split=split,
-            metric=metric,
-            aggregation="mean" if metric == "accuracy" and task.over_folds(split) else "all",
-            value=value,
-            pairs=len(task.parts[task.judged_part(split)].labels),
-            interval=sure.get(metric) if split == "test" else None,
-            classifier=options.learning.described(),
-            data_sha256=task.sha256,
-            **use.record_fields(),
-        )
-        for (split, metric), value in values.items()
-        if split in splits
-    ]
-    name = TaskName(task.name)
-    return Scores(tuple(records), ratios={(name, of): ratio for of, ratio in ratios.items()})
 
 
 def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeatures:
@@ -123,15 +82,7 @@ SPLITS = ("dev", "test")
 """``dev`` is the accuracy that chose the penalty, ``test`` that of the test part."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransferSplit:
-    """A task, and the splits that are to have records."""
-
-    task: TransferData
-    splits: tuple[str, ...]
-
-
-class Transfer(TaskType[TransferSplit]):
+class Transfer(TaskType[TransferData]):
     """Accuracies of classifiers on frozen embeddings."""
 
     name = "transfer"
@@ -157,7 +108,7 @@ class Transfer(TaskType[TransferSplit]):
         tasks = dict.fromkeys(name.name for name in names)
         return [[name for name in names if name.name == task] for task in tasks]
 
-    def load(self, names: Sequence[TaskName], options: Options) -> TransferSplit:
+    def load(self, names: Sequence[TaskName], options: Options) -> TransferData:
         """Read one task.
 
         Raises:
@@ -165,39 +116,73 @@ class Transfer(TaskType[TransferSplit]):
         """
         if options.learning.classifier == "sklearn":
             logistic_regression()
-        return TransferSplit(self.data(names[0].name, options), tuple(name.split for name in names))
+        data = self.data(names[0].name, options)
+        return replace(data, splits=tuple(name.split for name in names))
 
     def data(self, name: str, options: Options) -> TransferData:
         """The parts of one task."""
         return load_transfer(name, options.data_dir)
 
-    def score(self, task: TransferSplit, use: EncoderUse, options: Options) -> Scores:
-        """Accuracy of every split, and F1 of a test part of pairs."""
-        return score_transfer(task.task, task.splits, use, options)
+    def score(self, task: TransferData, use: EncoderUse, options: Options) -> Scores:
+        """Accuracy of every split; of test rows F1 of pairs, and macro-F1 of a user's own task.
+
+        Intervals are of scores of test rows, by drawing these again, the classifiers as they are.
+        Rows of a dev score chose the penalty, so it has no interval.
+
+        Raises:
+            CheckpointError: an embedding has a NaN or infinite number, or all are the same.
+            DataError: the task is too small for the folds.
+        """
+        parts = {name: labelled(task, part, use) for name, part in task.parts.items()}
+        device = getattr(use.encoder, "device", "cpu")
+        reached = cross_validate(parts, task.classes, options.learning, device)
+        test = task.parts[task.judged_part("test")]
+        ratios = ratios_of(task, reached, test.labels) if "test" in task.splits else {}
+        sure = intervals(ratios, options.bootstrap, task.name)
+        values = {("dev", "accuracy"): reached.dev, ("test", "accuracy"): reached.test}
+        values |= {("test", of): each.value for of, each in ratios.items() if of != "accuracy"}
+        records = tuple(
+            Record(
+                task=task.name,
+                split=split,
+                metric=metric,
+                aggregation="mean" if metric == "accuracy" and task.over_folds(split) else "all",
+                value=value,
+                pairs=len(task.parts[task.judged_part(split)].labels),
+                interval=sure.get(metric) if split == "test" else None,
+                classifier=options.learning.described(),
+                data_sha256=task.sha256,
+                **use.record_fields(),
+            )
+            for (split, metric), value in values.items()
+            if split in task.splits
+        )
+        name = TaskName(task.name)
+        return Scores(records, ratios={(name, of): ratio for of, ratio in ratios.items()})
 
     def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
         """The test parts of the papers' tasks."""
         return [n for n in names if n.split == "test" and TRANSFER_TASKS[n.name].papers]
 
-    def named(self, task: TransferSplit) -> TaskName:
+    def named(self, task: TransferData) -> TaskName:
         """The task, whatever its splits."""
-        return TaskName(task.task.name)
+        return TaskName(task.name)
 
-    def note(self, task: TransferSplit) -> str:
+    def note(self, task: TransferData) -> str:
         """How a user's columns were understood."""
-        return task.task.note
+        return task.note
 
-    def texts(self, task: TransferSplit) -> Iterator[TaskText]:
+    def texts(self, task: TransferData) -> Iterator[TaskText]:
         """The parts that the accuracies are of."""
-        for name in dict.fromkeys(map(task.task.judged_part, task.splits)):
-            texts = task.task.parts[name].texts
+        for name in dict.fromkeys(map(task.judged_part, task.splits)):
+            texts = task.parts[name].texts
             half = len(texts) // 2
-            pairs = zip(texts[:half], texts[half:], strict=True) if task.task.of_pairs else ()
-            yield TaskText(task.task.name, name, texts, list(pairs))
+            pairs = zip(texts[:half], texts[half:], strict=True) if task.of_pairs else ()
+            yield TaskText(task.name, name, texts, list(pairs))
 
-    def given(self, task: TransferSplit) -> Given:
+    def given(self, task: TransferData) -> Given:
         """The sentences of all files; of pairs all first ones, then all second ones."""
-        sides = tuple(zip(*task.task.given, strict=True))
+        sides = tuple(zip(*task.given, strict=True))
         names = ("first sentences", "second sentences") if len(sides) == 2 else ("sentences",)
         return Given(self.named(task).heading, tuple(map(Side, names, sides)))
 

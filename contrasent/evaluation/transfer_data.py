@@ -182,6 +182,7 @@ class TransferData:
         class_names: of a user's own classes; empty for SentEval's tasks.
         description: one line on what the rows of a user's own task are; empty for SentEval's.
         note: how a user's columns were understood, where that had to be guessed; else empty.
+        splits: those that are to have records.
     """
 
     name: str
@@ -192,6 +193,7 @@ class TransferData:
     class_names: tuple[str, ...] = ()
     description: str = ""
     note: str = ""
+    splits: tuple[str, ...] = ("dev", "test")
 
     @property
     def of_pairs(self) -> bool:

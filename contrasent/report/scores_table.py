@@ -12,8 +12,7 @@ from contrasent.evaluation.retrieval_data import RetrievalTask
 from contrasent.evaluation.task_names import SPLITS, STS_TASKS, STSB_RETRIEVAL, TaskName, averaged
 from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.evaluation.transfer import SPLITS as TRANSFER_SPLITS
-from contrasent.evaluation.transfer import TransferSplit
-from contrasent.evaluation.transfer_data import DEV_PART, NESTED_FOLDS, TRANSFER_TASKS
+from contrasent.evaluation.transfer_data import DEV_PART, NESTED_FOLDS, TRANSFER_TASKS, TransferData
 from contrasent.metrics import METRICS
 from contrasent.records import Record
 from contrasent.report.saved import described
@@ -239,13 +238,13 @@ def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:
     return scores_table(rows, columns, [*notes, *encoder_notes(shown)])
 
 
-def labelled_table(rows: Rows, read: TaskData[TransferSplit]) -> Table:
+def labelled_table(rows: Rows, read: TaskData[TransferData]) -> Table:
     """Accuracy and macro-F1 on a user's labelled sentences."""
     headings = labelled_headings(read)
     columns = []
     for split in TRANSFER_SPLITS[::-1]:
         for task in (task for task in read.tasks if split in task.splits):
-            name = TaskName(task.task.name, split)
+            name = TaskName(task.name, split)
             for metric in ("accuracy", "macro_f1") if split == "test" else ("accuracy",):
                 parts = [] if len(headings) == 1 else [headings[name.name]]
                 parts += [] if split == "test" else [split]
@@ -256,7 +255,7 @@ def labelled_table(rows: Rows, read: TaskData[TransferSplit]) -> Table:
     notes = [
         "Logistic regression on frozen embeddings x 100: share of right classes, and the mean of "
         "the F1 of all classes.",
-        *(f"{headings[it.task.name]}: {it.task.description}; {_judged(it)}." for it in read.tasks),
+        *(f"{headings[it.name]}: {it.description}; {_judged(it)}." for it in read.tasks),
         *dict.fromkeys(_own_procedure(it.classifier, read) for it in every if it.classifier),
     ]
     if any("dev" in task.splits for task in read.tasks):
@@ -265,16 +264,16 @@ def labelled_table(rows: Rows, read: TaskData[TransferSplit]) -> Table:
     return scores_table(rows, columns, [*notes, *encoder_notes(shown)])
 
 
-def labelled_headings(read: TaskData[TransferSplit]) -> dict[str, str]:
+def labelled_headings(read: TaskData[TransferData]) -> dict[str, str]:
     """Headings of labelled tasks by their names."""
-    headings = short_headings([TaskName(task.task.name) for task in read.tasks])
+    headings = short_headings([TaskName(task.name) for task in read.tasks])
     return {name.name: heading for name, heading in headings.items()}
 
 
-def _judged(task: TransferSplit) -> str:
-    if "all" in task.task.parts:
+def _judged(task: TransferData) -> str:
+    if "all" in task.parts:
         return "every fold is the test part once; accuracy is the mean over them"
-    if "dev" in task.task.parts:
+    if "dev" in task.parts:
         return "the dev part chooses the penalty"
     return "folds of the training part choose the penalty"
 
@@ -309,10 +308,10 @@ def _split_so(split: tuple[str, ...]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _own_procedure(how: Mapping[str, str | int], read: TaskData[TransferSplit]) -> str:
+def _own_procedure(how: Mapping[str, str | int], read: TaskData[TransferData]) -> str:
     folds = ""
-    if any("dev" not in task.task.parts for task in read.tasks):
-        nested = any("all" in task.task.parts for task in read.tasks)
+    if any("dev" not in task.parts for task in read.tasks):
+        nested = any("all" in task.parts for task in read.tasks)
         folds = f"{how['folds']} folds{', nested without a test part' if nested else ''}; "
     if how["name"] == "sklearn":
         return f"{_SKLEARN}; {folds}seed {how['seed']}."

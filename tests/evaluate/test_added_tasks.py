@@ -44,7 +44,7 @@ def test_an_eighth_transfer_task_is_one_row(sst5):
     suite = load_suite(["transfer", "SST-5"], options)
     ((kind, read),) = suite.kinds
     assert kind.name == "transfer" and [name.heading for name in read.names][-1] == "SST-5"
-    assert read.tasks[-1].task.classes == 5
+    assert read.tasks[-1].classes == 5
     rows = {"a": list(suite.records(WordEncoder(), "fp32").records)}
     shown = cells(transfer_table(rows, read.names))
     accuracy = {r.task: 100 * r.value for r in rows["a"] if r.metric == "accuracy"}

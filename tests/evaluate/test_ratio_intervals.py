@@ -21,7 +21,7 @@ from contrasent.evaluation.retrieval import TASK_TYPE as RETRIEVAL
 from contrasent.evaluation.retrieval_data import RetrievalTask
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import Options, TaskData
-from contrasent.evaluation.transfer import score_transfer
+from contrasent.evaluation.transfer import TASK_TYPE as TRANSFER
 from contrasent.evaluation.transfer_data import Part, TransferData
 from contrasent.records import Compared
 from contrasent.report.comparison import differences_table
@@ -61,7 +61,7 @@ def reached(monkeypatch, encoder):
         given = Accuracy(0.5, test, found, folds)
         monkeypatch.setattr(under_test, "cross_validate", lambda *_: given)
         task = TransferData(name, parts, 2, "hash")
-        return score_transfer(task, ("test", "dev"), EncoderUse(encoder), options)
+        return TRANSFER.score(task, EncoderUse(encoder), options)
 
     return run
 
