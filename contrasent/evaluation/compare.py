@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from contrasent.evaluation.bootstrap import Bootstrap, holm, interval, p_value, ratio_draws
-from contrasent.evaluation.embed import Scores, aggregation_draws
+from contrasent.evaluation.embed import Scores, draws
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName, averaged
 from contrasent.metrics import Vector
@@ -57,16 +57,17 @@ def compare(
     """
     values = [_values(scores, metric, aggregation) for scores in (baseline, other)]
     differences: dict[TaskName, float] = {}
-    draws: dict[TaskName, Vector] = {}
+    changes: dict[TaskName, Vector] = {}
     for task in tasks:
         name = task.name
         if all(name.label in scores.similarities for scores in (baseline, other)):
             both = [scores.similarities[name.label] for scores in (baseline, other)]
-            before, after = aggregation_draws(task, both, metric, aggregation, bootstrap)
-            draws[name] = after - before
+            drawn = draws(task, both, metric, bootstrap, (aggregation,))
+            before, after = drawn[aggregation]
+            changes[name] = after - before
             differences[name] = values[1][name] - values[0][name]
-    compared_scores = _Scores(metric, aggregation, differences, draws)
-    return _comparison(compared_scores, averaged(draws), _encoder(baseline), bootstrap)
+    of_metric = _Scores(metric, aggregation, differences, changes)
+    return _comparison(of_metric, averaged(changes), _encoder(baseline), bootstrap)
 
 
 def compare_ratios(

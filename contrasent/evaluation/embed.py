@@ -66,39 +66,21 @@ class Scores:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Score:
-    """A number on its way into a record."""
+    """A number on its way into a record, whose fields these are."""
 
-    subset: str
     metric: str
-    aggregation: str
     value: float
     pairs: int
+    aggregation: str = "all"
+    subset: str = ""
     interval: Interval | None = None
 
-    def record(
-        self,
-        task: Task,
-        use: EncoderUse,
-        protocol: str | None = None,
-        regressor: str | None = None,
-    ) -> Record:
-        """The number of a task with all that is known of it."""
-        return Record(
-            task=task.name.name,
-            subset=self.subset,
-            split=task.name.split,
-            metric=self.metric,
-            aggregation=self.aggregation,
-            value=self.value,
-            pairs=self.pairs,
-            protocol=protocol,
-            regressor=regressor,
-            interval=self.interval,
-            data_sha256=task.sha256,
-            **use.record_fields(),
-        )
+    def record(self, name: TaskName, sha256: str, use: EncoderUse, **more: Any) -> Record:
+        """The number with all that is known of its task and of the encoder."""
+        known = {**vars(self), **use.record_fields(), **more}
+        return Record(task=name.name, split=name.split, data_sha256=sha256, **known)
 
 
 def correlations(
@@ -123,61 +105,43 @@ def correlations(
         "mean": float(np.average(each)),
         "wmean": float(np.average(each, weights=pairs)),
     }
-    sure = _intervals(task, similarities, metric, bootstrap) if bootstrap else {}
+    drawn = draws(task, [similarities], metric, bootstrap) if bootstrap else {}
+    sure = {name: interval(columns[0], bootstrap) for name, columns in drawn.items() if bootstrap}
     named = [(s.name, v, n) for s, v, n in zip(task.subsets, each, pairs, strict=True)]
     return [
-        *(Score(s, metric, "subset", value, n, sure.get(s)) for s, value, n in named if s),
-        *(Score("", metric, k, v, sum(pairs), sure.get(k)) for k, v in aggregated.items()),
+        *(Score(metric, value, n, "subset", s, sure.get(s)) for s, value, n in named if s),
+        *(Score(metric, v, sum(pairs), k, "", sure.get(k)) for k, v in aggregated.items()),
     ]
 
 
-def aggregation_draws(
+def draws(
     task: Task,
     similarities: Sequence[Similarities],
     metric: str,
-    aggregation: str,
     bootstrap: Bootstrap,
-) -> Matrix:
-    """One aggregation of K encoders in the same R resamples, ``(K, R)``.
+    aggregations: Sequence[str] = AGGREGATIONS,
+) -> dict[str, Matrix]:
+    """Aggregations of K encoders in the same R resamples, ``(K, R)`` each, and subsets by name.
 
     ``all`` draws from all pairs of the task together, ``mean`` and ``wmean`` within each subset.
     """
-    if aggregation == "all" or len(task.subsets) == 1:
+    drawn: dict[str, Matrix] = {}
+    if "all" in aggregations or len(task.subsets) == 1:
         columns = [np.concatenate(of_encoder) for of_encoder in similarities]
-        return resampled(metric, columns, task.gold, bootstrap, task.name.label)
-    each = _subset_draws(task, similarities, metric, bootstrap)
-    return _mean_draws(task, list(each.values()), aggregation)
-
-
-def _intervals(
-    task: Task, similarities: Similarities, metric: str, bootstrap: Bootstrap
-) -> Mapping[str, Interval | None]:
-    """Of each subset by its name, and of each aggregation."""
-    whole = aggregation_draws(task, [similarities], metric, "all", bootstrap)
-    if len(task.subsets) == 1:
-        return dict.fromkeys(AGGREGATIONS, interval(whole[0], bootstrap))
-    each = _subset_draws(task, [similarities], metric, bootstrap)
-    means = {k: _mean_draws(task, list(each.values()), k) for k in ("mean", "wmean")}
-    draws = {**each, "all": whole, **means}
-    return {name: interval(columns[0], bootstrap) for name, columns in draws.items()}
-
-
-def _subset_draws(
-    task: Task, similarities: Sequence[Similarities], metric: str, bootstrap: Bootstrap
-) -> dict[str, Matrix]:
-    draws = {}
-    for place, subset in enumerate(task.subsets):
-        columns = [of_encoder[place] for of_encoder in similarities]
-        stream = f"{task.name.label} {subset.name}"
-        draws[subset.name] = resampled(metric, columns, subset.gold, bootstrap, stream)
-    return draws
-
-
-def _mean_draws(task: Task, each: Sequence[Matrix], aggregation: str) -> Matrix:
-    pairs = [len(subset.gold) for subset in task.subsets]
-    weights = pairs if aggregation == "wmean" else None
-    means: Matrix = np.average(np.stack(each), axis=0, weights=weights)
-    return means
+        whole = resampled(metric, columns, task.gold, bootstrap, task.name.label)
+        if len(task.subsets) == 1:
+            return dict.fromkeys(aggregations, whole)
+        drawn["all"] = whole
+    if set(aggregations) - {"all"}:
+        for place, subset in enumerate(task.subsets):
+            columns = [of_encoder[place] for of_encoder in similarities]
+            stream = f"{task.name.label} {subset.name}"
+            drawn[subset.name] = resampled(metric, columns, subset.gold, bootstrap, stream)
+        each = np.stack([drawn[subset.name] for subset in task.subsets])
+        pairs = [len(subset.gold) for subset in task.subsets]
+        drawn["mean"] = np.average(each, axis=0)
+        drawn["wmean"] = np.average(each, axis=0, weights=pairs)
+    return drawn
 
 
 PRECISIONS = ("bf16", "fp32", "int8")

@@ -128,14 +128,14 @@ def measure(
     cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
     every = len(embeddings) * (len(embeddings) - 1) // 2
     scores = [
-        Score(pairs.condition, "alignment", "all", position.alignment, int(pairs.positive.sum())),
-        Score("", "uniformity", "all", position.uniformity, every),
-        Score("", "mean_cosine", "all", mean_cosine(embeddings), every),
-        Score("", "partition_ratio", "all", partition_ratio(embeddings), every),
+        Score("alignment", position.alignment, int(pairs.positive.sum()), subset=pairs.condition),
+        Score("uniformity", position.uniformity, every),
+        Score("mean_cosine", mean_cosine(embeddings), every),
+        Score("partition_ratio", partition_ratio(embeddings), every),
         *_correlation(cosines, pairs.gold),
     ]
     return Geometry(
-        records=tuple(score.record(pairs.task, use) for score in scores),
+        records=tuple(score.record(pairs.task.name, pairs.task.sha256, use) for score in scores),
         pairs=pairs.label,
         source=pairs.task.name.heading,
         rated=len(pairs.gold),
@@ -170,7 +170,7 @@ def _short(numbers: Vector) -> Vector:
 def _correlation(cosines: Vector, gold: Vector) -> list[Score]:
     """Spearman's; none of an encoder that puts all pairs at one cosine, as a collapsed one does."""
     try:
-        return [Score("", "spearman", "all", spearman(cosines, gold), len(gold))]
+        return [Score("spearman", spearman(cosines, gold), len(gold))]
     except DataError:
         return []
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contrasent.errors import ConfigError, ContrasentError, DataError, MissingExtraError
-from contrasent.evaluation.embed import EncoderUse, Problem, Scores, require_usable
+from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores, require_usable
+from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.word_encoder import WordEncoder
 from contrasent.records import Record
@@ -254,43 +256,31 @@ def _run(task: AbsTask, encoder: MtebEncoder, cache: Any, show_progress: bool) -
 
 
 def _records(task: AbsTask, result: Any, encoder: MtebEncoder, seed: int | None) -> list[Record]:
-    encoder_fields = EncoderUse(encoder.encoder, encoder.precision, seed).record_fields()
-    data = {str(task.metadata.dataset["path"]): str(task.metadata.dataset["revision"])}
-    encoder_fields["versions"] = {**encoder_fields["versions"], "mteb": version("mteb"), **data}
+    use = EncoderUse(encoder.encoder, encoder.precision, seed)
+    about, main = task.metadata, task.metadata.main_score
+    data = {str(about.dataset["path"]): str(about.dataset["revision"])}
+    sha256 = encoder.texts_sha256(about.name)
     records = []
     for split, subsets in result.scores.items():
         alone = len(subsets) == 1
-
-        def record(
-            metric: str, value: float, aggregation: str, subset: str, pairs: int, where: str = split
-        ) -> Record:
-            main = metric == task.metadata.main_score and aggregation != "subset"
-            return Record(
-                task=task.metadata.name,
-                subset=subset,
-                split=where,
-                metric=metric,
-                aggregation=aggregation,
-                value=float(value),
-                pairs=pairs,
-                protocol=PROTOCOL if main else None,
-                data_sha256=encoder.texts_sha256(task.metadata.name),
-                **encoder_fields,
-            )
-
-        for scores in subsets:
-            name = scores["hf_subset"]
-            count = _record_rows(task, name, split)
-            records += [
-                record(metric, value, "all" if alone else "subset", "" if alone else name, count)
-                for metric, value in scores.items()
-                if metric not in NOT_SCORES and isinstance(value, int | float)
-            ]
+        pairs = [_record_rows(task, scores["hf_subset"], split) for scores in subsets]
+        every = [
+            Score(metric, float(value), count, *(() if alone else ("subset", scores["hf_subset"])))
+            for scores, count in zip(subsets, pairs, strict=True)
+            for metric, value in scores.items()
+            if metric not in NOT_SCORES and isinstance(value, int | float)
+        ]
         if not alone:
             mean = sum(scores["main_score"] for scores in subsets) / len(subsets)
-            count = sum(_record_rows(task, scores["hf_subset"], split) for scores in subsets)
-            records.append(record(task.metadata.main_score, mean, "mean", "", count))
-    return records
+            every.append(Score(main, float(mean), sum(pairs), "mean"))
+        for score in every:
+            is_main = score.metric == main and score.aggregation != "subset"
+            protocol = PROTOCOL if is_main else None
+            records.append(
+                score.record(TaskName(about.name, split), sha256, use, protocol=protocol)
+            )
+    versions = {"mteb": version("mteb"), **data}
+    return [replace(it, versions={**it.versions, **versions}) for it in records]
 
 
 def _record_rows(task: AbsTask, subset: str, split: str) -> int:

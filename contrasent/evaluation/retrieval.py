@@ -12,7 +12,14 @@ import numpy as np
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.bootstrap import Ratio, intervals
-from contrasent.evaluation.embed import Embeddings, EncoderUse, Scores, distinct, require_usable
+from contrasent.evaluation.embed import (
+    Embeddings,
+    EncoderUse,
+    Score,
+    Scores,
+    distinct,
+    require_usable,
+)
 from contrasent.evaluation.retrieval_data import RetrievalTask, read_retrieval
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import (
@@ -28,7 +35,6 @@ from contrasent.evaluation.task_types import Options, TaskText, TaskType
 from contrasent.evaluation.vectors import Given, GivenRows, Side
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.model.word_encoder import WordEncoder
-from contrasent.records import Record
 
 _QUERIES_AT_ONCE = 64
 _BELOW = -2.0
@@ -187,17 +193,9 @@ class Retrieval(TaskType[RetrievalTask]):
         ratios = {metric: _ratio(task, each) for metric, each in values.items()}
         sure = intervals(ratios, options.bootstrap, task.name.label)
         records = tuple(
-            Record(
-                task=task.name.name,
-                split=task.name.split,
-                metric=metric,
-                aggregation="mean",
-                value=float(each.mean()),
-                pairs=len(task.queries),
-                interval=sure.get(metric),
-                data_sha256=task.sha256,
-                **use.record_fields(),
-            )
+            Score(
+                metric, float(each.mean()), len(task.queries), "mean", interval=sure.get(metric)
+            ).record(task.name, task.sha256, use)
             for metric, each in values.items()
         )
         columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}

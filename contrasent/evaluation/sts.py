@@ -192,7 +192,8 @@ def _records(
         for score in correlations(task, similarities, metric, bootstrap if asked else None):
             reported = asked and protocol and protocol.aggregation == score.aggregation
             named = protocol.name if protocol and reported else None
-            yield score.record(task, use, named, "senteval" if task.fitted else None)
+            regressor = "senteval" if task.fitted else None
+            yield score.record(task.name, task.sha256, use, protocol=named, regressor=regressor)
 
 
 class Sts(TaskType[Task]):

@@ -19,13 +19,19 @@ from contrasent.evaluation.cross_validation import (
     cross_validate,
     logistic_regression,
 )
-from contrasent.evaluation.embed import Embeddings, EncoderUse, Scores, distinct, require_usable
+from contrasent.evaluation.embed import (
+    Embeddings,
+    EncoderUse,
+    Score,
+    Scores,
+    distinct,
+    require_usable,
+)
 from contrasent.evaluation.protocols import Rows
 from contrasent.evaluation.task_names import TaskName, known_tasks
 from contrasent.evaluation.task_types import Options, TaskText, TaskType
 from contrasent.evaluation.transfer_data import TRANSFER_TASKS, Part, TransferData, load_transfer
 from contrasent.evaluation.vectors import Given, Side
-from contrasent.records import Record
 
 
 def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeatures:
@@ -141,19 +147,15 @@ class Transfer(TaskType[TransferData]):
         sure = intervals(ratios, options.bootstrap, task.name)
         values = {("dev", "accuracy"): reached.dev, ("test", "accuracy"): reached.test}
         values |= {("test", of): each.value for of, each in ratios.items() if of != "accuracy"}
+        how = options.learning.described()
         records = tuple(
-            Record(
-                task=task.name,
-                split=split,
+            Score(
                 metric=metric,
-                aggregation="mean" if metric == "accuracy" and task.over_folds(split) else "all",
                 value=value,
                 pairs=len(task.parts[task.judged_part(split)].labels),
+                aggregation="mean" if metric == "accuracy" and task.over_folds(split) else "all",
                 interval=sure.get(metric) if split == "test" else None,
-                classifier=options.learning.described(),
-                data_sha256=task.sha256,
-                **use.record_fields(),
-            )
+            ).record(TaskName(task.name, split), task.sha256, use, classifier=how)
             for (split, metric), value in values.items()
             if split in task.splits
         )
