@@ -58,11 +58,7 @@ def spearman(scores: ArrayLike, gold: ArrayLike) -> float:
 
 
 def pearson(scores: ArrayLike, gold: ArrayLike) -> float:
-    """Pearson's correlation of two columns ``(N,)``.
-
-    Raises:
-        DataError: as :func:`spearman`.
-    """
+    """Pearson's correlation of two columns ``(N,)``, with the errors of :func:`spearman`."""
     a, b = _columns(scores, gold)
     from scipy.stats import pearsonr
 
@@ -73,9 +69,6 @@ def spectrum(embeddings: ArrayLike) -> Vector:
     """Singular values of unit rows ``(N, D)``, the largest first and scaled to 1: ``(min(N, D),)``.
 
     The rows are not centred (SimCSE, Figure F.1 and section 5). A flat spectrum is an even one.
-
-    Raises:
-        DataError: as :func:`unit_rows`.
     """
     unit = unit_rows(embeddings)
     squares = np.linalg.eigvalsh(unit.T @ unit)[::-1][: min(unit.shape)]

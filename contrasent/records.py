@@ -156,10 +156,7 @@ def lines_of_kind(kind: str, results: Iterable[Any]) -> str:
 def fields_of_kind(values: Any, kind: str) -> dict[str, Any]:
     """The fields in a JSON value that :func:`lines_of_kind` wrote.
 
-    Raises:
-        KeyError: it names no format.
-        TypeError: it is of another kind.
-        ValueError: it is of another format.
+    A KeyError, TypeError or ValueError if the format or the kind is another.
     """
     if not isinstance(values, dict) or values.pop("kind", None) != kind:
         raise TypeError(f"no JSON object of kind {kind!r}")
@@ -179,11 +176,7 @@ def write_records(path: str | Path, records: Iterable[Record]) -> None:
 
 
 def read_records(path: str | Path) -> list[Record]:
-    """Read what :func:`write_records` wrote.
-
-    Raises:
-        DataError: a line is not a record; the message names file and line.
-    """
+    """Read what :func:`write_records` wrote; a DataError names file and line of anything else."""
     return read_lines(path, record_of, "not a record")
 
 
@@ -205,11 +198,7 @@ def read_lines(path: str | Path, parse: Callable[[Any], T], otherwise: str) -> l
 
 
 def record_of(values: Any) -> Record:
-    """A record from what JSON made of it.
-
-    Raises:
-        TypeError: it is no JSON object, or has other fields than a record.
-    """
+    """A record from what JSON made of it; a TypeError if it is none."""
     if not isinstance(values, dict):
         raise TypeError("no JSON object")
     compared = values.get("compared")

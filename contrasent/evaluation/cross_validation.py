@@ -114,11 +114,7 @@ def _by_sklearn(parts: Mapping[str, LabelledFeatures], protocol: TransferProtoco
 
 
 def logistic_regression() -> Any:
-    """Scikit-learn's class.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Scikit-learn's class, or a MissingExtraError."""
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:

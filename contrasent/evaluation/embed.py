@@ -86,11 +86,7 @@ class Score:
 def correlations(
     task: Task, similarities: Similarities, metric: str, bootstrap: Bootstrap | None = None
 ) -> list[Score]:
-    """The task's subsets, then the aggregations, in one metric.
-
-    Raises:
-        DataError: a number does not exist, as all similarities or all scores are the same.
-    """
+    """The task's subsets, then the aggregations, in one metric; a DataError if one is none."""
     correlation = METRICS[metric]
     each = []
     for subset, column in zip(task.subsets, similarities, strict=True):
@@ -192,11 +188,7 @@ class EncoderUse:
         pick("precision", self.precision, PRECISIONS)
 
     def embed(self, texts: Sequence[str]) -> Embeddings:
-        """One row per text, ``(N, D)``, whatever is in it.
-
-        Raises:
-            CheckpointError: the encoder gives another number of rows.
-        """
+        """One row per text, ``(N, D)``, whatever is in it; another shape is a CheckpointError."""
         rows = self.encoder.encode(
             list(texts), precision=self.precision, show_progress=self.show_progress
         )

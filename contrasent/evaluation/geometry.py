@@ -189,11 +189,7 @@ def write_geometry(path: str | Path, geometries: Iterable[Geometry]) -> None:
 
 
 def read_geometry(path: str | Path) -> list[Geometry]:
-    """Read what :func:`write_geometry` wrote.
-
-    Raises:
-        DataError: a line is not what it wrote; the message names file and line.
-    """
+    """Read what :func:`write_geometry` wrote; a DataError names file and line of anything else."""
     return read_lines(path, _geometry, "not a measured geometry")
 
 

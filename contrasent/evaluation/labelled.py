@@ -146,12 +146,9 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
 
 
 def require_enough(task: TransferData, protocol: TransferProtocol) -> None:
-    """Make sure that every class has enough rows for the folds, before anything is encoded.
+    """Refuse a task with a class of too few rows for the folds, before anything is encoded.
 
     Nested folds need K rows of each class in what is left beside a fold.
-
-    Raises:
-        DataError: one has not, or 5 % of the training rows are none.
     """
     part = task.parts.get("all", task.parts.get("train"))
     if part is None or "dev" in task.parts:
@@ -219,11 +216,7 @@ def _rows(records: SourceRows, columns: Sequence[str] | None) -> list[_Row]:
 
 
 def _class(cell: Any, where: str, names: Sequence[str] | None) -> str:
-    """The class in a cell, by its name where the source has names for numbers.
-
-    Raises:
-        DataError: there is none.
-    """
+    """The class in a cell, by its name where the source has names for numbers."""
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)  # pandas makes floats of whole numbers beside an empty cell
     if cell is None or (isinstance(cell, float) and isnan(cell)):
@@ -286,10 +279,7 @@ class LabelledTask(Transfer):
     def names(self, text: str, options: Options) -> list[TaskName] | None:
         """What follows :data:`CLASSIFY`, or a file or data set that :func:`holds_labels` knows.
 
-        Splits other than dev and test are left out.
-
-        Raises:
-            ConfigError: no split is left, or no file is named.
+        Splits other than dev and test are left out; a ConfigError if none is left.
         """
         text = text.strip()
         if text.startswith(CLASSIFY):

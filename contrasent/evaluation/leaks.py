@@ -100,10 +100,7 @@ def find_leaks(
 ) -> Leaks:
     """Look for the text of tasks in training text, which is read once and not kept.
 
-    ``advance`` is called with 1 for every example.
-
-    Raises:
-        DataError: a row of the training text cannot be read.
+    ``advance`` is called with 1 for every example. A row that cannot be read is a DataError.
     """
     texts = list(suite.texts())
     exact, loose = _Matches(tidied, texts), _Matches(normalised, texts)
@@ -288,11 +285,7 @@ def overlap_of(record: Record, overlaps: Iterable[Overlap]) -> dict[str, str | i
 
 
 def _open_unchanged(training: TrainingText) -> Examples:
-    """The training text.
-
-    Raises:
-        ContrasentError: it is not there, or is not what it was.
-    """
+    """The training text; a ContrasentError if it is not there, or is not what it was."""
     files = [place for place in _places(training.file, training.folder) if place.is_file()]
     for place in files:
         examples = open_examples(str(place), training.columns)

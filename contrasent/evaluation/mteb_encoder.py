@@ -101,11 +101,7 @@ class MtebEncoder:
 
 
 def import_mteb() -> Any:
-    """MTEB's package.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """MTEB's package, or a MissingExtraError."""
     try:
         import mteb
     except ImportError as error:
@@ -225,12 +221,7 @@ def run_mteb(
 
 
 def _run(task: AbsTask, encoder: MtebEncoder, cache: Any, show_progress: bool) -> Any:
-    """What MTEB makes of one task.
-
-    Raises:
-        DataError: its data cannot be had.
-        ContrasentError: MTEB stopped.
-    """
+    """What MTEB makes of one task; a ContrasentError if it stops or the data cannot be had."""
     mteb = import_mteb()
     try:
         task.load_data()

@@ -193,11 +193,7 @@ def neighbour_lines(results: Iterable[Neighbours]) -> str:
 
 
 def read_neighbours(path: str | Path) -> list[Neighbours]:
-    """Read the lines of :func:`neighbour_lines`.
-
-    Raises:
-        DataError: a line is none of them; the message names file and line.
-    """
+    """Read lines of :func:`neighbour_lines`; a DataError names file and line of anything else."""
     return read_lines(path, _neighbours, "no nearest neighbours")
 
 

@@ -216,8 +216,7 @@ class Fold:
 def stratified_folds(labels: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:
     """Train and test rows of each of K folds, as scikit-learn's shuffled ``StratifiedKFold``.
 
-    Raises:
-        DataError: a class has fewer than K rows.
+    A class of fewer than K rows is a DataError.
     """
     _, first_seen, codes = np.unique(labels, return_index=True, return_inverse=True)
     codes = np.argsort(np.argsort(first_seen))[codes]
@@ -249,11 +248,7 @@ def judged_folds(rows: Rows, labels: Rows, folds: int, seed: int) -> list[Fold]:
 
 
 def with_held_out(rows: Rows, seed: int) -> Fold:
-    """Hold out 5 % of ``rows``, drawn by a permutation, to stop the training.
-
-    Raises:
-        DataError: that would be no row.
-    """
+    """Hold out 5 % of ``rows``, drawn by a permutation, to stop the training."""
     count = int(HELD_OUT * len(rows))
     if not count:
         raise DataError(f"{len(rows)} training sentences are too few to hold out 5 %; give 20")

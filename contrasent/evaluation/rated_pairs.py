@@ -95,11 +95,7 @@ class RatedPairs:
         return cls(f"{name}{condition}", task, condition, sentences, first, second, gold, positive)
 
     def embed(self, use: EncoderUse) -> Embeddings:
-        """Embeddings ``(N, D)`` of the distinct sentences.
-
-        Raises:
-            CheckpointError: one is zero or not finite, or their number is another.
-        """
+        """Embeddings ``(N, D)`` of the distinct sentences; each has a direction."""
         rows = use.embed(self.sentences)
         require_usable(use.encoder.name, self.sentences, rows, of=self.label)
         return rows

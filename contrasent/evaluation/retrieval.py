@@ -94,10 +94,7 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     """Unit vectors of the queries ``(Q, D)`` and of the documents ``(N, D)``.
 
     Equal texts are embedded once, so that their cosines are equal to the last bit. A text without a
-    known word is a vector of zeros.
-
-    Raises:
-        CheckpointError: an embedding is zero or not finite.
+    known word is a vector of zeros; from another encoder that is a CheckpointError.
     """
     encoder = use.encoder
     if isinstance(encoder, GivenRows) and encoder.apart:
@@ -165,9 +162,6 @@ class Retrieval(TaskType[RetrievalTask]):
         """DiffCSE's task, a folder, or after :data:`RETRIEVE` what :func:`read_retrieval` takes.
 
         Three files have no splits, and of the others' splits ``all`` is none.
-
-        Raises:
-            ConfigError: no split of a retrieval task.
         """
         name, split = _parse(text)
         if name is None:

@@ -82,11 +82,7 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
 
 
 def require_different(source: str, gold: Vector) -> None:
-    """Make sure that something can correlate with the scores, before anything is encoded.
-
-    Raises:
-        DataError: all are the same.
-    """
+    """Refuse scores with which nothing can correlate, before anything is encoded."""
     if (gold == gold[0]).all():
         raise DataError(
             f"{source}: the score of all {len(gold)} pairs is {gold[0]:g}, so there is no "
@@ -95,11 +91,7 @@ def require_different(source: str, gold: Vector) -> None:
 
 
 def pair(where: str, first: str, second: str, score: Any) -> Pair:
-    """A pair with single spaces between words, as SentEval's batcher makes them.
-
-    Raises:
-        DataError: a sentence is empty, or the score is no number; ``where`` begins the message.
-    """
+    """A pair with single spaces between words, as SentEval's batcher makes them."""
     tidy = " ".join(first.split()), " ".join(second.split())
     if not all(tidy):
         raise DataError(f"{where}: a sentence is empty")
@@ -107,11 +99,7 @@ def pair(where: str, first: str, second: str, score: Any) -> Pair:
 
 
 def score_of(score: Any, where: str) -> float:
-    """A finite number, from a cell of text or a value that is one.
-
-    Raises:
-        DataError: it is none.
-    """
+    """A finite number, from a cell of text or a value that is one; else a DataError."""
     if not is_number(score) or not isfinite(float(score)):
         shown = score.strip() if isinstance(score, str) else score
         raise DataError(f"{where}: the score must be a number, not {shown!r}")

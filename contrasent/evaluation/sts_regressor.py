@@ -120,8 +120,7 @@ def fit(train: Pairs, dev: Pairs, seed: int = SEED) -> Regressor:
 def spread(gold: Vector) -> Floats:
     """Scores ``(N,)`` as shares of the two classes around them, ``(N, C)``; 3.2 is .8 of 3.
 
-    Raises:
-        DataError: a score is not within 0 to 5.
+    A score that is not within 0 to 5 is a DataError.
     """
     outside = (gold < 0) | (gold > CLASSES)
     if outside.any():

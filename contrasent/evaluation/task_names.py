@@ -178,11 +178,7 @@ def _normalise(text: str) -> tuple[str, str | None]:
 
 
 def refuse(text: str) -> NoReturn:
-    """Refuse what names no scored pairs, with the nearest names.
-
-    Raises:
-        ConfigError: always.
-    """
+    """Refuse what names no scored pairs, with the nearest names."""
     tasks, _ = known_tasks(text)
     if not tasks:
         form = (
@@ -225,8 +221,7 @@ def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[
 def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
     """The scored pairs that a text names; None if it names something else.
 
-    Raises:
-        ConfigError: the split behind the name is none of the task's.
+    A split that the task does not have is a ConfigError.
     """
     if _PAIRS_FILE.search(text.strip()) or _is_dataset(text.strip()):
         return [TaskName(text.strip())]
@@ -241,11 +236,7 @@ def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
 
 
 def require_names(names: Sequence[TaskName], asked: Sequence[str], splits: Sequence[str]) -> None:
-    """Make sure that something is left to be scored.
-
-    Raises:
-        ConfigError: no name is.
-    """
+    """Refuse tasks of which nothing is left to be scored."""
     if not names:
         named = f"{', '.join(asked)} with split {', '.join(splits)}" if asked else "an empty list"
         raise ConfigError(
@@ -289,11 +280,7 @@ def joined_sources(text: str) -> tuple[str, ...]:
 
 
 def require_source(text: str, prefix: str, form: str) -> None:
-    """Make sure that something of a form stands behind the prefix of a text.
-
-    Raises:
-        ConfigError: nothing does.
-    """
+    """Refuse a prefix with nothing of the form behind it."""
     if not text.removeprefix(prefix).strip():
         raise ConfigError(f"{text!r} names nothing to read; give {prefix}{form}")
 

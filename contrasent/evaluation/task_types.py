@@ -74,27 +74,16 @@ class TaskType(ABC, Generic[T]):
     def names(self, text: str, options: Options) -> list[TaskName] | None:
         """The tasks of this type that a text names, each split for itself; None if it names others.
 
-        Raises:
-            ConfigError: a task has no such split.
+        A split that a task does not have is a ConfigError.
         """
 
     @abstractmethod
     def load(self, names: Sequence[TaskName], options: Options) -> T:
-        """Read the data of one task, as :meth:`sources` groups its names.
-
-        Raises:
-            MissingDataError: it is not there.
-            DataError: it is damaged.
-        """
+        """Read the data of one task, as :meth:`sources` groups its names, or a DataError."""
 
     @abstractmethod
     def score(self, task: T, use: EncoderUse, options: Options) -> Scores:
-        """Score an encoder on one task.
-
-        Raises:
-            CheckpointError: its embeddings cannot be scored.
-            DataError: the task has too little data.
-        """
+        """Score an encoder on one task; a CheckpointError or DataError if it cannot be scored."""
 
     @abstractmethod
     def named(self, task: T) -> TaskName:

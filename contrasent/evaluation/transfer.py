@@ -35,11 +35,7 @@ from contrasent.evaluation.vectors import Given, Side
 
 
 def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeatures:
-    """What a classifier sees of a part: embeddings, of pairs |u - v| and u * v as in SentEval.
-
-    Raises:
-        CheckpointError: the embeddings cannot be classified.
-    """
+    """What a classifier sees of a part: embeddings, of pairs |u - v| and u * v as in SentEval."""
     embeddings = _embed(part, use)
     if task.of_pairs:
         first, second = np.split(embeddings, 2)
@@ -94,11 +90,7 @@ class Transfer(TaskType[TransferData]):
     name = "transfer"
 
     def names(self, text: str, options: Options) -> list[TaskName] | None:
-        """Transfer tasks; splits other than :data:`SPLITS` are left out.
-
-        Raises:
-            ConfigError: a task is named with another split.
-        """
+        """Transfer tasks; splits other than :data:`SPLITS` are left out, behind a name refused."""
         tasks, split = known_tasks(text)
         if not tasks or tasks[0] not in TRANSFER_TASKS:
             return None
@@ -115,11 +107,7 @@ class Transfer(TaskType[TransferData]):
         return [[name for name in names if name.name == task] for task in tasks]
 
     def load(self, names: Sequence[TaskName], options: Options) -> TransferData:
-        """Read one task.
-
-        Raises:
-            MissingExtraError: scikit-learn is asked for and not installed.
-        """
+        """Read one task."""
         if options.learning.classifier == "sklearn":
             logistic_regression()
         data = self.data(names[0].name, options)

@@ -216,12 +216,7 @@ class TransferData:
 
 
 def load_transfer(name: str, data_dir: str | Path | None = None) -> TransferData:
-    """Read one of :data:`TRANSFER_TASKS` as :func:`contrasent.evaluation.sts_data.load` does.
-
-    Raises:
-        MissingDataError: a file is not there.
-        DataError: a file does not hold what it should; the message names file and line.
-    """
+    """Read one of :data:`TRANSFER_TASKS`; a DataError, such as a MissingDataError, if it cannot."""
     from contrasent.data.senteval import MissingDataError, senteval_root
 
     task = TRANSFER_TASKS[name]

@@ -93,11 +93,7 @@ class GivenRows:
                 row += 1
 
     def resolve_precision(self, name: str) -> str:
-        """``fp32``, as nothing is computed here.
-
-        Raises:
-            ConfigError: something else was asked for.
-        """
+        """``fp32``, as nothing is computed here; something else is a ConfigError."""
         if name not in ("auto", "fp32"):
             raise ConfigError(f"{self.name} holds vectors, which are scored in fp32, not {name}")
         return "fp32"
@@ -108,11 +104,7 @@ class GivenRows:
         return self.encode_side(0, sentences)
 
     def encode_side(self, side: int, sentences: Sequence[str]) -> Embeddings:
-        """The rows of N sentences of a side, ``(N, D)``; of all where these are not apart.
-
-        Raises:
-            CheckpointError: a sentence is none of them.
-        """
+        """The rows of N sentences of a side, ``(N, D)``; of all where these are not apart."""
         places = self._places[side]
         unknown = next((sentence for sentence in sentences if sentence not in places), None)
         if unknown is not None:

@@ -22,7 +22,7 @@ def pairs(tmp_path):
 
 def test_records_are_a_list_with_a_table(encoder, senteval, pairs):
     records = evaluate(encoder, ["stsb", pairs], data_dir=senteval)
-    assert len(records) == 12 and isinstance(records[0], Record) and records[:2] == (*records,)[:2]
+    assert len(records) == 12 and isinstance(records[0], Record) and records[:2] == [*records][:2]
     assert {record.task for record in records} == {"stsb", pairs}
     assert json_lines(records).count("\n") == 12
     whole = {r.task: r.value for r in records if (r.metric, r.aggregation) == ("spearman", "all")}
