@@ -216,6 +216,7 @@ def analyze(  # noqa: PLR0913 - what the command takes, by name
         >>> geometry = contrasent.analyze("runs/mine")  # doctest: +SKIP
         >>> geometry.value("alignment"), geometry.value("uniformity")  # doctest: +SKIP
     """
+    from contrasent.evaluation.embed import EncoderUse
     from contrasent.evaluation.geometry import measure
     from contrasent.evaluation.rated_pairs import RatedPairs
     from contrasent.model.loading import load_encoder
@@ -223,4 +224,5 @@ def analyze(  # noqa: PLR0913 - what the command takes, by name
     read = RatedPairs.read(pairs, data_dir)
     if isinstance(encoder, str | Path):
         encoder = load_encoder(str(encoder), pooler=pooler, head=head, device=device)
-    return measure(encoder, read, precision=precision, show_progress=show_progress)
+    use = EncoderUse(encoder, precision, show_progress=show_progress)
+    return measure(use, read)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,7 @@ from contrasent.cli.options import (
     grouped,
     listed,
     measuring_command,
+    raise_failures,
     refuse_json_folder,
     with_command,
     write_html,
@@ -101,6 +102,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
     """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
     from contrasent.errors import ConfigError
     from contrasent.report.embedding_tables import names_of, refuse_unknown
+    from contrasent.report.html.contents import Contents
     from contrasent.report.saved import read_saved
 
     if not models and not saved:
@@ -115,12 +117,20 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
         measured = _measure(models, measuring, pairs, data_dir, listed(columns))
     geometries = (*known.geometries, *measured.results.values())
     _print(geometries, known, json)
-    shown = {"published": published, "supervised": tuple(supervised or ())}
+    contents = Contents(
+        records=known.records,
+        geometries=geometries,
+        runs=known.runs,
+        neighbours=known.neighbours,
+        warnings=tuple(measured.failures),
+        published=published,
+        supervised=tuple(supervised or ()),
+    )
     if figures:
-        _draw(replace(known, geometries=geometries), figures, shown)
+        _draw(contents, figures)
     if geometries or saved:
-        write_html(html, _contents(replace(known, geometries=geometries), shown, measured.failures))
-    measured.end()
+        write_html(html, contents)
+    raise_failures(measured.failures)
 
 
 def _refuse_existing(
@@ -156,9 +166,7 @@ def _measure(
         typer.echo(rated.task.note, err=True)
 
     def measure_one(model: str) -> Geometry:
-        encoder = measuring.load(model)
-        precision = encoder.resolve_precision(measuring.precision_name)
-        measured = measure(encoder, rated, precision=precision, show_progress=True)
+        measured = measure(measuring.use(measuring.load(model)), rated)
         return replace(measured, records=with_command(measured.records))
 
     return for_each(models, measure_one)
@@ -181,12 +189,18 @@ def _print(geometries: Sequence[Geometry], known: Saved, json: str | None) -> No
         typer.echo(line)
 
 
-def _draw(saved: Saved, folder: Path, shown: Mapping[str, Any]) -> None:
+def _draw(contents: Contents, folder: Path) -> None:
     from contrasent.errors import ConfigError
     from contrasent.report.embedding_tables import pictures
     from contrasent.report.figures.style import write_pictures
 
-    drawn = pictures(saved.geometries, saved.runs, saved.records, **shown)
+    drawn = pictures(
+        contents.geometries,
+        contents.runs,
+        contents.records,
+        published=contents.published,
+        supervised=contents.supervised,
+    )
     if not drawn:
         raise ConfigError(
             "no figure can be drawn: there is neither the geometry of an encoder nor a training "
@@ -194,19 +208,6 @@ def _draw(saved: Saved, folder: Path, shown: Mapping[str, Any]) -> None:
         )
     for path in write_pictures(folder, drawn):
         typer.echo(f"{path}", err=True)
-
-
-def _contents(saved: Saved, shown: Mapping[str, Any], failures: Sequence[str]) -> Contents:
-    from contrasent.report.html.contents import Contents
-
-    return Contents(
-        records=saved.records,
-        geometries=saved.geometries,
-        runs=saved.runs,
-        neighbours=saved.neighbours,
-        warnings=tuple(failures),
-        **shown,
-    )
 
 
 @grouped
@@ -281,15 +282,12 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
                 f"{model} holds the vectors of a task's pairs, not of a corpus and queries; name "
                 "an encoder or a file of word vectors"
             )
-        encoder = measuring.load_or_open(model)
-        precision = encoder.resolve_precision(measuring.precision_name)
-        nearest = find_neighbours(
-            encoder, searched, looked_for, top_k, precision=precision, show_progress=True
-        )
+        use = measuring.use(measuring.load_or_open(model))
+        nearest = find_neighbours(use, searched, looked_for, top_k)
         return replace(nearest, command=measuring_command())
 
     outcomes = for_each(models, find)
     rows = list(outcomes.results.values())
     if rows and not write_lines(json, neighbour_lines(rows)):
         print_neighbours(Console(), dict(zip(labels(rows), rows, strict=True)))
-    outcomes.end()
+    raise_failures(outcomes.failures)

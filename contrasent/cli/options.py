@@ -16,6 +16,7 @@ import typer
 from contrasent.model.pooling import POOLERS
 
 if TYPE_CHECKING:
+    from contrasent.evaluation.embed import EncoderUse
     from contrasent.evaluation.vectors import Given, GivenRows
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.word_encoder import WordEncoder
@@ -117,6 +118,13 @@ class Measuring(Loading):
         pick("precision", self.precision_name, ("auto", *PRECISIONS))
         super().require()
 
+    def use(self, encoder: SentenceEncoder | WordEncoder | GivenRows) -> EncoderUse:
+        """An encoder in the precision that was asked for, with a progress bar."""
+        from contrasent.evaluation.embed import EncoderUse
+
+        precision = encoder.resolve_precision(self.precision_name)
+        return EncoderUse(encoder, precision, show_progress=True)
+
     def load_or_open(
         self, model: str, given: Sequence[Given] = ()
     ) -> SentenceEncoder | WordEncoder | GivenRows:
@@ -183,10 +191,6 @@ class Outcomes(Generic[T]):
 
     results: dict[str, T]
     failures: list[str]
-
-    def end(self) -> None:
-        """Raise what failed, once the others are written."""
-        raise_failures(self.failures)
 
 
 def for_each(models: Sequence[str], measure: Callable[[str], T]) -> Outcomes[T]:

@@ -20,6 +20,7 @@ from contrasent.cli.options import (
     labels,
     listed,
     print_json,
+    raise_failures,
     refuse_json_folder,
     with_command,
     write_lines,
@@ -215,7 +216,7 @@ def mteb(
     if records and not write_lines(json, json_lines(records)):
         shown = {label: rows[model] for label, model in labels(list(rows)).items()}
         print_table(Console(), mteb_table(shown))
-    outcomes.end()
+    raise_failures(outcomes.failures)
 
 
 @grouped
@@ -254,14 +255,7 @@ def calibrate(
     judged = read_judged(pairs, data_dir, listed(columns))
     if judged.task.note:
         typer.echo(judged.task.note, err=True)
-    encoder = measuring.load(model)
-    calibration = propose(
-        encoder,
-        judged,
-        least_precision=min_precision,
-        precision=encoder.resolve_precision(measuring.precision_name),
-        show_progress=True,
-    )
+    calibration = propose(measuring.use(measuring.load(model)), judged, min_precision)
     if json:
         print_json(asdict(calibration))
     else:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.metrics import Vector, pair_cosines
 
@@ -91,32 +91,26 @@ def read_judged(
 
 
 def calibrate(
-    encoder: DescribedEncoder,
-    pairs: RatedPairs,
-    *,
-    least_precision: float | None = None,
-    precision: str = "fp32",
-    show_progress: bool = False,
+    use: EncoderUse, pairs: RatedPairs, least_precision: float | None = None
 ) -> Calibration:
     """Propose a threshold for an encoder's cosines.
 
     It is that of the largest F1, or of the largest recall with ``least_precision``, in (0, 1].
 
     Raises:
-        ConfigError: ``least_precision`` is out of range, or no such precision.
+        ConfigError: ``least_precision`` is out of range.
         CheckpointError: an embedding is zero or not finite.
         DataError: no threshold reaches ``least_precision``.
     """
-    use = EncoderUse(encoder, precision, show_progress=show_progress)
     if least_precision is not None and not 0 < least_precision <= 1:
         raise ConfigError(f"the least precision is a share above 0 up to 1, not {least_precision}")
     embeddings = pairs.embed(use)
     cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
     threshold = propose(cosines, pairs.positive, least_precision)
     return Calibration(
-        encoder=encoder.name,
-        pooler=encoder.pooler,
-        precision=precision,
+        encoder=use.encoder.name,
+        pooler=use.encoder.pooler,
+        precision=use.precision,
         pairs=pairs.label,
         count=len(pairs.gold),
         similar=int(pairs.positive.sum()),

@@ -103,24 +103,13 @@ class Geometry:
         return next((it.value for it in self.records if it.metric == metric), None)
 
 
-def measure(
-    encoder: DescribedEncoder,
-    pairs: RatedPairs,
-    *,
-    precision: str = "fp32",
-    seed: int | None = None,
-    show_progress: bool = False,
-) -> Geometry:
+def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
     """Measure an encoder; every embedding is divided by its length first.
 
-    Arguments are as of :class:`contrasent.evaluation.embed.EncoderUse`.
-
     Raises:
-        ConfigError: no such precision.
         CheckpointError: an embedding is zero or not finite.
         DataError: there is one sentence only.
     """
-    use = EncoderUse(encoder, precision, seed, show_progress)
     embeddings = pairs.embed(use)
     if len(embeddings) < 2:
         raise DataError(f"{pairs.label}: uniformity needs two different sentences; there is one")
@@ -134,10 +123,11 @@ def measure(
         Score("partition_ratio", partition_ratio(embeddings), every),
         *_correlation(cosines, pairs.gold),
     ]
+    task = pairs.task
     return Geometry(
-        records=tuple(score.record(pairs.task.name, pairs.task.sha256, use) for score in scores),
+        records=tuple(score.record(task.name, task.sha256, use) for score in scores),
         pairs=pairs.label,
-        source=pairs.task.name.heading,
+        source=task.name.heading,
         rated=len(pairs.gold),
         sentences=len(embeddings),
         spectrum=_short(spectrum(embeddings)),

@@ -278,7 +278,8 @@ class _Stack:
         if not over.any():
             return []
         accuracy = self._state["accuracy"].cpu()
-        best = self._state["best"].unflatten(1, (-1, self._problems.classes))
+        shape = len(over), -1, self._problems.classes, self._start.shape[1]
+        best = self._state["best"].view(shape)
         retired = [
             _EndedFold(self._numbers[place], best[place].clone(), accuracy[place])
             for place in over.nonzero().flatten().tolist()

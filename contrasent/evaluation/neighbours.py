@@ -14,7 +14,7 @@ import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation.corpus import Corpus, Queries
-from contrasent.evaluation.embed import DescribedEncoder, Embeddings, EncoderUse, require_usable
+from contrasent.evaluation.embed import Embeddings, EncoderUse, require_usable
 from contrasent.records import fields_of_kind, lines_of_kind, read_lines
 from contrasent.search.nearest import nearest
 
@@ -90,14 +90,7 @@ class Neighbours:
 
 
 def find_neighbours(
-    encoder: DescribedEncoder,
-    corpus: Corpus,
-    queries: Queries,
-    top_k: int = 3,
-    *,
-    precision: str = "fp32",
-    seed: int | None = None,
-    show_progress: bool = False,
+    use: EncoderUse, corpus: Corpus, queries: Queries, top_k: int = 3
 ) -> Neighbours:
     """The sentences with the largest cosines, of every query.
 
@@ -105,11 +98,11 @@ def find_neighbours(
     is embedded block by block, so that memory does not grow with it beyond its text.
 
     Raises:
-        ConfigError: no such precision, or ``top_k`` is below 1.
+        ConfigError: ``top_k`` is below 1.
         CheckpointError: an embedding is not finite, that of a query is zero, or all of the
             corpus's are.
     """
-    use = EncoderUse(encoder, precision, seed, show_progress)
+    encoder = use.encoder
     if top_k < 1:
         raise ConfigError(f"top_k must be 1 or more, not {top_k}")
     wanted = list(queries.texts)

@@ -182,8 +182,8 @@ class TransferProtocol:
 
     def described(self) -> dict[str, str | int]:
         """Everything that a record says about it."""
-        described = {"name": self.classifier, "seed": self.seed}
-        fields = ("folds", "optimiser", "batch", "tenacity", "epoch_size")
+        described: dict[str, str | int] = {"name": self.classifier, "seed": self.seed}
+        fields: tuple[str, ...] = ("folds", "optimiser", "batch", "tenacity", "epoch_size")
         if self.classifier == "sklearn":
             fields = fields[:1]
         else:

@@ -159,7 +159,8 @@ class Task:
     @property
     def gold(self) -> Vector:
         """Scores of all subsets."""
-        return np.concatenate([subset.gold for subset in self.subsets])
+        gold: Vector = np.concatenate([subset.gold for subset in self.subsets])
+        return gold
 
     @property
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -96,12 +96,13 @@ def fit(train: Pairs, dev: Pairs, seed: int = SEED) -> Regressor:
     best, kept, idle, epochs = -1.0, None, 0, 0
     while idle < LOOKS_WITHOUT_GAIN and epochs <= MOST_EPOCHS:
         for _ in range(EPOCHS_BETWEEN_LOOKS):
-            for rows in torch.from_numpy(order.permutation(len(features))).split(BATCH):
+            shuffled = torch.from_numpy(order.permutation(len(features)))
+            for rows in torch.split(shuffled, BATCH):
                 with torch.enable_grad():
                     shares = model.shares(features[rows])
                     loss = torch.nn.functional.mse_loss(shares, targets[rows])
                 optimiser.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
         epochs += EPOCHS_BETWEEN_LOOKS
         reached = _pearson_or_nothing(model.predict(dev), dev.gold)

@@ -164,7 +164,7 @@ def known_tasks(text: str) -> tuple[tuple[str, ...], str | None]:
     name, split = _normalise(text)
     if name in ("sts", "transfer"):
         return (STS if name == "sts" else TRANSFER), split
-    aliases = {STSB_RETRIEVAL: (STSB_RETRIEVAL.replace("-", ""),)}
+    aliases: dict[str, tuple[str, ...]] = {STSB_RETRIEVAL: (STSB_RETRIEVAL.replace("-", ""),)}
     aliases |= {key: row.aliases for key, row in (STS_TASKS | TRANSFER_TASKS).items()}
     return tuple(key for key, others in aliases.items() if name in (key, *others)), split
 

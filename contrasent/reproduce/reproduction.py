@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.errors import ConfigError, ContrasentError, pick
-from contrasent.evaluation.embed import DescribedEncoder
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
 from contrasent.evaluation.geometry import Geometry, measure, write_geometry
 from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.rated_pairs import RatedPairs
@@ -98,7 +98,7 @@ def score(encoder: DescribedEncoder, tasks: Tasks, seed: int | None) -> RowScore
     problems = [f"{it.task}: {it.message}" for it in (*suite.problems, *scores.problems)]
     geometry = None
     try:
-        geometry = measure(encoder, pairs, seed=seed)
+        geometry = measure(EncoderUse(encoder, seed=seed), pairs)
     except ContrasentError as error:
         problems.append(str(error))
     records = tuple(replace(record, seed=seed) for record in scores.records)

@@ -6,6 +6,7 @@ import pytest
 
 from contrasent.cli.analyze import analyze
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_geometry
 from contrasent.evaluation.rated_pairs import RatedPairs
 
@@ -21,7 +22,7 @@ def test_the_table_says_what_was_measured_on_what(command, encoder, senteval):
     result = command("org/model", "--pairs", "stsb>3")
     assert result.exit_code == 0, result.output
     table, _, said = result.stdout.partition("\n\n")
-    found = measure(encoder, RatedPairs.read("stsb>3", senteval))
+    found = measure(EncoderUse(encoder), RatedPairs.read("stsb>3", senteval))
     values = [f"{found.value(name):.4f}" for name in ("alignment", "uniformity")]
     row = table.split("\n")[2].split()
     assert row[:3] == ["model", *values]

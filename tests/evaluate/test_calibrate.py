@@ -9,6 +9,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.calibrate import _held_out, calibrate, propose, reach, read_judged
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.model.encoder import SentenceEncoder
 
 WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")
@@ -92,13 +93,13 @@ def pairs(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("pairs")
 def test_labels_and_ratings_give_one_threshold(encoder):
-    found = calibrate(encoder, read_judged("pairs.tsv"))
-    rated = calibrate(encoder, read_judged("rated.tsv>=4"))
+    found = calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))
+    rated = calibrate(EncoderUse(encoder), read_judged("rated.tsv>=4"))
     assert (found.threshold, found.reached) == (rated.threshold, rated.reached)
     assert (found.count, found.similar, found.aim) == (40, 20, "f1")
     assert found.held_out.f1 <= found.reached.f1
     assert found.held_out == rated.held_out and found.held_out.f1 > 0.6
-    precise = calibrate(encoder, read_judged("pairs.tsv"), least_precision=1.0)
+    precise = calibrate(EncoderUse(encoder), read_judged("pairs.tsv"), least_precision=1.0)
     assert precise.aim == "precision>=1" and precise.reached.precision == 1
 
 
@@ -119,7 +120,7 @@ def test_what_is_held_out_had_no_part_in_the_choice():
 @pytest.mark.usefixtures("pairs")
 def test_few_pairs_are_not_held_out(encoder, tmp_path):
     (tmp_path / "few.tsv").write_text("red\tred cat\t1\nold\tnew\t0\ndog\truns\t0\n")
-    assert calibrate(encoder, read_judged("few.tsv")).held_out is None
+    assert calibrate(EncoderUse(encoder), read_judged("few.tsv")).held_out is None
 
 
 @pytest.mark.usefixtures("pairs")
@@ -131,13 +132,13 @@ def test_bad_input(encoder, tmp_path):
     with pytest.raises(DataError, match=r"no pair is rated >=9"):
         read_judged("rated.tsv>=9")
     with pytest.raises(ConfigError, match=r"the least precision is a share above 0 up to 1, not 9"):
-        calibrate(encoder, read_judged("pairs.tsv"), least_precision=9)
+        calibrate(EncoderUse(encoder), read_judged("pairs.tsv"), least_precision=9)
     (tmp_path / "bad.tsv").write_text("a\tb\t1\na\tc\t0\na\t\t1\n")
     with pytest.raises(DataError, match=r"bad.tsv:3: a sentence is empty"):
         read_judged("bad.tsv")
     encoder.embed = lambda _: np.zeros(6, np.float32)
     with pytest.raises(CheckpointError, match="an embedding of zeros"):
-        calibrate(encoder, read_judged("pairs.tsv"))
+        calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))
 
 
 @pytest.mark.usefixtures("pairs")
@@ -153,8 +154,8 @@ def test_columns_are_chosen_as_for_scores(encoder, tmp_path, monkeypatch):
     rows = [line.split("\t") for line in (tmp_path / "pairs.tsv").read_text().splitlines()]
     swapped = [("same", "no", "one", "other"), *((row[2], "9", row[1], row[0]) for row in rows)]
     (tmp_path / "odd.tsv").write_text("".join("\t".join(row) + "\n" for row in swapped))
-    found = calibrate(encoder, read_judged("odd.tsv", columns=["other", "one", "same"]))
-    expected = calibrate(encoder, read_judged("pairs.tsv"))
+    found = calibrate(EncoderUse(encoder), read_judged("odd.tsv", columns=["other", "one", "same"]))
+    expected = calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))
     assert (found.threshold, found.reached) == (expected.threshold, expected.reached)
     monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
     said = worked("calibrate", "m", "odd.tsv", "--columns", "3, 2, 0", "--json")
@@ -170,14 +171,14 @@ def test_columns_are_chosen_as_for_scores(encoder, tmp_path, monkeypatch):
 def test_question_pairs_as_quora_publishes_them_need_no_columns(encoder, tmp_path):
     text = (tmp_path / "pairs.tsv").read_text()
     (tmp_path / "quora.tsv").write_text(f"question1\tquestion2\tis_duplicate\n{text}")
-    found = calibrate(encoder, read_judged("quora.tsv"))
-    assert found.reached == calibrate(encoder, read_judged("pairs.tsv")).reached
+    found = calibrate(EncoderUse(encoder), read_judged("quora.tsv"))
+    assert found.reached == calibrate(EncoderUse(encoder), read_judged("pairs.tsv")).reached
 
 
 @pytest.mark.usefixtures("pairs")
 def test_the_command(encoder, monkeypatch, tmp_path):
     monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
-    found = calibrate(encoder, read_judged("pairs.tsv"))
+    found = calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))
     said = worked("calibrate", "m", "pairs.tsv").out.splitlines()
     assert said[0] == f"threshold  {found.threshold:.4f} (largest F1)"
     assert said[1] == "pairs      40, 20 of them similar (pairs.tsv>0)"

@@ -10,6 +10,7 @@ from helpers.tiny_sts import sts_tasks
 
 from contrasent.data.senteval import MissingDataError
 from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import (
     geometry_lines,
     grouped,
@@ -38,7 +39,7 @@ def pairs_file(tmp_path):
 
 @pytest.fixture
 def geometry(encoder, pairs_file):
-    return measure(encoder, RatedPairs.read(f"{pairs_file}>3.9"))
+    return measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>3.9"))
 
 
 def vectors(encoder, sentences):
@@ -78,7 +79,7 @@ def test_every_number_says_what_it_is_of(encoder, geometry, pairs_file):
 
 
 def test_spearman_is_that_of_evaluate(encoder, senteval):
-    found = measure(encoder, RatedPairs.read("stsb-dev>3", senteval))
+    found = measure(EncoderUse(encoder), RatedPairs.read("stsb-dev>3", senteval))
     scores = sts_tasks(["stsb-dev"], senteval).score(encoder)
     assert found.value("spearman") == pytest.approx(scores["stsb-dev"])
 
@@ -99,7 +100,7 @@ def test_a_rating_on_the_threshold_is_positive_with_an_equals_sign(pairs_file):
 
 def test_a_collapsed_encoder_has_no_correlation_and_no_spread(encoder, pairs_file):
     encoder.embed = lambda _: np.ones(6, np.float32)
-    found = measure(encoder, RatedPairs.read(f"{pairs_file}>4"))
+    found = measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>4"))
     assert found.value("spearman") is None
     assert found.value("alignment") == pytest.approx(0)
     assert found.value("uniformity") == pytest.approx(0, abs=1e-6)
@@ -145,25 +146,25 @@ def test_an_embedding_without_a_direction_is_refused(bad, flaw, encoder, pairs_f
         np.errstate(invalid="ignore"),
         pytest.raises(CheckpointError, match=rf">4: .* 1 of 9 texts .* {flaw}.*'blue cat'"),
     ):
-        measure(encoder, RatedPairs.read(f"{pairs_file}>4"))
+        measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>4"))
 
 
 def test_one_sentence_has_no_uniformity(encoder, tmp_path):
     path = tmp_path / "same.tsv"
     path.write_text("cat\tcat\t1\ncat\tcat\t5\ncat\tcat\t4\n")
     with pytest.raises(DataError, match="uniformity needs two different sentences; there is one"):
-        measure(encoder, RatedPairs.read(f"{path}>3"))
+        measure(EncoderUse(encoder), RatedPairs.read(f"{path}>3"))
 
 
 def test_a_matrix_of_another_length_is_refused(encoder, pairs_file):
     encoder.encode = lambda *_, **__: np.ones((2, 3))
     with pytest.raises(CheckpointError, match=r"gave a matrix \(2, 3\) for 9 texts"):
-        measure(encoder, RatedPairs.read(f"{pairs_file}>4"))
+        measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>4"))
 
 
 def test_an_unknown_precision_is_refused(encoder, pairs_file):
     with pytest.raises(ConfigError, match="unknown precision 'fp8'"):
-        measure(encoder, RatedPairs.read(f"{pairs_file}>4"), precision="fp8")
+        measure(EncoderUse(encoder, "fp8"), RatedPairs.read(f"{pairs_file}>4"))
 
 
 def test_groups_are_those_of_the_paper():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
@@ -14,7 +15,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 def test_all_minilm_on_the_dev_pairs_rated_above_4(shared):
     pairs = RatedPairs.read("stsb-dev>4", shared / "data" / "senteval")
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooler="mean")
-    found = measure(encoder, pairs)
+    found = measure(EncoderUse(encoder), pairs)
     rows = encoder.encode(pairs.sentences, precision="fp32").astype(np.float64)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     close = unit[pairs.first[pairs.positive]] - unit[pairs.second[pairs.positive]]

@@ -5,6 +5,7 @@ import pytest
 
 import contrasent
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import evaluate, load_suite
@@ -71,5 +72,5 @@ def test_a_task_that_cannot_be_scored_is_a_warning(encoder, senteval, pairs):
 
 def test_analysis_is_that_of_the_pairs(encoder, pairs):
     geometry = contrasent.analyze(encoder, f"{pairs}>4")
-    expected = measure(encoder, RatedPairs.read(f"{pairs}>4"))
+    expected = measure(EncoderUse(encoder), RatedPairs.read(f"{pairs}>4"))
     assert geometry.records == expected.records and geometry.value("alignment") is not None

@@ -11,6 +11,7 @@ from rich.console import Console
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation import neighbours as module
 from contrasent.evaluation.corpus import PUBLISHED, Queries, read_corpus, read_queries
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.neighbours import find_neighbours, neighbour_lines, read_neighbours
 from contrasent.files import write_text
 from contrasent.report.embedding_tables import print_neighbours
@@ -60,7 +61,7 @@ def nearest_in_loops(encoder, query, top_k):
 @pytest.mark.parametrize("top_k", [1, 3, 50])
 def test_neighbours_are_the_best_of_all_sentences(encoder, corpus, top_k, block, monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", block)
-    found = find_neighbours(encoder, corpus, Queries(QUERIES, "given"), top_k)
+    found = find_neighbours(EncoderUse(encoder), corpus, Queries(QUERIES, "given"), top_k)
     assert [query.text for query in found.queries] == [*QUERIES]
     for query in found.queries:
         expected = nearest_in_loops(encoder, query.text, top_k)
@@ -70,7 +71,7 @@ def test_neighbours_are_the_best_of_all_sentences(encoder, corpus, top_k, block,
 
 
 def test_the_query_itself_is_left_out_and_told(encoder, corpus):
-    found = find_neighbours(encoder, corpus, Queries(QUERIES, "given"), 3)
+    found = find_neighbours(EncoderUse(encoder), corpus, Queries(QUERIES, "given"), 3)
     left_out = [query.left_out for query in found.queries]
     assert left_out == [("red cat", "Red  Cat"), (), (), ("old dog",)]
 
@@ -78,13 +79,15 @@ def test_the_query_itself_is_left_out_and_told(encoder, corpus):
 def test_tokenised_text_is_the_query_too(tmp_path):
     rows = {"You can , too .": [1, 0], "you can": [1, 1], "you can, too.": [1, 0]}
     corpus = written(tmp_path, "You can , too .", "you can")
-    (query,) = find_neighbours(Fixed(rows), corpus, Queries(("you can, too.",), ""), 2).queries
+    (query,) = find_neighbours(
+        EncoderUse(Fixed(rows)), corpus, Queries(("you can, too.",), ""), 2
+    ).queries
     assert query.left_out == ("You can , too .",)
     assert [near.text for near in query.nearest] == ["you can"]
 
 
 def test_all_that_is_needed_to_repeat_it_is_kept(encoder, corpus):
-    found = find_neighbours(encoder, corpus, Queries(QUERIES, "given"), 2, precision="bf16", seed=7)
+    found = find_neighbours(EncoderUse(encoder, "bf16", 7), corpus, Queries(QUERIES, "given"), 2)
     assert (found.encoder, found.pooler, found.precision, found.seed) == (
         *("some/words", "mean", "bf16"),
         7,
@@ -119,14 +122,14 @@ def test_equal_cosines_are_in_the_order_of_the_corpus(tmp_path, block, monkeypat
     monkeypatch.setattr(module, "_BLOCK", block)
     rows = {"e": [2, 0], "c": [0, 1], "a": [7, 0], "d": [3, 0], "b": [1, 0], "q": [1, 0]}
     corpus = written(tmp_path, "e", "c", "a", "d", "b")
-    found = find_neighbours(Fixed(rows), corpus, Queries(("q",), ""), 3)
+    found = find_neighbours(EncoderUse(Fixed(rows)), corpus, Queries(("q",), ""), 3)
     assert [near.text for near in found.queries[0].nearest] == ["e", "a", "d"]
 
 
 def test_a_vector_of_zeros_is_near_nothing(tmp_path):
     rows = {"a": [0, 0], "b": [-1, 0], "c": [0, 1], "q": [1, 0]}
     corpus = written(tmp_path, "a", "b", "c")
-    found = find_neighbours(Fixed(rows), corpus, Queries(("q",), ""), 3)
+    found = find_neighbours(EncoderUse(Fixed(rows)), corpus, Queries(("q",), ""), 3)
     assert found.without_vector == 1
     assert [(near.text, near.cosine, near.row) for near in found.queries[0].nearest] == [
         ("c", 0.0, 2),
@@ -149,14 +152,14 @@ def test_a_vector_of_zeros_is_near_nothing(tmp_path):
 )
 def test_embeddings_without_a_direction_are_refused(tmp_path, rows, said):
     with pytest.raises(CheckpointError, match=said):
-        find_neighbours(Fixed(rows), written(tmp_path, "a"), Queries(("q",), ""), 1)
+        find_neighbours(EncoderUse(Fixed(rows)), written(tmp_path, "a"), Queries(("q",), ""), 1)
 
 
 def test_settings_are_checked(encoder, corpus):
     with pytest.raises(ConfigError, match="top_k must be 1 or more, not 0"):
-        find_neighbours(encoder, corpus, Queries(("red",), ""), 0)
+        find_neighbours(EncoderUse(encoder), corpus, Queries(("red",), ""), 0)
     with pytest.raises(ConfigError, match="unknown precision 'fp8'"):
-        find_neighbours(encoder, corpus, Queries(("red",), ""), 1, precision="fp8")
+        find_neighbours(EncoderUse(encoder, "fp8"), corpus, Queries(("red",), ""), 1)
     assert encoder.calls == []
 
 
@@ -235,7 +238,7 @@ def printed(found, width=None):
 
 
 def test_the_table_has_the_form_of_the_papers(encoder, corpus):
-    found = find_neighbours(encoder, corpus, Queries(("old house", "dog"), "given"), 2)
+    found = find_neighbours(EncoderUse(encoder), corpus, Queries(("old house", "dog"), "given"), 2)
     text = printed({"one": found, "two": found})
     lines = text.splitlines()
     assert lines[0] == "Query: old house"
@@ -250,7 +253,7 @@ def test_the_table_has_the_form_of_the_papers(encoder, corpus):
 
 
 def test_a_narrow_terminal_has_encoders_below_one_another(encoder, corpus):
-    found = find_neighbours(encoder, corpus, Queries(("old house",), "given"), 2)
+    found = find_neighbours(EncoderUse(encoder), corpus, Queries(("old house",), "given"), 2)
     wide, narrow = (printed({"one": found, "two": found}, width) for width in (100, 40))
     assert wide.count("#1") == 1
     assert narrow.count("#1") == 2
@@ -261,7 +264,7 @@ def test_a_narrow_terminal_has_encoders_below_one_another(encoder, corpus):
 def test_what_would_steer_a_terminal_is_not_printed(tmp_path):
     rows = {"a\x1b[31mred": [1, 0], "q": [1, 0]}
     corpus = written(tmp_path, "a\x1b[31mred")
-    found = find_neighbours(Fixed(rows), corpus, Queries(("q",), ""), 1)
+    found = find_neighbours(EncoderUse(Fixed(rows)), corpus, Queries(("q",), ""), 1)
     assert "\x1b[31m" not in printed({"one": found})
 
 

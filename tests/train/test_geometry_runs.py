@@ -4,6 +4,7 @@ import pytest
 from helpers.run_files import metrics
 
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_trajectory
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
@@ -52,7 +53,7 @@ def test_start_every_step_asked_for_and_end_are_measured(followed, pairs_file, t
         ),
         (SentenceEncoder.load(result.last), found.positions[-1]),
     ):
-        measured = measure(encoder, pairs)
+        measured = measure(EncoderUse(encoder), pairs)
         assert measured.value("alignment") == pytest.approx(position.alignment, rel=1e-4)
         assert measured.value("uniformity") == pytest.approx(position.uniformity, rel=1e-4)
     line = next(line for line in metrics(tmp_path / "run") if "geometry" in line)
