@@ -264,8 +264,12 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
     from rich.console import Console
 
     from contrasent.errors import ConfigError
-    from contrasent.evaluation.corpus import read_corpus, read_queries
-    from contrasent.evaluation.neighbours import find_neighbours, neighbour_lines
+    from contrasent.evaluation.neighbours import (
+        find_neighbours,
+        neighbour_lines,
+        read_corpus,
+        read_queries,
+    )
     from contrasent.report.embedding_tables import print_neighbours
     from contrasent.report.saved import labels
 

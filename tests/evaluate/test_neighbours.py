@@ -10,9 +10,16 @@ from rich.console import Console
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation import neighbours as module
-from contrasent.evaluation.corpus import PUBLISHED, Queries, read_corpus, read_queries
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.neighbours import find_neighbours, neighbour_lines, read_neighbours
+from contrasent.evaluation.neighbours import (
+    PUBLISHED,
+    Queries,
+    find_neighbours,
+    neighbour_lines,
+    read_corpus,
+    read_neighbours,
+    read_queries,
+)
 from contrasent.files import write_text
 from contrasent.report.embedding_tables import print_neighbours
 
