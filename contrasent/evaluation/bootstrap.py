@@ -73,7 +73,7 @@ class Bootstrap:
             raise ConfigError(f"resamples must be at least 2, not {self.resamples}")
 
 
-def resampled(
+def correlation_draws(
     metric: str, scores: Sequence[Vector], gold: Vector, bootstrap: Bootstrap, stream: str
 ) -> Matrix:
     """Correlations of K columns of scores ``(N,)`` with the gold column in the same R resamples.
@@ -85,19 +85,19 @@ def resampled(
         ``(K, R)``; NaN where all numbers of a column are the same within a resample.
     """
     correlations = _CORRELATIONS[metric](scores, gold)
-    drawn = [correlations(counts) for counts in _drawn(len(gold), bootstrap, stream)]
+    drawn = [correlations(counts) for counts in _resample(len(gold), bootstrap, stream)]
     return np.concatenate(drawn, axis=1)
 
 
 def ratio_draws(ratios: Sequence[Ratio], bootstrap: Bootstrap, stream: str) -> Matrix:
-    """K ratios of the same N things in the same R resamples; arguments as :func:`resampled`.
+    """K ratios of the same N things in the same R resamples, as :func:`correlation_draws`.
 
     Returns:
         ``(K, R)``; NaN where the lower sum is 0.
     """
     columns = [np.column_stack([ratio.top, ratio.bottom]) for ratio in ratios]
     blocks = []
-    for counts in _drawn(len(columns[0]), bootstrap, stream):
+    for counts in _resample(len(columns[0]), bootstrap, stream):
         weights = counts.astype(np.float64)
         # One product each: equal columns are to give equal bits.
         blocks.append(np.stack([_mean_quotient(weights @ column) for column in columns]))
@@ -157,7 +157,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _drawn(pairs: int, bootstrap: Bootstrap, stream: str) -> Iterator[Counts]:
+def _resample(pairs: int, bootstrap: Bootstrap, stream: str) -> Iterator[Counts]:
     """Counts of all resamples, a bounded number at once."""
     generator = np.random.default_rng([bootstrap.seed, crc32(stream.encode())])
     left, most = bootstrap.resamples, max(1, _AT_ONCE // pairs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -56,18 +56,15 @@ def compare(
     their own, so they cannot be exchanged between them as a permutation test would do.
     """
     values = [_values(scores, metric, aggregation) for scores in (baseline, other)]
-    differences: dict[TaskName, float] = {}
-    changes: dict[TaskName, Vector] = {}
+    differences = _Differences(metric, aggregation)
     for task in tasks:
         name = task.name
         if all(name.label in scores.similarities for scores in (baseline, other)):
             both = [scores.similarities[name.label] for scores in (baseline, other)]
-            drawn = draws(task, both, metric, bootstrap, (aggregation,))
-            before, after = drawn[aggregation]
-            changes[name] = after - before
-            differences[name] = values[1][name] - values[0][name]
-    of_metric = _Scores(metric, aggregation, differences, changes)
-    return _comparison(of_metric, averaged(changes), _encoder(baseline), bootstrap)
+            before, after = draws(task, both, metric, bootstrap, (aggregation,))[aggregation]
+            differences.draws[name] = after - before
+            differences.values[name] = values[1][name] - values[0][name]
+    return differences.comparison(averaged(differences.draws), baseline, bootstrap)
 
 
 def compare_ratios(
@@ -86,7 +83,7 @@ def compare_ratios(
     Returns:
         One for each metric, in the order of the scores.
     """
-    scores_of: dict[str, _Scores] = {}
+    by_metric: dict[str, _Differences] = {}
     for name in names:
         metrics = [of for task, of in baseline.ratios if task == name]
         shared = [of for of in metrics if (name, of) in other.ratios]
@@ -94,53 +91,55 @@ def compare_ratios(
             continue
         pairs = [scores.ratios[name, of] for scores in (baseline, other) for of in shared]
         drawn = ratio_draws(pairs, bootstrap, name.label)
-        for place, metric in enumerate(shared):
-            before, after = place, place + len(shared)
-            of_metric = scores_of.setdefault(metric, _Scores(metric, None, {}, {}))
+        for before, metric in enumerate(shared):
+            after = before + len(shared)
+            differences = by_metric.setdefault(metric, _Differences(metric))
             # What is no difference is to be 0, however the sums were rounded.
-            of_metric.draws[name] = np.round(drawn[after] - drawn[before], _DIGITS)
-            of_metric.differences[name] = pairs[after].value - pairs[before].value
+            differences.draws[name] = np.round(drawn[after] - drawn[before], _DIGITS)
+            differences.values[name] = pairs[after].value - pairs[before].value
     return [
-        _comparison(
-            of_metric,
-            [name for name in of_metric.draws if name in averaged_over],
-            _encoder(baseline),
-            bootstrap,
-        )
-        for of_metric in scores_of.values()
+        it.comparison([name for name in it.draws if name in averaged_over], baseline, bootstrap)
+        for it in by_metric.values()
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Scores:
+class _Differences:
     """Differences in one metric, as they are and as they were drawn."""
 
     metric: str
-    aggregation: str | None
-    differences: dict[TaskName, float]
-    draws: dict[TaskName, Vector]
+    aggregation: str | None = None
+    values: dict[TaskName, float] = field(default_factory=dict)
+    draws: dict[TaskName, Vector] = field(default_factory=dict)
 
+    def comparison(
+        self, named: Sequence[TaskName], baseline: Scores, bootstrap: Bootstrap
+    ) -> Comparison:
+        """All of them, with an average over the tasks ``named``."""
+        encoder = baseline.records[0].encoder if baseline.records else ""
 
-def _comparison(
-    of_metric: _Scores, named: Sequence[TaskName], encoder: str, bootstrap: Bootstrap
-) -> Comparison:
-    differences, draws = of_metric.differences, of_metric.draws
-    tasks = {name: _compared(encoder, differences[name], draws[name], bootstrap) for name in draws}
-    adjusted = holm([one.p_value for one in tasks.values()])
-    mean = None
-    if len(named) > 1:
-        difference = sum(differences[name] for name in named) / len(named)
-        drawn = np.mean([draws[name] for name in named], axis=0)
-        mean = _compared(encoder, difference, drawn, bootstrap)
-    return Comparison(
-        of_metric.metric,
-        of_metric.aggregation,
-        {
+        def compared(difference: float, drawn: Vector) -> Compared:
+            p = p_value(drawn)
+            return Compared(
+                baseline=encoder,
+                difference=difference,
+                interval=interval(drawn, bootstrap),
+                p_value=p,
+                p_holm=p,
+                tests=1,
+            )
+
+        tasks = {name: compared(self.values[name], drawn) for name, drawn in self.draws.items()}
+        adjusted = holm([one.p_value for one in tasks.values()])
+        mean = None
+        if len(named) > 1:
+            difference = sum(self.values[name] for name in named) / len(named)
+            mean = compared(difference, np.mean([self.draws[name] for name in named], axis=0))
+        of_tasks = {
             name: replace(one, p_holm=p, tests=len(tasks))
             for (name, one), p in zip(tasks.items(), adjusted, strict=True)
-        },
-        mean,
-    )
+        }
+        return Comparison(self.metric, self.aggregation, of_tasks, mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,25 +208,9 @@ def with_comparison(records: Sequence[Record], comparison: Comparison) -> list[R
     return [replace(record, compared=compared(record) or record.compared) for record in records]
 
 
-def _encoder(scores: Scores) -> str:
-    return scores.records[0].encoder if scores.records else ""
-
-
 def _values(scores: Scores, metric: str, aggregation: str) -> dict[TaskName, float]:
     return {
         TaskName(record.task, record.split): record.value
         for record in scores.records
         if (record.metric, record.aggregation) == (metric, aggregation)
     }
-
-
-def _compared(baseline: str, difference: float, draws: Vector, bootstrap: Bootstrap) -> Compared:
-    p = p_value(draws)
-    return Compared(
-        baseline=baseline,
-        difference=difference,
-        interval=interval(draws, bootstrap),
-        p_value=p,
-        p_holm=p,
-        tests=1,
-    )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import CheckpointError, DataError, pick
-from contrasent.evaluation.bootstrap import Bootstrap, Matrix, Ratio, interval, resampled
+from contrasent.evaluation.bootstrap import Bootstrap, Matrix, Ratio, correlation_draws, interval
 from contrasent.evaluation.protocols import AGGREGATIONS
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName
@@ -124,7 +124,7 @@ def draws(
     drawn: dict[str, Matrix] = {}
     if "all" in aggregations or len(task.subsets) == 1:
         columns = [np.concatenate(of_encoder) for of_encoder in similarities]
-        whole = resampled(metric, columns, task.gold, bootstrap, task.name.label)
+        whole = correlation_draws(metric, columns, task.gold, bootstrap, task.name.label)
         if len(task.subsets) == 1:
             return dict.fromkeys(aggregations, whole)
         drawn["all"] = whole
@@ -132,7 +132,7 @@ def draws(
         for place, subset in enumerate(task.subsets):
             columns = [of_encoder[place] for of_encoder in similarities]
             stream = f"{task.name.label} {subset.name}"
-            drawn[subset.name] = resampled(metric, columns, subset.gold, bootstrap, stream)
+            drawn[subset.name] = correlation_draws(metric, columns, subset.gold, bootstrap, stream)
         each = np.stack([drawn[subset.name] for subset in task.subsets])
         pairs = [len(subset.gold) for subset in task.subsets]
         drawn["mean"] = np.average(each, axis=0)

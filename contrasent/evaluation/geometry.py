@@ -131,11 +131,11 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
         rated=len(pairs.gold),
         sentences=len(embeddings),
         spectrum=_short(spectrum(embeddings)),
-        groups=grouped(_short(cosines), pairs.gold),
+        groups=group_cosines(_short(cosines), pairs.gold),
     )
 
 
-def grouped(cosines: Vector, gold: Vector) -> tuple[Group, ...]:
+def group_cosines(cosines: Vector, gold: Vector) -> tuple[Group, ...]:
     """Cosines ``(P,)`` by their ratings, in groups of equal width.
 
     The groups of ratings from 0 to 5, which STS and SICK have, are 0-1 to 4-5; those of others

@@ -203,16 +203,16 @@ def _known(source: str, wanted: ColumnSpec) -> SourceRows | None:
 
 
 def _rows(records: SourceRows, columns: Sequence[str] | None) -> list[_Row]:
-    found = []
+    rows = []
     for where, (*cells, label) in records.rows():
         texts = tuple(as_text(cell, where) for cell in cells)
         if not all(texts):
             raise DataError(f"{where}: a sentence is empty; {_MEND}")
-        found.append(_Row(where, texts, _class(label, where, records.label_names)))
-    if not found:
+        rows.append(_Row(where, texts, _class(label, where, records.label_names)))
+    if not rows:
         chosen = "" if columns is None else f" below the names {', '.join(columns)}"
         raise DataError(f"{records.source} has no row{chosen}")
-    return found
+    return rows
 
 
 def _class(cell: Any, where: str, names: Sequence[str] | None) -> str:
@@ -241,14 +241,14 @@ def _class(cell: Any, where: str, names: Sequence[str] | None) -> str:
 
 def _classes(source: str, rows: Sequence[_Row]) -> tuple[str, ...]:
     """By number where all are numbers, else by name."""
-    found = {row.label for row in rows}
-    if len(found) < 2:
+    labels = {row.label for row in rows}
+    if len(labels) < 2:
         raise DataError(
             f"{source}: the label of all {len(rows)} rows is {rows[0].label!r}; 2 classes or more "
             "are needed; is the right column taken as the label?"
         )
-    numbers = all(label.isdecimal() for label in found)
-    return tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
+    numbers = all(label.isdecimal() for label in labels)
+    return tuple(sorted(labels, key=lambda label: (int(label) if numbers else 0, label)))
 
 
 def _describe(read: dict[str, Sequence[_Row]]) -> str:

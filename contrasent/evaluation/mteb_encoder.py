@@ -45,7 +45,7 @@ class MtebEncoder:
         """
         self.encoder = encoder
         self.precision = encoder.resolve_precision(precision)
-        self.mteb_model_meta = _described(encoder, self.precision)
+        self.mteb_model_meta = _model_meta(encoder, self.precision)
         self._texts: dict[str, Any] = {}
 
     def encode(
@@ -111,7 +111,7 @@ def import_mteb() -> Any:
     return mteb
 
 
-def _described(encoder: SentenceEncoder | WordEncoder, precision: str) -> ModelMeta:
+def _model_meta(encoder: SentenceEncoder | WordEncoder, precision: str) -> ModelMeta:
     import_mteb()
     from mteb.models.model_meta import ModelMeta
 

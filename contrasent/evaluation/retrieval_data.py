@@ -116,7 +116,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
         text = next((value[name] for name in TEXTS if name in value), None)
         if number is None or not any(name in value for name in TEXTS):
             raise DataError(f"{where}: expected an object with _id, a text or a number, and text")
-        yield where, number, _joined(value.get("title"), text, where)
+        yield where, number, _join(value.get("title"), text, where)
 
 
 def _cell_rows(path: Path, *, commas: bool) -> Iterator[Row]:
@@ -140,7 +140,7 @@ def _cell_rows(path: Path, *, commas: bool) -> Iterator[Row]:
                 "title"
             )
         title = cells[header.index("title")] if "title" in header else None
-        yield where, cells[number].strip(), _joined(title, cells[text], where)
+        yield where, cells[number].strip(), _join(title, cells[text], where)
 
 
 def _named_rows(source: str) -> Iterator[Row]:
@@ -148,10 +148,10 @@ def _named_rows(source: str) -> Iterator[Row]:
         number = id_of(cell)
         if number is None:
             raise DataError(f"{where}: the id must be a text or a number, not {cell!r}")
-        yield where, number, _joined(title[0] if title else None, text, where)
+        yield where, number, _join(title[0] if title else None, text, where)
 
 
-def _joined(title: Any, text: Any, where: str) -> str:
+def _join(title: Any, text: Any, where: str) -> str:
     """Title and text as one, as BEIR joins them; may be empty, as some documents of BEIR are."""
     return f"{as_text(title, where)} {as_text(text, where)}".strip()
 
@@ -214,13 +214,13 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
     if len(sources) != 3:
         raise ConfigError(f"{name.name} names {len(sources)} files; {_THREE}")
     queries, corpus = (read_texts(source, layout) for source in sources[:2])
-    return _assembled(name, sources, queries, corpus)
+    return _assemble(name, sources, queries, corpus)
 
 
-def _assembled(
+def _assemble(
     name: TaskName, sources: Sequence[str], queries: Mapping[str, str], corpus: Mapping[str, str]
 ) -> RetrievalTask:
-    judged = _judged(sources[2], queries, corpus)
+    judged = _read_judgements(sources[2], queries, corpus)
     hashes = [_hash(sources[which]) for which in (1, 0, 2)]
     rows = {document: row for row, document in enumerate(corpus)}
     own = {q: rows[q] if corpus.get(q) == queries[q] else None for q in judged}
@@ -281,7 +281,7 @@ def _qrels(folder: Path, split: str) -> Path:
     )
 
 
-def _judged(
+def _read_judgements(
     source: str, queries: Mapping[str, str], corpus: Mapping[str, str]
 ) -> dict[str, dict[str, float]]:
     """Relevance of documents by the id of the query, in the order of the source."""

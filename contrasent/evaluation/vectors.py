@@ -125,7 +125,7 @@ class GivenRows:
 
 
 def _matrix(path: str, task: Given) -> Embeddings:
-    matrices = [_loaded(file) for file in joined_sources(path)]
+    matrices = [_load(file) for file in joined_sources(path)]
     widths = [matrix.shape[1] for matrix in matrices]
     if len(set(widths)) > 1:
         raise CheckpointError(f"{path}: rows of {' and '.join(map(str, widths))} numbers")
@@ -138,7 +138,7 @@ def _matrix(path: str, task: Given) -> Embeddings:
     return rows
 
 
-def _loaded(path: str) -> Embeddings:
+def _load(path: str) -> Embeddings:
     try:
         matrix = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

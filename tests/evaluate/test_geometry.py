@@ -13,7 +13,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import (
     geometry_lines,
-    grouped,
+    group_cosines,
     measure,
     read_geometry,
     write_geometry,
@@ -169,7 +169,7 @@ def test_an_unknown_precision_is_refused(encoder, pairs_file):
 
 def test_groups_are_those_of_the_paper():
     gold = np.array([0, 0.9, 1, 2.5, 4, 5])
-    groups = grouped(np.arange(6.0), gold)
+    groups = group_cosines(np.arange(6.0), gold)
     assert {group.label: list(group.cosines) for group in groups} == {
         "0-1": [0, 1],
         "1-2": [2],
@@ -179,7 +179,7 @@ def test_groups_are_those_of_the_paper():
 
 
 def test_ratings_of_another_range_are_five_groups_of_it():
-    groups = grouped(np.zeros(11), np.arange(11.0) * 10)
+    groups = group_cosines(np.zeros(11), np.arange(11.0) * 10)
     assert [group.label for group in groups] == ["0-20", "20-40", "40-60", "60-80", "80-100"]
     assert [len(group.cosines) for group in groups] == [2, 2, 2, 2, 3]
 

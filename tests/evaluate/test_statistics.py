@@ -9,7 +9,7 @@ from scipy import stats
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation import bootstrap as statistics
-from contrasent.evaluation.bootstrap import Bootstrap, holm, interval, p_value, resampled
+from contrasent.evaluation.bootstrap import Bootstrap, correlation_draws, holm, interval, p_value
 
 SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}
 
@@ -34,7 +34,7 @@ def places(bootstrap, stream, pairs):
 def test_a_resample_is_scored_as_scipy_scores_its_pairs(metric, seed):
     near, far, gold = columns(seed)
     bootstrap = Bootstrap(resamples=50, seed=seed)
-    found = resampled(metric, [near, far], gold, bootstrap, "sts12 MSRpar")
+    found = correlation_draws(metric, [near, far], gold, bootstrap, "sts12 MSRpar")
     assert found.shape == (2, 50)
     for number, rows in enumerate(places(bootstrap, "sts12 MSRpar", len(gold))):
         for column, scores in enumerate((near, far)):
@@ -45,18 +45,20 @@ def test_a_resample_is_scored_as_scipy_scores_its_pairs(metric, seed):
 @pytest.mark.parametrize("metric", SCIPY)
 def test_the_size_of_a_block_changes_nothing(metric, monkeypatch):
     near, far, gold = columns(0)
-    whole = resampled(metric, [near, far], gold, Bootstrap(resamples=30), "a")
+    whole = correlation_draws(metric, [near, far], gold, Bootstrap(resamples=30), "a")
     monkeypatch.setattr(statistics, "_AT_ONCE", 7 * len(gold))
-    blocks = resampled(metric, [near, far], gold, Bootstrap(resamples=30), "a")
+    blocks = correlation_draws(metric, [near, far], gold, Bootstrap(resamples=30), "a")
     assert blocks == pytest.approx(whole, abs=1e-13)
 
 
 def test_draws_depend_on_the_seed_and_on_the_name_of_the_pairs_only():
     near, far, gold = columns(0)
-    first = resampled("spearman", [near], gold, Bootstrap(resamples=9), "a")
-    assert (resampled("spearman", [far, near], gold, Bootstrap(resamples=9), "a")[1] == first).all()
+    first = correlation_draws("spearman", [near], gold, Bootstrap(resamples=9), "a")
+    assert (
+        correlation_draws("spearman", [far, near], gold, Bootstrap(resamples=9), "a")[1] == first
+    ).all()
     for bootstrap, stream in ((Bootstrap(resamples=9, seed=2), "a"), (Bootstrap(resamples=9), "b")):
-        assert not (resampled("spearman", [near], gold, bootstrap, stream) == first).any()
+        assert not (correlation_draws("spearman", [near], gold, bootstrap, stream) == first).any()
 
 
 def test_a_resample_of_equal_numbers_has_no_correlation():
@@ -65,7 +67,7 @@ def test_a_resample_of_equal_numbers_has_no_correlation():
     bootstrap = Bootstrap(resamples=400)
     equal = np.array([len(set(gold[rows])) == 1 for rows in places(bootstrap, "a", 4)])
     for metric in SCIPY:
-        found = resampled(metric, [scores], gold, bootstrap, "a")[0]
+        found = correlation_draws(metric, [scores], gold, bootstrap, "a")[0]
         assert (np.isnan(found) == equal).all()
         assert interval(found, bootstrap) is None
     assert 0.25 < equal.mean() < 0.4
@@ -91,7 +93,7 @@ def test_the_interval_holds_the_true_value_as_often_as_it_says(metric):
         gold = draw.normal(size=size)
         scores = rho * gold + sqrt(1 - rho**2) * draw.normal(size=size)
         bootstrap = Bootstrap(0.9, 300, seed)
-        found = interval(resampled(metric, [scores], gold, bootstrap, "a")[0], bootstrap)
+        found = interval(correlation_draws(metric, [scores], gold, bootstrap, "a")[0], bootstrap)
         held += found.low <= truth <= found.high
     # Three standard errors of a share of .9 in 200 trials are .064.
     assert abs(held / trials - 0.9) < 0.064
@@ -103,7 +105,9 @@ def test_equal_encoders_are_told_apart_no_more_often_than_the_p_value_says():
     for seed in range(200):
         gold = draw.normal(size=80)
         pair = [gold + draw.normal(size=80) for _ in range(2)]
-        one, other = resampled("spearman", pair, gold, Bootstrap(resamples=300, seed=seed), "a")
+        one, other = correlation_draws(
+            "spearman", pair, gold, Bootstrap(resamples=300, seed=seed), "a"
+        )
         values.append(p_value(other - one))
     # Three standard errors of a share of .1 are .064, of .5 are .106.
     assert abs(np.mean(np.array(values) < 0.1) - 0.1) < 0.064
