@@ -174,7 +174,7 @@ def fit(
         flow = FlowSettings(**settings)
         fitted, _ = maps.fit_glow(given, text, flow, show_progress=show_progress)
     if output is not None:
-        maps.save_fitted(fitted, Path(output))
+        maps.save_fitted(fitted.encoder, fitted.info, Path(output))
     return fitted.encoder
 
 

@@ -240,7 +240,8 @@ def sif(
     OUTPUT holds the vectors too, and is an encoder for every command but train.
     """
     from contrasent.errors import ConfigError
-    from contrasent.fitting.sif import fit_sif, save_sif
+    from contrasent.fitting.maps import save_fitted
+    from contrasent.fitting.sif import fit_sif
     from contrasent.model.word_encoder import WordEncoder, are_words
 
     if not are_words(words):
@@ -253,13 +254,13 @@ def sif(
         components=components,
         frequencies=frequencies,
     )
-    save_sif(encoder, info, options.output)
+    save_fitted(encoder, info, options.output)
     typer.echo(f"{options.output}: {encoder.transform_described}")
 
 
 def _save(fitted: FittedEncoder, output: Path) -> None:
     from contrasent.fitting.maps import save_fitted
 
-    save_fitted(fitted, output)
+    save_fitted(fitted.encoder, fitted.info, output)
     typer.echo(f"{output}: {fitted.info['transform']['described']}")
     typer.echo(f"next: contrasent evaluate {shlex.quote(str(output))}", err=True)

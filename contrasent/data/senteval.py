@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from importlib.resources import files
 from pathlib import Path
-from typing import BinaryIO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -26,21 +25,6 @@ _INSIDE = (".", "downstream", "data/downstream")
 _PARTS = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")
 
 
-@dataclass(frozen=True, slots=True)
-class FileDifference:
-    """A file that is not the published one.
-
-    Attributes:
-        path: relative to SentEval's folder.
-        what: ``missing`` or ``differs``.
-        needed: whether one of the seven STS tasks reads it; else it is a licence text.
-    """
-
-    path: str
-    what: str
-    needed: bool
-
-
 @cache
 def manifest() -> dict[str, str]:
     """SHA-256 of every file of the seven STS tasks and of their licence texts, by path."""
@@ -49,9 +33,21 @@ def manifest() -> dict[str, str]:
     return {path: sha256 for sha256, path in pairs}
 
 
-def needed(path: str) -> bool:
-    """Whether a file of the manifest is read by a task, and not only a licence text."""
-    return "LICENSE" not in path
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """A file that is not the published one: it is ``missing`` or ``differs``.
+
+    Attributes:
+        path: relative to SentEval's folder.
+    """
+
+    path: str
+    what: str
+
+    @property
+    def needed(self) -> bool:
+        """Whether one of the seven STS tasks reads it; else it is a licence text."""
+        return "LICENSE" not in self.path
 
 
 def differences(root: Path) -> list[FileDifference]:
@@ -59,9 +55,9 @@ def differences(root: Path) -> list[FileDifference]:
     differing = []
     for path, sha256 in manifest().items():
         if not (root / path).is_file():
-            differing.append(FileDifference(path, "missing", needed(path)))
+            differing.append(FileDifference(path, "missing"))
         elif sha256_of(root / path) != sha256:
-            differing.append(FileDifference(path, "differs", needed(path)))
+            differing.append(FileDifference(path, "differs"))
     return differing
 
 
@@ -101,11 +97,7 @@ def senteval_root(data_dir: str | Path | None = None) -> Path:
 
 
 class MissingDataError(DataError):
-    """A task's files are not there; the message says which, and how to get them.
-
-    Attributes:
-        path: the first file that is missing.
-    """
+    """A task's files are not there; ``path`` is the first one."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} is missing; {how_to_get_data()}")
@@ -165,7 +157,11 @@ def fetch(
             _download(url, archive, advance)
             root = _unpack(archive, unpacked, url)
             differing = differences(root)
-            _refuse(differing, url)
+            if wrong := [f"{file.path} {file.what}" for file in differing if file.needed]:
+                raise DataError(
+                    f"{url}: {len(wrong)} files that the STS tasks need are not the published "
+                    f"ones, nothing was kept: {', '.join(wrong)}"
+                )
             for part in list(root.iterdir()):
                 part.rename(partial / part.name)
             shutil.rmtree(unpacked)
@@ -181,11 +177,11 @@ def _download(url: str, target: Path, advance: Advance) -> None:
             raise DataError(f"no file {url}; --url takes http://, https:// or a local path")
         shutil.copyfile(url, target)
         return
-    with _opened(url) as response, target.open("wb") as file:
-        announced = response.headers.get("Content-Length")
-        total = int(announced) if announced else None
-        arrived = 0
-        while block := _block(response, url):
+    if not url.startswith(("http://", "https://")):
+        raise DataError(f"cannot fetch {url}; --url takes http://, https:// or a local path")
+    arrived, total = 0, None
+    with target.open("wb") as file:
+        for block, total in _blocks(url):
             file.write(block)
             arrived += len(block)
             advance(arrived, total)
@@ -195,29 +191,20 @@ def _download(url: str, target: Path, advance: Advance) -> None:
         )
 
 
-def _opened(url: str) -> HTTPResponse:
-    if not url.startswith(("http://", "https://")):
-        raise DataError(f"cannot fetch {url}; --url takes http://, https:// or a local path")
+def _blocks(url: str) -> Iterator[tuple[bytes, int | None]]:
+    """The content of an address, and how many bytes it has if the server says so."""
     request = Request(url, headers={"User-Agent": f"contrasent/{__version__}"})
     try:
-        response: HTTPResponse = urlopen(request, timeout=_PATIENCE)
-    except HTTPError as error:
-        with error:
-            raise DataError(_unreachable(url, f"{error.code} {error.reason}")) from error
+        with urlopen(request, timeout=_PATIENCE) as response:
+            announced = response.headers.get("Content-Length")
+            while block := response.read(_BLOCK):
+                yield block, int(announced) if announced else None
     except (OSError, HTTPException, ValueError) as error:
-        raise DataError(_unreachable(url, str(getattr(error, "reason", error)))) from error
-    return response
-
-
-def _block(response: BinaryIO | HTTPResponse, url: str) -> bytes:
-    try:
-        return response.read(_BLOCK)
-    except (OSError, HTTPException) as error:
-        raise DataError(_unreachable(url, str(error) or type(error).__name__)) from error
-
-
-def _unreachable(url: str, reason: str) -> str:
-    return f"cannot download {url}: {reason}. {_BY_HAND.format(url=url)}"
+        reason = str(getattr(error, "reason", error)) or type(error).__name__
+        code = f"{error.code} " if isinstance(error, HTTPError) else ""
+        raise DataError(
+            f"cannot download {url}: {code}{reason}. {_BY_HAND.format(url=url)}"
+        ) from error
 
 
 def _unpack(archive: Path, target: Path, url: str) -> Path:
@@ -238,12 +225,3 @@ def _unpack(archive: Path, target: Path, url: str) -> Path:
     except (tarfile.TarError, EOFError) as error:
         raise DataError(f"{url}: not a whole tar archive: {error}") from error
     return target / roots.pop()
-
-
-def _refuse(differing: list[FileDifference], url: str) -> None:
-    wrong = [f"{d.path} {d.what}" for d in differing if d.needed]
-    if wrong:
-        raise DataError(
-            f"{url}: {len(wrong)} files that the STS tasks need are not the published ones, "
-            f"nothing was kept: {', '.join(wrong)}"
-        )

@@ -21,7 +21,6 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.files import refuse_existing
 from contrasent.fitting.text import (
     DrawnRows,
-    FittingSentences,
     FittingText,
     StoredRows,
     finite_rows,
@@ -33,6 +32,7 @@ from contrasent.model.transforms import whitening
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.flow import Flow
 from contrasent.model.transforms.whitening import Moments
+from contrasent.model.word_encoder import WordEncoder
 from contrasent.progress import progress_bar
 
 _LONGEST_GRADIENT = 1.0
@@ -47,13 +47,13 @@ class FlowSettings:
         levels: after each but the last, half of the components is done.
         depth: steps of a level.
         coupling_width: width of the hidden layers.
-        learning_rate: constant.
-        weight_decay: of all weights.
         batch_size: sentences of an update: 64 are the 32 pairs of the published code.
-        epochs: how often the text is read.
         dropout: leave the encoder's dropout on while fitting, as the published code does by
             accident.
         seed: decides the first weights, the order of the sentences, and dropout.
+
+    Raises:
+        ConfigError: a number is out of range.
     """
 
     levels: int = 3
@@ -67,11 +67,6 @@ class FlowSettings:
     seed: int = 1234
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be fitted with.
-
-        Raises:
-            ConfigError: a number is out of range.
-        """
         least = {"batch_size": 2, "epochs": 1, "seed": 0}
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
@@ -85,12 +80,12 @@ class FlowSettings:
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """Negative log-likelihood, in bits for each component.
+    """Negative log-likelihood, in bits for each component, without dropout.
 
     Attributes:
         before: with scales set from the first batch, and nothing learned.
         after: when the fit is done.
-        sentences: how many of the text it was measured on, without dropout.
+        sentences: how many of the text it was measured on.
     """
 
     before: float
@@ -100,7 +95,7 @@ class Likelihood:
 
 def fit_flow(
     encoder: SentenceEncoder,
-    text: FittingSentences,
+    text: FittingText,
     settings: FlowSettings,
     precision: str = "fp32",
     show_progress: bool = False,
@@ -229,12 +224,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class FittedEncoder:
-    """An encoder with a fitted map.
-
-    Attributes:
-        encoder: the encoder with its transform.
-        info: what is kept of the fit in ``contrasent.json``.
-    """
+    """An encoder with a fitted map, and what is kept of the fit in ``contrasent.json``."""
 
     encoder: SentenceEncoder
     info: dict[str, Any]
@@ -293,21 +283,10 @@ def fit_glow(
 ) -> tuple[FittedEncoder, Likelihood]:
     """Fit a flow on the embeddings of an encoder, which stays as it is.
 
-    Args:
-        encoder: gets the transform.
-        text: N sentences.
-        settings: of the flow and of its fitting.
-        how: how the sentences are embedded.
-        show_progress: a progress bar on standard error.
+    Arguments are those of :func:`fit_whitening`, errors also those of :func:`fit_flow`.
 
     Returns:
         What was fitted, and how likely the text was before and after.
-
-    Raises:
-        ConfigError: the encoder has a transform already, its width cannot be halved so often, or
-            a setting is out of range.
-        DataError: there are too few sentences, or the likelihood is not finite.
-        CheckpointError: an embedding is not finite.
     """
     how, settings = how or Embedding(), settings or FlowSettings()
     refuse_second(encoder)
@@ -319,31 +298,19 @@ def fit_glow(
     return _attach(encoder, text, flow, described, info), likelihood
 
 
-def save_fitted(fitted: FittedEncoder, output: Path) -> None:
-    """Write the encoder with its transform as one folder, whole or not at all.
-
-    Raises:
-        ConfigError: something is there already.
-    """
+def save_fitted(encoder: SentenceEncoder | WordEncoder, info: dict[str, Any], output: Path) -> None:
+    """Write an encoder with what is fitted to it as one folder, whole or not at all."""
     require_output(output)
-    fitted.encoder.save(output, fitted.info)
+    encoder.save(output, info)
 
 
 def require_output(output: Path) -> None:
-    """Make sure that ``output`` can be written, before anything expensive happens.
-
-    Raises:
-        ConfigError: something is there already.
-    """
+    """Make sure that ``output`` can be written, before anything expensive happens."""
     refuse_existing(output, "name another folder with --output, or remove it")
 
 
 def refuse_second(encoder: SentenceEncoder) -> None:
-    """Make sure that nothing is fitted on embeddings that are mapped already.
-
-    Raises:
-        ConfigError: they are.
-    """
+    """Make sure that nothing is fitted on embeddings that are mapped already."""
     if encoder.transform is not None:
         raise ConfigError(
             f"{encoder.name} has a transform already ({encoder.transform.described}); fit on the "

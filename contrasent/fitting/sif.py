@@ -7,7 +7,7 @@ Arora, Liang and Ma 2017, "A Simple but Tough-to-Beat Baseline for Sentence Embe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from contrasent.data.readers import lines
 from contrasent.data.word_vectors import Vectors, WordStore
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import sha256_of
-from contrasent.fitting.maps import require_output
 from contrasent.fitting.text import FittingText
 from contrasent.model.transforms.whitening import Moments
 from contrasent.model.word_encoder import WordEncoder
@@ -57,7 +56,11 @@ def fit_sif(
         )
     if encoder.weights is not None:
         raise ConfigError(f"{encoder.name} is fitted already; fit on the file of word vectors")
-    counts = _word_counts(text) if frequencies is None else read_frequencies(frequencies)
+    counts: Mapping[str, float]
+    if frequencies is None:
+        counts = Counter(word for sentence in text for word in sentence.split())
+    else:
+        counts = read_frequencies(frequencies)
     weights = word_weights(encoder.store, counts, smoothing)
     weighted = WordEncoder(encoder.store, encoder.name, weights)
     directions, unknown = _common(weighted, text, components)
@@ -83,16 +86,6 @@ def fit_sif(
     return fitted, {"transform": info}
 
 
-def save_sif(encoder: WordEncoder, info: dict[str, object], output: Path) -> None:
-    """Write the encoder as one folder, whole or not at all.
-
-    Raises:
-        ConfigError: something is there already.
-    """
-    require_output(output)
-    encoder.save(output, info)
-
-
 def word_weights(store: WordStore, counts: Mapping[str, float], smoothing: float) -> Vectors:
     """``(W,)``: ``a / (a + p(w))``; 1 for a word that was not counted.
 
@@ -106,11 +99,7 @@ def word_weights(store: WordStore, counts: Mapping[str, float], smoothing: float
 
 
 def read_frequencies(path: Path) -> dict[str, float]:
-    """A word and its count per line, between white space.
-
-    Raises:
-        DataError: a line is something else; the message names file and line.
-    """
+    """A word and its count per line, between white space; another line is refused by its number."""
     counts: dict[str, float] = {}
     for number, line in lines(path):
         cells = line.split()
@@ -128,17 +117,11 @@ def read_frequencies(path: Path) -> dict[str, float]:
     return counts
 
 
-def _word_counts(text: FittingText) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for sentence in text:
-        counts.update(sentence.split())
-    return counts
-
-
 def _common(encoder: WordEncoder, text: FittingText, components: int) -> tuple[Vectors, int]:
     """``(C, D)`` first right singular vectors of the embeddings, and sentences of unknown words."""
     moments, unknown = Moments(encoder.width), 0
-    for block in _portions(text):
+    rest = iter(text)
+    while block := list(islice(rest, _AT_ONCE)):
         rows, known = encoder.means(block)
         unknown += int((known == 0).sum())
         moments.add(rows)
@@ -147,9 +130,3 @@ def _common(encoder: WordEncoder, text: FittingText, components: int) -> tuple[V
     _, directions = np.linalg.eigh(moments.second)
     first = directions[:, ::-1][:, :components].T
     return np.ascontiguousarray(first, np.float32), unknown
-
-
-def _portions(text: FittingText) -> Iterator[list[str]]:
-    rest = iter(text)
-    while block := list(islice(rest, _AT_ONCE)):
-        yield block

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ class Origin:
 
     Attributes:
         source: the file, data set, or task with its split.
-        sentences: how many there are, repeated ones counted each time.
         columns: how the columns of a file were understood; empty for a task.
         sha256: hash of the content.
         target: it is the text of a task, whose test sentences are seen that way.
@@ -55,7 +54,6 @@ class FittingText:
     """Sentences read anew by every iteration, all those of a row one after the other."""
 
     def __init__(self, files: Sequence[Examples], tasks: Sequence[Task]) -> None:
-        """Use :func:`open_fitting_text`."""
         self._files = files
         self._tasks = tasks
 
@@ -67,33 +65,21 @@ class FittingText:
             yield from _sentences(task)
 
     def __len__(self) -> int:
-        """The number of sentences; the first call reads everything.
-
-        Raises:
-            DataError: a row cannot be read.
-        """
+        """The number of sentences; the first call reads everything."""
         return sum(origin.sentences for origin in self.origins)
 
     @cached_property
     def origins(self) -> tuple[Origin, ...]:
         """The origins of the sentences."""
-        files = [
-            Origin(
-                Path(examples.source).name if Path(examples.source).exists() else examples.source,
-                sum(len(sentences) for sentences in examples),
-                examples.columns,
-                examples.sha256,
-                target=False,
-            )
-            for examples in self._files
-        ]
-        tasks = [
-            Origin(
-                task.name.heading, sum(1 for _ in _sentences(task)), "", task.sha256, target=True
-            )
-            for task in self._tasks
-        ]
-        return (*files, *tasks)
+        origins = []
+        for text in self._files:
+            name = Path(text.source).name if Path(text.source).exists() else text.source
+            count = sum(map(len, text))
+            origins.append(Origin(name, count, text.columns, text.sha256, target=False))
+        for task in self._tasks:
+            count = sum(1 for _ in _sentences(task))
+            origins.append(Origin(task.name.heading, count, "", task.sha256, target=True))
+        return tuple(origins)
 
     @property
     def is_target(self) -> bool:
@@ -167,24 +153,10 @@ def _sentences(task: Task) -> Iterator[str]:
         yield from subset.second
 
 
-class FittingSentences(Protocol):
-    """Sentences that can be read more than once."""
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the sentences."""
-
-    def __len__(self) -> int:
-        """N."""
-
-
 def finite_rows(
     encoder: SentenceEncoder, text: Iterable[str], precision: str, show_progress: bool = False
 ) -> Iterator[NDArray[np.float32]]:
-    """Embeddings before normalisation, block by block in the order of the text.
-
-    Raises:
-        CheckpointError: one is not finite.
-    """
+    """Embeddings before normalisation, block by block; one that is not finite is refused."""
     blocks = encoder.encode_stream(
         text, chunk=_AT_ONCE, normalize=False, precision=precision, show_progress=show_progress
     )
@@ -204,7 +176,7 @@ class StoredRows(AbstractContextManager["StoredRows"]):
     """All embeddings, made once and kept in a temporary file."""
 
     def __init__(
-        self, encoder: SentenceEncoder, text: FittingSentences, precision: str, show_progress: bool
+        self, encoder: SentenceEncoder, text: FittingText, precision: str, show_progress: bool
     ) -> None:
         self._device = encoder.device
         with ExitStack() as stack:
@@ -231,7 +203,7 @@ class StoredRows(AbstractContextManager["StoredRows"]):
 class DrawnRows(AbstractContextManager["DrawnRows"]):
     """Embeddings made anew whenever they are asked for, under new dropout masks."""
 
-    def __init__(self, encoder: SentenceEncoder, text: FittingSentences, precision: str) -> None:
+    def __init__(self, encoder: SentenceEncoder, text: FittingText, precision: str) -> None:
         self._encoder = encoder
         self._precision = encoder.resolve_precision(precision)
         self._ids: Sequence[NDArray[np.int64]] = token_ids(encoder, list(text), 0, "truncate")[0]

@@ -19,10 +19,10 @@ from contrasent.model.protocol import Encoder
 from contrasent.search.nearest import nearest
 from contrasent.search.storage import (
     FILE,
-    Addition,
     IndexManifest,
     Maker,
     SegmentRows,
+    embed,
     read_manifest,
     read_segment,
     remove_unlisted,
@@ -58,7 +58,6 @@ class Hit:
 
     Attributes:
         id: the id it was given, or the number of its row.
-        text: the text.
         score: its cosine with the query, in [-1, 1].
     """
 
@@ -73,8 +72,7 @@ class Index:
     ``len(index)`` is the number of texts. Vectors and texts stay on disk, memory-mapped.
 
     Attributes:
-        folder: where it lies.
-        manifest: what it says about its encoder and its segments.
+        manifest: its encoder and its segments.
     """
 
     def __init__(self, folder: Path, manifest: IndexManifest, rows: list[SegmentRows]) -> None:
@@ -124,11 +122,10 @@ class Index:
             precision=precision,
             engine=encoder.engine,
         )
-        addition = _addition(texts, ids, 0, set())
+        names = _require_ids(texts, ids, set())
         with exclusive(folder), writing_folder(folder.resolve()) as partial:
-            first = write_segment(
-                partial, _name(1), encoder, maker, addition, show_progress=show_progress
-            )
+            blocks = embed(encoder, texts, precision, show_progress)
+            first = write_segment(partial, 1, blocks, encoder.width, names)
             write_manifest(partial, IndexManifest(maker, (first,), ids is None))
         return cls.open(folder)
 
@@ -176,12 +173,11 @@ class Index:
             now = Index.open(self.folder)
             now.require(encoder)
             was = now.manifest
-            addition = _addition(texts, ids, was.rows, now._known_ids(ids is None))
+            names = _require_ids(texts, ids, now._known_ids(ids is None))
             remove_unlisted(self.folder, was.segments)
-            name = _name(len(was.segments) + 1)
-            more = write_segment(
-                self.folder, name, encoder, was.encoder, addition, show_progress=show_progress
-            )
+            blocks = embed(encoder, texts, was.encoder.precision, show_progress)
+            number = len(was.segments) + 1
+            more = write_segment(self.folder, number, blocks, encoder.width, names, was.rows)
             numbered = was.numbered and ids is None
             write_manifest(self.folder, IndexManifest(was.encoder, (*was.segments, more), numbered))
         grown = Index.open(self.folder)
@@ -247,11 +243,7 @@ class Index:
 
 
 def require_folder(folder: Path, overwrite: bool) -> None:
-    """Make sure that an index can be built at ``folder``, before anything expensive happens.
-
-    Raises:
-        ConfigError: something else is there, or an index that may not be replaced.
-    """
+    """Make sure that an index can be built at ``folder``, before anything expensive happens."""
     recover_folder(folder.resolve())
     is_index = (folder / FILE).is_file()
     if not (is_index and overwrite):
@@ -262,26 +254,21 @@ def require_folder(folder: Path, overwrite: bool) -> None:
 
 
 def require_query(query: str, top_k: int, name: str = "the query") -> None:
-    """Make sure that something is looked for.
-
-    Raises:
-        ConfigError: ``top_k`` is below 1.
-        DataError: the query is empty or no string.
-    """
+    """Make sure that something is looked for."""
     if top_k < 1:
         raise ConfigError(f"top_k must be at least 1, not {top_k}")
     if not isinstance(query, str) or not query.strip():
         raise DataError(f"{name} is {query!r}; write what to look for")
 
 
-def _addition(
-    texts: Iterable[str], ids: Sequence[str | int] | None, first: int, known: set[str]
-) -> Addition:
-    """Check what can be checked before anything is embedded."""
+def _require_ids(
+    texts: Iterable[str], ids: Sequence[str | int] | None, known: set[str]
+) -> list[str] | None:
+    """The ids as text, checked before anything is embedded."""
     if isinstance(texts, str):
         raise ConfigError("texts must be a list of strings, not one string: put it in [ ]")
     if ids is None:
-        return Addition(texts, None, first)
+        return None
     if isinstance(texts, Sequence) and len(texts) != len(ids):
         raise DataError(f"there are {len(ids)} ids, but {len(texts)} texts")
     names, new = [str(name) for name in ids], set[str]()
@@ -293,11 +280,7 @@ def _addition(
         if name in new:
             raise DataError(f"id {name!r} of text {row} was given to text {names.index(name)} too")
         new.add(name)
-    return Addition(texts, names, first)
-
-
-def _name(segment: int) -> str:
-    return f"{segment:06d}"
+    return names
 
 
 def _lasting_name(name: str) -> str:

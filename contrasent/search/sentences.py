@@ -17,15 +17,9 @@ if TYPE_CHECKING:
 
 
 class Sentences:
-    """Sentences of a source, read anew by every iteration.
-
-    Attributes:
-        source: what was opened.
-        columns: one line saying which columns were understood, and how.
-    """
+    """Sentences of a source, read anew by every iteration; see :func:`open_sentences`."""
 
     def __init__(self, examples: Examples, source: str, ids: bool) -> None:
-        """Use :func:`open_sentences`."""
         self.source = source
         self.columns = examples.columns
         self._examples = examples
@@ -47,11 +41,7 @@ class Sentences:
             yield example[0]
 
     def count(self) -> int:
-        """Read the whole source, so that a bad row is found before any work starts.
-
-        Raises:
-            DataError: a row cannot be read, or there is no sentence.
-        """
+        """Read the whole source, so that a bad row is found before any work starts."""
         total = sum(1 for _ in self._examples)
         if not total:
             raise DataError(f"{self.source} holds no sentence; it needs at least one")
@@ -87,7 +77,9 @@ def open_sentences(
         if source != "-":
             yield _open(source, source, chosen, ids is not None)
             return
-        path = _spool(Path(folder))
+        path = str(Path(folder) / "standard-input.txt")
+        with Path(path).open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
         try:
             yield _open(path, "standard input", chosen, ids is not None)
         except DataError as error:
@@ -104,10 +96,3 @@ def _open(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> Se
             "choose one with --columns NAME, or by its number from 0"
         )
     return Sentences(examples, source, ids)
-
-
-def _spool(folder: Path) -> str:
-    path = folder / "standard-input.txt"
-    with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
-    return str(path)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from glob import escape
@@ -26,7 +25,7 @@ from contrasent.files import exclusive, refuse_existing, write_text, writing
 from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
 from contrasent.search.sentences import Sentences
-from contrasent.search.storage import NpyWriter, open_rows
+from contrasent.search.storage import NpyWriter, blocks_with_texts, open_rows
 
 _CHUNK = 8_192
 _FORMAT = "contrasent-parts-1"
@@ -64,13 +63,7 @@ class Settings:
 
 
 class Shards:
-    """The shards beside an output.
-
-    Attributes:
-        folder: where they lie.
-        rows: rows in whole shards.
-        truncated: cut sentences among them.
-    """
+    """The shards beside an output."""
 
     def __init__(self, folder: Path, width: int, notes: list[dict[str, int]]) -> None:
         """Use :meth:`open`."""
@@ -152,29 +145,21 @@ def _embed_blocks(
     encoder: Encoder, sentences: Iterable[str], settings: Settings
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Blocks of rows, each with the number of its sentences that were cut."""
-    read: deque[str] = deque()
-    blocks = encoder.encode_stream(
-        _record(sentences, read),
+    blocks = blocks_with_texts(
+        encoder,
+        sentences,
         chunk=_CHUNK,
         batch_tokens=settings.batch_tokens,
         normalize=settings.normalize,
         precision=settings.precision,
         on_overflow="truncate",
     )
-    for block in blocks:
-        texts = [read.popleft() for _ in block]
+    for block, texts in blocks:
         bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
         if bad.size:
             text = texts[int(bad[0])][:80]
             raise CheckpointError(f"{encoder.name} gives numbers that are not finite: {text!r}")
         yield block, _count_truncated(encoder, texts)
-
-
-def _record(sentences: Iterable[str], read: deque[str]) -> Iterator[str]:
-    """The sentences, each put into ``read`` as well; an encoder reads ahead of its rows."""
-    for sentence in sentences:
-        read.append(sentence)
-        yield sentence
 
 
 def _count_truncated(encoder: Encoder, texts: list[str]) -> int:
@@ -216,11 +201,9 @@ KINDS = (".npy", ".parquet")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written.
+    """``(rows, width)`` embeddings that were written.
 
     Attributes:
-        rows: N.
-        width: D.
         truncated: sentences that were longer than the encoder reads, and were cut.
         resumed: rows that an earlier, unfinished run had written already.
         seconds: time spent on the other rows.
@@ -234,11 +217,7 @@ class Written:
 
 
 def require_output(output: Path, overwrite: bool) -> None:
-    """Make sure that ``output`` can be written, before anything expensive happens.
-
-    Raises:
-        ConfigError: it is of no known kind, is a folder, or exists and may not be replaced.
-    """
+    """Make sure that ``output`` can be written, before anything expensive happens."""
     if output.suffix not in KINDS:
         raise ConfigError(f"{output}: the output must end in {' or '.join(KINDS)}")
     if output.is_dir():

@@ -8,11 +8,10 @@ Shapes: N rows of a segment, D dimensions of a vector.
 from __future__ import annotations
 
 import json
-import struct
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -23,20 +22,23 @@ from contrasent.files import write_text, writing
 from contrasent.model.protocol import Encoder
 
 _HEADER = 128
-_MAGIC = b"\x93NUMPY\x01\x00"
+
+
+Blocks = Iterator[tuple[np.ndarray, list[str]]]
+"""``(n, D)`` rows, and their n texts."""
 
 
 class NpyWriter:
-    """An ``(N, D)`` float32 file whose N is known only at the end.
+    """An ``(N, D)`` float32 file whose N is known only at the end; ``with`` closes it.
 
-    The header has a fixed size, so that closing writes the final N in place. ``with`` closes it.
+    NumPy leaves room in the header for a larger N, so that closing writes the final one in place.
     """
 
     def __init__(self, path: Path, width: int) -> None:
         self.rows = 0
         self._width = width
         self._file = path.open("wb")
-        self._file.write(_header(0, width))
+        self._write_header()
 
     def append(self, rows: np.ndarray) -> None:
         """Add ``(n, D)`` rows."""
@@ -44,25 +46,32 @@ class NpyWriter:
         self._file.write(block.data)
         self.rows += len(block)
 
-    def close(self) -> None:
-        """Write the final number of rows into the header."""
-        self._file.seek(0)
-        self._file.write(_header(self.rows, self._width))
-        self._file.close()
+    def _write_header(self) -> None:
+        shape = (self.rows, self._width)
+        described = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, described)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._file.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._file:
+            if kind is None:
+                self._file.seek(0)
+                self._write_header()
+
+
+def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **how: Any) -> Blocks:
+    """Blocks of rows, each with its texts; an encoder reads ahead of its rows."""
+    read: deque[str] = deque()
+
+    def remember() -> Iterator[str]:
+        for text in texts:
+            read.append(text)
+            yield text
+
+    for block in encoder.encode_stream(remember(), **how):
+        yield block, [read.popleft() for _ in block]
 
 
 def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
@@ -83,12 +92,6 @@ def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
     return matrix
 
 
-def _header(rows: int, width: int) -> bytes:
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
-    length = _HEADER - len(_MAGIC) - 2
-    return _MAGIC + struct.pack("<H", length) + text.ljust(length - 1).encode("latin-1") + b"\n"
-
-
 FILE = "manifest.json"
 _FORMAT = "contrasent-index-1"
 _REBUILD = "restore the folder from a copy or build the index again"
@@ -102,12 +105,8 @@ class Maker:
 
     Attributes:
         name: the name or absolute folder it was loaded from.
-        fingerprint: see :meth:`contrasent.model.encoder.SentenceEncoder.fingerprint`.
-        pooler: how token states became an embedding.
-        head: the map after the pooler, ``none`` or ``mlp``.
         width: D, dimensions of a vector.
         precision: what matrix products ran in, as it was asked for.
-        engine: what computed the transformer.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -122,12 +121,7 @@ class Maker:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows that were added together.
-
-    Attributes:
-        name: stem of the segment's files.
-        rows: number of rows.
-    """
+    """Rows that were added together; ``name`` is the stem of their files."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: str
@@ -136,14 +130,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class IndexManifest:
-    """What an index holds.
-
-    Attributes:
-        encoder: what made the vectors.
-        segments: where they are, in the order of their rows.
-        numbered: whether every id is the number of its row.
-        format: of the folder.
-    """
+    """What an index holds; it is ``numbered`` if every id is the number of its row."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     encoder: Maker
@@ -179,45 +166,21 @@ def read_manifest(folder: Path) -> IndexManifest:
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged ({error}); {_REBUILD}") from error
-    version = content.get("format") if isinstance(content, dict) else None
-    if version != _FORMAT:
-        raise CheckpointError(
-            f"{path} has format {version!r}, but this version reads {_FORMAT!r}; build it again"
-        )
-    try:
+        version = content.get("format") if isinstance(content, dict) else None
+        if version != _FORMAT:
+            raise CheckpointError(
+                f"{path} has format {version!r}, but this version reads {_FORMAT!r}; build it again"
+            )
         return TypeAdapter(IndexManifest).validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        reason = f"{place} is {first['input']!r}: {first['msg']}"
+        reason = f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
         raise CheckpointError(f"{path} is damaged ({reason}); {_REBUILD}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); {_REBUILD}") from error
 
 
 _CHUNK = 16_384
-_REMEDY = "restore the index from a copy or build it again"
-
-
-@dataclass(frozen=True, slots=True)
-class Addition:
-    """Texts to be indexed.
-
-    Attributes:
-        texts: N texts, read once.
-        ids: one id each; None numbers the rows.
-        first: the number of the first row in the index.
-    """
-
-    texts: Iterable[str]
-    ids: Sequence[str] | None
-    first: int
-
-    def names(self, start: int, count: int) -> list[str]:
-        """The ids of ``count`` texts from the ``start``-th on; fewer if there are no more."""
-        if self.ids is None:
-            return [str(self.first + row) for row in range(start, start + count)]
-        return list(self.ids[start : start + count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,72 +199,73 @@ class SegmentRows:
 
 
 def read_segment(folder: Path, segment: Segment, width: int) -> SegmentRows:
-    """Map the files of a segment.
-
-    Raises:
-        CheckpointError: a file is missing, damaged, or does not hold what the manifest says.
-    """
+    """Map the files of a segment; one that does not hold what the manifest says is refused."""
     import pyarrow as pa
 
-    vectors = open_rows(_vectors(folder, segment.name), segment.rows, width, _REMEDY)
+    vectors = open_rows(_vectors(folder, segment.name), segment.rows, width, _REBUILD)
     path = _texts(folder, segment.name)
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (OSError, pa.ArrowInvalid) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); {_REMEDY}") from error
+        raise CheckpointError(f"{path} cannot be read ({error}); {_REBUILD}") from error
     if table.column_names != ["id", "text"] or table.num_rows != segment.rows:
         raise CheckpointError(
             f"{path} has {table.num_rows} rows of {table.column_names}; expected "
-            f"{segment.rows} rows of ['id', 'text']; {_REMEDY}"
+            f"{segment.rows} rows of ['id', 'text']; {_REBUILD}"
         )
     return SegmentRows(vectors, table.column("id"), table.column("text"))
 
 
+def embed(encoder: Encoder, texts: Iterable[str], precision: str, show_progress: bool) -> Blocks:
+    """Embed texts for an index, in bounded memory; an empty text is refused."""
+    return blocks_with_texts(
+        encoder,
+        _require_texts(texts),
+        chunk=_CHUNK,
+        normalize=True,
+        precision=precision,
+        show_progress=show_progress,
+    )
+
+
 def write_segment(
     folder: Path,
-    name: str,
-    encoder: Encoder,
-    maker: Maker,
-    addition: Addition,
-    *,
-    show_progress: bool,
+    number: int,
+    blocks: Blocks,
+    width: int,
+    ids: Sequence[str] | None,
+    first: int = 0,
 ) -> Segment:
-    """Embed the texts and write them with their ids, in bounded memory.
+    """Write texts and their vectors with one id each; without ids, numbers of rows from ``first``.
 
     Raises:
-        DataError: there is no text, one is empty, or there are not as many ids as texts.
-        CheckpointError: the encoder gives a vector without a direction.
+        DataError: there is no text, or there are not as many ids as texts.
+        CheckpointError: a vector has no direction.
     """
     import pyarrow as pa
 
     folder.joinpath("segments").mkdir(exist_ok=True)
     schema = pa.schema([("id", pa.string()), ("text", pa.string())])
-    read: list[str] = []
-    blocks = encoder.encode_stream(
-        _record(addition.texts, read),
-        chunk=_CHUNK,
-        normalize=True,
-        precision=maker.precision,
-        show_progress=show_progress,
-    )
+    name = f"{number:06d}"
     with (
         writing(_vectors(folder, name)) as vectors_path,
         writing(_texts(folder, name)) as texts_path,
-        NpyWriter(vectors_path, maker.width) as vectors,
+        NpyWriter(vectors_path, width) as vectors,
         pa.OSFile(str(texts_path), "wb") as sink,
         pa.ipc.new_file(sink, schema) as table,
     ):
-        for block in blocks:
-            here, read[:] = read[: len(block)], read[len(block) :]
-            names = addition.names(vectors.rows, len(here))
+        for block, here in blocks:
+            start, end = vectors.rows, vectors.rows + len(here)
+            names = list(map(str, range(first + start, first + end)))
+            names = names if ids is None else list(ids[start:end])
             if len(names) < len(here):
-                raise DataError(f"there are {vectors.rows + len(names)} ids, but more texts")
+                raise DataError(f"there are {start + len(names)} ids, but more texts")
             table.write_batch(pa.record_batch([names, here], schema=schema))
             vectors.append(_unit(block, vectors.rows, here))
         if not vectors.rows:
             raise DataError("there is no text to index")
-        if addition.ids is not None and len(addition.ids) > vectors.rows:
-            raise DataError(f"there are {len(addition.ids)} ids, but {vectors.rows} texts")
+        if ids is not None and len(ids) > vectors.rows:
+            raise DataError(f"there are {len(ids)} ids, but {vectors.rows} texts")
     return Segment(name, vectors.rows)
 
 
@@ -313,14 +277,12 @@ def remove_unlisted(folder: Path, listed: Sequence[Segment]) -> None:
             file.unlink()
 
 
-def _record(texts: Iterable[str], read: list[str]) -> Iterator[str]:
-    """Pass texts on, checked, and keep them until their vectors are there."""
+def _require_texts(texts: Iterable[str]) -> Iterator[str]:
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise DataError(f"text {row} is {type(text).__name__}, not a string: {text!r}")
         if not text.strip():
             raise DataError(f"text {row} is empty; leave it out, with its id")
-        read.append(text)
         yield text
 
 

@@ -310,5 +310,5 @@ def test_the_manifest_needs_exactly_what_the_tasks_read(monkeypatch):
         for subset in task.subsets:
             paths |= {f"{task.folder}/STS.{kind}.{subset}.txt" for kind in ("input", "gs")}
     listed = senteval.manifest()
-    assert {path for path in listed if senteval.needed(path)} == paths
+    assert {path for path in listed if senteval.FileDifference(path, "missing").needed} == paths
     assert all(len(sha256) == 64 for sha256 in listed.values())

@@ -40,7 +40,7 @@ def test_whitened_embeddings_have_the_identity_as_covariance_there_too(encoder, 
     assert fitted.info["transform"]["rank"] == encoder.width == 381
     rows = rows_of(encoder, list(text)).astype("f8")
     assert np.abs(np.cov(rows.T) - np.eye(381)).max() < 1e-4
-    save_fitted(fitted, tmp_path / "saved")
+    save_fitted(fitted.encoder, fitted.info, tmp_path / "saved")
     sentences = list(text)[:40]
     theirs = st.SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(sentences)
     ours = SentenceEncoder.load(tmp_path / "saved", device="cpu").encode(
