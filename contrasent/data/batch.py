@@ -77,21 +77,13 @@ class Batch:
         return self.sentences // self.views
 
     def column(self, need: Need) -> Tensor:
-        """``(B,)`` or ``(B, D)``, the numbers of each example that an objective declared to need.
-
-        Raises:
-            DataError: the data does not give them.
-        """
+        """``(B,)`` or ``(B, D)``, the numbers of each example; refused if the data lacks them."""
         if need not in self.columns:
             raise DataError(f"the objective needs {need.value}; this batch lacks that")
         return self.columns[need]
 
     def following(self) -> Batch:
-        """The sentence after each anchor, for objectives with ``Need.NEXT_SENTENCES``.
-
-        Raises:
-            DataError: the data does not give them.
-        """
+        """The sentence after each anchor; refused if the data lacks them."""
         if self.next_sentences is None:
             needed = Need.NEXT_SENTENCES.value
             raise DataError(f"the objective needs {needed}; this batch lacks that")
@@ -172,15 +164,7 @@ def concat(batches: Sequence[Batch], views: int = 1) -> Batch:
 
 
 def pack(sentences: Sequence[Sequence[int] | np.ndarray], views: int = 1) -> Batch:
-    """Lay sentences end to end.
-
-    Args:
-        sentences: S token id sequences, already ordered view by view.
-        views: V, which must divide S.
-
-    Raises:
-        DataError: there is no sentence, a sentence has no token, or V does not divide S.
-    """
+    """Lay S sentences, ordered view by view, end to end; an empty one is refused."""
     if not sentences or len(sentences) % views:
         raise DataError(f"{len(sentences)} sentences cannot be {views} views of whole examples")
     lengths = np.array([len(s) for s in sentences], dtype=np.int64)

@@ -93,11 +93,7 @@ def _alone(entry: Path, what: str) -> Iterator[None]:
 
 
 def map_array(path: Path, dtype: DTypeLike, count: int) -> NDArray[Any]:
-    """The ``count`` numbers of a file, mapped from disk.
-
-    Raises:
-        ValueError: the file has another size, or none.
-    """
+    """The ``count`` numbers of a file, mapped from disk; another size is a ValueError."""
     size, expected = path.stat().st_size, count * np.dtype(dtype).itemsize
     if size != expected:
         raise ValueError(f"{path.name} has {size} bytes instead of {expected}")

@@ -105,11 +105,7 @@ class Report:
     shown: tuple[tuple[str, ...], ...]
 
     def require_usable(self) -> None:
-        """Make sure that training can use the source.
-
-        Raises:
-            DataError: a row cannot be read, there are fewer than 2 examples, or none of a class.
-        """
+        """Make sure that training can use the source."""
         if count := self.unreadable.count:
             rows = "1 row" if count == 1 else f"{count} rows"
             raise DataError(
@@ -137,18 +133,11 @@ def check(
 ) -> Report:
     """Read a whole source as training would, but go on after rows that cannot be read.
 
-    Args:
-        source: as for :func:`contrasent.data.examples.open_examples`, as are ``columns``.
-        columns: of the sentences.
-        tokenizer: counts tokens.
-        max_tokens: the training's limit, special tokens included.
-        progress: is told now and then how many further examples were read.
-        labels: ``nli`` reads premise, hypothesis and label, as training does with ``data.labels``,
-            and ``columns`` then names these three.
-
-    Raises:
-        DataError: the source as a whole cannot be read.
-        ConfigError: ``columns`` does not fit the source, or no such kind of labels.
+    ``source`` and ``columns`` are those of :func:`contrasent.data.examples.open_examples`, and so
+    are the errors. With ``labels`` as ``nli``, premise, hypothesis and label are read, as training
+    does with ``data.labels``, and ``columns`` names these three. ``tokenizer`` counts tokens, and
+    the sentences that ``max_tokens``, special ones included, would cut. ``progress`` is told now
+    and then how many further examples were read.
     """
     of_nli = pick("kind of labels", labels, ("nli", "none")) == "nli"
     examples = open_labelled(source, columns) if of_nli else open_examples(source, columns)

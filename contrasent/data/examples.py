@@ -36,14 +36,11 @@ class Examples(ABC):
     """Examples of V sentences each, read anew from the source by every iteration.
 
     Attributes:
-        source: what was opened.
         views: V, sentences per example: anchor, positive, hard negatives.
         columns: one line saying which columns were understood, and how.
-        skipped: rows with an empty sentence, which are left out; known after a whole pass.
-        blank: blank lines, which are left out too; known after a whole pass over a table or lines.
-        labels: the number of the class of each example, known after a whole pass; None where they
-            have none.
-        unlabelled: rows that were left out because they have no label, known after a whole pass.
+        skipped: rows with an empty sentence, which are left out; known after a whole pass, as are
+            ``blank`` lines, the ``unlabelled`` rows that were left out, and ``labels``.
+        labels: the number of the class of each example; None where they have none.
     """
 
     def __init__(self, source: str, views: int, columns: str) -> None:
@@ -65,20 +62,12 @@ class Examples(ABC):
         """Examples with where they stand; unreadable rows are left to ``trouble``."""
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
-        """Yield V sentences at a time, without white space around them.
-
-        Raises:
-            DataError: a row cannot be read; the message names file and line.
-        """
+        """Yield V sentences at a time, without white space around them."""
         for _, sentences in self.read(stop):
             yield sentences
 
     def require(self, minimum: int) -> None:
-        """Make sure that there are enough examples, reading no more of them than needed.
-
-        Raises:
-            DataError: there are fewer than ``minimum``.
-        """
+        """Make sure that there are enough examples, reading no more of them than needed."""
         count = sum(1 for _ in islice(self, minimum))
         if count < minimum:
             raise DataError(
@@ -196,11 +185,7 @@ def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples
 
 
 def text_kind(source: str) -> str | None:
-    """The ending that tells how a file is read, ``.gz`` left out; None for a data set of the hub.
-
-    Raises:
-        DataError: there is no such file, it is a folder, or its ending is unknown.
-    """
+    """The ending of a source of text, ``.gz`` left out; None for a data set of the hub."""
     kind = source_kind(source, f"give one file: {_KNOWN}")
     if kind is None or kind in _TEXT_KINDS:
         return kind
@@ -217,12 +202,9 @@ def keep_rows(rows: Rows) -> Path:
     r"""Write examples given from Python to a file, to be read as any other.
 
     The file lies in the cache and is named by its content, so that the same rows are the same file
-    when a run is resumed.
-
-    Args:
-        rows: all of one kind. Strings become the lines of a ``.txt``, in which an empty one ends a
-            document, and a line break is a space. Tuples and mappings, also those of a
-            ``datasets.Dataset``, become the lines of a ``.jsonl``.
+    when a run is resumed. All ``rows`` are of one kind. Strings become the lines of a ``.txt``, in
+    which an empty one ends a document, and a line break is a space. Tuples and mappings, also those
+    of a ``datasets.Dataset``, become the lines of a ``.jsonl``.
 
     Raises:
         DataError: there is no row, or a row cannot be written as JSON.

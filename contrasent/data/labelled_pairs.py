@@ -68,11 +68,7 @@ class LabelledExamples(Examples):
 
     @override
     def require(self, minimum: int) -> None:
-        """Make sure that there are enough examples, and some of each class.
-
-        Raises:
-            DataError: there are not.
-        """
+        """Make sure that there are enough examples, and some of each class."""
         super().require(minimum)
         classes: set[int] = set()
         for where, (_, _, mark) in self._records.rows(stop):
@@ -111,11 +107,7 @@ class LabelledExamples(Examples):
 
 
 def require_classes(source: str, classes: Collection[int]) -> None:
-    """Make sure that there are pairs of all classes.
-
-    Raises:
-        DataError: there are not.
-    """
+    """Make sure that there are pairs of all classes."""
     if len(classes) == len(CLASSES):
         return
     listed = ", ".join(f"{number} ({CLASSES[number]})" for number in sorted(classes))
@@ -129,13 +121,7 @@ def require_classes(source: str, classes: Collection[int]) -> None:
 def open_labelled(source: str, columns: Sequence[str] | None = None) -> LabelledExamples:
     """Understand a file or a Hugging Face data set as labelled pairs.
 
-    Args:
-        source: as for :func:`contrasent.data.rows.open_rows_of`.
-        columns: of premise, hypothesis and label; None knows them by name.
-
-    Raises:
-        DataError: the source is missing, empty, or its first row cannot be understood.
-        ConfigError: ``columns`` does not fit the source.
-        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+    ``columns`` are those of premise, hypothesis and label; None knows them by name. The errors are
+    those of :func:`contrasent.data.rows.open_rows_of`.
     """
     return LabelledExamples(open_rows_of(source, _WANTED, columns))

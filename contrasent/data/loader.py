@@ -29,6 +29,14 @@ class Loader:
     Attributes:
         views: V, sentences per example of every batch.
         steps_per_epoch: batches that make an epoch.
+
+    Args:
+        source: the examples, at least 2.
+        batch_size: B, at least 2. More than there are examples makes one batch of all of them,
+            unless ``drop_last``.
+        seed: at least 0; decides the order of every epoch, and what the source draws.
+        shuffle: draw a new order every epoch; otherwise keep the order of the source.
+        drop_last: leave a last batch out that has fewer than ``batch_size`` examples.
     """
 
     def __init__(
@@ -40,20 +48,6 @@ class Loader:
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
-        """Check the settings against the examples.
-
-        Args:
-            source: the examples.
-            batch_size: B, at least 2. More than there are examples makes one batch of all of them,
-                unless ``drop_last``.
-            seed: at least 0; decides the order of every epoch, and what the source draws.
-            shuffle: draw a new order every epoch; otherwise keep the order of the source.
-            drop_last: leave a last batch out that has fewer than ``batch_size`` examples.
-
-        Raises:
-            ConfigError: a setting is out of range, or leaves no batch.
-            DataError: there are fewer than 2 examples.
-        """
         examples = len(source)
         if examples < 2:
             raise DataError(
@@ -78,14 +72,7 @@ class Loader:
         self._drawn: tuple[int, IndexArray] | None = None
 
     def batch(self, step: int) -> Batch:
-        """The batch of one step; the same step always gives the same batch.
-
-        Args:
-            step: counted from 0 over all epochs.
-
-        Raises:
-            ConfigError: ``step`` is negative.
-        """
+        """The batch of one step, counted from 0 over all epochs; always the same for a step."""
         if step < 0:
             raise ConfigError(f"step must be at least 0, not {step}")
         epoch, place = divmod(step, self.steps_per_epoch)
@@ -114,9 +101,6 @@ class Loader:
         """Batches of the steps ``range(first_step, last_step)``, gathered ahead by a thread.
 
         With ``pinned``, in page-locked memory, for a CUDA device.
-
-        The thread ends when the iterator is exhausted, closed or forgotten; what goes wrong in
-        it is raised here.
         """
 
         def load(step: int) -> Batch:
@@ -146,11 +130,8 @@ def prefetch(
     """``map(work, items)`` by a thread, which is up to ``ahead`` items before the caller.
 
     Items are taken on the caller's thread. The thread ends with the iterator: when it is
-    exhausted, closed, forgotten, or raises.
-
-    Raises:
-        Exception: what taking an item or working on it raised, after all that came before it was
-            yielded.
+    exhausted, closed, forgotten, or raises. What taking an item or working on it raised comes
+    after all that came before it was yielded.
     """
     rest = iter(items)
     waiting: deque[Future[Done]] = deque()

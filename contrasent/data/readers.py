@@ -141,11 +141,7 @@ _FILES = {".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".gz"}
 
 
 def source_kind(source: str, instead_of_a_folder: str) -> str | None:
-    """The ending of a file's name, ``.gz`` left out; None for a data set of the hub.
-
-    Raises:
-        DataError: there is no such file, or it is a folder.
-    """
+    """The ending of a file's name, ``.gz`` left out; None for a data set of the hub."""
     path = Path(source)
     if path.is_dir():
         raise DataError(f"{source} is a folder; {instead_of_a_folder}")
@@ -283,13 +279,9 @@ def labelled_splits(source: str) -> tuple[str, ...]:
 def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
     """Queries, documents and relevance of a data set laid out as BEIR's or MTEB's.
 
-    Queries and documents are the configs ``queries`` and ``corpus``. Relevance is the config
-    ``default`` or ``qrels``, or a data set of its own, ``org/name-qrels``. With
+    Queries and documents are the configs ``queries`` and ``corpus``. Relevance is the ``split`` of
+    the config ``default`` or ``qrels``, or of a data set of its own, ``org/name-qrels``. With
     ``org/name:de``, the configs are ``de-queries``, ``de-corpus`` and ``de-qrels``.
-
-    Args:
-        source: ``org/name`` or ``org/name:prefix``.
-        split: ``train``, ``dev`` or ``test``, of the relevance.
 
     Raises:
         DataError: the data set cannot be reached, or is laid out in another way.

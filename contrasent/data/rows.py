@@ -340,11 +340,7 @@ def open_source(source: str, kind: str | None, mend: str) -> RowSource:
 
 
 def as_text(cell: Any, where: str) -> str:
-    """The sentence in a cell, with one space wherever there is white space; empty for a null.
-
-    Raises:
-        DataError: the cell is no text that can be written.
-    """
+    """The sentence in a cell, with one space wherever there is white space; empty for a null."""
     require_text(cell, where)
     if cell and "\0" in cell:
         raise DataError(f"{where}: a NUL character in {cell!r}, so it is no text")

@@ -74,11 +74,7 @@ def named_folder(data_dir: str | Path | None = None) -> Path:
 
 
 def senteval_root(data_dir: str | Path | None = None) -> Path:
-    """The folder that holds ``STS`` and ``SICK``.
-
-    Args:
-        data_dir: that folder, or one that holds it as ``downstream`` or ``data/downstream``; if
-            None, as :func:`named_folder`.
+    """The folder that holds ``STS`` and ``SICK``, perhaps inside the one of :func:`named_folder`.
 
     Raises:
         DataError: a folder was named, and it is not there.
@@ -134,13 +130,8 @@ def fetch(
 ) -> list[FileDifference]:
     """Download, unpack and check SentEval's data; ``folder`` appears whole or not at all.
 
-    Args:
-        folder: where ``STS`` and ``SICK`` will lie; must not hold anything yet.
-        url: a tar archive: ``http``, ``https``, or a local path.
-        advance: told about progress.
-
-    Returns:
-        Files that are not the published ones but that no STS task needs.
+    ``url`` is a tar archive: ``http``, ``https``, or a local path. Returns the files that are not
+    the published ones but that no STS task needs.
 
     Raises:
         ConfigError: ``folder`` holds something.

@@ -64,13 +64,10 @@ class Spans:
     def draw(self, words: int, random: Generator) -> list[Span]:
         """The anchors of a document, then the positives of the first, of the second and so on.
 
-        A document is blocks of ``longest`` words, and an anchor lies anywhere within one. The
-        block and its neighbours are then taken, so that later anchors are elsewhere; where they
-        would run out, a block at an end is chosen, which has one neighbour.
-
-        Args:
-            words: in the document, at least :attr:`words`.
-            random: what is drawn from.
+        A document of at least :attr:`words` words is blocks of ``longest`` words, and an anchor
+        lies anywhere within one. The block and its neighbours are then taken, so that later anchors
+        are elsewhere; where they would run out, a block at an end is chosen, which has one
+        neighbour.
         """
         blocks = list(range(0, words - self.longest + 1, self.longest))
         anchors: list[Span] = []
@@ -113,13 +110,9 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Documents that are long enough, as texts.
+    """Documents that are long enough: lines ``starts`` to ``ends``, ``(N,)`` int64, of ``lines``.
 
-    Attributes:
-        lines: their lines, among others.
-        starts: ``(N,)`` int64, the number of the first line of each.
-        ends: ``(N,)`` int64, the number after the last one.
-        left_out: how many documents were too short.
+    ``left_out`` documents were too short.
     """
 
     lines: TextStore
@@ -138,13 +131,10 @@ class Texts:
 
 
 def long_enough(examples: Examples, lines: TextStore, spans: Spans) -> Texts:
-    """The documents that spans can be drawn from.
+    """The documents that ``spans`` can be drawn from.
 
-    Args:
-        examples: of one text each. Lines with a blank line between some of them are documents of
-            several lines; otherwise every line or row is a document.
-        lines: the texts of ``examples``.
-        spans: that are to be drawn.
+    Lines with a blank line between some of them are documents of several ``lines``; otherwise every
+    line or row is a document.
 
     Raises:
         DataError: an example has several texts; fewer than 2 documents are long enough.
@@ -178,14 +168,8 @@ def long_enough(examples: Examples, lines: TextStore, spans: Spans) -> Texts:
 class SpansOfDocuments(ViewSource):
     """Spans of a document, drawn anew every epoch.
 
-    The words of a span are made tokens by themselves. What has more than ``max_tokens`` is cut.
-
-    Attributes:
-        documents: an example is one of them.
-        tokenizer: of the encoder.
-        spans: what is drawn.
-        max_tokens: of a span, special tokens included.
-        views: V, as :attr:`Spans.views` says: the anchors, then the positives of each.
+    The words of a span are made tokens by themselves. What has more than ``max_tokens``, special
+    ones included, is cut. V is :attr:`Spans.views`.
     """
 
     documents: Texts

@@ -115,12 +115,9 @@ class TokenStore:
     def gather(self, examples: IndexArray, views: Sequence[int]) -> tuple[IndexArray, IndexArray]:
         """Token ids of many sentences end to end, view by view.
 
-        Args:
-            examples: ``(B,)`` int64, numbers of examples.
-            views: which view of the examples comes first, second and so on; V of them.
-
-        Returns:
-            ``(T,)`` int64 token ids and ``(V * B + 1,)`` int64 offsets.
+        ``examples`` are ``(B,)`` int64 numbers; ``views`` says which of the sentences of an example
+        comes first, second and so on. Returns ``(T,)`` int64 token ids and ``(V * B + 1,)`` int64
+        offsets.
         """
         sentences = (np.asarray(views)[:, None] + examples * self.views).ravel()
         starts = self._offsets[sentences]
@@ -141,14 +138,13 @@ def tokenize(
     """Token ids of ``examples``, computed unless the cache holds them.
 
     An entry of the cache is named by a hash of the content, the columns, the tokenizer and
-    ``max_tokens``. A damaged entry is computed again. If several processes want the same entry,
-    one computes it and the others wait.
+    ``max_tokens``. A damaged entry is computed again.
 
     Args:
         examples: what to read.
         tokenizer: what makes ids of it.
         max_tokens: tokens kept of a sentence, special tokens included; None keeps all.
-        cache_dir: holds the folder ``tokens`` of all stores; None for :func:`default_cache`.
+        cache_dir: the cache; None for :func:`default_cache`.
         progress: is told now and then how many examples are done.
 
     Raises:
@@ -250,16 +246,7 @@ class TextStore:
 
 
 def keep_texts(examples: Examples, cache_dir: str | Path | None = None) -> TextStore:
-    """Texts of ``examples``, from the cache if it holds them; any tokenizer shares them.
-
-    Args:
-        examples: of one sentence each.
-        cache_dir: holds the folder ``texts`` of all stores; None for the default cache.
-
-    Raises:
-        DataError: ``examples`` cannot be read.
-        ConfigError: ``cache_dir`` cannot be written to.
-    """
+    """Texts of ``examples`` of one sentence each, from the cache if it holds them."""
     key = [_TEXTS_FORMAT, examples.sha256, examples.views]
     return kept("texts", "the texts", key, TextStore, partial(_write_texts, examples), cache_dir)
 

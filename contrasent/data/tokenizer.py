@@ -43,12 +43,8 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 class SpecialIds:
     """Ids of the tokens that stand for no text; None for one that a tokenizer does not have.
 
-    Attributes:
-        mask: what a masked token is replaced with.
-        first: ``[CLS]`` or ``<s>``.
-        last: ``[SEP]`` or ``</s>``.
-        pad: what short sentences are filled up with elsewhere.
-        every: all special tokens, the unknown one and those that were added included.
+    ``first`` is ``[CLS]`` or ``<s>``, ``last`` ``[SEP]`` or ``</s>``. ``every`` has all special
+    tokens, the unknown one and those that were added included.
     """
 
     mask: int | None
@@ -70,7 +66,6 @@ class Tokenizer:
         max_tokens: the limit that the folder states, special tokens included; None if it has none.
         specials: how many special tokens every sentence gets.
         fingerprint: hexadecimal SHA-256 of all that decides which ids a text gets.
-        special_ids: of the tokens that stand for no text.
         source: the folder or name that it was read from, for messages.
     """
 
@@ -148,10 +143,9 @@ class Tokenizer:
     ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], int]:
         """Token ids of each text, and how many texts had to be cut.
 
-        Args:
-            texts: S texts; several thousand at once keep all cores busy, unless the environment
-                variable ``TOKENIZERS_PARALLELISM`` is ``false``.
-            max_tokens: tokens kept of a text, special tokens included; None keeps all.
+        Several thousand texts at once keep all cores busy, unless the environment variable
+        ``TOKENIZERS_PARALLELISM`` is ``false``. ``max_tokens`` of a text are kept, special tokens
+        included; None keeps all.
 
         Returns:
             S arrays of int32, special tokens included, and the number of texts that were cut.

@@ -135,12 +135,7 @@ class WordStore:
 
 
 def open_words(path: Path) -> WordStore:
-    """Word vectors of a text file, from the cache if it holds them.
-
-    Raises:
-        CheckpointError: the file is missing, or a line is not a word and D numbers.
-        ConfigError: the cache cannot be written to.
-    """
+    """Word vectors of a text file, from the cache if it holds them."""
     if not path.is_file():
         raise CheckpointError(f"there is no file {path}; look for a misspelling")
     digest = sha256_of(path)
@@ -208,19 +203,11 @@ class WordTokenizer(Tokenizer):
 
     Words are what stands between spaces. One that the vectors do not have, in its own case or in
     lower case, is cut at its punctuation, so that ``runs.`` gives ``runs`` and ``.``, and
-    ``don't`` gives ``do`` and ``n't``; pieces without a vector are left out.
-
-    Attributes:
-        store: the vectors.
-        marks: words that are put before and behind every sentence; empty for nothing.
+    ``don't`` gives ``do`` and ``n't``; pieces without a vector are left out. ``marks`` are words
+    that are put before and behind every sentence, as :func:`found_marks` gives them.
     """
 
     def __init__(self, store: WordStore, marks: Sequence[str] = ()) -> None:
-        """Read with ``store``; `found_marks` gives the marks that vectors have.
-
-        Raises:
-            CheckpointError: the vectors lack these marks.
-        """
         rows = store.rows(marks)
         if len(marks) not in (0, 2) or len(rows) < len(marks):
             raise CheckpointError(
@@ -242,11 +229,7 @@ class WordTokenizer(Tokenizer):
     @property
     @override
     def vocabulary_map(self) -> Mapping[str, int]:
-        """Not known: of a word only its hash is kept.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Refused: of a word only its hash is kept."""
         raise ConfigError(f"the words of {self.source} cannot be listed, only looked up")
 
     @override

@@ -292,11 +292,7 @@ def _lasting_name(name: str) -> str:
 def encoder_of(
     index: Index, name: str | None = None, device: str | None = None
 ) -> SentenceEncoder | WordEncoder:
-    """Load the encoder that the index names, or ``name``, which must be equal to it.
-
-    Raises:
-        CheckpointError: it cannot be loaded, or is another encoder.
-    """
+    """Load the encoder that the index names, or ``name``, which must be equal to it."""
     from contrasent.model.loading import load_encoder
 
     maker = index.manifest.encoder

@@ -17,7 +17,7 @@ _EXTRA = 8
 def nearest(
     segments: Sequence[np.ndarray], queries: np.ndarray, top_k: int
 ) -> list[list[tuple[int, float]]]:
-    """The ``top_k`` rows with the largest cosine, best first, for each query.
+    """For each query the ``top_k`` rows with the largest cosine, each with it, best first.
 
     faiss finds candidates in float32, where sums depend on the order of adding. All rows that
     rounding could have put among the best are then scored once more in float64, row by row, so
@@ -27,9 +27,6 @@ def nearest(
         segments: ``(N, D)`` float32 unit vectors each; rows are numbered through all of them.
         queries: ``(Q, D)`` float32 unit vectors.
         top_k: at least 1; all rows are returned if there are fewer.
-
-    Returns:
-        For each query, pairs of row and cosine.
     """
     hits: list[list[tuple[int, float]]] = []
     for start in range(0, len(queries), _QUERIES):

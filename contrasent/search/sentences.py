@@ -56,13 +56,10 @@ class Sentences:
 def open_sentences(
     source: str, columns: str | None = None, ids: str | None = None
 ) -> Iterator[Sentences]:
-    """Open a source of which every row holds one sentence.
+    """Open a source of which every row holds one sentence, in the column ``columns``.
 
-    Args:
-        source: as for :func:`contrasent.data.examples.open_examples`, or ``-`` for a sentence per
-            line on standard input, which is kept in a temporary file.
-        columns: the column of the sentences, by name or by number from 0.
-        ids: the column of the ids.
+    ``source`` is as for :func:`contrasent.data.examples.open_examples`, or ``-`` for a sentence per
+    line on standard input, which is kept in a temporary file. ``ids`` is the column of the ids.
 
     Raises:
         ConfigError: a row would hold more than one sentence, or ``ids`` comes without ``columns``.

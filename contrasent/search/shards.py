@@ -34,12 +34,11 @@ _REMEDY = "pass --overwrite to start again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How sentences become rows.
+    """How sentences become rows; a setting out of range is refused.
 
     Attributes:
-        batch_tokens: tokens computed at once; it changes memory and speed, not the rows. None
-            leaves it to the encoder.
-        normalize: scale rows to length 1; None leaves it to the encoder.
+        batch_tokens: tokens computed at once; it changes memory and speed, not the rows.
+        normalize: scale rows to length 1; None leaves it to the encoder, as for ``batch_tokens``.
         precision: ``fp32``, ``bf16`` or ``auto``.
         shard_size: sentences in a shard, the work lost by a kill.
     """
@@ -50,11 +49,6 @@ class Settings:
     shard_size: int = 65_536
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            ConfigError: a setting is out of range.
-        """
         pick("precision", self.precision, PRECISIONS)
         if self.batch_tokens is not None and self.batch_tokens < 1:
             raise ConfigError(f"batch_tokens must be at least 1, not {self.batch_tokens}")
@@ -237,13 +231,9 @@ def write_embeddings(
 ) -> Written:
     """Embed every sentence and write ``(N, D)`` float32 rows, in their order.
 
-    Args:
-        encoder: what embeds.
-        sentences: the source; it is read more than once.
-        output: ``.npy``: the matrix; ``.parquet``: columns ``text`` and ``embedding``.
-        settings: how.
-        overwrite: replace ``output``, and drop shards that were made from something else.
-        show_progress: a progress bar on standard error.
+    ``output`` is the matrix as ``.npy``, or a ``.parquet`` with the columns ``text`` and
+    ``embedding``. With ``overwrite``, it is replaced, and shards that were made from something else
+    are dropped.
 
     Raises:
         ConfigError: see :func:`require_output`; or shards of another input, encoder or setting

@@ -75,11 +75,7 @@ def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **how: Any) -> Blo
 
 
 def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
-    """Map an ``(N, D)`` float32 file that must have exactly this shape.
-
-    Raises:
-        CheckpointError: it is missing, cut off, or of another shape; ``remedy`` ends the message.
-    """
+    """Map an ``(N, D)`` float32 file; ``remedy`` ends the refusal of another shape."""
     expected = f"expected {rows} rows of {width} float32 numbers"
     try:
         matrix = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -150,12 +146,7 @@ def write_manifest(folder: Path, manifest: IndexManifest) -> None:
 
 
 def read_manifest(folder: Path) -> IndexManifest:
-    """Read what :func:`write_manifest` wrote.
-
-    Raises:
-        CheckpointError: there is no index in ``folder``, or its manifest is damaged or of
-            another version.
-    """
+    """Read what :func:`write_manifest` wrote; CheckpointError if it is damaged, or not there."""
     path = folder / FILE
     if not path.is_file():
         what = "is not a folder" if not folder.is_dir() else f"holds no {FILE}"
@@ -185,13 +176,7 @@ _CHUNK = 16_384
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """An open segment: nothing is in memory until it is looked at.
-
-    Attributes:
-        vectors: ``(N, D)`` float32 unit vectors, memory-mapped.
-        ids: N ids, an Arrow column.
-        texts: N texts, an Arrow column.
-    """
+    """An open segment, mapped from disk: ``(N, D)`` unit vectors, and Arrow columns of N cells."""
 
     vectors: np.ndarray
     ids: Any

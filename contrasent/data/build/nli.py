@@ -69,12 +69,7 @@ class NliLabels:
             self.described = f"{listed} ({'the data set says so' if meanings else 'as asked for'})"
 
     def understood(self, label: Any, where: str) -> str | None:
-        """One of :data:`LABELS`; None if the row has none.
-
-        Raises:
-            DataError: the label is not known.
-            ConfigError: the label is a number whose name is not known.
-        """
+        """One of :data:`LABELS`; None if the row has none, and an error if it is not known."""
         word = "" if label is None else str(label).strip().lower()
         if word in _NLI:
             return _NLI[word]
