@@ -59,25 +59,17 @@ class Report:
     """What was found in a source of examples.
 
     Attributes:
-        columns: which columns were understood as sentences, and how.
-        sha256: hash of the content and of the columns.
-        views: V, sentences per example.
-        examples: rows that training would use.
+        examples: rows of ``views`` sentences that training would use.
         classes: how many of them are of each class, by its name, or by its number where the source
             does not name it; None if labels were not asked for.
-        unlabelled: rows without a label, which training leaves out.
-        skipped: rows with an empty sentence, which training leaves out.
         documents: parts of a ``.txt`` with blank lines between them; None if there are not two.
-        document_sentences: how many sentences they have.
         unreadable: rows at which training would stop; ``first`` holds the messages.
         repeated: examples whose first sentence an earlier example has, letter by letter.
         identical: examples whose anchor is its positive; None if there is no positive.
         replaced: examples with U+FFFD, which stands for bytes that once could not be read.
-        control: examples with control characters.
         mojibake: examples that look like UTF-8 once read as Latin-1 or Windows-1252.
         words: lengths of each view; empty if there is no example.
         tokens: the same in tokens; None without a tokenizer.
-        max_tokens: the limit that ``cut`` is counted at.
         cut: sentences longer than ``max_tokens``; None without a tokenizer.
     """
 

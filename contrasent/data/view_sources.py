@@ -29,8 +29,7 @@ _NEEDED = (
 class Documents:
     """Documents of N sentences that are numbered through.
 
-    Attributes:
-        ends: ``(N,)`` int64, for each sentence the number after the last one of its document.
+    ``ends`` is ``(N,)`` int64: for each sentence the number after the last one of its document.
     """
 
     ends: IndexArray
@@ -58,16 +57,10 @@ def has_lines(examples: Examples) -> TypeGuard[SourceExamples]:
 
 
 def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
-    """``(documents,)`` int64: sentences of each document, in the order of the file.
+    """``(documents,)`` int64: sentences of each document, in the order of a ``.txt`` file.
 
-    Blank lines at the start, at the end or next to each other separate nothing.
-
-    Args:
-        examples: of a ``.txt`` file.
-        trouble: is called with the error of each line that cannot be read.
-
-    Raises:
-        DataError: ``examples`` come from something else than lines of text.
+    Blank lines at the start, at the end or next to each other separate nothing. ``trouble`` is
+    called with the error of each line that cannot be read. Examples of another source are refused.
     """
     if not has_lines(examples):
         raise DataError(f"{examples.source} is no text in documents; {_NEEDED}")
@@ -82,11 +75,7 @@ def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
 
 
 def require_documents(examples: Examples, need: str) -> IndexArray:
-    """:func:`document_lengths` of what must be text in documents.
-
-    Args:
-        examples: of one sentence each.
-        need: what asks for documents, for the messages.
+    """:func:`document_lengths` of what must be text in documents, where ``need`` asks for them.
 
     Raises:
         DataError: ``examples`` are no lines of text, have no blank line between them, or fewer
@@ -113,9 +102,7 @@ def require_documents(examples: Examples, need: str) -> IndexArray:
 def documents_of(lengths: IndexArray, store: TokenStore) -> Documents:
     """The documents of the sentences that ``store`` holds: some may have been left out.
 
-    Args:
-        lengths: sentences of each document of the text that the store was made of.
-        store: of one sentence per example.
+    ``lengths`` are those of the text that the store was made of, of one sentence per example.
     """
     owner = np.delete(np.repeat(np.arange(len(lengths)), lengths), store.tokenless())
     return Documents(np.searchsorted(owner, owner, side="right").astype(np.int64))
@@ -138,11 +125,7 @@ class Draws:
 
 
 class ViewSource(ABC):
-    """N examples of V sentences each.
-
-    Attributes:
-        views: V.
-    """
+    """N examples of ``views`` sentences each."""
 
     views: int
 
@@ -152,14 +135,9 @@ class ViewSource(ABC):
 
     @abstractmethod
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
-        """Token ids of many examples, view by view.
+        """V * B sentences, view by view, of the ``(B,)`` int64 ``examples``.
 
-        Args:
-            examples: ``(B,)`` int64, numbers of examples.
-            draws: for what differs from epoch to epoch.
-
-        Returns:
-            V * B sentences.
+        ``draws`` gives what differs from epoch to epoch.
         """
 
     def next_sentences(self, examples: IndexArray) -> Packed | None:  # noqa: ARG002 - none here
@@ -172,20 +150,17 @@ class ViewSource(ABC):
 
 
 class Columns(ViewSource):
-    """The sentences of a store as they are; one per example is given as every view."""
+    """The sentences of a store as they are; one per example is given as every view.
+
+    ``views`` is V, sentences per example that the objective takes; None takes what there is. A
+    store with one sentence per example gives it V times, for dropout to vary; of one with more than
+    V the first V are used, as when hard negatives are left out.
+
+    Raises:
+        ConfigError: the store does not have so many.
+    """
 
     def __init__(self, store: TokenStore, views: int | None = None) -> None:
-        """Choose among the sentences of an example.
-
-        Args:
-            store: the examples.
-            views: V, sentences per example that the objective takes; None takes what there is.
-                A store with one sentence per example gives it V times, for dropout to vary; of
-                one with more than V the first V are used, as when hard negatives are left out.
-
-        Raises:
-            ConfigError: the store does not have so many.
-        """
         self._store, self._chosen = store, _chosen_views(store.views, views)
         self.views = len(self._chosen)
 
@@ -206,12 +181,8 @@ class EditedWords(ViewSource):
     any tokenizer. A copy whose words stayed, or are none to the tokenizer, is the sentence itself.
 
     Attributes:
-        store: tokens of one sentence per example.
-        texts: all sentences of the source.
-        numbers: ``(N,)`` int64, which of ``texts`` is the sentence of an example.
+        numbers: ``(N,)`` int64, which of ``texts`` is the sentence of an example of ``store``.
         tokenizer: made the tokens of ``store``.
-        edit: edits the words of a sentence.
-        views: V.
         anchors: edit the first view too.
     """
 
@@ -253,13 +224,8 @@ class EditedWords(ViewSource):
 class NextSentences(ViewSource):
     """A sentence, and for every other view one of those after it in its document.
 
-    Only for examples that have a next sentence: see :class:`WithNeeds`.
-
-    Attributes:
-        store: tokens of one sentence per example, in the order of the text.
-        documents: of the same sentences.
-        reach: one of so many next sentences is drawn, or of fewer where the document ends.
-        views: V.
+    Only for examples that have a next sentence: see :class:`WithNeeds`. One of ``reach`` next
+    sentences is drawn, or of fewer where the document ends.
     """
 
     store: TokenStore
@@ -284,7 +250,11 @@ class NextSentences(ViewSource):
 
 
 class WithNeeds(ViewSource):
-    """The examples of a source, or some of them, with what else an objective needs of each."""
+    """The examples of a source, or the ``chosen`` ones, with what else an objective needs of each.
+
+    ``columns`` are numbers of the N examples of ``source``. ``text`` holds the sentences of a text
+    in its order, one for each example of ``source``, to give the next sentences from.
+    """
 
     def __init__(
         self,
@@ -293,15 +263,6 @@ class WithNeeds(ViewSource):
         chosen: IndexArray | None = None,
         text: TokenStore | None = None,
     ) -> None:
-        """Choose the examples.
-
-        Args:
-            source: N examples.
-            columns: ``(N, ...)`` each, numbers of the examples of ``source``.
-            chosen: which examples; None for all.
-            text: the sentences of a text in its order, one for each example of ``source``, to give
-                the next sentences from; None does not give them.
-        """
         self.views = source.views
         self._source, self._columns, self._text = source, columns, text
         self._chosen = np.arange(len(source)) if chosen is None else chosen

@@ -57,8 +57,7 @@ class View:
     """One way to make the positive of a sentence.
 
     Attributes:
-        edited: the edit of the sentence in words, with its share as ``{share}``; empty if the
-            sentence is not edited.
+        edited: the edit of the sentence in words, with its share as ``{share}``.
         edit: the edit of its words, for a share; None if words are not edited here.
         takes_share: ``view.share`` says how much is edited.
         share: the share if the recipe does not give it; None for one word.
@@ -227,13 +226,7 @@ def _at(numbers: np.ndarray, rows: IndexArray) -> np.ndarray:
 
 
 def open_spans(spans: Spans, examples: Examples, tokenizer: TokenSource, max_tokens: int) -> Views:
-    """Read the data once, and make the source of all batches, for spans of documents.
-
-    Args:
-        spans: which.
-        examples: documents, as :func:`contrasent.data.spans.long_enough` reads them.
-        tokenizer: of the encoder.
-        max_tokens: tokens kept of a span, special tokens included.
+    """As :func:`open_views`, for ``spans`` of at most ``max_tokens`` of the documents in the data.
 
     Raises:
         DataError: the data cannot be read, or fewer than 2 documents are long enough.
