@@ -24,27 +24,30 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from contrasent.data.build.base import DataKind
-    from contrasent.data.check import Report
     from contrasent.data.columns import ColumnSpec
     from contrasent.data.rows import SourceRows
     from contrasent.data.tokenizer import Tokenizer
 
 
+TrainingText = Annotated[
+    str,
+    typer.Argument(
+        help="Training text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on "
+        "the Hugging Face hub as org/name:config@split."
+    ),
+]
+SentenceColumns = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated sentence columns of the training text, anchor first: header names, "
+        "or numbers from 0; else picked by well-known names, or all if there is no header."
+    ),
+]
+
+
 def check(
-    file: Annotated[
-        str,
-        typer.Argument(
-            help="Text file (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on "
-            "the Hugging Face hub as org/name:config@split."
-        ),
-    ],
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated sentence columns, anchor first: header names, or numbers from 0; "
-            "else picked by well-known names, or all if there is no header."
-        ),
-    ] = None,
+    file: TrainingText,
+    columns: SentenceColumns = None,
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +70,10 @@ def check(
 
     Ends with exit code 2 if training could not use the file.
     """
+    from rich.console import Console
+
     from contrasent.data.check import check as survey
+    from contrasent.report.training_text import length_table, survey_examples, survey_lines
 
     tokenizer = None if encoder is None else _tokenizer(encoder)
     with reading_progress("examples") as advance:
@@ -75,7 +81,11 @@ def check(
     if json:
         print_json(asdict(report), indent=2)
     else:
-        _print(report)
+        typer.echo("\n".join(survey_lines(report)))
+        if report.words:
+            Console().print("", length_table(report), sep="\n", end="")
+        for line in survey_examples(report):
+            typer.echo(line)
     report.require_usable()
 
 
@@ -88,18 +98,6 @@ def _tokenizer(encoder: str) -> Tokenizer:
     if st_folder.is_in(folder):
         folder = st_folder.read(folder).transformer
     return Tokenizer.load(folder)
-
-
-def _print(report: Report) -> None:
-    from rich.console import Console
-
-    from contrasent.report.training_text import length_table, survey_examples, survey_lines
-
-    typer.echo("\n".join(survey_lines(report)))
-    if report.words:
-        Console().print("", length_table(report), sep="\n", end="")
-    for line in survey_examples(report):
-        typer.echo(line)
 
 
 def fetch(
@@ -152,13 +150,7 @@ def fetch(
 
 
 def leaks(
-    train: Annotated[
-        str,
-        typer.Argument(
-            help="Training text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set "
-            "on the Hugging Face hub as org/name:config@split."
-        ),
-    ],
+    train: TrainingText,
     tasks: Annotated[
         str,
         typer.Option(
@@ -167,13 +159,7 @@ def leaks(
         ),
     ] = "sts",
     splits: Splits = "test",
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated sentence columns of the training text, anchor first: names, or "
-            "numbers from 0."
-        ),
-    ] = None,
+    columns: SentenceColumns = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from contrasent.search.shards import Written
 
 
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="The column of the texts, by name or by number from 0."),
+]
+
+
 @grouped
 def encode(  # noqa: PLR0913 - the arguments are the command's options
     *,
@@ -57,12 +63,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
             help="Scale every row to length 1; else as the encoder was saved.",
         ),
     ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="The column of the sentences, by name or by number from 0."
-        ),
-    ] = None,
+    columns: Columns = None,
     shard_size: Annotated[
         int, typer.Option(help="Sentences written at a time; a kill loses no more than that.")
     ] = 65_536,
@@ -79,6 +80,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
     ] = None,
 ) -> None:
     """Write the embedding of every sentence to a file; a rerun after a kill goes on."""
+    from contrasent.profiling import StepProfile
     from contrasent.search.sentences import open_sentences
     from contrasent.search.shards import Settings, require_output, write_embeddings
 
@@ -86,7 +88,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         batch_tokens=batch_tokens, normalize=normalize, precision=precision, shard_size=shard_size
     )
     require_output(output, overwrite)
-    recorded = _profile(profile)
+    recorded = None if profile is None else StepProfile(profile)
     with open_sentences(source, columns) as sentences:
         total = sentences.count()
         typer.echo(f"{sentences.source}: {total} sentences; {sentences.columns}", err=True)
@@ -108,12 +110,6 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         from contrasent.report.table import print_profile
 
         print_profile(Console(stderr=True), recorded)
-
-
-def _profile(path: Path | None) -> StepProfile | None:
-    from contrasent.profiling import StepProfile
-
-    return None if path is None else StepProfile(path)
 
 
 def _recording(
@@ -179,10 +175,6 @@ Source = Annotated[
         metavar="INPUT",
         help="A file or data set with one text per row; - reads lines of standard input.",
     ),
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="The column of the texts, by name or by number from 0."),
 ]
 MovedEncoder = Annotated[
     str | None,

@@ -12,7 +12,7 @@ import numpy as np
 
 from contrasent.data.examples import Examples, open_examples, portions
 from contrasent.data.labelled_pairs import LabelledExamples, open_labelled, require_classes
-from contrasent.data.token_store import TokenSource
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import document_lengths, has_lines
 from contrasent.errors import DataError, pick
 
@@ -117,7 +117,7 @@ class Report:
 def check(
     source: str,
     columns: Sequence[str] | None = None,
-    tokenizer: TokenSource | None = None,
+    tokenizer: Tokenizer | None = None,
     max_tokens: int = 32,
     progress: Callable[[int], None] | None = None,
     *,

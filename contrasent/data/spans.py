@@ -13,7 +13,8 @@ from numpy.random import Generator
 from typing_extensions import override
 
 from contrasent.data.examples import Examples
-from contrasent.data.token_store import IndexArray, TextStore, TokenSource
+from contrasent.data.token_store import IndexArray, TextStore
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import (
     Draws,
     Packed,
@@ -173,7 +174,7 @@ class SpansOfDocuments(ViewSource):
     """
 
     documents: Texts
-    tokenizer: TokenSource
+    tokenizer: Tokenizer
     spans: Spans
     max_tokens: int
     views: int

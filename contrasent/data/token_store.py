@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from contrasent.data.cache import kept, map_array
 from contrasent.data.examples import Examples, portions
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError
 
 _FORMAT = 2
@@ -21,21 +22,6 @@ _TOKENLESS, _LABELS = "tokenless.bin", "labels.bin"
 
 IdArray = np.ndarray[Any, np.dtype[np.int32]]
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
-
-
-class TokenSource(Protocol):
-    """What a store needs of :class:`contrasent.data.tokenizer.Tokenizer`."""
-
-    @property
-    def vocabulary(self) -> int:
-        """The largest token id plus one."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all that decides which ids a text gets."""
-
-    def ids(self, texts: Sequence[str], max_tokens: int | None) -> tuple[list[IdArray], int]:
-        """Token ids of each text, and how many texts were cut."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +116,7 @@ class TokenStore:
 
 def tokenize(
     examples: Examples,
-    tokenizer: TokenSource,
+    tokenizer: Tokenizer,
     max_tokens: int | None,
     cache_dir: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
@@ -164,7 +150,7 @@ def tokenize(
 def _write_store(
     folder: Path,
     examples: Examples,
-    tokenizer: TokenSource,
+    tokenizer: Tokenizer,
     max_tokens: int | None,
     progress: Callable[[int], None] | None,
 ) -> TokenManifest:

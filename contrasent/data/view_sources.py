@@ -16,7 +16,8 @@ from contrasent.data.augment import Edit
 from contrasent.data.batch import Need
 from contrasent.data.examples import Examples, SourceExamples
 from contrasent.data.readers import Trouble, line_rows, stop
-from contrasent.data.token_store import IndexArray, TextStore, TokenSource, TokenStore
+from contrasent.data.token_store import IndexArray, TextStore, TokenStore
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError, DataError
 
 _NEEDED = (
@@ -189,7 +190,7 @@ class EditedWords(ViewSource):
     store: TokenStore
     texts: TextStore
     numbers: IndexArray
-    tokenizer: TokenSource
+    tokenizer: Tokenizer
     edit: Edit
     views: int
     anchors: bool = False

@@ -28,12 +28,12 @@ from contrasent.data.spans import Spans, SpansOfDocuments, long_enough
 from contrasent.data.token_store import (
     IndexArray,
     TextStore,
-    TokenSource,
     TokenStore,
     keep_texts,
     text_numbers,
     tokenize,
 )
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import (
     Columns,
     Documents,
@@ -157,7 +157,7 @@ def share_of(settings: ViewSettings) -> float | None:
 def open_views(  # noqa: PLR0913 - what views are made of, by name
     settings: ViewSettings,
     examples: Examples,
-    tokenizer: TokenSource,
+    tokenizer: Tokenizer,
     max_tokens: int,
     *,
     views: int,
@@ -225,7 +225,7 @@ def _at(numbers: np.ndarray, rows: IndexArray) -> np.ndarray:
     return numbers if len(rows) == len(numbers) else numbers[rows]
 
 
-def open_spans(spans: Spans, examples: Examples, tokenizer: TokenSource, max_tokens: int) -> Views:
+def open_spans(spans: Spans, examples: Examples, tokenizer: Tokenizer, max_tokens: int) -> Views:
     """As :func:`open_views`, for ``spans`` of at most ``max_tokens`` of the documents in the data.
 
     Raises:

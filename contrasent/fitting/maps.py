@@ -120,8 +120,7 @@ def fit_flow(
             if settings.dropout
             else StoredRows(encoder, text, precision, show_progress)
         )
-        with rows:
-            likelihood = _fit(flow, rows, len(text), settings, show_progress)
+        likelihood = _fit(flow, rows, len(text), settings, show_progress)
     return flow.requires_grad_(False).eval(), likelihood
 
 

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import override
 
 from contrasent.data.batch import pack
 from contrasent.data.examples import Examples, open_examples
@@ -172,27 +170,19 @@ def finite_rows(
         yield rows
 
 
-class StoredRows(AbstractContextManager["StoredRows"]):
+class StoredRows:
     """All embeddings, made once and kept in a temporary file."""
 
     def __init__(
         self, encoder: SentenceEncoder, text: FittingText, precision: str, show_progress: bool
     ) -> None:
         self._device = encoder.device
-        with ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            shape = (len(text), encoder.width)
-            self._rows = np.memmap(Path(folder) / "rows", np.float32, "w+", shape=shape)
-            done = 0
-            for rows in finite_rows(encoder, text, precision, show_progress):
-                self._rows[done : done + len(rows)] = rows
-                done += len(rows)
-            self._kept = stack.pop_all()
-
-    @override
-    def __exit__(self, *_: object) -> None:
-        del self._rows
-        self._kept.close()
+        shape, done = (len(text), encoder.width), 0
+        with tempfile.TemporaryFile() as file:  # lives as long as it is mapped
+            self._rows = np.memmap(file, np.float32, "w+", shape=shape)
+        for rows in finite_rows(encoder, text, precision, show_progress):
+            self._rows[done : done + len(rows)] = rows
+            done += len(rows)
 
     def batch(self, numbers: NDArray[np.int64], *, dropout: bool) -> Tensor:
         """``(n, D)`` embeddings of the sentences with these numbers; none has dropout."""
@@ -200,7 +190,7 @@ class StoredRows(AbstractContextManager["StoredRows"]):
         return torch.from_numpy(self._rows[numbers]).to(self._device)
 
 
-class DrawnRows(AbstractContextManager["DrawnRows"]):
+class DrawnRows:
     """Embeddings made anew whenever they are asked for, under new dropout masks."""
 
     def __init__(self, encoder: SentenceEncoder, text: FittingText, precision: str) -> None:
@@ -208,20 +198,14 @@ class DrawnRows(AbstractContextManager["DrawnRows"]):
         self._precision = encoder.resolve_precision(precision)
         self._ids: Sequence[NDArray[np.int64]] = token_ids(encoder, list(text), 0, "truncate")[0]
 
-    @override
-    def __enter__(self) -> Self:
-        self._was_training = self._encoder.training
-        return self
-
-    @override
-    def __exit__(self, *_: object) -> None:
-        self._encoder.train(self._was_training)
-
     def batch(self, numbers: NDArray[np.int64], *, dropout: bool) -> Tensor:
         """``(n, D)`` embeddings of the sentences with these numbers."""
-        device = self._encoder.device
-        self._encoder.train(dropout)
-        batch = pack([self._ids[number] for number in numbers]).to(device)
-        with torch.no_grad(), matrix_precision(self._precision, device):
-            rows: Tensor = self._encoder(batch).pooled[0]
+        encoder, was_training = self._encoder, self._encoder.training
+        batch = pack([self._ids[number] for number in numbers]).to(encoder.device)
+        encoder.train(dropout)
+        try:
+            with torch.no_grad(), matrix_precision(self._precision, encoder.device):
+                rows: Tensor = encoder(batch).pooled[0]
+        finally:
+            encoder.train(was_training)
         return rows

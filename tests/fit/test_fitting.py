@@ -136,11 +136,11 @@ def test_a_seed_decides_everything(dropout, encoder, text):
 def test_dropout_is_off_unless_asked_for(encoder, text):
     assert not torch.equal(weights(encoder, text), weights(encoder, text, dropout=True))
     numbers = np.arange(4)
-    with DrawnRows(encoder, text, "fp32") as drawn:
-        expected = torch.from_numpy(rows_of(encoder, text)[:4].astype("f4"))
-        torch.testing.assert_close(drawn.batch(numbers, dropout=False), expected)
-        once, again = (drawn.batch(numbers, dropout=True) for _ in range(2))
-        assert not torch.allclose(once, again, atol=1e-3)
+    drawn = DrawnRows(encoder, text, "fp32")
+    expected = torch.from_numpy(rows_of(encoder, text)[:4].astype("f4"))
+    torch.testing.assert_close(drawn.batch(numbers, dropout=False), expected)
+    once, again = (drawn.batch(numbers, dropout=True) for _ in range(2))
+    assert not torch.allclose(once, again, atol=1e-3)
     assert not encoder.training
 
 
