@@ -144,9 +144,7 @@ def similarity(
     text_a: Annotated[str, typer.Argument(help="A text.")],
     text_b: Annotated[str, typer.Argument(help="Another text.")],
     measuring: Measuring,
-    json: Annotated[
-        bool, typer.Option("--json", help="Full precision, with what it was computed with.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Print the cosine of the embeddings of two texts."""
     from contrasent.search.index import similarity as cosine_of
@@ -283,9 +281,7 @@ def search(
     top_k: Annotated[int, typer.Option("--top-k", help="Hits to show.")] = 10,
     encoder: MovedEncoder = None,
     device: Device = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object per hit, in full precision.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Print the texts of an index that are nearest to a query."""
     from contrasent.search.index import Index, encoder_of, require_query

@@ -7,8 +7,10 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from contrasent.data.examples import Examples, open_examples, portions
 from contrasent.data.labelled_pairs import LabelledExamples, open_labelled, require_classes
@@ -134,13 +136,15 @@ def check(
     of_nli = pick("kind of labels", labels, ("nli", "none")) == "nli"
     examples = open_labelled(source, columns) if of_nli else open_examples(source, columns)
     survey = _Survey()
-    words, tokens = _Histograms(examples.views), _Histograms(examples.views)
+    words, tokens = array("I"), array("I")
     for portion in portions(survey.look_at(examples, progress)):
-        words.add([len(sentence.split()) for sentence in portion])
+        words.extend(len(sentence.split()) for sentence in portion)
         if tokenizer is not None:
-            ids, _ = tokenizer.ids(portion, None)
-            tokens.add([len(row) for row in ids])
-    documents = _documents(examples)
+            tokens.extend(map(len, tokenizer.ids(portion, None)[0]))
+    documents = None
+    if has_lines(examples) and examples.blank:
+        lengths = document_lengths(examples, lambda _: None)
+        documents = lengths if len(lengths) > 1 else None
     return Report(
         source=source,
         columns=examples.columns,
@@ -151,7 +155,7 @@ def check(
         unlabelled=examples.unlabelled,
         skipped=examples.skipped,
         blank=examples.blank,
-        documents=None if documents is None else documents.total(),
+        documents=None if documents is None else len(documents),
         document_sentences=None if documents is None else _lengths(documents),
         unreadable=survey.unreadable,
         repeated=survey.repeated(),
@@ -159,10 +163,10 @@ def check(
         replaced=survey.replaced,
         control=survey.control,
         mojibake=survey.mojibake,
-        words=words.lengths(),
-        tokens=None if tokenizer is None else tokens.lengths(),
+        words=_lengths_of_views(words, examples.views),
+        tokens=None if tokenizer is None else _lengths_of_views(tokens, examples.views),
         max_tokens=max_tokens,
-        cut=None if tokenizer is None else tokens.above(max_tokens),
+        cut=None if tokenizer is None else sum(length > max_tokens for length in tokens),
         shown=tuple(survey.shown),
     )
 
@@ -175,49 +179,19 @@ def _classes(examples: Examples) -> dict[str, int] | None:
     return {name: counts[number] for number, name in enumerate(examples.class_names)}
 
 
-def _documents(examples: Examples) -> Counter[int] | None:
-    """How often documents have a number of sentences; None without two documents."""
-    if not (has_lines(examples) and examples.blank):
-        return None
-    counts = Counter(document_lengths(examples, lambda _: None).tolist())
-    return counts if counts.total() > 1 else None
+def _lengths_of_views(lengths: array[int], views: int) -> tuple[Lengths, ...]:
+    """From the lengths of whole examples, one example after the other."""
+    return tuple(_lengths(np.array(lengths[view::views])) for view in range(views) if lengths)
 
 
-class _Histograms:
-    """How often every length occurs, for each of V views."""
-
-    def __init__(self, views: int) -> None:
-        self._counts: list[Counter[int]] = [Counter() for _ in range(views)]
-
-    def add(self, lengths: Sequence[int]) -> None:
-        """Count the lengths of whole examples, one example after the other."""
-        views = len(self._counts)
-        for view, counts in enumerate(self._counts):
-            counts.update(lengths[view::views])
-
-    def above(self, limit: int) -> int:
-        return sum(n for counts in self._counts for length, n in counts.items() if length > limit)
-
-    def lengths(self) -> tuple[Lengths, ...]:
-        return tuple(_lengths(counts) for counts in self._counts if counts)
-
-
-def _lengths(counts: Counter[int]) -> Lengths:
-    values = np.array(sorted(counts))
-    weights = np.array([counts[value] for value in values.tolist()])
-    reached = np.cumsum(weights)
-    total = int(reached[-1])
-
-    def at(rank: int) -> int:
-        """The length of the sentence of a rank, counted from 1, shortest first."""
-        return int(values[np.searchsorted(reached, rank)])
-
+def _lengths(lengths: NDArray[Any]) -> Lengths:
+    rank = -(-95 * len(lengths) // 100)
     return Lengths(
-        minimum=int(values[0]),
-        median=(at((total + 1) // 2) + at(total // 2 + 1)) / 2,
-        mean=float((values * weights).sum() / total),
-        p95=at(-(-95 * total // 100)),
-        maximum=int(values[-1]),
+        minimum=int(lengths.min()),
+        median=float(np.median(lengths)),
+        mean=float(lengths.mean()),
+        p95=int(np.sort(lengths)[rank - 1]),
+        maximum=int(lengths.max()),
     )
 
 

@@ -192,7 +192,10 @@ def _blocks(url: str) -> Iterator[tuple[bytes, int | None]]:
                 yield block, int(announced) if announced else None
     except (OSError, HTTPException, ValueError) as error:
         reason = str(getattr(error, "reason", error)) or type(error).__name__
-        code = f"{error.code} " if isinstance(error, HTTPError) else ""
+        code = ""
+        if isinstance(error, HTTPError):
+            code = f"{error.code} "
+            error.close()
         raise DataError(
             f"cannot download {url}: {code}{reason}. {_BY_HAND.format(url=url)}"
         ) from error
