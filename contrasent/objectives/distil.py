@@ -87,7 +87,8 @@ def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def _open_targets(entry: Path) -> np.ndarray:
-    return np.asarray(np.load(entry / _TARGETS, mmap_mode="r"))
+    targets: np.ndarray = np.asarray(np.load(entry / _TARGETS, mmap_mode="r"))
+    return targets
 
 
 def _write_targets(
