@@ -206,8 +206,10 @@ class EvaluationSettings:
     """How progress is measured."""
 
     task: str = "auto"
-    """Selects `best`: stsb-dev, or a FILE.tsv of sentence, sentence, score; none; auto is
-    stsb-dev if its data is there."""
+    """Selects `best`: stsb-dev, or a FILE.tsv of sentence, sentence, score; or without labels
+    held-out (a tenth of the training text, which is not trained on: halves of a text, sentences of
+    a document or pairs find each other), crops:FILE, next:FILE; none. auto is stsb-dev if its data
+    is there, else held-out."""
 
     every: PositiveInt = 125
     """Steps between evaluations; the last step is evaluated too."""
@@ -225,7 +227,7 @@ class EvaluationSettings:
 
     final: str = "auto"
     """Tasks scored before and after training: sts, names, files, none; auto is sts if its data
-    is there."""
+    is there, else what was held out."""
 
     precision: Literal["bf16", "fp32"] = "fp32"
     """Of the matrix products while evaluating."""

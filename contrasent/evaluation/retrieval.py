@@ -20,10 +20,13 @@ from contrasent.evaluation.embed import (
     distinct,
     require_usable,
 )
+from contrasent.evaluation.proxy import read_proxy
 from contrasent.evaluation.retrieval_data import RetrievalTask, read_retrieval
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import (
     ALL_SPLITS,
+    CROPS,
+    NEXT,
     RETRIEVE,
     STSB_RETRIEVAL,
     TaskName,
@@ -159,7 +162,7 @@ class Retrieval(TaskType[RetrievalTask]):
     name = "retrieval"
 
     def names(self, text: str, options: Options) -> list[TaskName] | None:
-        """DiffCSE's task, a folder, or after :data:`RETRIEVE` what :func:`read_retrieval` takes.
+        """DiffCSE's task, a folder, a proxy, or what :func:`read_retrieval` takes.
 
         Three files have no splits, and of the others' splits ``all`` is none.
         """
@@ -178,6 +181,8 @@ class Retrieval(TaskType[RetrievalTask]):
         (name,) = names
         if name.name == STSB_RETRIEVAL:
             return stsb_retrieval(name, options.data_dir)
+        if name.is_proxy:
+            return read_proxy(name, options.columns)
         return read_retrieval(name)
 
     def score(self, task: RetrievalTask, use: EncoderUse, options: Options) -> Scores:
@@ -231,6 +236,10 @@ def _parse(text: str) -> tuple[str | None, str | None]:
         require_source(text, RETRIEVE, "QUERIES+DOCUMENTS+RELEVANCE, a folder or a data set")
         joined = len(joined_sources(text.removeprefix(RETRIEVE))) > 1
         return text, "test" if joined else None
+    for prefix in (CROPS, NEXT):
+        if text.startswith(prefix):
+            require_source(text, prefix, "FILE")
+            return text, "test"
     folder = Path(text).expanduser()
     # A folder named without a slash may only by chance be called as a task is.
     is_path = folder.name != text or any(folder.glob("corpus.*"))

@@ -17,6 +17,10 @@ CLASSIFY = "classify:"
 RETRIEVE = "retrieve:"
 """Stands before queries, documents and relevance."""
 
+CROPS, NEXT, HELD_OUT = "crops:", "next:", "held-out"
+"""Stand before text without labels: halves of a text, or sentences of a document, find each other;
+or before what is made of the text that a run holds out."""
+
 STSB_RETRIEVAL = "stsb-retrieval"
 """DiffCSE's retrieval task, made of STS-B."""
 
@@ -148,7 +152,13 @@ class TaskName:
             name = task.heading
         elif self.name == STSB_RETRIEVAL:
             name = "STS-B retrieval"
+        name += " (proxy)" if self.is_proxy else ""
         return name if self.split == "test" else f"{name} {self.split}"
+
+    @property
+    def is_proxy(self) -> bool:
+        """Whether it is made of text without labels."""
+        return self.name.startswith((CROPS, NEXT, f"{HELD_OUT} "))
 
     @property
     def in_senteval(self) -> bool:
@@ -287,6 +297,9 @@ def require_source(text: str, prefix: str, form: str) -> None:
 
 def short_name(text: str) -> str:
     """A name of own data for tables: the last part of every path."""
+    for prefix, words in ((CROPS, "crops of"), (NEXT, "next sentences of")):
+        if text.startswith(prefix):
+            return f"{words} {Path(text.removeprefix(prefix)).name}"
     named = text.removeprefix(CLASSIFY).removeprefix(RETRIEVE)
     return "+".join(Path(piece).name for piece in joined_sources(named))
 

@@ -139,7 +139,8 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
         logger.info("%s is complete: nothing to resume", folder.root)
         return None
     accelerator = metrics_log.accelerator_on(device, recipe.train.trackers, folder.trackers)
-    parts = prepare(recipe, accelerator.device, show_progress)
+    holds_out = folder.holds_out if resume else None
+    parts = prepare(recipe, accelerator.device, show_progress, holds_out)
     lock = folder.hold(recipe, parts.data, resume=resume, overwrite=overwrite)
     with folder.explaining_a_full_disk(), lock, metrics_log.log_file(folder.log):
         callbacks = Callbacks(on_step, on_evaluation)

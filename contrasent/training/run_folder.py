@@ -184,6 +184,14 @@ class RunFolder:
                 "room, then go on with the same command and --resume"
             ) from error
 
+    @property
+    def holds_out(self) -> bool | None:
+        """Whether the run here keeps a part of its text out of training; None without a run."""
+        path = self.root / _DATA
+        if not path.is_file():
+            return None
+        return "held_out" in json.loads(path.read_text(encoding="utf-8"))
+
     def _entries(self) -> list[str]:
         """Names of what lies in the folder, without what an interrupted write left."""
         if not self.root.is_dir():

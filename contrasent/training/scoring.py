@@ -9,15 +9,19 @@ from typing import Protocol
 
 import torch
 
+from contrasent.data.examples import Examples
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation import retrieval
 from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Gain, gains
-from contrasent.evaluation.embed import DescribedEncoder, Scores
+from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
+from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
+from contrasent.evaluation.retrieval_data import RetrievalTask
 from contrasent.evaluation.sts import TASK_TYPE as STS_TASK_TYPE
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.suite import Suite, load_suite
-from contrasent.evaluation.task_names import STS_TASKS, task_names
-from contrasent.evaluation.task_types import Options
+from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, STS_TASKS, TaskName, task_names
+from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.word_encoder import WordEncoder
 from contrasent.recipe import Recipe
@@ -41,6 +45,27 @@ class DevTask(Protocol):
 
     def score(self, encoder: DescribedEncoder, *, precision: str) -> dict[str, float]:
         """One number by the name of the task."""
+
+
+class ProxyTask:
+    """A task of text without labels, as what selects ``best``.
+
+    Attributes:
+        metric: of its score.
+    """
+
+    metric = METRICS[0]
+
+    def __init__(self, task: RetrievalTask) -> None:
+        """Keep what is to be found."""
+        self._task = task
+
+    def score(self, encoder: DescribedEncoder, *, precision: str = "fp32") -> dict[str, float]:
+        """The mean over the queries."""
+        task = self._task
+        unit = retrieval.embed(task, EncoderUse(encoder, precision))
+        each = retrieval.scores(task, retrieval.rankings(task, unit))[self.metric]
+        return {task.name.label: float(each.mean())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +109,11 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
         ConfigError: it is not exactly one task.
         DataError: its data is missing, and the recipe names it.
     """
+    if settings.task == HELD_OUT:
+        return None
+    if settings.task.startswith((CROPS, NEXT)):
+        options = Options(settings.data_dir)
+        return ProxyTask(retrieval.TASK_TYPE.load([TaskName(settings.task)], options))
     if settings.task not in ("none", "auto"):
         names = task_names(settings.task.split(","))
         if len(names) != 1:
@@ -97,13 +127,41 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
                 "any more; stsb-dev is meant for it",
                 names[0].heading,
             )
-    suite = _named(settings.task, _DEV, settings, "no dev scores, and only `last` is kept")
+    suite = _named(settings.task, _DEV, settings, "`best` is not selected by human ratings")
     return None if suite is None else StsTasks(suite.tasks("sts"))
 
 
 def final_tasks(settings: EvaluationSettings) -> Suite | None:
     """The tasks scored before and after; errors as :func:`dev_task`."""
-    return _named(settings.final, _FINAL, settings, "no scores before and after")
+    return _named(settings.final, _FINAL, settings, "no scores before and after on public tasks")
+
+
+def held_out(settings: EvaluationSettings, examples: Examples) -> HeldOutTask | None:
+    """What is kept out of training to select ``best``, where no other task does.
+
+    Raises:
+        DataError: the recipe asks for it, and there is too little text.
+    """
+    if settings.task not in ("auto", HELD_OUT):
+        return None
+    held = hold_out(examples)
+    if held is not None:
+        logger.info("%s select `best`: %s", held.task.name.heading, held.task.description)
+        return held
+    reason = f"a tenth of {examples.source} makes fewer than {FEWEST} queries"
+    if settings.task == HELD_OUT:
+        raise DataError(f"evaluation.task is {HELD_OUT}, but {reason}; give more text, or none")
+    logger.warning(
+        "no dev scores, and only `last` is kept: %s; name scored pairs of your own with "
+        "--evaluation.task FILE.tsv",
+        reason,
+    )
+    return None
+
+
+def proxy_suite(task: RetrievalTask) -> Suite:
+    """One proxy as the tasks scored before and after."""
+    return Suite(((retrieval.TASK_TYPE, TaskData((task.name,), (task,))),), Options())
 
 
 def _named(name: str, usual: str, settings: EvaluationSettings, consequence: str) -> Suite | None:

@@ -18,6 +18,7 @@ from contrasent.data.loader import Loader
 from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, found_marks, open_words
 from contrasent.errors import ConfigError
+from contrasent.evaluation.proxy import HeldOutTask
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import Suite
 from contrasent.model import checkpoint
@@ -32,7 +33,14 @@ from contrasent.settings import EncoderSettings
 from contrasent.training.callbacks import followed_pairs
 from contrasent.training.compatibility import Combination, refuse
 from contrasent.training.masked_text import MlmView
-from contrasent.training.scoring import DevTask, dev_task, final_tasks
+from contrasent.training.scoring import (
+    DevTask,
+    ProxyTask,
+    dev_task,
+    final_tasks,
+    held_out,
+    proxy_suite,
+)
 
 logger = logging.getLogger("contrasent")
 
@@ -169,8 +177,19 @@ def complete(recipe: Recipe) -> Recipe:
     return replace(recipe, objective={"name": name, **asdict(objectives.config_of(name, given))})
 
 
-def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -> RunParts:
+def prepare(
+    recipe: Recipe,
+    device: torch.device,
+    show_progress: bool = False,
+    holds_out: bool | None = None,
+) -> RunParts:
     """Read the data, load the encoder, build the objective of a :func:`complete` recipe.
+
+    Args:
+        recipe: the settings.
+        device: of the encoder.
+        show_progress: a progress bar while the text is read.
+        holds_out: whether the run that goes on keeps text out of training; None for a new one.
 
     Raises:
         ConfigError: settings are missing, wrong or at odds with each other or with the data.
@@ -184,7 +203,8 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     opened = open_labelled if recipe.data.labels == "nli" else open_examples
     examples = opened(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
-    dev, final = dev_task(recipe.evaluation), final_tasks(recipe.evaluation)
+    dev, final, held = _tasks(recipe, examples, holds_out)
+    text = examples if held is None else open_examples(str(held.rest))
     refuse(Combination(recipe, examples.views))
     if recipe.encoder.keep == "better" and dev is None:
         logger.warning(
@@ -192,7 +212,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
             "one of the first view is kept"
         )
     followed = followed_pairs(recipe.evaluation)
-    examples.require(2)
+    text.require(2)
 
     encoder = start_encoder(recipe.encoder)
     torch.manual_seed(recipe.train.seed)
@@ -214,7 +234,7 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
     ).to(device)
     longest = mlm_view.generator.max_tokens if mlm_view else None
     refuse(Combination(recipe, examples.views, objective, encoder, longest))
-    views = _open_views(recipe, examples, encoder, objective, show_progress)
+    views = _open_views(recipe, text, encoder, objective, show_progress)
     logger.info("%d examples; %s", len(views.source), views.left_out)
     loader = Loader(
         views.source,
@@ -230,10 +250,27 @@ def prepare(recipe: Recipe, device: torch.device, show_progress: bool = False) -
         "sha256": examples.sha256,
         "columns": examples.columns,
         "examples": len(views.source),
+        **({} if held is None else {"held_out": held.texts}),
         **views.origin,
     }
     twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
     return RunParts(encoder, twin, objective, loader, mlm_view, steps, dev, final, followed, data)
+
+
+def _tasks(
+    recipe: Recipe, examples: Examples, holds_out: bool | None
+) -> tuple[DevTask | None, Suite | None, HeldOutTask | None]:
+    """What selects ``best``, what is scored before and after, and the text that is held out."""
+    dev = None if holds_out else dev_task(recipe.evaluation)
+    final = final_tasks(recipe.evaluation)
+    if dev is not None or holds_out is False or recipe.data.labels != "none":
+        return dev, final, None
+    held = held_out(recipe.evaluation, examples)
+    if held is None:
+        return None, final, None
+    if final is None and recipe.evaluation.final == "auto":
+        final = proxy_suite(held.task)
+    return ProxyTask(held.task), final, held
 
 
 def _open_views(

@@ -1,9 +1,12 @@
 """What a run comes to: best and last, when it ends, scores before and after, trackers."""
 
+import json
 import shutil
 
 import pytest
-from helpers.run_files import logged_evaluations, logged_losses, logged_steps
+from helpers.interrupted import kill_after
+from helpers.run_files import RunFiles, logged_evaluations, logged_losses, logged_steps
+from helpers.tiny_sentences import sentence
 
 from contrasent.errors import DataError
 from contrasent.evaluation.suite import evaluate
@@ -226,3 +229,54 @@ def test_tensorboard_gets_every_number(trained, tmp_path, pairs_file):
     told = [(event.step, event.value) for event in found.Scalars(str(pairs_file))]
     scores = [(v["step"], v["evaluation"][str(pairs_file)]) for v in evaluations]
     assert told == [(step, pytest.approx(score, rel=1e-5)) for step, score in scores]
+
+
+# Without a labelled dev task
+
+
+@pytest.fixture
+def long_text(tmp_path):
+    path = tmp_path / "long.txt"
+    lines = [f"{n} {sentence(n, 9)} and the number here is {n}" for n in range(520)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_without_dev_data_a_tenth_of_the_text_selects_best(
+    recipe, long_text, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "empty"))
+    settings = {"data__file": str(long_text), "train__batch_size": 32, "evaluation__every": 5}
+    auto = recipe(**settings, evaluation__task="auto", evaluation__final="auto")
+    result = train(auto, tmp_path / "run")
+    data = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert (data["examples"], data["held_out"]) == (468, 52)
+    found = logged_evaluations(tmp_path / "run")
+    assert [line["step"] for line in found] == [0, 5, 10, 15]
+    assert {*found[0]["evaluation"]} == {"held-out crops"}
+    assert result.best_score == max(line["evaluation"]["held-out crops"] for line in found)
+    assert "step 0: held-out crops MRR@10 (proxy) " in caplog.text
+    (mrr,) = (r.value for r in result.after if r.metric == "mrr@10")
+    assert mrr == pytest.approx(result.best_score, abs=1e-9)
+    assert {r.task for r in result.before} == {"held-out crops"}
+    for gain in result.scores.gains:
+        assert "held-out crops (proxy)" in gain.sentence
+
+
+def test_a_run_with_held_out_text_goes_on_to_the_same_bits(recipe, long_text, tmp_path):
+    settings = {"data__file": str(long_text), "train__batch_size": 32, "evaluation__every": 5}
+    asked = recipe(**settings, evaluation__task="held-out")
+    train(asked, tmp_path / "whole")
+    with kill_after("save_state"):
+        train(asked, tmp_path / "cut")
+    train(asked, tmp_path / "cut", resume=True)
+    assert RunFiles.read(tmp_path / "cut") == RunFiles.read(tmp_path / "whole")
+
+
+def test_too_little_text_to_hold_out_is_said(recipe, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "empty"))
+    result = train(recipe(evaluation__task="auto"), tmp_path / "run")
+    assert result.best is None
+    assert "makes fewer than 50 queries; name scored pairs of your own with" in caplog.text
+    with pytest.raises(DataError, match=r"evaluation.task is held-out, but a tenth of"):
+        train(recipe(evaluation__task="held-out"), tmp_path / "other")

@@ -1,0 +1,216 @@
+"""Proxies: retrieval tasks made of text without labels, and the text that a run holds out for one.
+
+The first half of a text is to find its second half among those of other texts, a sentence the one
+after it in its document, or the anchor of an example its positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice, pairwise
+from pathlib import Path
+
+from contrasent.data.examples import Examples, keep_rows, open_examples
+from contrasent.data.view_sources import document_lengths, has_lines
+from contrasent.errors import DataError
+from contrasent.evaluation.retrieval_data import RetrievalTask
+from contrasent.evaluation.task_names import HELD_OUT, NEXT, TaskName
+
+METRICS = ("mrr@10", "recall@1", "recall@10")
+MOST, SHARE, FEWEST = 1000, 0.1, 50
+"""Rows that a task is made of; what a run holds out at most; queries below which it does not."""
+
+_FEWEST_WORDS = 8
+_ENDS = (".", "?", "!")
+
+Example = tuple[str, ...]
+Unit = Sequence[Example]
+"""What is held out together: the sentences of a document, or one example."""
+
+
+def halves(text: str) -> tuple[str, str] | None:
+    """A text cut at the end of a sentence near its middle, else in the middle.
+
+    None of fewer than eight words.
+    """
+    words = text.split()
+    if len(words) < _FEWEST_WORDS:
+        return None
+    quarter, middle = len(words) // 4, len(words) // 2
+    ends = [n for n in range(quarter, len(words) - quarter + 1) if words[n - 1].endswith(_ENDS)]
+    cut = min(ends, key=lambda n: abs(n - middle), default=middle)
+    return " ".join(words[:cut]), " ".join(words[cut:])
+
+
+def crop_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
+    """The halves of every text that has enough words."""
+    texts = (example[0] for unit in units for example in unit)
+    return [pair for pair in map(halves, texts) if pair is not None]
+
+
+def next_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
+    """Every sentence with the one after it in its document."""
+    return [(first, second) for unit in units for (first, *_), (second, *_) in pairwise(unit)]
+
+
+def example_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
+    """Anchor and positive of every example."""
+    return [(example[0], example[1]) for unit in units for example in unit]
+
+
+def finding(
+    name: TaskName, pairs: Sequence[tuple[str, str]], said: str, sha256: str
+) -> RetrievalTask | None:
+    """The first of each pair is to find the second among the second ones of all; None of no pair.
+
+    Equal texts are one query or one document, and no query finds itself.
+    """
+    places: dict[str, int] = {}
+    for _, second in pairs:
+        places.setdefault(second, len(places))
+    wanted: dict[str, dict[int, float]] = {}
+    for first, second in pairs:
+        if first != second:
+            wanted.setdefault(first, {})[places[second]] = 1
+    if not wanted:
+        return None
+    return RetrievalTask(
+        name=name,
+        corpus=tuple(places),
+        queries=tuple(wanted),
+        relevant=tuple(wanted.values()),
+        left_out=tuple(places.get(query) for query in wanted),
+        metrics=METRICS,
+        description=f"{said}: {len(wanted):,} queries, {len(places):,} documents; no labels",
+        sha256=sha256,
+        every_query=tuple(wanted),
+    )
+
+
+def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> RetrievalTask:
+    """A task of a file or data set, of at most a thousand of its rows.
+
+    Args:
+        name: ``crops:FILE`` or ``next:FILE``.
+        columns: as :func:`contrasent.data.examples.open_examples` takes them.
+
+    Raises:
+        DataError: the file cannot be read; no text has eight words, or nothing is in documents.
+    """
+    kind, _, file = name.name.partition(":")
+    examples = open_examples(str(Path(file).expanduser()), columns)
+    documents = f"{kind}:" == NEXT
+    if documents and not _has_documents(examples):
+        raise DataError(
+            f"{name.name}: nothing tells where a document of {file} ends; give a .txt with a blank "
+            "line between documents, or ask for crops:"
+        )
+    pairs = next_pairs if documents else crop_pairs
+    chosen, count = _sample(_units(examples, documents), pairs, MOST)
+    of = f"{_rows(chosen):,} of {count:,} {'sentences' if documents else 'texts'}"
+    said = f"{of}, {'each to find the next' if documents else 'one half to find the other'}"
+    task = finding(name, pairs(chosen.values()), said, examples.sha256)
+    if task is None:
+        raise DataError(
+            f"{name.name}: no text of {file} has {_FEWEST_WORDS} words, so that there are no "
+            "halves to find"
+        )
+    return task
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutTask:
+    """A part of the training text that is not trained on.
+
+    Attributes:
+        task: what is made of it.
+        rest: the file of all other text.
+        texts: how many lines or rows are held out.
+    """
+
+    task: RetrievalTask
+    rest: Path
+    texts: int
+
+
+def hold_out(examples: Examples) -> HeldOutTask | None:
+    """Keep a tenth of a text, a thousand rows at most, out of training, as a task.
+
+    Which rows does not depend on their order: those whose hashes are smallest, so that equal rows
+    are on one side. Of documents whole ones. None where that would be fewer than fifty queries.
+
+    Raises:
+        DataError: the text cannot be read.
+        ConfigError: there is no room in the cache for the rest of it.
+    """
+    documents = examples.views == 1 and _has_documents(examples)
+    kind, pairs = "crops", crop_pairs
+    if examples.views > 1:
+        kind, pairs = "pairs", example_pairs
+    elif documents:
+        kind, pairs = "next sentences", next_pairs
+    out, count = _sample(_units(examples, documents), pairs, None)
+    said = f"{_rows(out):,} of {count:,} texts, held out of training"
+    name = TaskName(f"{HELD_OUT} {kind}")
+    task = finding(name, pairs(out.values()), said, examples.sha256)
+    if task is None or len(task.queries) < FEWEST:
+        return None
+
+    def rest() -> Iterator[str | Example]:
+        for unit in _units(examples, documents):
+            if _hash(unit) not in out:
+                yield from (e[0] if examples.views == 1 else e for e in unit)
+                yield from [""] * documents
+
+    return HeldOutTask(task, keep_rows(rest()), _rows(out))
+
+
+def _has_documents(examples: Examples) -> bool:
+    return has_lines(examples) and len(document_lengths(examples)) > 1
+
+
+def _units(examples: Examples, documents: bool) -> Iterator[Unit]:
+    rows = iter(examples)
+    if not documents:
+        yield from ([row] for row in rows)
+    elif has_lines(examples):
+        yield from (list(islice(rows, int(length))) for length in document_lengths(examples))
+
+
+def _sample(
+    units: Iterable[Unit],
+    pairs: Callable[[Iterable[Unit]], list[tuple[str, str]]],
+    rows: int | None,
+) -> tuple[dict[int, Unit], int]:
+    """Units of smallest hash that ``pairs`` can be made of, by it, and the rows of all units.
+
+    Args:
+        units: of a text.
+        pairs: of units.
+        rows: how many rows to take; None for what a run holds out.
+    """
+    smallest: dict[int, Unit] = {}
+    count = 0
+    for unit in units:
+        count += len(unit)
+        if pairs([unit]):
+            smallest[_hash(unit)] = unit
+        if len(smallest) > 4 * MOST:
+            smallest = dict(sorted(smallest.items())[:MOST])
+    wanted = min(MOST, int(SHARE * count)) if rows is None else rows
+    taken = dict[int, Unit]()
+    for number, unit in sorted(smallest.items()):
+        if _rows(taken) + len(unit) <= wanted:
+            taken[number] = unit
+    return taken, count
+
+
+def _rows(units: Mapping[int, Unit]) -> int:
+    return sum(map(len, units.values()))
+
+
+def _hash(unit: Unit) -> int:
+    joined = "\n".join("\t".join(example) for example in unit)
+    return int.from_bytes(blake2b(joined.encode(), digest_size=8).digest())

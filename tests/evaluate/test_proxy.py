@@ -1,0 +1,160 @@
+"""Tasks made of text without labels, and the text that a run holds out for one."""
+
+import json
+from zlib import crc32
+
+import numpy as np
+import pytest
+from helpers.command_line import worked
+from helpers.tiny_sentences import sentence
+
+from contrasent.data.examples import open_examples
+from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.proxy import halves, hold_out, read_proxy
+from contrasent.evaluation.suite import evaluate
+from contrasent.evaluation.task_names import TaskName
+
+LONG = [f"{n} {sentence(n, 9)} and the number is {n}" for n in range(60)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def text(tmp_path):
+    def write(lines, name="text.txt"):
+        path = tmp_path / name
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+class RandomWords:
+    """Embeds a text as the sum of a random vector for each of its words."""
+
+    name, pooler = "random words", "sum"
+
+    def encode(self, sentences, **_):
+        def vector(text):
+            drawn = (np.random.default_rng(crc32(word.encode())) for word in text.split())
+            return sum(random.normal(size=16) for random in drawn)
+
+        return np.array([vector(sentence) for sentence in sentences], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("one two three four five six seven", None),
+        ("a b c d e f g h", ("a b c d", "e f g h")),
+        ("a b c d e. f g h i", ("a b c d e.", "f g h i")),
+        ("a. b c d e f g h i j", ("a. b c d e", "f g h i j")),
+        ("Is it so? It is not. You see it now here.", ("Is it so? It is not.",)),
+    ],
+)
+def test_a_text_is_cut_at_a_sentence_near_its_middle(given, expected):
+    found = halves(given)
+    assert found[: len(expected)] == expected if expected else found is None
+    assert found is None or " ".join(found) == given
+
+
+def naive_mrr(pairs, encoder):
+    """In plain loops: each first is to find its second among the seconds of all."""
+    documents = sorted({second for _, second in pairs})
+    queries = sorted({first for first, second in pairs if first != second})
+    row = {t: v / np.linalg.norm(v) for t in (*documents, *queries) for v in encoder.encode([t])}
+    total = 0.0
+    for query in queries:
+        wanted = {second for first, second in pairs if first == query} - {query}
+        cosine = {d: float(row[query] @ row[d]) for d in documents if d != query}
+        order = sorted(cosine, key=lambda d: -cosine[d])
+        rank = next(place for place, d in enumerate(order, start=1) if d in wanted)
+        total += 1 / rank if rank <= 10 else 0
+    return total / len(queries)
+
+
+def mrr(path):
+    records = evaluate(RandomWords(), [path])
+    (value,) = (r.value for r in records if r.metric == "mrr@10")
+    return value
+
+
+def test_crops_are_scored_as_in_plain_loops(text):
+    path = text([*LONG, "too short"])
+    pairs = [halves(line) for line in LONG]
+    assert mrr(f"crops:{path}") == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
+
+
+def test_next_sentences_are_scored_as_in_plain_loops(text):
+    documents = [LONG[n : n + 4] for n in range(0, 60, 4)]
+    path = text("\n\n".join("\n".join(d) for d in documents).split("\n"))
+    pairs = [(d[n], d[n + 1]) for d in documents for n in range(3)]
+    assert mrr(f"next:{path}") == pytest.approx(naive_mrr(pairs, RandomWords()), abs=1e-9)
+
+
+def test_a_proxy_is_called_one_in_every_table(text, tiny_bert):
+    path = text(LONG)
+    said = worked("evaluate", tiny_bert, "--tasks", f"crops:{path}", "--pooler", "mean").out
+    assert "crops of text.txt (proxy)" in " ".join(said.split())
+    assert TaskName(f"next:{path}").heading == "next sentences of text.txt (proxy)"
+
+
+def test_what_cannot_be_a_proxy_is_refused(text):
+    with pytest.raises(DataError, match=r"no text of .* has 8 words"):
+        read_proxy(TaskName(f"crops:{text(['a b', 'c d'])}"))
+    with pytest.raises(DataError, match="a blank line between documents, or ask for crops:"):
+        read_proxy(TaskName(f"next:{text(LONG)}"))
+    with pytest.raises(ConfigError, match="names nothing to read; give crops:FILE"):
+        evaluate(RandomWords(), ["crops: "])
+
+
+def test_held_out_lines_are_a_tenth_whatever_their_order(text):
+    lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)] + ["short"] * 5
+    held = hold_out(open_examples(str(text(lines))))
+    rest = held.rest.read_text().splitlines()
+    assert held.texts == len(held.task.queries) == 60
+    assert len(rest) == 545 and rest.count("short") == 5
+    out = [line for line in lines if line not in rest]
+    assert {halves(line)[0] for line in out} == set(held.task.queries)
+    assert rest == [line for line in lines if line in rest]
+    again = hold_out(open_examples(str(text(lines[::-1], "other.txt"))))
+    assert sorted(again.task.queries) == sorted(held.task.queries)
+
+
+def test_a_line_that_comes_twice_is_on_one_side(text):
+    lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)]
+    held = hold_out(open_examples(str(text(lines * 2))))
+    rest = held.rest.read_text().splitlines()
+    assert all(rest.count(line) in (0, 2) for line in lines)
+
+
+def test_whole_documents_are_held_out(text):
+    documents = [[f"{sentence(n, 4)} {n} {k}" for k in range(5)] for n in range(150)]
+    lines = [line for document in documents for line in (*document, "")]
+    held = hold_out(open_examples(str(text(lines))))
+    kept = [block.splitlines() for block in held.rest.read_text().strip().split("\n\n")]
+    assert kept == [document for document in documents if document in kept]
+    assert held.texts == 75 == 5 * (len(documents) - len(kept))
+    assert held.task.name.heading == "held-out next sentences (proxy)"
+    assert len(held.task.queries) == 60
+
+
+def test_anchors_find_their_positives_where_the_text_is_pairs(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    rows = [
+        {"anchor": f"{sentence(n)} {n}", "positive": f"{sentence(n, 4)} {n}"} for n in range(600)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held = hold_out(open_examples(str(path)))
+    assert held.task.name.heading == "held-out pairs (proxy)" and held.texts == 60
+    kept = [tuple(example) for example in open_examples(str(held.rest))]
+    assert kept == [
+        (r["anchor"], r["positive"]) for r in rows if r["anchor"] not in held.task.queries
+    ]
+
+
+def test_too_little_text_is_all_trained_on(text):
+    assert hold_out(open_examples(str(text(LONG)))) is None
