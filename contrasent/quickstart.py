@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from contrasent.errors import ConfigError
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.sts_data import Subset, Task, load
 from contrasent.evaluation.task_names import TaskName
@@ -217,7 +218,7 @@ def _score(
     pairs: StsTasks, folder: Path, seed: int | None, device: str | None, show_progress: bool
 ) -> list[Record]:
     encoder = SentenceEncoder.load(folder, pooler=POOLER, device=device)
-    scores = pairs.records(encoder, seed=seed, show_progress=show_progress)
+    scores = pairs.records(EncoderUse(encoder, seed=seed, show_progress=show_progress))
     return list(scores.records)
 
 

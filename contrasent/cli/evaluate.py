@@ -216,9 +216,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     check = TrainingCheck(suite) if leak_check else None
 
     def score(model: str) -> Scores:
-        encoder = measuring.load_or_open(model, suite.given())
-        precision = encoder.resolve_precision(measuring.precision_name)
-        scores = suite.records(encoder, precision, show_progress=True)
+        scores = suite.records(measuring.use(measuring.load_or_open(model, suite.given())))
         for note in scores.notes:
             typer.echo(f"{model}: {note}", err=True)
         return _with_overlaps(scores, model, check) if check else scores

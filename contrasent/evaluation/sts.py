@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Comparison, compare
 from contrasent.evaluation.embed import (
@@ -23,7 +23,7 @@ from contrasent.evaluation.embed import (
     distinct,
     require_usable,
 )
-from contrasent.evaluation.protocols import AGGREGATIONS, Protocol
+from contrasent.evaluation.protocols import Protocol
 from contrasent.evaluation.sts_data import Subset, Task, load, require_different
 from contrasent.evaluation.sts_regressor import Pairs, Regressor, fit, sentevals_order
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
@@ -39,7 +39,7 @@ class StsTasks:
     Attributes:
         tasks: what was read.
         sentences: the N distinct sentences of all of them, and of what regressors are fitted to.
-        metric: what :meth:`score` gives unless told otherwise.
+        metric: of :meth:`score`.
     """
 
     metric = "spearman"
@@ -51,43 +51,26 @@ class StsTasks:
         self.sentences, _ = distinct(text for task in read for text in _sentences(task))
         self._places = {sentence: place for place, sentence in enumerate(self.sentences)}
 
-    def score(
-        self,
-        encoder: DescribedEncoder,
-        *,
-        precision: str = "fp32",
-        metric: str = "spearman",
-        aggregation: str = "all",
-        show_progress: bool = False,
-    ) -> dict[str, float]:
+    def score(self, encoder: DescribedEncoder, *, precision: str = "fp32") -> dict[str, float]:
         """One number per task, by its label, such as ``{"stsb-dev": 0.81}``.
 
         Raises:
-            ConfigError: no such metric, aggregation or precision.
+            ConfigError: no such precision.
             CheckpointError: an embedding has a NaN or infinite number, or is zero.
             DataError: a number does not exist because all cosines are equal.
         """
-        pick("metric", metric, METRICS)
-        pick("aggregation", aggregation, AGGREGATIONS)
-        embeddings = self._embed(EncoderUse(encoder, precision, show_progress=show_progress))
+        embeddings = self._embed(EncoderUse(encoder, precision))
         for task in self.tasks:
             self._require_usable(encoder, task, embeddings)
         return {
             task.name.label: score.value
             for task in self.tasks
-            for score in correlations(task, self._cosines(task, embeddings), metric)
-            if score.aggregation == aggregation
+            for score in correlations(task, self._cosines(task, embeddings), self.metric)
+            if score.aggregation == "all"
         }
 
     def records(
-        self,
-        encoder: DescribedEncoder,
-        *,
-        precision: str = "fp32",
-        seed: int | None = None,
-        protocol: Protocol | None = None,
-        bootstrap: Bootstrap | None = None,
-        show_progress: bool = False,
+        self, use: EncoderUse, protocol: Protocol | None = None, bootstrap: Bootstrap | None = None
     ) -> Scores:
         """Every metric, aggregation and subset of every task.
 
@@ -96,10 +79,8 @@ class StsTasks:
         scores the tasks that have something to fit it to.
 
         Raises:
-            ConfigError: no such precision.
             CheckpointError: in every task an embedding has a NaN or infinite number, or is zero.
         """
-        use = EncoderUse(encoder, precision, seed, show_progress)
         embeddings = self._embed(use)
         regressors: dict[str, Regressor] = {}
         parts: list[Scores] = []
@@ -108,7 +89,7 @@ class StsTasks:
         for task in self.tasks if fits else [replace(it, fitted=None) for it in self.tasks]:
             label = task.name.label
             try:
-                column = self._similarities(task, encoder, embeddings, regressors)
+                column = self._similarities(task, use.encoder, embeddings, regressors)
                 records = tuple(_records(task, column, use, protocol, bootstrap))
                 parts.append(Scores(records, similarities={label: column}))
             except (CheckpointError, DataError) as error:
@@ -220,14 +201,7 @@ class Sts(TaskType[Task]):
 
     def records(self, tasks: Sequence[Task], use: EncoderUse, options: Options) -> Scores:
         """Each distinct sentence of all tasks is encoded once."""
-        return StsTasks(tasks).records(
-            use.encoder,
-            precision=use.precision,
-            seed=use.seed,
-            protocol=options.protocol,
-            bootstrap=options.bootstrap,
-            show_progress=use.show_progress,
-        )
+        return StsTasks(tasks).records(use, options.protocol, options.bootstrap)
 
     def score(self, task: Task, use: EncoderUse, options: Options) -> Scores:
         """Every metric, aggregation and subset of one task."""

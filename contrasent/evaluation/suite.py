@@ -76,23 +76,14 @@ class Suite:
             for task in read.tasks:
                 yield from kind.texts(task)
 
-    def records(
-        self,
-        encoder: DescribedEncoder,
-        precision: str,
-        *,
-        seed: int | None = None,
-        show_progress: bool = False,
-    ) -> Scores:
+    def records(self, use: EncoderUse) -> Scores:
         """Every record of an encoder, in the order of the tables.
 
         Where it cannot be scored on one type of tasks, those of the others are kept.
 
         Raises:
-            ConfigError: no such precision.
             CheckpointError: the encoder cannot be scored on any type.
         """
-        use = EncoderUse(encoder, precision, seed, show_progress)
         parts: list[Scores] = []
         failures: dict[str, CheckpointError] = {}
         for kind, read in self.kinds:
@@ -299,7 +290,7 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
             else load_encoder(name, pooler=pooler, head=head, device=device)
         )
     resolve = getattr(encoder, "resolve_precision", str)
-    scores = suite.records(encoder, resolve(precision), seed=seed, show_progress=show_progress)
+    scores = suite.records(EncoderUse(encoder, resolve(precision), seed, show_progress))
     if not scores.records:
         raise DataError("; ".join(problem.message for problem in scores.problems))
     for problem in scores.problems:

@@ -94,15 +94,15 @@ def score(encoder: DescribedEncoder, tasks: Tasks, seed: int | None) -> RowScore
         CheckpointError: it cannot be scored on any task.
     """
     suite, pairs = tasks.read()
-    scores = suite.records(encoder, "fp32")
+    use = EncoderUse(encoder, seed=seed)
+    scores = suite.records(use)
     problems = [f"{it.task}: {it.message}" for it in (*suite.problems, *scores.problems)]
     geometry = None
     try:
-        geometry = measure(EncoderUse(encoder, seed=seed), pairs)
+        geometry = measure(use, pairs)
     except ContrasentError as error:
         problems.append(str(error))
-    records = tuple(replace(record, seed=seed) for record in scores.records)
-    return RowScores(records, geometry, tuple(problems))
+    return RowScores(scores.records, geometry, tuple(problems))
 
 
 @dataclass(frozen=True, slots=True)

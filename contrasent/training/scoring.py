@@ -207,9 +207,8 @@ class Scorer:
         logger.info("scoring %s", encoder.name)
         if isinstance(encoder, SentenceEncoder):
             encoder.to(self.device).eval()
-        scores = self.tasks.records(
-            encoder, self.precision, seed=seed, show_progress=self.show_progress
-        )
+        use = EncoderUse(encoder, self.precision, seed, self.show_progress)
+        scores = self.tasks.records(use)
         for problem in scores.problems:
             logger.warning("%s is not scored: %s", problem.task, problem.message)
         return scores

@@ -5,6 +5,7 @@ import pytest
 from helpers.tiny_transfer import BAD, GOOD, Writer, write_transfer
 from helpers.tiny_words import WORDS, WordEncoder
 
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import STS_TASKS, StsTask
@@ -45,7 +46,7 @@ def test_an_eighth_transfer_task_is_one_row(sst5):
     ((kind, read),) = suite.kinds
     assert kind.name == "transfer" and [name.heading for name in read.names][-1] == "SST-5"
     assert read.tasks[-1].classes == 5
-    rows = {"a": list(suite.records(WordEncoder(), "fp32").records)}
+    rows = {"a": list(suite.records(EncoderUse(WordEncoder())).records)}
     shown = cells(transfer_table(rows, read.names))
     accuracy = {r.task: 100 * r.value for r in rows["a"] if r.metric == "accuracy"}
     assert list(shown)[8:] == ["Avg.", "SST-5", "MRPC F1"]
@@ -68,7 +69,7 @@ def test_an_eighth_sts_task_is_one_row(senteval, monkeypatch):
     suite = load_suite(["sts", "STS-17"], Options(senteval))
     ((_, read),) = suite.kinds
     assert [name.heading for name in read.names][-1] == "STS17"
-    rows = {"a": list(suite.records(WordEncoder(), "fp32").records)}
+    rows = {"a": list(suite.records(EncoderUse(WordEncoder())).records)}
     shown = cells(sts_table(rows, Layout(read.names)))
     values = {
         r.task: 100 * r.value for r in rows["a"] if (r.metric, r.aggregation) == ("spearman", "all")

@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 
 from contrasent.evaluation.bootstrap import Bootstrap, holm
 from contrasent.evaluation.compare import compare, with_comparison
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import pair_cosines
@@ -36,7 +37,7 @@ def both(encoder, half, senteval):
     """The tasks, and the scores of both."""
     tasks = sts_tasks(["sts12", "sts13", "stsb", "sickr-dev"], senteval).tasks
     read = StsTasks(tasks)
-    return tasks, read.records(encoder), read.records(half)
+    return tasks, read.records(EncoderUse(encoder)), read.records(EncoderUse(half))
 
 
 def drawn(stream, pairs):
@@ -89,7 +90,7 @@ def test_intervals_are_of_the_same_aggregation_as_their_values(both, encoder):
     }
     records = {
         r.subset or r.aggregation: r.interval
-        for r in StsTasks([task]).records(encoder, bootstrap=BOOTSTRAP).records
+        for r in StsTasks([task]).records(EncoderUse(encoder), bootstrap=BOOTSTRAP).records
         if r.metric == "spearman"
     }
     assert set(records) == {*values, "all"}
@@ -148,7 +149,7 @@ def test_turning_the_two_round_turns_the_sign_round(both):
 
 def test_a_task_that_one_of_them_has_no_score_of_is_left_out(both, encoder):
     tasks, _, second = both
-    only = StsTasks(tasks[2:3]).records(encoder)
+    only = StsTasks(tasks[2:3]).records(EncoderUse(encoder))
     found = compare(tasks, only, second, metric="spearman", aggregation="all", bootstrap=BOOTSTRAP)
     assert list(found.tasks) == [TaskName("stsb")]
     assert found.average is None

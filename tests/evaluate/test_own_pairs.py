@@ -6,6 +6,7 @@ from helpers import tables
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation import sts_data as own
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts_data import load, read_pairs
 from contrasent.evaluation.suite import evaluate, load_suite
 from contrasent.evaluation.task_names import TaskName, task_names
@@ -107,7 +108,7 @@ def test_a_bad_file_is_a_problem_of_its_own_when_the_others_are_to_be_kept(
     (problem,) = suite.problems
     assert problem.task == str(path)
     assert said in problem.message and not problem.missing
-    assert [r.task for r in suite.records(encoder, "fp32").records] == ["stsb"] * 6
+    assert [r.task for r in suite.records(EncoderUse(encoder)).records] == ["stsb"] * 6
     if "score of all" not in said:
         with pytest.raises(DataError, match=said):
             evaluate(encoder, ["stsb", str(path)], data_dir=senteval)

@@ -6,6 +6,7 @@ from helpers.tiny_sts import sts_tasks
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.protocols import PROTOCOLS, protocol
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.sts_regressor import Pairs, fit, sentevals_order
@@ -115,7 +116,7 @@ def test_tasks_without_training_pairs_are_scored_by_cosines(encoder, senteval):
 def test_the_training_split_has_no_score_by_regressor_and_the_others_are_kept(encoder, senteval):
     asked = protocol("senteval")
     loaded = sts_tasks(["stsb-train", "stsb", "sts12"], senteval, protocol=asked)
-    scores = loaded.records(encoder, protocol=asked)
+    scores = loaded.records(EncoderUse(encoder), protocol=asked)
     (problem,) = scores.problems
     assert problem.task == "stsb-train"
     assert "fitted to the training split, so it has no score there" in problem.message

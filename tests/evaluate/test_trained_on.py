@@ -7,6 +7,7 @@ import pytest
 from helpers.command_line import call, worked
 
 from contrasent.data.examples import open_examples
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.leaks import (
     Overlap,
     TaskOverlap,
@@ -171,7 +172,7 @@ def test_text_of_the_encoder_it_started_from_counts_too(trained):
 
 def records(model):
     encoder = SentenceEncoder.load(model)
-    return load_suite(["own.tsv"]).records(encoder, "fp32").records
+    return load_suite(["own.tsv"]).records(EncoderUse(encoder)).records
 
 
 def test_counts_are_kept_for_the_same_text_and_tasks_only(trained, here, monkeypatch):

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from contrasent.cli.app import app
 from contrasent.errors import CheckpointError, ConfigError
+from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts import TASK_TYPE, StsTasks
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import TaskName
@@ -47,8 +48,10 @@ def test_a_matrix_is_scored_as_the_encoder_that_made_it(
     matrix = np.stack([rows[:half], rows[half:]], axis=1) if together else rows
     vectors = open_vectors(saved(tmp_path / "v.npy", matrix.astype(kind)), [given(task)])
     read = StsTasks([task])
-    scores = read.records(vectors, precision=vectors.resolve_precision("auto"))
-    assert [r.value for r in scores.records] == [r.value for r in read.records(encoder).records]
+    scores = read.records(EncoderUse(vectors, vectors.resolve_precision("auto")))
+    assert [r.value for r in scores.records] == [
+        r.value for r in read.records(EncoderUse(encoder)).records
+    ]
     first = scores.records[0]
     assert (first.encoder, first.pooler, first.precision) == (vectors.name, "vectors", "fp32")
 
@@ -110,7 +113,7 @@ def test_nan_in_a_matrix_is_an_error(tmp_path, task, rows):
     rows[3, 1] = np.nan
     vectors = open_vectors(saved(tmp_path / "v.npy", rows), [given(task)])
     with pytest.raises(CheckpointError, match=r"1 of .* texts an embedding with NaN"):
-        StsTasks([task]).records(vectors)
+        StsTasks([task]).records(EncoderUse(vectors))
 
 
 GLOVE = "the 1 0 2\ncat 0.5 -1 0\nDog 3 3 3\ndog 4 4 4\n"
@@ -172,7 +175,7 @@ def test_the_command_scores_them_beside_encoders(tmp_path, task, rows, encoder, 
     assert result.exit_code == 0, result.output
     lines = result.stdout.split("\n")
     value = METRICS["spearman"](
-        np.concatenate(StsTasks([task]).records(encoder).similarities["sts13"]),
+        np.concatenate(StsTasks([task]).records(EncoderUse(encoder)).similarities["sts13"]),
         np.concatenate([subset.gold for subset in task.subsets]),
     )
     assert [line.split() for line in lines[2:4]] == [
