@@ -135,11 +135,8 @@ def relevant_ranks(
     Equal scores count against an encoder: a document stands behind all that are less relevant and
     have the same score. An encoder that gives every document the same score finds nothing.
 
-    Args:
-        scores: ``(N,)``, of all documents; the largest is at place 1.
-        relevant: ``(R,)``, different rows of the relevant documents.
-        grades: ``(R,)``, how relevant they are.
-        left_out: the row of a document that is not in the ranking, such as the query itself.
+    The ``scores (N,)`` are of all documents, ``relevant (R,)`` holds different rows of them with
+    their ``grades (R,)``; the row ``left_out``, such as that of the query itself, is not ranked.
 
     Returns:
         ``(R,)`` places, the smallest first, and ``(R,)`` grades in that order.

@@ -31,7 +31,7 @@ from contrasent.progress import reading_progress
 if TYPE_CHECKING:
     from contrasent.evaluation.bootstrap import Bootstrap
     from contrasent.evaluation.embed import Scores
-    from contrasent.evaluation.leaks import Overlap, TrainingCheck
+    from contrasent.evaluation.leaks import Overlap
     from contrasent.evaluation.suite import Suite
     from contrasent.report.html.contents import Contents
 
@@ -195,7 +195,6 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
     from contrasent.errors import ConfigError
     from contrasent.evaluation.bootstrap import Bootstrap
-    from contrasent.evaluation.leaks import TrainingCheck
     from contrasent.evaluation.protocols import TransferProtocol
     from contrasent.evaluation.protocols import protocol as named_protocol
     from contrasent.evaluation.suite import load_suite
@@ -213,13 +212,12 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     options = Options(data_dir, listed(splits), listed(columns), numbers, learning, bootstrap)
     suite = load_suite(listed(tasks), options)
     announce(suite)
-    check = TrainingCheck(suite) if leak_check else None
 
     def score(model: str) -> Scores:
         scores = suite.records(measuring.use(measuring.load_or_open(model, suite.given())))
         for note in scores.notes:
             typer.echo(f"{model}: {note}", err=True)
-        return _with_overlaps(scores, model, check) if check else scores
+        return _with_overlaps(scores, model, suite) if leak_check else scores
 
     outcomes = for_each(models, score)
     failures = [
@@ -249,15 +247,15 @@ def _left_out(suite: Suite) -> list[str]:
     return [f"{p.task} is left out: {p.message}" for p in suite.problems if p.missing]
 
 
-def _with_overlaps(scores: Scores, model: str, check: TrainingCheck) -> Scores:
+def _with_overlaps(scores: Scores, model: str, suite: Suite) -> Scores:
     """Warn of text of the tasks that the encoder was trained on, and put it into the records."""
     from contrasent.errors import warn
-    from contrasent.evaluation.leaks import overlap_of, trainings
+    from contrasent.evaluation.leaks import find_overlaps, overlap_of, trainings
 
     if not trainings(model):
         return scores
     with reading_progress("training examples (--no-leak-check leaves that out)") as advance:
-        overlaps = list(check.overlaps(model, advance))
+        overlaps = list(find_overlaps(suite, model, advance))
     for overlap in overlaps:
         if message := _overlap_message(model, overlap):
             warn(message)

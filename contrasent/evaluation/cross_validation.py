@@ -67,12 +67,6 @@ def cross_validate(
     With ``all``, nested cross-validation; with ``train`` and ``test``, cross-validation on train,
     then training on it again with 5 % held out; with ``dev`` besides, training stopped by dev.
 
-    Args:
-        parts: as in :class:`contrasent.evaluation.transfer_data.TransferData`.
-        classes: C.
-        protocol: classifier, preset and seed.
-        device: where SentEval's classifier is trained.
-
     Raises:
         DataError: too few sentences, or too few of a class, for the folds.
         CheckpointError: numbers are too large to learn from.

@@ -87,19 +87,13 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
     ``TRAIN+DEV+TEST`` are judged as TREC and SST-2 are. A data set of the hub without ``@split`` is
     judged by its own splits, if it has a train and a test split.
 
-    Args:
-        name: the file or files, perhaps after :data:`CLASSIFY`.
-        columns: as of :func:`contrasent.evaluation.sts_data.read_pairs`: a sentence or two, and
-            the class.
-
-    Returns:
-        The task, its parts in SentEval's order, its classes in the order of their names.
+    ``name`` may stand after :data:`CLASSIFY`; ``columns`` are a sentence or two, and the class, as
+    of :func:`contrasent.evaluation.sts_data.read_pairs`.
 
     Raises:
         ConfigError: ``columns`` does not fit.
         DataError: a row has no sentence or class, there is one class only, or a class is not in the
             training part; the message names file and line.
-        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
     """
     sources = joined_sources(name.removeprefix(CLASSIFY))
     if len(sources) == 1:

@@ -200,45 +200,35 @@ class Overlap:
     trouble: str = ""
 
 
-class TrainingCheck:
-    """Looks for the text of tasks in what encoders were trained on.
+def find_overlaps(
+    suite: Suite, model: str, advance: Callable[[int], None] = lambda _: None
+) -> Iterator[Overlap]:
+    """The text of tasks in what an encoder was trained on, and in what it started from.
 
-    Counts are kept in the cache by the hash of the training text and of the tasks, so that a text
-    is read once for the same tasks.
+    ``model`` is a folder, a training run, or the id of a model that was downloaded before. Nothing
+    is raised for a text that cannot be read: the overlap says why. Counts are kept in the cache by
+    the hash of the training text and of the tasks, so that a text is read once for the same tasks.
     """
+    for training in trainings(model):
+        try:
+            yield Overlap(training.file, _counts(training, suite, advance))
+        except (ContrasentError, OSError, ValueError) as error:
+            yield Overlap(training.file, trouble=" ".join(str(error).split()))
 
-    def __init__(self, suite: Suite) -> None:
-        self._suite = suite
-        self._fingerprint = ""
 
-    def overlaps(
-        self, model: str, advance: Callable[[int], None] = lambda _: None
-    ) -> Iterator[Overlap]:
-        """One of each text that an encoder was trained on, and of those it started from.
+def _counts(
+    training: TrainingText, suite: Suite, advance: Callable[[int], None]
+) -> tuple[TaskOverlap, ...]:
+    examples = _open_unchanged(training)
 
-        Nothing is raised for a text that cannot be read: the overlap says why. ``model`` is a
-        folder, a training run, or the id of a model that was downloaded before.
-        """
-        for training in trainings(model):
-            try:
-                yield Overlap(training.file, self._counts(training, advance))
-            except (ContrasentError, OSError, ValueError) as error:
-                yield Overlap(training.file, trouble=" ".join(str(error).split()))
+    def write(folder: Path) -> None:
+        tasks = find_leaks(examples, suite, advance).tasks
+        # Without the sentences: the cache holds counts, and no text of a task.
+        counts = [{**asdict(task), "first": ()} for task in tasks]
+        (folder / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")
 
-    def _counts(
-        self, training: TrainingText, advance: Callable[[int], None]
-    ) -> tuple[TaskOverlap, ...]:
-        examples = _open_unchanged(training)
-        self._fingerprint = self._fingerprint or fingerprint(self._suite)
-
-        def write(folder: Path) -> None:
-            tasks = find_leaks(examples, self._suite, advance).tasks
-            # Without the sentences: the cache holds counts, and no text of a task.
-            counts = [{**asdict(task), "first": ()} for task in tasks]
-            (folder / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")
-
-        key = [_FORMAT, examples.sha256, self._fingerprint]
-        return kept("leaks", "counts of overlap", key, _read_counts, write)
+    key = [_FORMAT, examples.sha256, fingerprint(suite)]
+    return kept("leaks", "counts of overlap", key, _read_counts, write)
 
 
 def trainings(model: str) -> list[TrainingText]:

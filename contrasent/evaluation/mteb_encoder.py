@@ -191,13 +191,8 @@ def run_mteb(
 ) -> Scores:
     """Let MTEB score an encoder; a task that it cannot run costs itself only.
 
-    Args:
-        encoder: what is measured.
-        tasks: MTEB's, by :func:`mteb_tasks`, or of a class of your own.
-        output: a folder for MTEB's own files of results. Every task is run, also where it has a
-            file already.
-        seed: the seed of the training run that made the encoder, for the records.
-        show_progress: progress bars of MTEB and of encoding.
+    The tasks are MTEB's, by :func:`mteb_tasks`, or of a class of your own. Every one is run, also
+    where the folder ``output`` has MTEB's file of its results already.
 
     Returns:
         Records of every metric, split and subset. The protocol ``mteb`` is named on the main

@@ -209,11 +209,8 @@ class Neighbours:
         sentences: how many it has, repeated ones counted each time.
         distinct: how many of them differ; a repeated sentence is found once.
         without_vector: how many of these have a vector of zeros, which is near nothing.
-        corpus_sha256: hash of its content and columns.
         asked: where the queries come from.
-        top_k: how many neighbours were asked for.
         command: the command line that searched; None where there was none, or in older files.
-        queries: in the order they were asked.
     """
 
     encoder: str

@@ -23,11 +23,10 @@ AGGREGATIONS = ("all", "mean", "wmean")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
-    """What a number of a table is.
+    """What a number of a paper's table is.
 
     Attributes:
         name: as ``--protocol`` takes it, with what was changed of it.
-        source: the paper.
         metrics: what its tables show, ``spearman`` or ``pearson`` or both.
         aggregation: one of :data:`AGGREGATIONS`.
         regressor: STS-B and SICK-R are scored by what SentEval's regressor, fitted on their

@@ -53,14 +53,12 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
     name, or by their order where there are three columns without a known name.
 
     Returns:
-        The pairs, the hash of their source, and one line on how the columns were understood, empty
-        if there was nothing to understand.
+        The pairs, the hash of their source, and one line on how the columns were understood.
 
     Raises:
         ConfigError: ``columns`` does not fit.
-        DataError: a row does not hold a pair and its score, or there are fewer than
-            three; the message names file and line.
-        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+        DataError: a row, whose file and line are named, does not hold a pair and its score, or
+            there are fewer than three.
     """
     records = open_rows_of(source, PAIRS, columns)
     by_place = records.described.endswith(("(no header)", "(chosen by number)"))

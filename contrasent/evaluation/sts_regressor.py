@@ -76,12 +76,8 @@ class Regressor:
 def fit(train: Pairs, dev: Pairs, seed: int = SEED) -> Regressor:
     """Fit a regressor.
 
-    First weights and order of the pairs are drawn as SentEval draws them under the same seed.
-
-    Args:
-        train: what it learns from, in SentEval's order (:func:`sentevals_order`).
-        dev: decides when it stops.
-        seed: of the first weights and of the order of the pairs in each epoch.
+    First weights and order of the pairs are drawn as SentEval draws them under the same seed, if
+    ``train`` is in :func:`sentevals_order`; ``dev`` decides when to stop.
 
     Raises:
         DataError: no state predicts dev scores that differ.

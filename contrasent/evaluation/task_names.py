@@ -206,11 +206,9 @@ def refuse(text: str) -> NoReturn:
 def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:
     """Resolve the names of scored pairs, each task and split once, in the order asked.
 
-    Args:
-        asked: ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, a task with its split
-            such as ``stsb-dev``, or a file or data set of sentence, sentence, score.
-        splits: of the tasks asked for without one. Those that a task does not have are left out,
-            as STS12-16 have a test split only.
+    They are ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, one with its split such as
+    ``stsb-dev``, or a file or data set of sentence, sentence, score. Of the ``splits`` of tasks
+    without one, those that a task does not have are left out.
 
     Raises:
         ConfigError: a name or split is unknown, a task has no such split, or nothing is left.

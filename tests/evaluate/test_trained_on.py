@@ -11,8 +11,8 @@ from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.leaks import (
     Overlap,
     TaskOverlap,
-    TrainingCheck,
     find_leaks,
+    find_overlaps,
     fingerprint,
     overlap_of,
     trainings,
@@ -65,7 +65,7 @@ def trained(here, tiny_encoder):
 
 
 def overlaps(model, *tasks):
-    return list(TrainingCheck(load_suite(tasks or ["own.tsv"])).overlaps(model))
+    return list(find_overlaps(load_suite(tasks or ["own.tsv"]), model))
 
 
 def test_a_run_is_held_to_the_tasks_by_the_real_commands(here, tiny_bert):
@@ -149,7 +149,7 @@ def test_the_file_is_found_from_around_the_encoder_too(
 ):
     model, suite = here / trained(), load_suite([str(here / "own.tsv")])
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    (found,) = TrainingCheck(suite).overlaps(str(model))
+    (found,) = find_overlaps(suite, str(model))
     assert [task.normalised for task in found.tasks if task.normalised] == [3]
 
 
@@ -225,7 +225,7 @@ def test_a_record_has_the_counts_of_its_own_part(trained, split, parts, expected
 
 def test_every_example_that_is_read_is_told_of(trained):
     told = []
-    (found,) = TrainingCheck(load_suite(["own.tsv"])).overlaps(trained(), told.append)
+    (found,) = find_overlaps(load_suite(["own.tsv"]), trained(), told.append)
     assert told == [1] * len(ROWS) and found.tasks
 
 
