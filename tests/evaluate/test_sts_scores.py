@@ -160,9 +160,9 @@ def test_an_embedding_without_direction_is_an_error(encoder, senteval, poison):
         return vector
 
     encoder.embed = poisoned
-    for attempt in (prepared.score, prepared.records):
+    for attempt, of in ((prepared.score, encoder), (prepared.records, EncoderUse(encoder))):
         with pytest.raises(CheckpointError) as caught:
-            attempt(encoder)
+            attempt(of)
         assert "some/words gives 1 of " in str(caught.value)
         assert repr(bad) in str(caught.value)
 
