@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contrasent import objectives as objectives
-    from contrasent.api import analyze, fit, pretrain, train
+    from contrasent.api import analyze, fit, mine, pretrain, train
     from contrasent.evaluation.suite import evaluate
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.recipe import load_recipe
@@ -24,6 +24,7 @@ _HOMES = {
     "evaluate": "contrasent.evaluation.suite",
     "fit": "contrasent.api",
     "load_recipe": "contrasent.recipe",
+    "mine": "contrasent.api",
     "pretrain": "contrasent.api",
     "train": "contrasent.api",
 }
@@ -36,6 +37,7 @@ __all__ = [
     "evaluate",
     "fit",
     "load_recipe",
+    "mine",
     "objectives",
     "pretrain",
     "train",

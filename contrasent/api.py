@@ -6,6 +6,7 @@ The command line calls what these functions call; :mod:`contrasent` exports them
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
     from contrasent.objectives.base import Objective
+    from contrasent.search.mining import Mined
     from contrasent.training.callbacks import DevScore
     from contrasent.training.metrics_log import StepMetrics
     from contrasent.training.run import Result
@@ -176,6 +178,74 @@ def fit(
     if output is not None:
         maps.save_fitted(fitted.encoder, fitted.info, Path(output))
     return fitted.encoder
+
+
+def mine(  # noqa: PLR0913 - what the command takes, by name
+    encoder: str | Path | Encoder,
+    pairs: str | Path | Rows,
+    *,
+    corpus: str | Path | Rows | None = None,
+    output: str | Path | None = None,
+    negatives: int = 1,
+    margin: float = 0.05,
+    columns: Sequence[str] | None = None,
+    device: str | None = None,
+    precision: str = "auto",
+    overwrite: bool = False,
+    show_progress: bool = False,
+) -> Mined:
+    """Find hard negatives for pairs, as ``contrasent data mine`` does.
+
+    They are near the anchor, and farther than its positive by a margin (Moreira et al. 2024,
+    NV-Retriever). The anchor and its positives are never taken, however they are written.
+
+    Args:
+        encoder: says what is near; an encoder, or the name of one.
+        pairs: anchors and positives, as :func:`train` takes data.
+        corpus: sentences to take negatives from, as :func:`train` takes data; else the positives.
+        output: the file to write: ``.csv``, ``.tsv`` or ``.jsonl``, each also ``.gz``.
+        negatives: how many each pair gets.
+        margin: a negative's cosine is below the positive's by this share of it or more.
+        columns: of a file of pairs: anchor and positive, by name or number.
+        device: such as ``cuda:1``, where the encoder is named; else the accelerator, if any.
+        precision: ``fp32``, ``bf16`` or ``auto``.
+        overwrite: replace ``output``.
+        show_progress: progress bars on standard error.
+
+    Returns:
+        The examples, and counts and cosines.
+
+    Raises:
+        ConfigError: an option is out of range; ``output`` exists.
+        DataError: the text cannot be read, is no pairs, or is too little.
+
+    Example:
+        >>> import contrasent
+        >>> mined = contrasent.mine("runs/mine", "pairs.csv", output="mined.csv")  # doctest: +SKIP
+        >>> contrasent.train("sup-simcse", encoder="runs/mine", data="mined.csv")  # doctest: +SKIP
+    """
+    from contrasent.data.build.write import require_output
+    from contrasent.data.examples import keep_rows, open_examples
+    from contrasent.model.loading import load_encoder
+    from contrasent.search.mining import Mining, find_negatives, read_pairs
+
+    mining = Mining(negatives, margin)
+    files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
+    if output is not None:
+        require_output(Path(output), files, overwrite)
+    pairs, corpus = (
+        it if it is None or isinstance(it, str | Path) else keep_rows(it) for it in (pairs, corpus)
+    )
+    read = read_pairs(open_examples(str(pairs), columns))
+    text = None if corpus is None else chain.from_iterable(open_examples(str(corpus)))
+    if isinstance(encoder, str | Path):
+        encoder = load_encoder(encoder, device=device)
+    mined = find_negatives(
+        encoder, read, text, mining, precision=precision, show_progress=show_progress
+    )
+    if output is not None:
+        mined.write(Path(output))
+    return mined
 
 
 def analyze(  # noqa: PLR0913 - what the command takes, by name

@@ -89,6 +89,10 @@ COMMANDS = {
     "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--labels", "--json"],
     "data fetch": ["--data-dir", "--url", "--check"],
     "data leaks": ["TRAIN", "--tasks", "--splits", "--columns", "--data-dir", "--json"],
+    "data mine": [
+        *("MODEL", "PAIRS", "--output", "--corpus", "--negatives", "--margin", "--columns"),
+        *("--device", "--precision", "--overwrite"),
+    ],
     "data build": [],
     "data build nli": [*BUILDING, "--make", "--per", "--labels"],
     "data build captions": [*BUILDING],

@@ -16,6 +16,8 @@ SIGNATURES = {
     "on_evaluation settings",
     "pretrain": "encoder data options",
     "fit": "encoder kind data output data_dir show_progress settings",
+    "mine": "encoder pairs corpus output negatives margin columns device precision overwrite "
+    "show_progress",
     "analyze": "encoder pairs data_dir pooler head device precision show_progress",
 }
 

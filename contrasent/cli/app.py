@@ -20,6 +20,7 @@ from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
 from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fit import flow, infersent, sif, whitening
+from contrasent.cli.mine import mine
 from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
 from contrasent.cli.search import add, build, encode, info, search, similarity
 from contrasent.cli.train import pretrain, recipes, train
@@ -171,7 +172,7 @@ _add(app, encode, similarity, calibrate, search)
 _add(fit_app, whitening, flow, sif)
 _add(import_app, infersent)
 _add(index_app, build, add, info)
-_add(data_app, check, fetch, leaks)
+_add(data_app, check, fetch, leaks, mine)
 _add(build_app, nli, captions, duplicates, paraphrases)
 app.add_typer(fit_app, name="fit", help="Fit a map to an encoder's embeddings, to go with it.")
 app.add_typer(import_app, name="import", help="Make encoders of published weights of other forms.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from contrasent.report.table import ABSENT, Cell, Table
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from contrasent.data.build.write import Built
     from contrasent.data.check import Finding, Report
     from contrasent.evaluation.leaks import Leaks
+    from contrasent.search.mining import Mined
 
 
 def survey_lines(report: Report) -> Iterator[str]:
@@ -123,6 +126,23 @@ def leaks_table(leaks: Leaks) -> Table:
         ),
     ]
     return Table(("task", *_LEAK_HEADINGS), tuple(rows), tuple(notes))
+
+
+def mined_table(mined: Mined) -> Table:
+    """Cosines with the anchor of positives and negatives, and what was left out."""
+    rows = []
+    named = [("positive", mined.positives), *zip(mined.header[2:], mined.hardest.T, strict=True)]
+    for name, cosines in named:
+        quantiles = np.quantile(cosines, (0, 0.25, 0.5, 0.75, 1))
+        rows.append((Cell(name), *(Cell(f"{it:.2f}", it) for it in quantiles.tolist())))
+    notes = [
+        f"{plural(len(mined.examples), 'example')} of {plural(mined.pairs, 'pair')}; cosines with "
+        f"the anchor; {plural(mined.corpus, 'different sentence')} to take negatives from.",
+        f"Left out: {plural(mined.without, 'pair')} without enough sentences below the margin.",
+        f"Passed over: {mined.within_margin:.1f} sentences in the mean over pairs, nearer than "
+        "the margin lets a negative be.",
+    ]
+    return Table(("", "lowest", "25%", "median", "75%", "highest"), tuple(rows), tuple(notes))
 
 
 def _views(report: Report) -> list[str]:

@@ -133,7 +133,7 @@ def build(
     overlaps = array("d")
     shown: list[Example] = []
     with writing(output) as partial:
-        with _writer(partial, output.name, kind.header) as write:
+        with example_writer(partial, output.name, kind.header) as write:
             for example in _kept(kind, written):
                 write(example)
                 if (overlap := f1(*example[:2])) is not None:
@@ -207,7 +207,10 @@ def _kept(kind: DataKind, written: NDArray[np.bool_]) -> Iterator[Example]:
 
 
 @contextmanager
-def _writer(path: Path, name: str, header: Sequence[str]) -> Iterator[Callable[[Example], object]]:
+def example_writer(
+    path: Path, name: str, header: Sequence[str]
+) -> Iterator[Callable[[Example], object]]:
+    """A function that writes an example to ``path``, in the form that ``name`` ends in."""
     kind = Path(name.lower().removesuffix(".gz")).suffix
     with _text(path, zipped=name.lower().endswith(".gz")) as file:
         if kind == ".jsonl":

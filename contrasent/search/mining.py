@@ -1,0 +1,239 @@
+"""Hard negatives of pairs from a corpus: near the anchor, and clearly farther than its positive.
+
+A negative is as near to the anchor as the margin lets it be (TopK-PercPos of Moreira et al. 2024,
+NV-Retriever, arXiv:2407.15831). What would be a false negative is passed over: the anchor, all its
+positives, and whatever equals one of them in letters and digits.
+
+Shapes: P pairs, N sentences of the corpus, D embedding width.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contrasent.data.build.base import PAIR, TRIPLET, Example
+from contrasent.data.build.write import example_writer
+from contrasent.data.examples import Examples
+from contrasent.errors import ConfigError, DataError
+from contrasent.files import writing
+from contrasent.model.precision import default_device
+from contrasent.model.protocol import Encoder
+from contrasent.progress import progress_bar
+
+_NO_LETTER = re.compile(r"[\W_]+")
+_SCORES = 1 << 26
+"""Cosines that are computed at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mining:
+    """How hard negatives are chosen.
+
+    Attributes:
+        negatives: how many each pair gets.
+        margin: the largest cosine of a negative is the positive's less this share of it.
+    """
+
+    negatives: int = 1
+    margin: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range.
+
+        Raises:
+            ConfigError: it is.
+        """
+        if self.negatives < 1:
+            raise ConfigError(f"negatives must be at least 1, not {self.negatives}")
+        if not 0 <= self.margin < 1:
+            raise ConfigError(
+                f"margin is a share of the positive's cosine, from 0 to below 1, not "
+                f"{self.margin:g}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Mined:
+    """Pairs with their hard negatives.
+
+    Attributes:
+        examples: anchor, positive and negatives of each pair that has all of them, in the order of
+            the pairs.
+        pairs: P, how many there were.
+        corpus: different sentences that negatives were taken from.
+        without: pairs that are left out, because too few of those are far enough.
+        within_margin: sentences that were too near to be a negative, in the mean over pairs.
+        positives: ``(E,)``, cosines of anchor and positive of the examples.
+        hardest: ``(E, negatives)``, cosines of anchor and negatives, largest first.
+    """
+
+    examples: list[Example]
+    pairs: int
+    corpus: int
+    without: int
+    within_margin: float
+    positives: np.ndarray
+    hardest: np.ndarray
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Names of the sentences of an example."""
+        count = len(self.examples[0]) - 2
+        hard = TRIPLET[2:] if count == 1 else [f"hard_neg_{k}" for k in range(1, count + 1)]
+        return (*PAIR, *hard)
+
+    def write(self, output: Path) -> None:
+        """Write the examples to a ``.csv``, ``.tsv`` or ``.jsonl``, each also with ``.gz``."""
+        with (
+            writing(output) as partial,
+            example_writer(partial, output.name, self.header) as write,
+        ):
+            for example in self.examples:
+                write(example)
+
+
+def letters(text: str) -> str:
+    """Letters and digits of a sentence without their case; of one without any, the sentence."""
+    return _NO_LETTER.sub("", text).casefold() or text
+
+
+def read_pairs(examples: Examples) -> list[tuple[str, str]]:
+    """Anchor and positive of each example; hard negatives that it has already are left out.
+
+    Raises:
+        DataError: the examples are no pairs, or there is none.
+    """
+    if examples.views < 2:
+        raise DataError(
+            f"{examples.source} has one sentence in a row ({examples.columns}), but mining needs "
+            "an anchor and its positive; give a file with two columns, or choose them"
+        )
+    pairs = [(anchor, positive) for anchor, positive, *_ in examples]
+    if not pairs:
+        raise DataError(f"{examples.source} holds no pair without an empty sentence")
+    return pairs
+
+
+def find_negatives(
+    encoder: Encoder,
+    pairs: Sequence[tuple[str, str]],
+    corpus: Iterable[str] | None = None,
+    mining: Mining | None = None,
+    *,
+    precision: str = "auto",
+    show_progress: bool = False,
+) -> Mined:
+    """Find hard negatives.
+
+    Args:
+        encoder: says what is near.
+        pairs: anchor and positive each.
+        corpus: sentences to take negatives from; by default the positives.
+        mining: how they are chosen.
+        precision: of encoding.
+        show_progress: progress bars on standard error.
+
+    Raises:
+        DataError: the corpus has too few sentences, or no pair has enough negatives.
+    """
+    mining = mining or Mining()
+    distinct: dict[str, str] = {}
+    for text in (positive for _, positive in pairs) if corpus is None else corpus:
+        distinct.setdefault(letters(text), text)
+    if len(distinct) <= mining.negatives:
+        raise DataError(
+            f"the corpus has {len(distinct)} different sentences, of which {mining.negatives} are "
+            "to be negatives of an anchor beside its positive; give a larger one"
+        )
+    texts = [*dict.fromkeys(chain(distinct.values(), *pairs))]
+    vectors = encoder.encode(
+        texts, normalize=True, precision=precision, show_progress=show_progress
+    )
+    row_of = {text: row for row, text in enumerate(texts)}
+    pair_rows = np.array([[row_of[anchor], row_of[positive]] for anchor, positive in pairs])
+    numbers = {key: number for number, key in enumerate(distinct)}
+    bar = progress_bar("comparing", "bar", "count", total=len(pairs), shown=show_progress)
+    with bar as advance:
+        chosen = _nearest(
+            torch.from_numpy(vectors).to(default_device()),
+            len(distinct),
+            pair_rows,
+            _not_negatives(pairs, numbers),
+            mining,
+            advance,
+        )
+    whole = np.isfinite(chosen.cosines[:, -1])
+    examples = [
+        (*pairs[number], *(texts[row] for row in chosen.rows[number]))
+        for number in np.flatnonzero(whole)
+    ]
+    if not examples:
+        raise DataError(
+            f"none of the {len(pairs)} pairs has {mining.negatives} sentences of the corpus whose "
+            f"cosine is {mining.margin:.0%} below its positive's; lower the margin or the number "
+            "of negatives, or take another encoder"
+        )
+    return Mined(
+        examples=examples,
+        pairs=len(pairs),
+        corpus=len(distinct),
+        without=len(pairs) - len(examples),
+        within_margin=float(chosen.too_near.mean()),
+        positives=chosen.positives[whole],
+        hardest=chosen.cosines[whole],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """``(P, negatives)`` rows and cosines, -inf where there is none; ``(P,)`` the others."""
+
+    rows: np.ndarray
+    cosines: np.ndarray
+    positives: np.ndarray
+    too_near: np.ndarray
+
+
+def _not_negatives(pairs: Sequence[tuple[str, str]], numbers: Mapping[str, int]) -> list[list[int]]:
+    """For each pair the sentences of the corpus that are its anchor or one of its positives."""
+    keys = [(letters(anchor), letters(positive)) for anchor, positive in pairs]
+    together: defaultdict[str, set[str]] = defaultdict(set)
+    for anchor, positive in keys:
+        together[anchor] |= {anchor, positive}
+        together[positive].add(anchor)
+    return [[numbers[key] for key in together[anchor] if key in numbers] for anchor, _ in keys]
+
+
+def _nearest(
+    vectors: Tensor,
+    corpus: int,
+    pairs: np.ndarray,
+    not_negatives: Sequence[Sequence[int]],
+    mining: Mining,
+    advance: Callable[[int], object],
+) -> _Chosen:
+    """The nearest rows among the first ``corpus`` ones that are far enough, exactly."""
+    parts = []
+    block = max(_SCORES // corpus, 1)
+    for start in range(0, len(pairs), block):
+        anchors, positives = vectors[pairs[start : start + block].T]
+        own = (anchors * positives).sum(1)
+        scores = anchors @ vectors[:corpus].T
+        left_out = not_negatives[start : start + block]
+        row = np.repeat(np.arange(len(left_out)), [len(columns) for columns in left_out])
+        scores[torch.from_numpy(row), torch.tensor([*chain(*left_out)], dtype=torch.int64)] = -inf
+        too_near = scores > (own - mining.margin * own.abs()).unsqueeze(1)
+        cosines, rows = scores.masked_fill_(too_near, -inf).topk(mining.negatives)
+        parts.append([it.cpu().numpy() for it in (rows, cosines, own, too_near.sum(1))])
+        advance(len(own))
+    return _Chosen(*map(np.concatenate, zip(*parts, strict=True)))

@@ -1,0 +1,150 @@
+"""Hard negatives: those of a search in loops, never a positive, and what is refused."""
+
+import csv
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from helpers.command_line import refused, worked
+from helpers.dummy_encoder import DummyEncoder
+
+import contrasent
+from contrasent.data.examples import open_examples
+from contrasent.errors import ConfigError, DataError
+from contrasent.search import mining
+from contrasent.search.mining import Mining, find_negatives, letters
+
+
+class Drawn(DummyEncoder):
+    """Vectors of texts, all at once."""
+
+    def encode(self, texts, **options):
+        return np.concatenate([*self.encode_stream(texts, **options)])
+
+
+@pytest.fixture
+def pairs():
+    """Sixty pairs of twenty anchors; every third positive is another's too, in capitals."""
+    draw = np.random.default_rng(0)
+    positives = [f"positive {n}" for n in range(40)]
+    named = [positives[n] for n in draw.integers(0, 40, 60)]
+    return [(f"anchor {n % 20}", it.upper() if n % 3 else it) for n, it in enumerate(named)]
+
+
+def by_hand(encoder, pairs, corpus, negatives, margin):
+    """The examples, pair by pair and sentence by sentence."""
+    unit = {text: encoder.encode([text], normalize=True)[0] for text in (*corpus, *sum(pairs, ()))}
+    first = {}
+    for text in corpus:
+        first.setdefault(letters(text), text)
+    examples = []
+    for anchor, positive in pairs:
+        own = float(unit[anchor] @ unit[positive])
+        taken = {letters(anchor)}
+        for a, p in pairs:
+            if letters(a) == letters(anchor):
+                taken.add(letters(p))
+            if letters(p) == letters(anchor):
+                taken.add(letters(a))
+        cosines = {
+            text: float(unit[anchor] @ unit[text])
+            for key, text in first.items()
+            if key not in taken and unit[anchor] @ unit[text] <= own - margin * abs(own)
+        }
+        if len(cosines) >= negatives:
+            chosen = sorted(cosines, key=cosines.get, reverse=True)[:negatives]
+            examples.append((anchor, positive, *chosen))
+    return examples
+
+
+@pytest.mark.parametrize("negatives", [1, 3])
+@pytest.mark.parametrize("margin", [0.0, 0.3])
+@pytest.mark.parametrize("own", [False, True], ids=["positives", "corpus"])
+def test_they_are_those_of_a_search_in_loops(negatives, margin, own, pairs, monkeypatch):
+    monkeypatch.setattr(mining, "_SCORES", 500)  # several blocks
+    encoder = Drawn(4)
+    corpus = [f"text {n}" for n in range(50)] + ["Anchor 3!", "anchor 3", "positive-7"]
+    texts = corpus if own else [positive for _, positive in pairs]
+    mined = find_negatives(encoder, pairs, corpus if own else None, Mining(negatives, margin))
+    expected = by_hand(encoder, pairs, texts, negatives, margin)
+    assert mined.examples == expected
+    assert 0 < mined.without == len(pairs) - len(expected)
+    assert (np.diff(mined.hardest) <= 0).all()
+    assert (mined.hardest[:, 0] <= mined.positives - margin * abs(mined.positives) + 1e-6).all()
+
+
+def test_no_negative_is_the_anchor_or_any_of_its_positives(pairs):
+    together = {}
+    for anchor, positive in pairs:
+        together.setdefault(anchor, set()).add(letters(positive))
+    same = [(f"{anchor}.", f"{positive}?!") for anchor, positive in pairs]
+    mined = find_negatives(Drawn(16), pairs + same, [*sum(pairs + same, ())], Mining(2, 0))
+    for anchor, _, *negatives in mined.examples:
+        known = together[anchor.rstrip(".")] | {letters(anchor)}
+        assert known.isdisjoint(map(letters, negatives))
+        assert len({*map(letters, negatives)}) == 2
+
+
+def test_text_without_letters_stays_itself():
+    assert letters("A Dog, runs_1!") == "adogruns1" == letters("a dog runs 1")
+    assert letters("?!") == "?!" != letters("!")
+    assert letters("Straße") == letters("STRASSE")
+
+
+@pytest.fixture
+def desk(tmp_path, tiny_bert, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    contrasent.SentenceEncoder.load(tiny_bert, pooler="mean", head="none").save("encoder")
+    words = ["a dog runs", "the man", "a cat runs", "music", "the dog", "a man", "the cat", "a dog"]
+    (tmp_path / "pairs.csv").write_text("".join(f"{a},{b}\n" for a, b in pairwise(words)))
+    (tmp_path / "one.txt").write_text("a dog\nthe man\n")
+    return tmp_path
+
+
+def test_the_command_writes_what_training_takes(desk):
+    said = worked(
+        *["data", "mine", "encoder", "pairs.csv", "--output", "mined.csv", "--margin", "0"]
+    )
+    assert "next: contrasent train sup-simcse --encoder encoder --data mined.csv" in said.out
+    assert "Left out: " in said.out
+    header, *rows = csv.reader((desk / "mined.csv").read_text(encoding="utf-8").splitlines())
+    assert header == ["sent0", "sent1", "hard_neg"] and rows
+    assert open_examples("mined.csv").views == 3
+    with pytest.raises(ConfigError, match=r"mined\.csv.* --overwrite"):
+        contrasent.mine("encoder", "pairs.csv", output="mined.csv")
+    pairs = [*open_examples("pairs.csv")]
+    again = contrasent.mine("encoder", pairs, output="again.tsv", margin=0, negatives=2)
+    assert (desk / "again.tsv").read_text().startswith("sent0\tsent1\thard_neg_1\thard_neg_2\n")
+    assert {example[:3] for example in again.examples} <= {tuple(row) for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "encoder one.txt",
+            "one sentence in a row .* needs an anchor and its positive",
+        ),
+        ("encoder pairs.csv --negatives 9", "different sentences, of which 9 are to be"),
+        ("encoder pairs.csv --margin 1", "margin is a share .* from 0 to below 1, not 1"),
+        ("encoder pairs.csv --margin 0.999", "none of the 7 pairs has 1 .* lower the margin"),
+        ("encoder pairs.csv --corpus nothing.txt", "there is no file nothing.txt"),
+        ("nowhere/at-all/x pairs.csv", "nowhere/at-all/x"),
+        ("encoder pairs.csv --columns 0", "one sentence in a row"),
+    ],
+)
+def test_what_cannot_be_mined_is_explained(words, message, desk):
+    assert re.search(message, refused("data", "mine", *words.split(), "--output", "out.csv"))
+    assert not (desk / "out.csv").exists()
+
+
+def test_an_unknown_ending_is_refused_before_anything_is_read():
+    with pytest.raises(ConfigError, match=r"out\.xls: unknown kind of file to write"):
+        contrasent.mine("nowhere", "nothing.csv", output="out.xls")
+
+
+def test_pairs_given_from_python_must_be_pairs(desk):  # noqa: ARG001 - its cache
+    with pytest.raises(DataError, match="one sentence in a row"):
+        contrasent.mine(Drawn(4), ["a dog", "the man"])
