@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from itertools import chain
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from contrasent.data.build.base import PAIR, TRIPLET, Example
 from contrasent.data.build.write import example_writer
@@ -29,6 +28,9 @@ from contrasent.files import writing
 from contrasent.model.precision import default_device
 from contrasent.model.protocol import Encoder
 from contrasent.progress import progress_bar
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _NO_LETTER = re.compile(r"[\W_]+")
 _SCORES = 1 << 26
@@ -146,6 +148,8 @@ def find_negatives(
     Raises:
         DataError: the corpus has too few sentences, or no pair has enough negatives.
     """
+    import torch
+
     mining = mining or Mining()
     distinct: dict[str, str] = {}
     for text in (positive for _, positive in pairs) if corpus is None else corpus:
@@ -223,6 +227,8 @@ def _nearest(
     advance: Callable[[int], object],
 ) -> _Chosen:
     """The nearest rows among the first ``corpus`` ones that are far enough, exactly."""
+    import torch
+
     parts = []
     block = max(_SCORES // corpus, 1)
     for start in range(0, len(pairs), block):
