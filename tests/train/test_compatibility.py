@@ -136,6 +136,12 @@ CASES = [
     Case(TWINS, ("is twin", "one view of each example", "encoder.encoders shared"), SINGLE),
     Case({"view.name": "crop"}, ("view.name is crop", "one view of each", "dropout"), SINGLE),
     Case({}, ("simcse tells the neighbours", "data.shuffle is true", "data.shuffle to"), ORDERED),
+    Case(
+        {},
+        ("distil follows the embeddings of another encoder", "name a folder or a model"),
+        {},
+        recipe="distil",
+    ),
     Case({}, ("simcse needs the label", "data.labels is none; set it to nli"), LABELS),
     Case({"data.labels": "nli"}, ("data.labels is nli", "simcse reads no labels", "leave"), {}),
     Case(
@@ -199,11 +205,23 @@ def test_a_rule_names_settings_and_a_remedy(rule):
     names = re.findall(r"\b(train|view|data|encoder|objective)\.(\w+)", text)
     assert names
     for section, key in names:
-        settings = getattr(load_recipe("diffcse"), section)
-        assert hasattr(settings, key) or key in settings
+        sections = [getattr(load_recipe(recipe), section) for recipe in ("diffcse", "distil")]
+        assert any(
+            hasattr(settings, key) or (section == "objective" and key in settings)
+            for settings in sections
+        )
     assert any(
         word in rule.message
-        for word in ("leave", "choose", "give", "set ", "lower", "belong together", "train without")
+        for word in (
+            "leave",
+            "choose",
+            "give",
+            "set ",
+            "name ",
+            "lower",
+            "belong together",
+            "train without",
+        )
     )
 
 
