@@ -15,7 +15,9 @@ from pathlib import Path
 from textwrap import shorten
 
 from contrasent.errors import ConfigError
-from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.compare import Gain, compare, gains
+from contrasent.evaluation.embed import EncoderUse, Scores
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.sts_data import Subset, Task, load
 from contrasent.evaluation.task_names import TaskName
@@ -26,11 +28,15 @@ from contrasent.recipe import load_recipe
 from contrasent.records import Record
 from contrasent.search.index import Hit, Index
 from contrasent.training.run import train
+from contrasent.training.scoring import AS_IT_COMES
 
 ENCODER = OFFLINE_NAMES[0]
 """The name of the encoder it starts from."""
 
-RECIPE, POOLER = "unsup-simcse", "cls"
+RECIPE = "unsup-simcse"
+SETTINGS: dict[str, str] = {}
+"""Settings of the recipe that are other than its own."""
+
 QUERIES = (
     "A storm destroyed houses and left people without power",
     "children learning their first words",
@@ -57,8 +63,9 @@ class QuickstartResult:
         encoder: folder of the trained encoder.
         index: folder of the index over the training text.
         steps: updates made.
-        before: records of the start.
+        before: records of the start as it comes.
         after: records of the trained encoder.
+        gain: the difference over all pairs, with its interval.
         hits: the nearest sentences to each of :data:`QUERIES`.
         seconds: time of each stage.
     """
@@ -68,6 +75,7 @@ class QuickstartResult:
     steps: int
     before: list[Record]
     after: list[Record]
+    gain: Gain
     hits: dict[str, list[Hit]]
     seconds: dict[str, float]
 
@@ -97,7 +105,7 @@ def quickstart(
     output = Path(output)
     start = offline_folder()
     _prepare(output, overwrite)
-    settings = {"encoder.name": str(start), "encoder.pooler": POOLER, "data.file": str(TEXT)}
+    settings = {**SETTINGS, "encoder.name": str(start), "data.file": str(TEXT)}
     # The pairs select nothing, so that the score after training is that of unseen text.
     recipe = load_recipe(
         RECIPE, {**settings, "evaluation.task": "none", "evaluation.final": "none"}
@@ -106,7 +114,7 @@ def quickstart(
     pairs, seconds = StsTasks([_scored_pairs()]), dict[str, float]()
 
     count = sum(PARTS.values())
-    tell(f"1/4 scoring {ENCODER} (pooler {POOLER}) on {count} pairs of sentences")
+    tell(f"1/4 scoring {ENCODER} as it comes on {count} pairs of sentences")
     with _timed(seconds, "score before"):
         before = _score(pairs, start, None, device, show_progress)
     tell(f"2/4 training it on {len(texts)} Wikipedia sentences, no labels (recipe {RECIPE})")
@@ -117,6 +125,7 @@ def quickstart(
     tell("3/4 scoring the trained encoder")
     with _timed(seconds, "score after"):
         after = _score(pairs, result.last, recipe.train.seed, device, show_progress)
+        gain = _gain(pairs, before, after)
     tell("4/4 indexing the sentences with it, and searching them")
     with _timed(seconds, "index and search"):
         encoder = SentenceEncoder.load(result.last, device=device)
@@ -124,7 +133,14 @@ def quickstart(
         results = index.search(encoder, QUERIES, TOP_K)
     hits = dict(zip(QUERIES, results, strict=True))
     outcome = QuickstartResult(
-        result.last, index.folder, result.steps, before, after, hits, seconds
+        encoder=result.last,
+        index=index.folder,
+        steps=result.steps,
+        before=list(before.records),
+        after=list(after.records),
+        gain=gain,
+        hits=hits,
+        seconds=seconds,
     )
     write_text(output / "results.json", json.dumps(_described(outcome, output), indent=2) + "\n")
     return outcome
@@ -143,20 +159,19 @@ def summary(outcome: QuickstartResult, output: Path) -> str:
         for name, part in {**{part: part for part in PARTS}, _ALL: ""}.items()
     }
     lines = [
-        f"\nSimilarity of sentences: {ENCODER} (pooler {POOLER}, fp32) before and after "
-        f"{outcome.steps} steps",
+        f"\nSimilarity of sentences: {ENCODER} as it comes, and after {outcome.steps} steps (fp32)",
         "Spearman correlation x 100 with people's judgement, Stack Exchange pairs of STS15/STS16\n",
         f"{'':<20}{'pairs':>6}{'before':>9}{'after':>9}{'change':>9}",
     ]
     for name, (before, after) in rows.items():
         values = f"{100 * before:>9.2f}{100 * after:>9.2f}{100 * (after - before):>+9.2f}"
         lines.append(f"{name:<20}{PARTS.get(name, sum(PARTS.values())):>6}{values}")
-    lines.append("\n" + _verdict({name: after - before for name, (before, after) in rows.items()}))
+    changes = {name: after - before for name, (before, after) in rows.items() if name != _ALL}
+    lines.append("\n" + _verdict(outcome.gain, changes))
     for query, hits in outcome.hits.items():
         lines.append(f"\nNearest to: {query}")
         lines += [f"  {h.score:.3f}  {shorten(h.text, _SHOWN, placeholder=' ...')}" for h in hits]
     index, encoder = shlex.quote(str(outcome.index)), shlex.quote(str(outcome.encoder))
-    start = f"--encoder {ENCODER} --encoder.pooler {POOLER}"
     lines.append(f"""
 {output} holds the run (its encoder: {outcome.encoder}), the index, and results.json.
 It took {sum(outcome.seconds.values()):.0f} s.
@@ -164,10 +179,10 @@ It took {sum(outcome.seconds.values()):.0f} s.
 Next, with what is there:
   contrasent search {index} "something else"
   contrasent similarity {encoder} "a sentence" "another sentence"
-  contrasent evaluate {ENCODER} {encoder} --pooler {POOLER} --tasks {shlex.quote(str(PAIRS))}
+  contrasent evaluate {ENCODER} {encoder} --compare --tasks {shlex.quote(str(PAIRS))}
 
 Next, with your own text, a sentence per line in sentences.txt:
-  contrasent train {RECIPE} {start} --data sentences.txt --output runs/mine
+  contrasent train {RECIPE} --encoder {ENCODER} --data sentences.txt --output runs/mine
   contrasent index build runs/mine sentences.txt my-index
   contrasent search my-index "what you look for"
 
@@ -176,13 +191,12 @@ The encoder is a sentence-transformers folder:
     return "\n".join(lines)
 
 
-def _verdict(changes: dict[str, float]) -> str:
-    """What the changes say, good or bad, in sentences."""
+def _verdict(gain: Gain, changes: dict[str, float]) -> str:
+    """What the change over all pairs, and those of its parts, say, in sentences."""
     rounded = {name: round(100 * change, 2) for name, change in changes.items()}
-    whole = rounded.pop(_ALL)
     fell = [f"{name} ({change:+.2f})" for name, change in rounded.items() if change < 0]
     sentences = [
-        f"Training {'helped' if whole > 0 else 'did not help'}: {whole:+.2f} over all pairs.",
+        gain.sentence,
         *([f"The score fell on {', '.join(fell)}."] if fell else ()),
         "This is one run; the pairs had no part in it, not even to choose a step.",
     ]
@@ -216,10 +230,18 @@ def _scored_pairs() -> Task:
 
 def _score(
     pairs: StsTasks, folder: Path, seed: int | None, device: str | None, show_progress: bool
-) -> list[Record]:
-    encoder = SentenceEncoder.load(folder, pooler=POOLER, device=device)
-    scores = pairs.records(EncoderUse(encoder, seed=seed, show_progress=show_progress))
-    return list(scores.records)
+) -> Scores:
+    encoder = SentenceEncoder.load(folder, device=device)
+    return pairs.records(EncoderUse(encoder, seed=seed, show_progress=show_progress))
+
+
+def _gain(pairs: StsTasks, before: Scores, after: Scores) -> Gain:
+    """The difference of the correlations over all pairs, drawn again for both alike."""
+    comparison = compare(
+        pairs.tasks, before, after, metric="spearman", aggregation="all", bootstrap=Bootstrap()
+    )
+    (gain,) = gains({AS_IT_COMES: [comparison]})
+    return replace(gain, of="all pairs")
 
 
 @contextmanager
@@ -235,6 +257,7 @@ def _described(outcome: QuickstartResult, output: Path) -> dict[str, object]:
         "index": outcome.index.relative_to(output).as_posix(),
         "steps": outcome.steps,
         "seconds": outcome.seconds,
+        "gain": asdict(outcome.gain),
         "before": [asdict(record) for record in outcome.before],
         "after": [asdict(record) for record in outcome.after],
         "hits": {query: [asdict(hit) for hit in hits] for query, hits in outcome.hits.items()},

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from contrasent import quickstart as module
 from contrasent.cli.app import app
 from contrasent.errors import ConfigError, MissingExtraError
+from contrasent.evaluation.compare import Gain
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.quickstart import _verdict
-from contrasent.records import Record
+from contrasent.records import Compared, Interval, Record
 from contrasent.search.index import Index
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*sentences were cut at 64 tokens")
@@ -25,7 +26,7 @@ PARTS = {"answers-forums": 5, "answer-answer": 4, "question-question": 6}
 @pytest.fixture
 def small(tiny_roberta, tmp_path, monkeypatch):
     """The quickstart's parts, tiny; gives the sentences."""
-    start = SentenceEncoder.load(tiny_roberta, pooler="cls", head="none", device="cpu")
+    start = SentenceEncoder.load(tiny_roberta, pooler="mean", head="none", device="cpu")
     start.save(tmp_path / "start")
     texts = module.TEXT.read_text("utf-8").splitlines()[:70]
     pairs = module.PAIRS.read_text("utf-8").splitlines()[: sum(PARTS.values()) + 1]
@@ -64,9 +65,11 @@ def test_it_trains_scores_indexes_and_searches(small, tmp_path):
         assert module.spearman(records) == next(
             r.value for r in records if (r.metric, r.aggregation) == ("spearman", "all")
         )
-        assert all(r.pooler == "cls" and r.precision == "fp32" for r in records)
+        assert all(r.pooler == "mean" and r.precision == "fp32" for r in records)
+    spearmans = [module.spearman(records) for records in (outcome.before, outcome.after)]
+    assert outcome.gain.compared.difference == pytest.approx(spearmans[1] - spearmans[0])
     assert {r.seed for r in outcome.before} == {None} and {r.seed for r in outcome.after} == {42}
-    start = SentenceEncoder.load(module.offline_folder(), pooler="cls")
+    start = SentenceEncoder.load(module.offline_folder())
     assert encoder.fingerprint() != start.fingerprint()
 
 
@@ -147,14 +150,20 @@ def test_without_the_offline_encoder_it_names_the_extra(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_verdict_says_what_fell():
-    assert _verdict({"a": 0.01, "b": 0.02, "all together": 0.015}).startswith(
-        "Training helped: +1.50 over all pairs. This is one run;"
+def gain(difference, low, high):
+    ends = Interval(low=low, high=high, error=0.0, confidence=0.95, resamples=5000, seed=1111)
+    sure = {"p_value": 0.1, "p_holm": 0.1, "tests": 1, "interval": ends}
+    return Gain("all pairs", "the start", Compared(baseline="a", difference=difference, **sure))
+
+
+def test_the_verdict_says_what_is_shown_and_what_fell():
+    assert _verdict(gain(0.015, 0.001, 0.03), {"a": 0.01, "b": 0.02}).startswith(
+        "Training helped: +1.50 (95 % interval +0.10 to +3.00, paired bootstrap) on all pairs, "
+        "against the start. This is one run;"
     )
-    assert "The score fell on b (-0.50), c (-1.00)." in _verdict(
-        {"a": 0.05, "b": -0.005, "c": -0.01, "all together": 0.03}
-    )
-    assert _verdict({"a": -0.02, "all together": -0.02}).startswith(
-        "Training did not help: -2.00 over all pairs. The score fell on a (-2.00)."
-    )
-    assert _verdict({"a": 0.0, "all together": 0.0}).startswith("Training did not help: +0.00")
+    changes = {"a": 0.05, "b": -0.005, "c": -0.01}
+    said = _verdict(gain(0.03, -0.001, 0.06), changes)
+    assert said.startswith("No difference shown: +3.00 (95 % interval -0.10 to +6.00,")
+    assert "The score fell on b (-0.50), c (-1.00)." in said
+    assert _verdict(gain(-0.02, -0.03, -0.01), {}).startswith("Training made it worse: -2.00 (")
+    assert _verdict(gain(0.02, 0.0, 0.03), {}).startswith("No difference shown")

@@ -10,12 +10,12 @@ from rich.console import Console
 from scipy.stats import spearmanr
 
 from contrasent.evaluation.bootstrap import Bootstrap, holm
-from contrasent.evaluation.compare import compare, with_comparison
+from contrasent.evaluation.compare import Comparison, compare, gains, with_comparison
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import pair_cosines
-from contrasent.records import read_records, write_records
+from contrasent.records import Compared, Interval, read_records, write_records
 from contrasent.report.comparison import sts_differences
 from contrasent.report.table import print_difference
 
@@ -185,4 +185,42 @@ def test_the_table_says_what_was_done(both):
         "Spearman x 100, aggregation all. Paired bootstrap: the same pairs are drawn again for "
         "both, 90 % percentile interval over 60 resamples (seed 4); p is two-sided; Holm's "
         "adjustment is over these 4 tasks." in lines
+    )
+
+
+# What training changed
+
+
+def changed(difference, low, high):
+    ends = Interval(low=low, high=high, error=0.0, confidence=0.95, resamples=10, seed=1)
+    more = {"p_value": 0.1, "p_holm": 0.1, "tests": 1}
+    return Compared(baseline="x", difference=difference, interval=ends, **more)
+
+
+def test_a_gain_is_over_the_better_start():
+    names = [TaskName("a.tsv"), TaskName("b.tsv")]
+    values = {"own": (0.01, 0.05), "cls": (0.03, 0.02)}
+    comparisons = {
+        start: [
+            Comparison(
+                "spearman",
+                "all",
+                {n: changed(v, v - 0.02, v + 0.02) for n, v in zip(names, of_start, strict=True)},
+                None,
+            )
+        ]
+        for start, of_start in values.items()
+    }
+    found = [(g.of, g.start, g.compared.difference, g.verdict) for g in gains(comparisons)]
+    assert found == [("a.tsv", "own", 0.01, "unclear"), ("b.tsv", "cls", 0.02, "unclear")]
+
+
+def test_an_average_stands_for_its_tasks():
+    average = changed(-0.03, -0.05, -0.01)
+    tasks = {TaskName("stsb"): changed(0.1, 0.0, 0.2)}
+    (found,) = gains({"own": [Comparison("spearman", "all", tasks, average)]})
+    assert (found.of, found.verdict) == ("the average", "hurt")
+    assert found.sentence == (
+        "Training made it worse: -3.00 (95 % interval -5.00 to -1.00, paired bootstrap) on the "
+        "average, against own."
     )
