@@ -102,7 +102,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
             "of the hub (org/name:config@split) of sentence, sentence, score; transfer (the "
             f"papers' seven), {', '.join(TRANSFER_TASKS)}, one with its split (mr-dev); such a "
             "file of text and label, or classify:TRAIN+TEST; stsb-retrieval, a folder of corpus, "
-            "queries and qrels as BEIR's, retrieve:QUERIES+DOCUMENTS+RELEVANCE, retrieve:ORG/NAME."
+            "queries and qrels as BEIR's, retrieve:QUERIES+DOCUMENTS+RELEVANCE, retrieve:ORG/NAME; "
+            "without labels crops:FILE, next:FILE."
         ),
     ] = "sts",
     splits: Splits = "test",
