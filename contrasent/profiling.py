@@ -1,16 +1,13 @@
-"""Profiling: the time of a step by kind of work, and the memory of freed tensors."""
+"""Profiling: the operators of a few steps, and the memory of freed tensors."""
 
 from __future__ import annotations
 
 import ctypes
-import gzip
 import os
 import shutil
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,45 +50,9 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 SUFFIX = ".json.gz"
-_WARM_UP, _RECORDED = 3, 3
 
 PARTS = ("encoder", "generator", "vocabulary", "discriminator", "backward", "update")
 """Names of the spans that a training step marks in a trace; none lies in another."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """One operator of torch, or one span, over a recording.
-
-    Attributes:
-        name: as torch calls it.
-        seconds: that it took itself, without the operators it called: of the device where kernels
-            ran on one, else of the processor.
-        calls: how often it ran.
-    """
-
-    name: str
-    seconds: float
-    calls: int
-
-
-def operators(profile: Any) -> list[Operator]:
-    """Every operator of a finished ``torch.profiler.profile``, those that took longest first."""
-    events = [event for event in profile.key_averages() if not _is_mark(event.key)]
-    clock = "self_cpu_time_total"
-    if any(event.self_device_time_total for event in events):
-        clock = "self_device_time_total"
-    timed = [Operator(event.key, getattr(event, clock) / 1e6, event.count) for event in events]
-    return sorted((it for it in timed if it.seconds), key=lambda it: -it.seconds)
-
-
-def parts(profile: Any) -> dict[str, float]:
-    """The seconds in each of :data:`PARTS` of a finished ``torch.profiler.profile``.
-
-    They are the processor's: kernels of an accelerator run outside the span that started them.
-    """
-    totals = {event.key: event.cpu_time_total / 1e6 for event in profile.key_averages()}
-    return {name: totals[name] for name in PARTS if name in totals}
 
 
 def part(name: str) -> AbstractContextManager[Any]:
@@ -101,34 +62,18 @@ def part(name: str) -> AbstractContextManager[Any]:
     return record_function(name)
 
 
-def activities() -> list[Any]:
-    """The activities that torch's profiler can record on this machine."""
-    import torch
-    from torch.profiler import ProfilerActivity
-
-    cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    return [ProfilerActivity.CPU, *cuda]
-
-
-def _is_mark(name: str) -> bool:
-    return name in PARTS or name.startswith(("ProfilerStep", "Torch-Compiled Region"))
-
-
 class StepProfile:
-    """Records a few steps after the first few, and writes them when they are done.
+    """Records steps 4 to 6 of some work under torch's profiler, and writes them when they are done.
 
     Recording slows a step down, the more so the smaller its operators are.
 
     Attributes:
         path: the trace, for ``chrome://tracing`` or https://ui.perfetto.dev.
-        operators: of the recorded steps, once they are done; empty before.
-        seconds: that the recorded steps took.
-        recorded: steps in the trace.
         needed: steps that must be made before the trace is written.
+        table: torch's table of the operators that took longest; empty before.
     """
 
-    recorded = _RECORDED
-    needed = _WARM_UP + _RECORDED
+    needed = 6
 
     def __init__(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Make sure that ``path`` can be written.
@@ -138,72 +83,51 @@ class StepProfile:
                 replaced.
         """
         self.path = Path(path)
-        self.operators: list[Operator] = []
-        self.seconds = 0.0
-        self._steps = 0
-        self._since = 0.0
-        self._profile: Any = None
+        self.table = ""
         if not self.path.name.endswith(SUFFIX):
             raise ConfigError(f"{path}: the name of a profile ends in {SUFFIX}")
         if self.path.exists() and not overwrite:
             raise ConfigError(f"{path} exists already; move it away, or leave --profile out")
 
-    def step(self) -> None:
-        """Count a step; on the thread that computes."""
-        self._steps += 1
-        if self._steps == _WARM_UP:
-            self._start()
-        elif self._profile is not None and self._steps == self.needed:
-            self._finish()
-
-    @contextmanager
-    def of_updates(self) -> Iterator[None]:
+    def of_updates(self) -> AbstractContextManager[None]:
         """Take every update by an optimiser inside for a step."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        with self._counting(register_optimizer_step_post_hook(lambda *_: self.step())):
-            yield
+        return self._of_calls(register_optimizer_step_post_hook)
 
-    @contextmanager
-    def of_forward(self, module: Any) -> Iterator[None]:
+    def of_forward(self, module: Any) -> AbstractContextManager[None]:
         """Take every forward call of a ``torch.nn.Module`` inside for a step."""
-        with self._counting(module.register_forward_hook(lambda *_: self.step())):
-            yield
+        return self._of_calls(module.register_forward_hook)
 
     @contextmanager
-    def _counting(self, hook: Any) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            hook.remove()
-            if self._profile is not None:  # the work ended too early: nothing is written
-                self._profile.stop()
-                self._profile = None
-
-    def _start(self) -> None:
-        from torch.profiler import profile
+    def _of_calls(self, register_hook: Callable[[Callable[..., None]], Any]) -> Iterator[None]:
+        from torch.profiler import profile, schedule
 
         # The profiler's library reports its own stages on standard error otherwise.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        self._profile = profile(activities=activities())
-        self._profile.start()
-        self._since = time.perf_counter()
+        steps = schedule(wait=2, warmup=1, active=3, repeat=1)
+        with profile(schedule=steps, on_trace_ready=self._write) as recorded:
+            hook = register_hook(lambda *_: recorded.step())
+            try:
+                yield
+            finally:
+                hook.remove()
 
-    def _finish(self) -> None:
+    def _write(self, recorded: Any) -> None:
         import torch
 
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.seconds = time.perf_counter() - self._since
-        recorded, self._profile = self._profile, None
-        recorded.stop()
-        self.operators = operators(recorded)
-        with TemporaryDirectory() as folder:
-            plain = Path(folder) / "trace.json"
-            recorded.export_chrome_trace(str(plain))
-            with (
-                plain.open("rb") as source,
-                writing(self.path) as partial,
-                gzip.open(partial, "wb") as target,
-            ):
-                shutil.copyfileobj(source, target)
+        if recorded.step_num < self.needed:  # the work ended too early: nothing is written
+            return
+        clock = "cuda" if torch.cuda.is_available() else "cpu"
+        self.table = recorded.key_averages().table(f"self_{clock}_time_total", row_limit=15)
+        with TemporaryDirectory() as folder, writing(self.path) as partial:
+            trace = Path(folder) / self.path.name
+            recorded.export_chrome_trace(str(trace))
+            shutil.copyfile(trace, partial)
+
+    @property
+    def summary(self) -> str:
+        """The table, and where the trace is; or why there is none."""
+        if not self.table:
+            return f"no profile: it needs {self.needed} steps, and the work ended before"
+        return f"{self.table}profile: {self.path} (open it at https://ui.perfetto.dev)"

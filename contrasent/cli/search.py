@@ -105,11 +105,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
             )
     _report(output, written, encoder.max_tokens)
     if recorded is not None:
-        from rich.console import Console
-
-        from contrasent.report.table import print_profile
-
-        print_profile(Console(stderr=True), recorded)
+        typer.echo(recorded.summary, err=True)
 
 
 def _recording(

@@ -201,11 +201,7 @@ def train(
     if result is not None:
         _print_result(result, loaded)
     if recorded is not None:
-        from rich.console import Console
-
-        from contrasent.report.table import print_profile
-
-        print_profile(Console(stderr=True), recorded)
+        typer.echo(recorded.summary, err=True)
 
 
 def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
