@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import pkgutil
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
+from urllib.parse import quote
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.geometry import Geometry, Trajectory
@@ -61,23 +60,20 @@ def look(number: int) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure in both formats.
+    """A figure in both formats: ``svg``, its text as outlines, and ``png``, 200 dots per inch.
 
-    Attributes:
-        name: of its files.
-        svg: text as outlines, so that it looks the same everywhere.
-        png: the same at 200 dots per inch.
+    ``size`` is its width and height in inches, ``name`` that of its files.
     """
 
     name: str
+    size: tuple[float, float]
     svg: bytes
     png: bytes
 
     @property
-    def aspect(self) -> float:
-        """Width over height."""
-        _, _, width, height = ElementTree.fromstring(self.svg.decode()).attrib["viewBox"].split()
-        return float(width) / float(height)
+    def link(self) -> str:
+        """The SVG as the source of an image in a page."""
+        return "data:image/svg+xml," + quote(self.svg, safe=" ,;='()/")
 
 
 def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]) -> Picture:
@@ -102,7 +98,7 @@ def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=_DPI, metadata=_NO_METADATA[kind])
             rendered[kind] = buffer.getvalue()
-    return Picture(name, rendered["svg"], rendered["png"])
+    return Picture(name, size, rendered["svg"], rendered["png"])
 
 
 def files_of(folder: str | Path, names: Iterable[str]) -> list[Path]:
@@ -135,61 +131,6 @@ def write_pictures(folder: str | Path, pictures: Iterable[Picture]) -> list[Path
                 partial.write_bytes(content)
             written.append(path)
     return written
-
-
-_LINK = "{http://www.w3.org/1999/xlink}href"
-_LEFT_OUT = ("metadata", "style", "title", "desc")
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
-_LINES = "stroke-linejoin: round; stroke-linecap: butt"
-"""Of matplotlib's style sheet, which would hold for the whole page."""
-
-_PIXELS = 1.36
-"""Of a point, in every picture, so that their letters are of one size."""
-
-
-def inline_svg(figure: Picture, prefix: str, title: str) -> str:
-    """The picture as an ``<svg>`` element.
-
-    Args:
-        figure: as :func:`picture` draws it.
-        prefix: of all ids, which two pictures of a page may share otherwise.
-        title: for readers who do not see the picture.
-    """
-    root = ElementTree.fromstring(figure.svg.decode())
-    _strip(root, prefix)
-    heading = ElementTree.Element("title", {"id": f"{prefix}title"})
-    heading.text = title
-    root.insert(0, heading)
-    for size in ("width", "height"):
-        root.attrib.pop(size, None)
-    wide = float(root.attrib["viewBox"].split()[2])
-    style = f"{_LINES}; width: {_PIXELS * wide:.0f}px"
-    more = {"role": "img", "aria-labelledby": f"{prefix}title", "style": style}
-    root.attrib.update(more)
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _strip(element: ElementTree.Element, prefix: str) -> None:
-    """Take away name spaces and what a page has already, and put the prefix before every id."""
-    element.tag = _local(element.tag)
-    known = dict(element.attrib)
-    element.attrib.clear()
-    for name, value in known.items():
-        if name == _LINK:
-            element.set("href", f"#{prefix}{value[1:]}" if value.startswith("#") else value)
-        elif name == "id":
-            element.set("id", f"{prefix}{value}")
-        elif not name.startswith("{"):
-            element.set(name, _REFERENCE.sub(rf"url(#{prefix}\1)", value))
-    for child in list(element):
-        if _local(child.tag) in _LEFT_OUT:
-            element.remove(child)
-        else:
-            _strip(child, prefix)
-
-
-def _local(tag: str) -> str:
-    return tag.rpartition("}")[2]
 
 
 @dataclass(frozen=True, slots=True)

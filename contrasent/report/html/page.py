@@ -73,7 +73,6 @@ def page(contents: Contents) -> str:
             script=Markup(script),
             style=Markup(style),
             script_sha256=b64encode(sha256(script.encode()).digest()).decode(),
-            svg=Markup,
         )
     )
 

@@ -20,10 +20,8 @@ from contrasent.report.embedding_tables import (
 )
 from contrasent.report.figures.style import (
     FigureData,
-    FigureKind,
     Picture,
     draw_figures,
-    inline_svg,
 )
 from contrasent.report.html.contents import Contents, Identity, PageRow, baseline_row, identity
 from contrasent.report.scores_table import (
@@ -282,16 +280,11 @@ def comparison_tables(contents: Contents, by_identity: Mapping[Identity, PageRow
 
 @dataclass(frozen=True, slots=True)
 class PageFigure:
-    """A figure of a report: heading, drawing and caption; a wide one has the page's width."""
+    """A figure of a report with its heading and caption."""
 
     heading: str
-    svg: str
+    picture: Picture
     caption: str
-    wide: bool
-
-
-_WIDE = 2.0
-"""Width over height from which on a figure is not set beside another."""
 
 
 def geometry_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Table]:
@@ -304,11 +297,11 @@ def geometry_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> lis
 
 def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[PageFigure]:
     """Every figure there is data for, of each set of pairs those of its own."""
-    drawn: list[tuple[FigureKind, Picture, str]] = []
+    drawn: list[PageFigure] = []
 
     def draw(data: FigureData, basis: str = "") -> None:
         drawn.extend(
-            (kind, picture, f"{kind.caption(data)} {basis}".strip())
+            PageFigure(kind.heading, picture, f"{kind.caption(data)} {basis}".strip())
             for kind, picture in draw_figures(data)
         )
 
@@ -324,15 +317,7 @@ def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[PageFi
         runs.setdefault(run.pairs, []).append(run)
     for of_pairs in runs.values():
         draw(figure_data({}, of_pairs))
-    return [
-        PageFigure(
-            kind.heading,
-            inline_svg(picture, f"f{k}-", f"{kind.heading}. {caption}"),
-            caption,
-            picture.aspect > _WIDE,
-        )
-        for k, (kind, picture, caption) in enumerate(drawn)
-    ]
+    return drawn
 
 
 def _by_pairs(
