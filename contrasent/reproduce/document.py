@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -134,18 +135,27 @@ def page(reproduction: Reproduction, rows: Sequence[TableRow], *, figure: bool) 
         rows: of the table.
         figure: whether the plane of alignment and uniformity lies beside the page.
     """
+    from jinja2 import StrictUndefined, Template
+
+    text = (files("contrasent") / "reproduce" / "page.md").read_text(encoding="utf-8")
+    template = Template(text, trim_blocks=True, undefined=StrictUndefined)
     sts, transfer = scored_tasks(rows)
-    tables = [
-        *([("STS", sts_table(rows, sts))] if sts else []),
-        *([("Transfer", transfer_table(rows, transfer))] if transfer else []),
-    ]
-    parts = [f"# {reproduction.plan.title}\n", _about(reproduction, rows)]
-    for heading, table in tables:
-        parts += [f"## {heading}\n", table.markdown(), " ".join(table.notes) + "\n"]
-    if figure:
-        parts += ["## Alignment and uniformity\n", f"![alignment and uniformity]({PLANE}.png)\n"]
-    parts += ["## How the rows were made\n", making_table(rows).markdown()]
-    return "\n".join([*parts, "## Sources\n", _sources(rows)])
+    runs = [row.run for row in rows if row.run]
+    return template.render(
+        done=reproduction,
+        rows=rows,
+        runs=runs,
+        minutes={
+            clock: sum(sum(run[clock].values()) for run in runs) / 60
+            for clock in ("seconds", "cpu_seconds")
+        },
+        tables={
+            **({"STS": sts_table(rows, sts)} if sts else {}),
+            **({"Transfer": transfer_table(rows, transfer)} if transfer else {}),
+        },
+        figure=PLANE if figure else None,
+        making=making_table(rows),
+    )
 
 
 def scored_tasks(rows: Sequence[TableRow]) -> tuple[list[str], list[str]]:
@@ -226,44 +236,6 @@ def _without_encoders(notes: Sequence[str]) -> list[str]:
     return [note for note in notes if ": pooler " not in note]
 
 
-def _about(reproduction: Reproduction, rows: Sequence[TableRow]) -> str:
-    scale = reproduction.scale
-    runs = [row.run for row in rows if row.run]
-    total, busy = (
-        sum(sum(run[clock].values()) for run in runs) / 60 for clock in ("seconds", "cpu_seconds")
-    )
-    parts = [
-        f"Scale `{reproduction.scale_name}`: {scale.about}. {len(runs)} rows were made and scored "
-        f"in {total:.0f} minutes, added up over the rows, and {busy:.0f} minutes of processor "
-        f"time{_machine(runs)}.\n"
-    ]
-    if scale.short:
-        parts.append(
-            "These are short runs of a small encoder: they show that every system is there, and "
-            "how they compare on equal terms; they are no reproduction of the published numbers, "
-            "which are of BERT-base unless a note says otherwise.\n"
-        )
-    materials = "".join(
-        f"* `{name}`: {it.source.rpartition('/')[2]}"
-        + (f", the first {it.lines:,} lines" if it.lines else "")
-        + f" (sha256 {it.sha256[:16]})\n"
-        for name, it in reproduction.materials.items()
-    )
-    return "\n".join(parts) + "\nMaterials:\n\n" + materials
-
-
-def _machine(runs: Sequence[Mapping[str, Any]]) -> str:
-    if not runs:
-        return ""
-    environment = runs[0]["environment"]
-    threads = sorted({run["environment"]["threads"] for run in runs})
-    versions = environment["versions"]
-    return (
-        f" (threads of a row: {', '.join(map(str, threads))}; {environment['cpu']}; torch "
-        f"{versions['torch']}; contrasent {versions['contrasent']})"
-    )
-
-
 def making_table(rows: Sequence[TableRow]) -> Table:
     """How every row was made, with which settings, in how many seconds, and what is to be noted."""
     cells = [(row.row.label, _made(row.row), *_run_cells(row), _notes(row)) for row in rows]
@@ -300,17 +272,6 @@ def _without_text(problem: str) -> str:
     """A problem and its task, without a sentence of it, whose licence may forbid that."""
     message = problem.partition("; the first is ")[0]
     return message.partition(": ")[2] or message
-
-
-def _sources(rows: Sequence[TableRow]) -> str:
-    cited = [(row.row.label, "; ".join(_cited(row))) for row in rows if row.published]
-    return "".join(f"* {label}: {sources}.\n" for label, sources in cited)
-
-
-def _cited(row: TableRow) -> Iterator[str]:
-    for kind, cited in row.published.items():
-        name = "STS" if kind == "sts" else kind
-        yield f"{name} from {cited.source}, row {cited.row!r} ({cited.note})"
 
 
 def write_table(
