@@ -108,7 +108,8 @@ def encoder_notes(rows: Rows) -> list[str]:
     ]
 
 
-def _every(rows: Rows) -> list[Record]:
+def records_of(rows: Rows) -> list[Record]:
+    """The records of all rows."""
     return [record for records in rows.values() for record in records]
 
 
@@ -152,7 +153,7 @@ def sts_table(rows: Rows, layout: Layout | None = None) -> Table:
     """
     layout = layout or Layout()
     if not layout.tasks:
-        names = [quantity(it).name for it in _every(rows) if it.metric in METRICS]
+        names = [quantity(it).name for it in records_of(rows) if it.metric in METRICS]
         layout = replace(layout, tasks=in_paper_order(sorted(set(names), key=lambda it: it.name)))
     shown = _of(rows, lambda it: (it.metric, it.aggregation) == (layout.metric, layout.aggregation))
     headings, named = short_headings(layout.tasks), averaged(layout.tasks)
@@ -161,7 +162,7 @@ def sts_table(rows: Rows, layout: Layout | None = None) -> Table:
     }
     means = averaged_columns([columns[name] for name in named])
     rest = [column for name, column in columns.items() if name not in named]
-    notes = [*_sts_notes(_every(shown), layout), *encoder_notes(rows)]
+    notes = [*_sts_notes(records_of(shown), layout), *encoder_notes(rows)]
     table = scores_table(shown, [*means, *rest], notes)
     if layout.difference:
         of_label = {row[0].text: row for row in table.rows}
@@ -225,7 +226,7 @@ def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:
             if task.pairs and split == "test"
         ]
     shown = _of(rows, lambda record: record.classifier)
-    every = _every(shown)
+    every = records_of(shown)
     procedures = dict.fromkeys(_senteval_procedure(it.classifier) for it in every if it.classifier)
     notes = ["; ".join(parts) + ".", *procedures]
     if "dev" in splits:
@@ -251,7 +252,7 @@ def labelled_table(rows: Rows, read: TaskData[TransferData]) -> Table:
                 heading = " ".join([*parts, metric_heading(metric)])
                 columns.append(Column(heading, (Quantity(name, metric),)))
     shown = _of(rows, lambda record: record.task in headings)
-    every = _every(shown)
+    every = records_of(shown)
     notes = [
         "Logistic regression on frozen embeddings x 100: share of right classes, and the mean of "
         "the F1 of all classes.",
@@ -339,7 +340,7 @@ def retrieval_table(rows: Rows, tasks: Sequence[RetrievalTask]) -> Table:
         "Retrieval by cosine x 100, mean over queries; of equal cosines the less relevant is "
         "first.",
         *(f"{headings[task.name]}: {task.description}." for task in tasks),
-        *interval_notes(_every(shown), "the queries", more),
+        *interval_notes(records_of(shown), "the queries", more),
         *encoder_notes(shown),
     ]
     return scores_table(rows, columns, notes)
@@ -360,7 +361,7 @@ _OF_MTEB_TASK = {
 def mteb_table(rows: Rows) -> Table:
     """Main scores of MTEB's tasks, as `contrasent.evaluation.mteb_encoder.run_mteb` has them."""
     main = _of(rows, lambda record: record.protocol == MTEB)
-    every = _every(main)
+    every = records_of(main)
     columns = [
         Column(
             it.name.name if it.name.split == "test" else f"{it.name.name} {it.name.split}", (it,)
@@ -382,16 +383,14 @@ def mteb_table(rows: Rows) -> Table:
     return scores_table(main, columns, [*notes, *encoder_notes(main)])
 
 
-def _sts_tables(rows: Rows, read: TaskData[Any], options: Options) -> list[Table]:
-    asked = options.protocol
-    return [
-        sts_table(rows, Layout(read.names, metric, asked.aggregation, protocol=asked))
-        for metric in asked.metrics
-    ]
-
-
 TABLES: dict[str, Callable[[Rows, TaskData[Any], Options], list[Table]]] = {
-    "sts": _sts_tables,
+    "sts": lambda rows, read, options: [
+        sts_table(
+            rows,
+            Layout(read.names, metric, options.protocol.aggregation, protocol=options.protocol),
+        )
+        for metric in options.protocol.metrics
+    ],
     "transfer": lambda rows, read, _: [transfer_table(rows, read.names)],
     "labelled": lambda rows, read, _: [labelled_table(rows, read)],
     "retrieval": lambda rows, read, _: [retrieval_table(rows, read.tasks)],

@@ -309,7 +309,10 @@ def test_what_was_compared_is_shown_with_its_p_values():
         "p (Holm)": "0.0700",
     }
     said = root.one("figure", id="compared-1").one("figcaption").text
-    assert "95 % percentile interval over 500 resamples (seed 0)" in said
+    assert (
+        "low and high are the ends of the 95 % percentile interval over 500 resamples (seed 0)"
+        in said
+    )
     assert "Holm's adjustment is over the 7 tasks of a metric" in said
 
 
