@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.neighbours import Neighbours
@@ -14,13 +15,7 @@ from contrasent.report.table import ABSENT, Table, text_table
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The average over the tasks of a metric beside that of another encoder.
-
-    Attributes:
-        like: some result of the encoder.
-        metric: of the tasks.
-        compared: how the averages differ.
-    """
+    """The average over the tasks of a metric, of the encoder of ``like``, beside another's."""
 
     like: Used
     metric: str
@@ -32,13 +27,9 @@ class Contents:
     """Everything a report shows; all of it can be read from files that commands saved.
 
     Attributes:
-        records: scores, of any number of encoders.
-        means: how their averages differ, which no record holds.
-        geometries: how the embeddings of encoders lie in space.
-        runs: training runs that measured it.
-        neighbours: what encoders find in a corpus.
+        means: differences of averages, which no record holds.
         command: the command line that writes the report.
-        warnings: what its reader has to know, such as why a model has no numbers.
+        warnings: for its reader, such as why a model has no numbers.
         published: show the points that papers print beside the encoders.
         supervised: encoders whose spectrum and cosines stand in panels of their own.
     """
@@ -70,32 +61,16 @@ class Contents:
 
 
 Identity = tuple[str | int | None, ...]
-"""Encoder, pooler, head, transform, longest sentence, engine, precision and seed."""
 
-
-def identity(used: Used) -> Identity:
-    """What two results have in common that stand in one row."""
-    return (
-        used.encoder,
-        used.pooler,
-        used.head,
-        used.transform,
-        used.max_tokens,
-        used.engine,
-        used.precision,
-        used.seed,
-    )
+identity: Callable[[Used], Identity] = attrgetter(
+    *("encoder", "pooler", "head", "transform", "max_tokens", "engine", "precision", "seed")
+)
+"""What two results have in common that stand in one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRow:
-    """One encoder as it was used.
-
-    Attributes:
-        label: its name in every table and figure; no two rows share it.
-        like: some result of it.
-        records: its scores, each once.
-    """
+    """One encoder as it was used: its label, some result of it, and its scores, each once."""
 
     label: str
     like: Used
@@ -129,11 +104,13 @@ def baseline_row(compared: Compared, row: PageRow, rows: Iterable[PageRow]) -> P
 
 def doubts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
     """Everything that makes numbers of the report hard to compare with one another."""
+    versions = {tuple(sorted(row.like.versions.items())) for row in rows.values()}
+    different = "the numbers were computed with different versions of packages, see below"
     return [
         *_overlaps(rows.values()),
         *_contradictions(contents.records, rows),
         *_other_data(rows.values()),
-        *_other_versions(rows.values()),
+        *([different] if len(versions) > 1 else []),
     ]
 
 
@@ -155,17 +132,18 @@ def _is_fuller(record: Record, other: Record) -> bool:
 
 def _overlaps(rows: Iterable[PageRow]) -> list[str]:
     """Encoders that were trained on text of what they are scored on."""
-    messages: dict[str, None] = {}
-    for row in rows:
-        for record in row.records:
-            seen = record.overlap or {}
-            if seen.get("sentences_seen"):
-                messages.setdefault(
-                    f"{row.label} was trained on {seen['file']}, which has "
-                    f"{seen['sentences_seen']:,} of the {seen['sentences']:,} sentences of "
-                    f"{record.task} ({record.split})"
-                )
-    return list(messages)
+    seen = (
+        (row.label, record, record.overlap)
+        for row in rows
+        for record in row.records
+        if record.overlap and record.overlap.get("sentences_seen")
+    )
+    messages = (
+        f"{label} was trained on {overlap['file']}, which has {overlap['sentences_seen']:,} of the "
+        f"{overlap['sentences']:,} sentences of {record.task} ({record.split})"
+        for label, record, overlap in seen
+    )
+    return list(dict.fromkeys(messages))
 
 
 def _contradictions(records: Sequence[Record], rows: Mapping[Identity, PageRow]) -> list[str]:
@@ -194,12 +172,6 @@ def _other_data(rows: Iterable[PageRow]) -> list[str]:
         for (task, split), known in hashes.items()
         if len(known) > 1
     ]
-
-
-def _other_versions(rows: Iterable[PageRow]) -> list[str]:
-    if len({tuple(sorted(row.like.versions.items())) for row in rows}) < 2:
-        return []
-    return ["the numbers were computed with different versions of packages, see below"]
 
 
 _ENCODER = (

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_NAMED = 4
 
 
 def page(contents: Contents) -> str:
@@ -48,13 +47,14 @@ def page(contents: Contents) -> str:
     labels = [row.label for row in rows]
     scores, geometry = score_tables(rows), geometry_tables(contents, by_identity)
     drawn = figures(contents, by_identity)
-    script, style = _template("script.js"), _template("style.css")
+    script, style = (
+        (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("script.js", "style.css")
+    )
     return (
         _environment()
         .get_template("report.html")
         .render(
-            heading=_heading(labels),
-            overview=_overview(scores, len(drawn)),
+            labels=labels,
             warnings=[*contents.warnings, *doubts(contents, by_identity)],
             best=_best_scores(scores),
             summary=_key_numbers(labels, scores, geometry),
@@ -69,7 +69,7 @@ def page(contents: Contents) -> str:
             commands=contents.commands,
             commands_complete=contents.commands_complete,
             version=__version__,
-            # Ours, and not a word of it from what is reported.
+            # Ours, with no word of what is reported.
             script=Markup(script),
             style=Markup(style),
             script_sha256=b64encode(sha256(script.encode()).digest()).decode(),
@@ -126,20 +126,6 @@ def _best_scores(scores: Sequence[Table]) -> list[tuple[Table, Row]]:
     return best
 
 
-def _heading(labels: Sequence[str]) -> str:
-    """The encoders by name where they are few; training runs alone have none."""
-    if not labels:
-        return "Training runs"
-    named = ", ".join(labels)
-    return named if len(labels) <= _NAMED else f"{len(labels)} encoders: {labels[0]} and others"
-
-
-def _overview(scores: Sequence[Table], drawn: int) -> str:
-    """The report's tables of scores and number of figures, in a line."""
-    counted = [f"{drawn} figure{'' if drawn == 1 else 's'}"] if drawn else []
-    return "; ".join([*(table.title for table in scores), *counted])
-
-
 def write_report(path: str | Path, contents: Contents) -> None:
     """Write the report, whole or not at all."""
     write_text(path, page(contents))
@@ -173,27 +159,15 @@ def _environment() -> Environment:
     )
 
 
-def _template(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
-
-
 MOST_QUERIES = 300
 """Queries of one corpus that a page shows, so that a browser can still hold it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """Queries over one corpus.
+    """Queries over one corpus, at most :data:`MOST_QUERIES`, and notes on how it was searched."""
 
-    Attributes:
-        name: in links.
-        heading: above it.
-        queries: in the order they were asked, at most :data:`MOST_QUERIES`.
-        notes: what was searched, by which encoders.
-    """
-
-    name: str
-    heading: str
+    corpus: str
     queries: Sequence[QueryHits]
     notes: Sequence[str]
 
@@ -205,9 +179,9 @@ def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Brows
         corpus = corpora.setdefault((it.corpus, it.corpus_sha256), {})
         corpus.setdefault(rows[identity(it)].label, it)
     shown = []
-    for k, ((name, _), of_label) in enumerate(corpora.items(), start=1):
+    for (corpus, _), of_label in corpora.items():
         queries, notes = queries_of(of_label), search_notes(of_label)
         if len(queries) > MOST_QUERIES:
             notes = (f"The first {MOST_QUERIES} of {len(queries):,} queries.", *notes)
-        shown.append(Browser(f"neighbours-{k}", name, queries[:MOST_QUERIES], notes))
+        shown.append(Browser(corpus, queries[:MOST_QUERIES], notes))
     return shown
