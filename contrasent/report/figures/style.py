@@ -124,23 +124,16 @@ def write_pictures(folder: str | Path, pictures: Iterable[Picture]) -> list[Path
     """Write pictures as SVG and PNG, each whole or not at all; returns the files."""
     written = []
     for drawn in pictures:
-        for path, content in zip(
-            files_of(folder, [drawn.name]), (drawn.svg, drawn.png), strict=True
-        ):
+        for path in files_of(folder, [drawn.name]):
             with writing(path) as partial:
-                partial.write_bytes(content)
+                partial.write_bytes(drawn.svg if path.suffix == ".svg" else drawn.png)
             written.append(path)
     return written
 
 
 @dataclass(frozen=True, slots=True)
 class Colours:
-    """The scale of a figure's colours.
-
-    Attributes:
-        title: such as ``STS Avg.``.
-        values: Spearman, in [-1, 1], by the label of the encoder; one may be absent.
-    """
+    """The title of a figure's colours, and by label those that are known, Spearman in [-1, 1]."""
 
     title: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
@@ -148,14 +141,12 @@ class Colours:
 
 @dataclass(frozen=True, slots=True)
 class FigureData:
-    """Everything a figure may show, all of it measured on the same pairs.
+    """Everything a figure may show, measured on the same pairs, by the labels of encoders and runs.
 
     Attributes:
-        rows: geometry by the label of the encoder.
+        rows: geometry of the encoders.
         panels: the same, side by side, by the panel's title.
-        colours: STS scores of the encoders.
         published: show the points that papers print beside the encoders.
-        runs: training runs by their labels.
     """
 
     rows: Mapping[str, Geometry] = field(default_factory=dict)
@@ -167,16 +158,7 @@ class FigureData:
 
 @dataclass(frozen=True, slots=True)
 class FigureKind:
-    """A figure that can be drawn.
-
-    Attributes:
-        name: of its files.
-        place: among the others, the smallest first.
-        heading: above it in a report.
-        of_runs: it shows training runs, and not the geometry of encoders.
-        draw: draws it, under its name.
-        caption: how to read it.
-    """
+    """A figure that can be drawn, of runs or of encoders; ``place`` is its place among others."""
 
     name: str
     place: int
@@ -190,10 +172,8 @@ def figure_kinds() -> list[FigureKind]:
     """All figures, in the order in which they are shown."""
     from contrasent.report import figures
 
-    modules = [
-        import_module(f"{__package__}.{it.name}") for it in pkgutil.iter_modules(figures.__path__)
-    ]
-    kinds = [kind for module in modules for kind in getattr(module, "FIGURES", ())]
+    names = (module.name for module in pkgutil.iter_modules(figures.__path__, f"{__package__}."))
+    kinds = (kind for name in names for kind in getattr(import_module(name), "FIGURES", ()))
     return sorted(kinds, key=lambda kind: kind.place)
 
 
