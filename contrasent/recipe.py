@@ -111,14 +111,7 @@ def recipes() -> dict[str, Path]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecipeSummary:
-    """A packaged recipe in a line.
-
-    Attributes:
-        name: of the recipe.
-        objective: the name of what it minimises.
-        data: what it trains on.
-        source: authors and year of its paper.
-    """
+    """A packaged recipe in a line: its objective, its data, and authors and year of its paper."""
 
     name: str
     objective: str
@@ -131,17 +124,13 @@ def summarize_recipes() -> list[RecipeSummary]:
     rows = []
     for name, path in recipes().items():
         text = path.read_text(encoding="utf-8")
-        head = " ".join(line[2:] for line in takewhile(_is_comment, text.splitlines()))
-        data, source = _DATA.search(head), _SOURCE.search(head)
+        comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+        head = " ".join(line[2:] for line in comment)
+        data = "".join(_DATA.findall(head)[:1])
+        source = "".join(_SOURCE.findall(head)[:1])
         objective = str(load_recipe(name).objective["name"])
-        rows.append(
-            RecipeSummary(name, objective, data[1] if data else "", source[0] if source else "")
-        )
+        rows.append(RecipeSummary(name, objective, data, source))
     return rows
-
-
-def _is_comment(line: str) -> bool:
-    return line.startswith("#")
 
 
 def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:

@@ -46,18 +46,13 @@ def recipes(
     from contrasent.recipe import load_recipe, summarize_recipes
 
     if name is not None:
-        print_settings(load_recipe(name))
+        typer.echo(describe(load_recipe(name)), nl=False)
         return
     rows = [_HEADINGS, *(astuple(summary) for summary in summarize_recipes())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         typer.echo("  ".join(cells).rstrip())
-
-
-def print_settings(recipe: Recipe) -> None:
-    """Print a recipe as YAML, with every setting explained."""
-    typer.echo(describe(recipe), nl=False)
 
 
 def describe(recipe: Recipe) -> str:
@@ -189,7 +184,7 @@ def train(
     del encoder, data  # load_settings reads them
     loaded = load_settings(context, recipe)
     if options.settings:
-        print_settings(loaded)
+        typer.echo(describe(loaded), nl=False)
         return
 
     folder = output or Path("runs") / Path(recipe).stem
@@ -326,7 +321,7 @@ def pretrain(
     del model, data  # load_settings reads them
     recipe = load_settings(context, _RECIPE)
     if options.settings:
-        print_settings(recipe)
+        typer.echo(describe(recipe), nl=False)
         return
 
     folder = _check_run(output or Path("runs") / _RECIPE, recipe, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +92,7 @@ def _distinct(*choices: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Results read from files.
-
-    Attributes:
-        geometries: written by ``contrasent analyze --json``.
-        runs: training runs that measured geometry.
-        records: written by ``contrasent evaluate --json``, or a run's ``scores.jsonl``.
-        neighbours: written by ``contrasent neighbours --json``.
-    """
+    """Results read from files that commands wrote with ``--json``, and from training runs."""
 
     geometries: tuple[Geometry, ...] = ()
     runs: tuple[Trajectory, ...] = ()
@@ -113,29 +106,26 @@ def read_saved(paths: Iterable[str | Path]) -> Saved:
     Raises:
         DataError: a path is not there, or is none of them.
     """
-    geometries: list[Geometry] = []
-    runs: list[Trajectory] = []
-    records: list[Record] = []
-    neighbours: list[Neighbours] = []
+    saved: dict[str, list[Any]] = {field.name: [] for field in fields(Saved)}
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path} does not exist; name a file that was saved, or a training run")
         first = {} if path.is_dir() else _first_line(path)
         if first.get("kind") == KIND:
-            geometries += read_geometry(path)
+            saved["geometries"] += read_geometry(path)
         elif first.get("kind") == NEIGHBOURS:
-            neighbours += read_neighbours(path)
+            saved["neighbours"] += read_neighbours(path)
         elif "metric" in first:
-            records += read_records(path)
+            saved["records"] += read_records(path)
         elif path.is_dir() or "step" in first:
-            runs.append(read_trajectory(path))
+            saved["runs"].append(read_trajectory(path))
         else:
             raise DataError(
                 f"{path} holds no measured geometry, no scores, no nearest neighbours and no "
                 "training run; name what 'contrasent analyze --json', 'contrasent evaluate --json' "
                 "or 'contrasent neighbours --json' wrote, or a run's folder"
             )
-    return Saved(tuple(geometries), tuple(runs), tuple(records), tuple(neighbours))
+    return Saved(**{name: tuple(results) for name, results in saved.items()})
 
 
 def _first_line(path: Path) -> dict[str, Any]:

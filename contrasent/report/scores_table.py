@@ -49,12 +49,12 @@ class Column:
     def cell(self, line: Mapping[Quantity, Record]) -> Cell:
         """The score of one encoder, given its records."""
         records = [line[quantity] for quantity in self.of if quantity in line]
-        if not records or len(records) < len(self.of):
+        if len(records) < len(self.of):
             return score(None)
-        if len(records) == 1:
-            return score(records[0].value, records[0].interval)
         mean = sum(record.value for record in records) / len(records)
-        return score(mean, averaged_interval(mean, [record.interval for record in records]))
+        intervals = [record.interval for record in records]
+        single = len(records) == 1
+        return score(mean, intervals[0] if single else averaged_interval(mean, intervals))
 
 
 def quantity(record: Record) -> Quantity:
@@ -65,10 +65,8 @@ def quantity(record: Record) -> Quantity:
 def scores_table(rows: Rows, columns: Sequence[Column], notes: Iterable[str] = ()) -> Table:
     """Scores x 100, two decimals, one row per label; averages of unrounded values.
 
-    Args:
-        rows: records; of two with one task, split and metric the first is shown.
-        columns: one without a record is shown as absent, and so is an average over it.
-        notes: how the scores were measured.
+    Of two records with one task, split and metric the first is shown. A column without a record is
+    shown as absent, and so is an average over it.
     """
     cells = []
     for label, records in rows.items():
@@ -124,8 +122,6 @@ class Layout:
 
     Attributes:
         tasks: its columns; a task without a record is shown as absent, and so is the average.
-        metric: ``spearman`` or ``pearson``.
-        aggregation: ``all``, ``mean`` or ``wmean``.
         difference: labels of two rows; a last row shows the second minus the first.
         protocol: what is asked for, to be named beneath the table; None to leave it unnamed.
     """
@@ -165,8 +161,8 @@ def sts_table(rows: Rows, layout: Layout | None = None) -> Table:
     notes = [*_sts_notes(records_of(shown), layout), *encoder_notes(rows)]
     table = scores_table(shown, [*means, *rest], notes)
     if layout.difference:
-        of_label = {row[0].text: row for row in table.rows}
-        before, after = (of_label[label] for label in layout.difference)
+        rows_by_label = {row[0].text: row for row in table.rows}
+        before, after = (rows_by_label[label] for label in layout.difference)
         changes = (
             None if a.value is None or b.value is None else b.value - a.value
             for a, b in zip(before[1:], after[1:], strict=True)
@@ -310,26 +306,23 @@ def _split_so(split: tuple[str, ...]) -> str:
 
 
 def _own_procedure(how: Mapping[str, str | int], read: TaskData[TransferData]) -> str:
-    folds = ""
+    parts = [
+        _SKLEARN
+        if how["name"] == "sklearn"
+        else f"Classifier of SentEval, {_solver(how)}; L2 penalty of 1e-5 to 1e-2"
+    ]
     if any("dev" not in task.parts for task in read.tasks):
         nested = any("all" in task.parts for task in read.tasks)
-        folds = f"{how['folds']} folds{', nested without a test part' if nested else ''}; "
-    if how["name"] == "sklearn":
-        return f"{_SKLEARN}; {folds}seed {how['seed']}."
-    solver = f"{_solver(how)}; L2 penalty of 1e-5 to 1e-2"
-    return f"Classifier of SentEval, {solver}; {folds}seed {how['seed']}."
+        parts.append(f"{how['folds']} folds{', nested without a test part' if nested else ''}")
+    return "; ".join([*parts, f"seed {how['seed']}."])
 
 
 def retrieval_table(rows: Rows, tasks: Sequence[RetrievalTask]) -> Table:
     """Metrics of retrieval tasks."""
     headings = short_headings([task.name for task in tasks])
+    before = {name: f"{heading} " if len(tasks) > 1 else "" for name, heading in headings.items()}
     columns = [
-        Column(
-            metric_heading(metric)
-            if len(tasks) == 1
-            else f"{headings[task.name]} {metric_heading(metric)}",
-            (Quantity(task.name, metric),),
-        )
+        Column(before[task.name] + metric_heading(metric), (Quantity(task.name, metric),))
         for task in tasks
         for metric in task.metrics
     ]
@@ -363,9 +356,7 @@ def mteb_table(rows: Rows) -> Table:
     main = _of(rows, lambda record: record.protocol == MTEB)
     every = records_of(main)
     columns = [
-        Column(
-            it.name.name if it.name.split == "test" else f"{it.name.name} {it.name.split}", (it,)
-        )
+        Column(it.name.name + (f" {it.name.split}" if it.name.split != "test" else ""), (it,))
         for it in dict.fromkeys(map(quantity, every))
     ]
     metrics = dict.fromkeys(f"{it.task} {it.metric}" for it in every)

@@ -25,14 +25,7 @@ AVERAGE = "Avg."
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One field of a table.
-
-    Attributes:
-        text: what is printed.
-        value: the number in full precision, by which rows are sorted; None for text.
-        interval: the bootstrap interval of the number.
-        best: it is the best of its column.
-    """
+    """One field of a table; ``value`` in full precision sorts rows, None for text."""
 
     text: str
     value: float | None = None
@@ -82,16 +75,12 @@ Row = tuple[Cell, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that is printed on a terminal, in a page or as Markdown.
+    """A table that is printed on a terminal, in a page or as Markdown; a row begins with its label.
 
     Attributes:
-        headings: of the columns, that of the row labels too.
-        rows: cells; the first of a row is its label.
         notes: how the numbers were measured, beneath the table.
-        title: above it.
         name: in links of a page, and of the file it is downloaded as.
-        key: the column that a summary shows.
-        key_heading: of that column in the summary.
+        key: the column that a summary shows, under ``key_heading``.
         texts: columns that hold text, beside the first.
     """
 
@@ -109,9 +98,7 @@ class Table:
     ) -> Table:
         """The table, the best value marked in each column that has two values or more.
 
-        Args:
-            judged: columns that have a best value; None for all.
-            lower: columns in which the lowest value is the best.
+        Columns that are not ``judged`` have no best value; of those in ``lower`` it is the lowest.
         """
         best = {}
         for k, column in enumerate(zip(*self.rows, strict=True)):
@@ -190,13 +177,7 @@ def averaged_interval(average: float, parts: Sequence[Interval | None]) -> Inter
 
 
 def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str]:
-    """An explanation of the brackets; nothing if there are none.
-
-    Args:
-        records: what is printed.
-        drawn: what is drawn again.
-        more: what else there is to know of the intervals.
-    """
+    """An explanation of the brackets: what is ``drawn`` again, and ``more``; empty without any."""
     interval = next((record.interval for record in records if record.interval), None)
     if interval is None:
         return []

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def survey_lines(report: Report) -> Iterator[str]:
     """The facts of a check, without its lengths and examples."""
-    yield from _aligned(_survey_facts(report))
+    return _aligned(_survey_facts(report))
 
 
 def survey_examples(report: Report) -> Iterator[str]:
     """The first examples that a check read."""
-    yield from _examples(_views(report), report.shown)
+    return _examples(_views(report), report.shown)
 
 
 def built_lines(built: Built, kind: DataKind) -> Iterator[str]:
@@ -91,12 +91,11 @@ def length_table(report: Report) -> RichTable:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
 
-    table = RichTable(box=SIMPLE_HEAD)
-    table.add_column("length")
+    table = RichTable("length", box=SIMPLE_HEAD)
     for name in ("min", "median", "mean", "p95", "max"):
         table.add_column(name, justify="right")
-    for unit, found in (("words", report.words), ("tokens", report.tokens or ())):
-        for view, it in zip(_views(report), found, strict=False):
+    for unit, lengths in (("words", report.words), ("tokens", report.tokens or ())):
+        for view, it in zip(_views(report), lengths, strict=False):
             row = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
             table.add_row(f"{view}, {unit}", *map(str, row))
     return table
@@ -163,9 +162,13 @@ def _count(finding: Finding, report: Report) -> str:
     return f"{plural(finding.count, 'example')}{first}"
 
 
+def one_line(text: str) -> str:
+    """A sentence without what would break a line or a terminal."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
+
+
 def _shortened(sentence: str, longest: int = 100) -> str:
-    """A sentence on one line, safe to print, its end left out if it is long."""
-    line = "".join(c if c.isprintable() else " " for c in " ".join(sentence.split()))
+    line = one_line(sentence)
     return line if len(line) <= longest else f"{line[:longest]}..."
 
 

@@ -33,11 +33,9 @@ _GROUPS = {False: "Unsupervised", True: "Supervised"}
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One row of a table.
+    """One row of a table, named as in its plan ``row``.
 
     Attributes:
-        name: of the row.
-        row: how it is made.
         records: what was measured here; empty of a row that was not made.
         geometry: alignment and uniformity; None if they were not measured.
         published: by ``sts``, ``transfer`` and ``study``.
@@ -128,13 +126,7 @@ def _read_row(reproduction: Reproduction, name: str, folder: Path) -> TableRow:
 
 
 def page(reproduction: Reproduction, rows: Sequence[TableRow], *, figure: bool) -> str:
-    """The whole page.
-
-    Args:
-        reproduction: what was asked for and done.
-        rows: of the table.
-        figure: whether the plane of alignment and uniformity lies beside the page.
-    """
+    """The whole page; ``figure`` if the plane of alignment and uniformity lies beside it."""
     from jinja2 import StrictUndefined, Template
 
     text = (files("contrasent") / "reproduce" / "page.md").read_text(encoding="utf-8")
@@ -277,11 +269,7 @@ def _without_text(problem: str) -> str:
 def write_table(
     reproduction: Reproduction, rows: Sequence[TableRow], name: str, output: Path
 ) -> list[Path]:
-    """Write ``NAME.md``, ``NAME.csv``, records, geometry and the figure, each whole or not at all.
-
-    Returns:
-        The files.
-    """
+    """Write ``NAME.md``, ``NAME.csv``, records, geometry and figure, each whole or not at all."""
     figure = _plane(rows)
     texts = {
         output / f"{name}.md": page(reproduction, rows, figure=figure is not None),

@@ -31,7 +31,6 @@ class Cited:
     Attributes:
         paper: a name of :data:`PAPERS`.
         table: such as ``T5`` or ``TE.1``.
-        row: as the data names it.
         values: by column, such as ``STS12`` or ``Avg``; correlation or accuracy x 100.
         note: where the paper has the number from, and how it was computed.
     """
@@ -39,7 +38,7 @@ class Cited:
     paper: str
     table: str
     row: str
-    values: Mapping[str, float]
+    values: dict[str, float]
     note: str
 
     @property
@@ -54,21 +53,18 @@ def cited(paper: str, table: str, row: str) -> Cited:
     Raises:
         ConfigError: there is no such row; the message names the nearest one.
     """
-    known = _rows()
-    name = pick("published row", f"{paper} {table} {row}", known)
-    return known[name]
+    return _rows()[pick("published row", f"{paper} {table} {row}", _rows())]
 
 
 @cache
 def _rows() -> dict[str, Cited]:
-    values: dict[tuple[str, str, str], dict[str, float]] = {}
-    notes: dict[tuple[str, str, str], str] = {}
+    rows: dict[str, Cited] = {}
     with (files("contrasent") / "reproduce" / "published.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
             key = line["paper"], line["table"], line["row"]
-            values.setdefault(key, {})[line["column"]] = float(line["value"])
-            notes.setdefault(key, line["note"])
-    return {" ".join(key): Cited(*key, found, notes[key]) for key, found in values.items()}
+            row = rows.setdefault(" ".join(key), Cited(*key, {}, line["note"]))
+            row.values[line["column"]] = float(line["value"])
+    return rows
 
 
 Citation = Annotated[list[str], Field(min_length=3, max_length=3)]
@@ -258,8 +254,7 @@ def missing_materials(
     Raises:
         ConfigError: no row can be made.
     """
-    found = {name: plan.needs(name) - set(given) for name in chosen}
-    lacking = {name: materials for name, materials in found.items() if materials}
+    lacking = {name: missing for name in chosen if (missing := plan.needs(name) - set(given))}
     trained = [name for name in chosen if plan.rows[name].make != "cited" and name not in lacking]
     if not trained:
         options = ", ".join(f"--{key}" for key in plan.materials)

@@ -133,9 +133,8 @@ class MaterialFile:
 
     Attributes:
         source: what the user named.
-        path: what is read: that, or its beginning.
+        path: what is read: that, or its beginning of ``lines``; None if all is read.
         sha256: of what is read.
-        lines: of the beginning; None if all is read.
     """
 
     source: str
@@ -228,15 +227,9 @@ _PAPERS_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class RowBuilder:
-    """Where rows are made, and of what.
+    """Where rows are made, and of what: ``materials`` are files or folders by their names.
 
-    Attributes:
-        plan: the table.
-        scale: how much is done.
-        materials: what is read for each, by its name.
-        folder: has a folder for every row.
-        data_dir: SentEval's folder.
-        device: what computes; None takes the accelerator if there is one.
+    ``folder`` has a folder for every row, ``data_dir`` is SentEval's.
     """
 
     plan: Plan
