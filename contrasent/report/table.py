@@ -121,18 +121,14 @@ class Table:
 
     def csv(self) -> str:
         """Comma-separated values in full precision, ends of intervals in their own columns."""
-        sure = {k for row in self.rows for k, cell in enumerate(row) if cell.interval is not None}
-        lines: list[list[str]] = [[]]
-        for k, name in enumerate(self.headings):
-            lines[0] += [name, f"{name} low", f"{name} high"] if k in sure else [name]
-        for row in self.rows:
-            lines.append([])
-            for k, cell in enumerate(row):
-                lines[-1].append(cell.text if cell.value is None else repr(cell.value))
-                if k in sure:
-                    ends = cell.interval
-                    lines[-1] += [repr(ends.low), repr(ends.high)] if ends else ["", ""]
-        return csv_text(lines)
+        columns = []
+        for heading, *cells in zip(self.headings, *self.rows, strict=True):
+            values = (cell.text if cell.value is None else repr(cell.value) for cell in cells)
+            columns.append([heading, *values])
+            for end in ("low", "high") if any(cell.interval for cell in cells) else ():
+                ends = (repr(getattr(it.interval, end)) if it.interval else "" for it in cells)
+                columns.append([f"{heading} {end}", *ends])
+        return csv_text(zip(*columns, strict=True))
 
     def markdown(self) -> str:
         """The table in GitHub's Markdown, without title and notes."""
