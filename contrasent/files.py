@@ -44,8 +44,7 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
     """Yield an empty folder beside ``path``; it replaces ``path`` when the block succeeds.
 
     A replaced folder is set aside first, so that one of the two is there at every moment;
-    :func:`recover_folder` puts it back if the process died between the two renames. One process
-    at a time may write a folder, any may read it.
+    :func:`recover_folder` puts it back if the process died between the two renames.
 
     Raises:
         ConfigError: ``path`` is a file.

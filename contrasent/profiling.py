@@ -21,9 +21,8 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 def keep_freed_memory() -> None:
     """Let this process use the memory of freed tensors again, from now on, where glibc is.
 
-    It usually gives the memory of every large tensor back at once, and the system clears each page
-    of the next one: a twelfth of a training step of MiniLM, a sixth of its encoding. What is kept
-    goes back in :func:`give_back_freed_memory`.
+    It usually gives the memory of a large tensor back at once, and the system clears each page of
+    the next: a twelfth of a training step of MiniLM, a sixth of its encoding.
     """
     library = _glibc()
     if library is not None:
@@ -34,8 +33,8 @@ def keep_freed_memory() -> None:
 def give_back_freed_memory() -> None:
     """Return to the system what the C library holds of freed tensors.
 
-    Every batch has another number of tokens, so its tensors have other sizes, and glibc's heap
-    comes to hold several times what is in use: 4.3 GB instead of 1 in an epoch of MiniLM.
+    Batches differ in tokens, and tensors in size: glibc's heap grows to several times what is in
+    use, 4.3 GB instead of 1 in an epoch of MiniLM.
     """
     library = _glibc()
     if library is not None:
@@ -76,11 +75,10 @@ class StepProfile:
     needed = 6
 
     def __init__(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Make sure that ``path`` can be written.
+        """Refuse a ``path`` that does not end in ``.json.gz``, or exists and may not be replaced.
 
         Raises:
-            ConfigError: its name does not end in ``.json.gz``, or it exists and may not be
-                replaced.
+            ConfigError: it cannot be written.
         """
         self.path = Path(path)
         self.table = ""

@@ -213,8 +213,7 @@ def validate(cls: type[T], content: Mapping[str, Any], where: str) -> T:
     """Make ``cls`` of ``content``.
 
     Raises:
-        ConfigError: a setting is unknown, or its value cannot be taken; the message has the
-            dotted name, the value, and what is expected.
+        ConfigError: a setting is unknown or cannot take its value; the message has the dotted name.
     """
     try:
         return TypeAdapter(cls).validate_python(dict(content))

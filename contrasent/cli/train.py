@@ -56,9 +56,7 @@ def recipes(
 
 
 def describe(recipe: Recipe) -> str:
-    """Every setting of ``recipe`` with its value, under a comment that explains it.
-
-    The text is a recipe file that `contrasent train` takes.
+    """Every setting of ``recipe`` under a comment that explains it, as a recipe file.
 
     Raises:
         ConfigError: the objective or one of its settings is unknown.
@@ -91,8 +89,7 @@ def _section(settings: Mapping[str, Any], comments: Mapping[str, str]) -> str:
 
 
 def _comment(text: str) -> str:
-    wrapped = textwrap.wrap(" ".join(text.split()), _WIDTH)
-    return "".join(f"# {line}\n" for line in wrapped)
+    return "".join(f"# {line}\n" for line in textwrap.wrap(" ".join(text.split()), _WIDTH))
 
 
 _SHORT = {
@@ -200,12 +197,7 @@ def train(
 
 
 def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
-    """The folder of a run, and the file of its text, looked at before anything is loaded.
-
-    Raises:
-        ConfigError: a run cannot be there.
-        DataError: the training text is no file that can be read.
-    """
+    """Refuse a folder of a run, and a file of its text, before anything is loaded."""
     from contrasent.data.examples import text_kind
     from contrasent.training.run_folder import RunFolder
 
@@ -279,7 +271,6 @@ def _print_result(result: Result, recipe: Recipe) -> None:
 
 
 def _print_speed(result: Result) -> None:
-    """Say how much was done in how long."""
     rate = result.examples / result.seconds if result.seconds else 0.0
     typer.echo(
         f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s "

@@ -26,14 +26,7 @@ from contrasent.report.table import ABSENT, AVERAGE, Cell, Table, number, score
 def differences_table(
     rows: Iterable[tuple[str, Compared]], title: str, about: str, drawn: str
 ) -> Table:
-    """Differences x 100 with intervals and p-values.
-
-    Args:
-        rows: what was compared, by its heading.
-        title: which encoder less which.
-        about: the meaning of the numbers.
-        drawn: the things that are drawn again.
-    """
+    """Differences x 100 of what is named, with intervals and p-values; ``drawn`` is drawn again."""
     rows = list(rows)
     cells = tuple(
         (Cell(heading), score(one.difference, sign="+"), _interval(one), *_p_values(one, ""))

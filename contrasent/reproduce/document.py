@@ -33,14 +33,10 @@ _GROUPS = {False: "Unsupervised", True: "Supervised"}
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One row of a table, named as in its plan ``row``.
+    """One row of a table: published numbers by ``sts``, ``transfer`` and ``study``, and our own.
 
-    Attributes:
-        records: what was measured here; empty of a row that was not made.
-        geometry: alignment and uniformity; None if they were not measured.
-        published: by ``sts``, ``transfer`` and ``study``.
-        run: what was kept of the run: recipe, seconds, problems, environment; None if not made.
-        missing: why it was not made; empty if it was.
+    What was measured and kept of the run (recipe, seconds, problems, environment) is empty of a row
+    that was not made, which is ``missing`` for the reason given.
     """
 
     name: str
@@ -152,11 +148,8 @@ def page(reproduction: Reproduction, rows: Sequence[TableRow], *, figure: bool) 
 
 def scored_tasks(rows: Sequence[TableRow]) -> tuple[list[str], list[str]]:
     """The STS and the transfer tasks of which a row has a number."""
-    sts, transfer = (
-        [task for task in tasks if any(row.value(task) is not None for row in rows)]
-        for tasks in (STS, TRANSFER)
-    )
-    return sts, transfer
+    scored = {task for row in rows for task in (*STS, *TRANSFER) if row.value(task) is not None}
+    return [task for task in STS if task in scored], [task for task in TRANSFER if task in scored]
 
 
 def sts_table(rows: Sequence[TableRow], tasks: Sequence[str]) -> Table:

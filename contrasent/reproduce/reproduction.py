@@ -35,15 +35,10 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The outcome of a table's reproduction.
+    """The outcome of a table's reproduction: its rows in their order, and what was read for them.
 
-    Attributes:
-        plan: the table.
-        scale_name: of ``scale``, which says how much was done.
-        rows: those that were asked for, in the order of the table.
-        lacking: rows that were not made, and the materials that they need.
-        failed: rows that could not be made or scored, and why.
-        materials: what was read.
+    Rows that are ``lacking`` materials, by their names, were not made; those that ``failed`` could
+    not be made or scored, for the reason given.
     """
 
     plan: Plan
@@ -96,18 +91,9 @@ def reproduce(  # noqa: PLR0913 - what a reproduction is made of, by name
 ) -> Reproduction:
     """Make and score the rows of a table; those that are done already are left as they are.
 
-    Args:
-        table: its name.
-        output: the folder, with a folder for each row.
-        notify: takes a line on every row.
-        given: files, folders and names by material.
-        scale: one of the table's scales, else its first.
-        rows: some of the table's rows, else all.
-        tasks: in place of the scale's.
-        data_dir: SentEval's folder.
-        jobs: families of rows that are worked on at once, each with its share of the cores.
-        overwrite: make rows again that were made otherwise.
-        device: what computes, else the accelerator if there is one.
+    Files, folders and names of materials are ``given``; ``scale`` is else the table's first,
+    ``rows`` are else all, ``tasks`` stand in place of the scale's. Families of rows are worked on
+    in so many ``jobs`` at once, each with its share of the cores.
 
     Raises:
         ConfigError: a name is unknown, nothing can be made, a row was made otherwise before, or
@@ -252,14 +238,8 @@ def score(
 ) -> list[str]:
     """Write the scores of an encoder, and the geometry of its embeddings, into its row's folder.
 
-    Args:
-        encoder: what is measured.
-        builder: has the scale, whose tasks are scored.
-        folder: of the row.
-        seed: of the training run that made the encoder, for the records.
-
-    Returns:
-        What could not be computed, and why.
+    ``seed`` is of the training run that made it, for the records. Returns what could not be
+    computed, and why.
 
     Raises:
         CheckpointError: it cannot be scored on any task.

@@ -13,16 +13,8 @@ from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.metrics import METRICS
 from contrasent.records import Compared, Record
 from contrasent.report.comparison import differences_with_ends
-from contrasent.report.embedding_tables import (
-    figure_data,
-    geometry_table,
-    names_of,
-)
-from contrasent.report.figures.style import (
-    FigureData,
-    Picture,
-    draw_figures,
-)
+from contrasent.report.embedding_tables import figure_data, geometry_table, names_of
+from contrasent.report.figures.style import FigureData, Picture, draw_figures
 from contrasent.report.html.contents import Contents, Identity, PageRow, baseline_row, identity
 from contrasent.report.scores_table import (
     CORRELATION,
