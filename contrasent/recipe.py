@@ -177,18 +177,17 @@ def overrides_in(words: Sequence[str], options: Sequence[str]) -> dict[str, Any]
         ConfigError: another word is among them; ``options`` are what it may have been meant for.
     """
     settings: dict[str, Any] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    rest = iter(words)
+    for word in rest:
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or "." not in name:
             if word.startswith("--"):
                 pick("option", name, options)
             raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
         if not equals:
-            if not rest or rest[0].startswith("--"):
+            value = next(rest, "--")
+            if value.startswith("--"):
                 raise ConfigError(f"--{name} needs a value: --{name} VALUE")
-            value = rest.pop(0)
         name = name.replace("-", "_")
         settings[name] = _split(name, value)
     return settings
@@ -271,8 +270,7 @@ def _parse(value: Any, takes_text: bool) -> Any:
 def _owner(cls: Any, location: Sequence[str]) -> Any:
     """The class of the settings under ``location``; a dict where they are not typed."""
     for part in location:
-        kind = fields_of(cls)[part].type
-        cls = globals().get(kind, dict) if isinstance(kind, str) else kind
+        cls = cls.__pydantic_fields__[part].annotation
     return cls
 
 
