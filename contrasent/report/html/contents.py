@@ -147,13 +147,11 @@ def _overlaps(rows: Iterable[PageRow]) -> list[str]:
 
 
 def _contradictions(records: Sequence[Record], rows: Mapping[Identity, PageRow]) -> list[str]:
-    shown = {
-        (key, _key(record)): record.value for key, row in rows.items() for record in row.records
-    }
+    values = {(key, _key(it)): it.value for key, row in rows.items() for it in row.records}
     other = {
-        (rows[identity(record)].label, record.task, record.split)
-        for record in records
-        if record.value != shown[identity(record), _key(record)]
+        (rows[identity(it)].label, it.task, it.split)
+        for it in records
+        if it.value != values[identity(it), _key(it)]
     }
     return [
         f"{label}: {task} ({split}) was measured more than once, with different values; the first "
@@ -182,15 +180,13 @@ _ENCODER = (
 
 def settings_tables(contents: Contents, rows: Sequence[PageRow]) -> list[Table]:
     """How encoders were used, which data was read, which packages computed the numbers."""
-    encoders = [
-        (
-            *(row.label, like.encoder, like.pooler, like.head or ABSENT, like.transform or ABSENT),
-            f"{like.max_tokens} tokens" if like.max_tokens else ABSENT,
-            *(like.engine or "torch", like.precision),
-            ABSENT if like.seed is None else str(like.seed),
-        )
-        for row, like in ((row, row.like) for row in rows)
-    ]
+    encoders = []
+    for row in rows:
+        like = row.like
+        cut = f"{like.max_tokens} tokens" if like.max_tokens else None
+        seed = None if like.seed is None else str(like.seed)
+        use = (like.head, like.transform, cut, like.engine or "torch", like.precision, seed)
+        encoders.append((row.label, like.encoder, like.pooler, *(it or ABSENT for it in use)))
     data = dict.fromkeys(
         (it.corpus, ABSENT, it.corpus_sha256)
         if isinstance(it, Neighbours)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from contrasent import __version__
 from contrasent.errors import ConfigError
@@ -32,16 +30,22 @@ from contrasent.report.html.sections import (
 )
 from contrasent.report.table import Cell, Row, Table, number, score
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def page(contents: Contents) -> str:
     """The report as HTML; the same contents give the same text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     by_identity = rows_of(contents)
     rows = list(by_identity.values())
     labels = [row.label for row in rows]
@@ -50,30 +54,26 @@ def page(contents: Contents) -> str:
     script, style = (
         (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("script.js", "style.css")
     )
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            labels=labels,
-            warnings=[*contents.warnings, *doubts(contents, by_identity)],
-            best=_best_scores(scores),
-            summary=_key_numbers(labels, scores, geometry),
-            scores=scores,
-            compared=comparison_tables(contents, by_identity),
-            geometry=geometry,
-            figures=drawn,
-            browsers=browsers(contents, by_identity),
-            every=_records_table(rows) if contents.records else None,
-            settings=settings_tables(contents, rows),
-            command=contents.command,
-            commands=contents.commands,
-            commands_complete=contents.commands_complete,
-            version=__version__,
-            # Ours, with no word of what is reported.
-            script=Markup(script),
-            style=Markup(style),
-            script_sha256=b64encode(sha256(script.encode()).digest()).decode(),
-        )
+    return environment.get_template("report.html").render(
+        labels=labels,
+        warnings=[*contents.warnings, *doubts(contents, by_identity)],
+        best=_best_scores(scores),
+        summary=_key_numbers(labels, scores, geometry),
+        scores=scores,
+        compared=comparison_tables(contents, by_identity),
+        geometry=geometry,
+        figures=drawn,
+        browsers=browsers(contents, by_identity),
+        every=_records_table(rows) if contents.records else None,
+        settings=settings_tables(contents, rows),
+        command=contents.command,
+        commands=contents.commands,
+        commands_complete=contents.commands_complete,
+        version=__version__,
+        # Ours, with no word of what is reported.
+        script=Markup(script),
+        style=Markup(style),
+        script_sha256=b64encode(sha256(script.encode()).digest()).decode(),
     )
 
 
@@ -119,10 +119,9 @@ def _best_scores(scores: Sequence[Table]) -> list[tuple[Table, Row]]:
     """Of each table of scores the row that is best in its key column."""
     best = []
     for table in scores:
-        rows = [(row[table.key].value, row) for row in table.rows]
-        known = [(value, row) for value, row in rows if value is not None]
-        if known:
-            best.append((table, max(known, key=lambda it: it[0])[1]))
+        rows = [row for row in table.rows if row[table.key].value is not None]
+        if rows:
+            best.append((table, max(rows, key=lambda row: row[table.key].value or 0.0)))
     return best
 
 
@@ -143,20 +142,6 @@ def refuse_existing_report(path: str | Path | None, *, overwrite: bool) -> None:
         raise ConfigError(f"--html {path} is a folder; name a file in it")
     if Path(path).exists() and not overwrite:
         raise ConfigError(f"{path} exists already; name another file or add --overwrite")
-
-
-@cache
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    return Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
 
 
 MOST_QUERIES = 300
