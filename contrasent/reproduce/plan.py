@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -180,30 +180,24 @@ class Plan:
     rows: dict[str, PlanRow]
     """By name, in the order of the table."""
 
+    def lineage(self, name: str) -> list[str]:
+        """A row, the row that it is made from, and so on to the first."""
+        above = self.rows[name].of
+        return [name, *(self.lineage(above) if above else ())]
+
     def needs(self, name: str) -> set[str]:
         """The materials that a row needs, also through the rows that it is made from."""
-        row = self.rows[name]
-        if row.make == "cited":
+        if self.rows[name].make == "cited":
             return set()
-        needed = {row.data} & set(self.materials)
-        return needed | (self.needs(row.of) if row.of else {row.start})
+        rows = [self.rows[it] for it in self.lineage(name)]
+        return {row.data for row in rows} & set(self.materials) | {rows[-1].start}
 
-    def families(self, chosen: Sequence[str]) -> Iterator[list[str]]:
+    def families(self, chosen: Sequence[str]) -> list[list[str]]:
         """Rows that are made from one another, each after what it is made from."""
-        heads = [name for name in chosen if not self.rows[name].of]
-        for head in heads:
-            yield [name for name in chosen if self._first(name) == head]
-
-    def with_ancestors(self, chosen: Sequence[str]) -> list[str]:
-        """The rows, and all they are made from, in the order of the table."""
-        wanted = set(chosen)
+        families: dict[str, list[str]] = {}
         for name in chosen:
-            while name := self.rows[name].of:
-                wanted.add(name)
-        return [name for name in self.rows if name in wanted]
-
-    def _first(self, name: str) -> str:
-        return self._first(above) if (above := self.rows[name].of) else name
+            families.setdefault(self.lineage(name)[-1], []).append(name)
+        return list(families.values())
 
 
 def tables() -> dict[str, Path]:
@@ -243,7 +237,8 @@ def chosen_rows(plan: Plan, asked: Sequence[str]) -> list[str]:
     """
     for name in asked:
         pick("row", name, plan.rows)
-    return plan.with_ancestors(asked or list(plan.rows))
+    wanted = {it for name in asked or plan.rows for it in plan.lineage(name)}
+    return [name for name in plan.rows if name in wanted]
 
 
 def missing_materials(
