@@ -60,8 +60,7 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
     try:
         yield partial
         for file in partial.rglob("*"):
-            if file.is_file():
-                _sync(file)
+            _sync(file)
         _exchange(partial, path, previous)
     finally:
         recover_folder(path)

@@ -359,16 +359,15 @@ def load_settings(context: typer.Context, recipe: str) -> Recipe:
     from contrasent.recipe import load_recipe, overrides_in
 
     options = {it.name or "": it.opts[0] for it in context.command.params}
-    short = {
-        key: (options[name], context.params[name])
-        for name, key in _SHORT.items()
-        if context.params.get(name) is not None
-    }
     overrides = overrides_in(context.args, [word.removeprefix("--") for word in options.values()])
-    for key, (option, value) in short.items():
-        if key in overrides:
+    for name, key in _SHORT.items():
+        value = context.params.get(name)
+        if value is not None and key in overrides:
+            option = options[name]
             shown = f"{option} {value}" if option.startswith("--") else f"{option.upper()} {value}"
             raise ConfigError(
                 f"{shown} and --{key} {overrides[key]} are the same setting; give one of them"
             )
-    return load_recipe(recipe, {**{key: value for key, (_, value) in short.items()}, **overrides})
+        if value is not None:
+            overrides[key] = value
+    return load_recipe(recipe, overrides)

@@ -13,7 +13,6 @@ from statistics import NormalDist
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
-from rich.padding import PaddingDimensions
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -186,10 +185,10 @@ def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str
 _NO_LIMIT = 1_000_000
 
 
-def plain_table(padding: PaddingDimensions = (0, 1, 0, 0)) -> RichTable:
+def plain_table() -> RichTable:
     """A table without cells, in the form of all tables."""
     return RichTable(
-        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, header_style="bold"
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
     )
 
 

@@ -58,12 +58,12 @@ def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "file", report.source
     yield "columns", report.columns
     yield "examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"
+    unused = plural(report.blank, "blank line")
     if report.classes is not None:
-        of_class = ((name, n, n / max(report.examples, 1)) for name, n in report.classes.items())
-        yield "classes", ", ".join(f"{name} {n:,} ({share:.1%})" for name, n, share in of_class)
+        count = max(report.examples, 1)
+        shares = (f"{name} {n:,} ({n / count:.1%})" for name, n in report.classes.items())
+        yield "classes", ", ".join(shares)
         unused = f"{plural(report.unlabelled, 'row')} without a label"
-    else:
-        unused = plural(report.blank, "blank line")
     yield "left out", f"{plural(report.skipped, 'row')} with an empty sentence, {unused}"
     if report.documents is not None and (length := report.document_sentences):
         sizes = f"{length.minimum:,} to {length.maximum:,} sentences, {length.mean:.1f} in the mean"
