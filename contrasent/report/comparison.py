@@ -45,8 +45,8 @@ def differences_with_ends(rows: Sequence[tuple[str, Compared]], title: str, name
         signed = (score(value, sign="+") for value in (one.difference, *ends))
         cells.append((Cell(heading), *signed, *_p_values(one, ABSENT)))
     headings = ("task", "difference", "low", "high", "p", "p (Holm)")
-    drawn, ends = "pairs, sentences or queries", "; low and high are the ends of the "
-    note = _procedure([one for _, one in rows], drawn, ends, " of a metric")
+    drawn, before = "pairs, sentences or queries", "; low and high are the ends of the "
+    note = _procedure([one for _, one in rows], drawn, before, " of a metric")
     return Table(headings, tuple(cells), (f"Differences x 100. {note}",), title, name)
 
 

@@ -129,7 +129,7 @@ def page(reproduction: Reproduction, rows: Sequence[TableRow], *, figure: bool) 
     template = Template(text, trim_blocks=True, undefined=StrictUndefined)
     sts, transfer = scored_tasks(rows)
     runs = [row.run for row in rows if row.run]
-    return template.render(
+    whole: str = template.render(
         done=reproduction,
         rows=rows,
         runs=runs,
@@ -144,6 +144,7 @@ def page(reproduction: Reproduction, rows: Sequence[TableRow], *, figure: bool) 
         figure=PLANE if figure else None,
         making=making_table(rows),
     )
+    return whole
 
 
 def scored_tasks(rows: Sequence[TableRow]) -> tuple[list[str], list[str]]:

@@ -94,7 +94,8 @@ def plane(
 
 
 def _shade(shades: ScalarMappable, score: float) -> tuple[float, ...]:
-    colour: tuple[float, ...] = shades.to_rgba(score)
+    low, high = _SCALE
+    colour: tuple[float, ...] = shades.cmap((score - low) / (high - low))
     return colour
 
 

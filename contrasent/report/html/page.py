@@ -164,9 +164,9 @@ def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Brows
         corpus = corpora.setdefault((it.corpus, it.corpus_sha256), {})
         corpus.setdefault(rows[identity(it)].label, it)
     shown = []
-    for (corpus, _), of_label in corpora.items():
+    for (name, _), of_label in corpora.items():
         queries, notes = queries_of(of_label), search_notes(of_label)
         if len(queries) > MOST_QUERIES:
             notes = (f"The first {MOST_QUERIES} of {len(queries):,} queries.", *notes)
-        shown.append(Browser(corpus, queries[:MOST_QUERIES], notes))
+        shown.append(Browser(name, queries[:MOST_QUERIES], notes))
     return shown
