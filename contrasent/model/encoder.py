@@ -106,12 +106,9 @@ class SentenceEncoder(nn.Module, Encoder):
         return encoder.eval()
 
     def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
-        """Write a sentence-transformers folder, with `info` in its `contrasent.json`.
+        """Write a sentence-transformers folder, whole, with `info` in its `contrasent.json`.
 
-        An encoder that is already there is replaced as a whole.
-
-        Raises:
-            ConfigError: the engine is not `torch`, so that the weights are in another form.
+        Raises ConfigError unless the engine is `torch`: others have weights in another form.
         """
         if self.engine != "torch":
             raise ConfigError(

@@ -1,9 +1,8 @@
 """Generators: frozen masked language models that write tokens into sentences.
 
 The product with the vocabulary is as large as a forward pass through a small transformer, so its
-weights are cast and laid out once, for a head that never changes, and the logits are used up in
-pieces that fit the cache of a processor: the whole matrix never exists. Torch's own ``argmax`` and
-``multinomial`` take as long as that product, or several times as long.
+weights are cast and laid out once, and the logits are used up in pieces that fit the cache of a
+processor. Torch's own ``argmax`` and ``multinomial`` take as long as that product, or longer.
 
 Shapes: S sentences, T tokens end to end, N states, D width, E width before the decoder, C rows of a
 piece, V token ids, V' >= V.

@@ -2,8 +2,7 @@
 
 Every head known here is the same map, with its parts under other names: Linear, activation,
 LayerNorm, and a decoder with a row for each token, which most checkpoints tie to the embeddings.
-
-Shapes: T tokens end to end, N token states, D width, E width before the decoder.
+Shapes: T tokens, N token states, D width, E width before the decoder.
 """
 
 from __future__ import annotations

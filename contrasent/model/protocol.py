@@ -128,13 +128,10 @@ class Encoder(ABC):
         show_progress: bool = False,
         on_overflow: str = "warn",
     ) -> Iterator[np.ndarray]:
-        """Embed any number of sentences in bounded memory; arguments and errors as in `encode`.
+        """Embed any number of sentences in bounded memory, ``chunk`` of them at a time.
 
-        ``chunk`` of them are read, sorted by length and embedded at a time.
-
-        Returns:
-            An iterator of at most ``(chunk, D)`` float32, in the order of ``sentences``. Options
-            are checked at once, sentences as they are read.
+        Arguments and errors are those of :meth:`encode`. Options are checked at once, sentences as
+        they are read. Blocks of at most ``(chunk, D)`` float32 are in the order of ``sentences``.
         """
         if isinstance(sentences, str):
             raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")

@@ -1,8 +1,6 @@
 """Token edits whose places DiffCSE's discriminator finds (Chuang et al. 2022, section 5).
 
-They are drawn from torch's generator, on the device of the batch.
-
-Shapes: S sentences, T tokens end to end before the edit and T' after it; N inserted tokens.
+Draws come from torch's generator. Shapes: S sentences, T tokens before the edit and T' after it.
 """
 
 from __future__ import annotations

@@ -53,12 +53,9 @@ class WordEncoder(Encoder):
     """Sentences in, means of word vectors out; on the CPU, in fp32, without a transformer.
 
     Words are what stands between spaces. One that the vectors do not have is looked for in lower
-    case, and left out of the mean if that is not there either. A sentence without a known word
-    gets a vector of zeros; their number is warned of once in a call.
-
-    Attributes:
-        weights: ``(W,)``, what a word counts in the mean; None if all count alike.
-        components: ``(C, D)``, directions of length 1 that are taken out.
+    case, and left out of the mean if that is not there either. ``weights (W,)`` say what each
+    counts; ``components (C, D)`` of length 1 are taken out. A sentence without a known word gets
+    a vector of zeros; their number is warned of once in a call.
     """
 
     pooler, head_name = "vectors", "none"

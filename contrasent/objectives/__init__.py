@@ -47,17 +47,8 @@ def build(
 ) -> Objective:
     """Make the objective ``name``, one of :func:`available` or ``module:Class``.
 
-    Args:
-        name: of the objective.
-        settings: fields of its ``Config``.
-        width: D, dimensions of an embedding.
-        data_views: how many sentences each example of the training data has.
-        encoder: the encoder before the first step, of which some objectives copy parts.
-        batch_size: examples per step, of which some objectives need a certain number.
-
-    Raises:
-        ConfigError: no such objective, a setting it does not have or cannot take, or data that
-            has too few sentences in each example.
+    ``settings`` are fields of its ``Config``; the rest is that of `Start`. ConfigError if there
+    is no such objective or setting, or the data has too few sentences in each example.
     """
     config = config_of(name, settings)
     return objective_class(name)(config, Start(width, data_views, encoder, batch_size))

@@ -83,10 +83,7 @@ class ContrastiveTension(Objective):
         return Terms({"tension": loss}, {"tension_accuracy": right})
 
     def _pairs(self, sentences: int) -> Iterator[tuple[int, int]]:
-        """Numbers of the sentences of each pair, group by group.
-
-        Sentences that do not fill a group are left out, unless there is no whole group.
-        """
+        """Numbers of the sentences of each pair, by whole groups, unless there is none."""
         whole = sentences // self._group * self._group
         for start in range(0, whole or 1, self._group):
             end = min(start + self._group, sentences)

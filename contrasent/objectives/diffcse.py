@@ -2,8 +2,7 @@
 
 The contrastive term makes embeddings insensitive to dropout. The other one makes them sensitive
 to words: a discriminator that knows only the embedding of a sentence has to find the tokens that a
-masked language model has replaced in it. Where the authors' code and their text differ there is a
-setting with both values; docs/fidelity.md explains them.
+masked language model has replaced in it. docs/fidelity.md explains settings with two values.
 
 Shapes: B examples, V views of each, S = V * B sentences, D embedding width.
 """

@@ -1,10 +1,9 @@
 """IS-BERT (Zhang et al. 2020, arXiv:2009.12061): mutual information of tokens and their sentence.
 
-Shapes: T tokens end to end, S sentences, D width.
-
 Token states, seen through convolutions of several widths, are to have much mutual information with
-the mean of those of their sentence, and little with the means of others. The convolutions belong to
-the encoder (``encoder.convolutions``) and are saved with it.
+the mean of those of their sentence, and little with the means of others.
+
+Shapes: T tokens end to end, S sentences, D width.
 """
 
 from __future__ import annotations
@@ -32,16 +31,10 @@ def jensen_shannon(
     .. math:: \frac1{|N|} \sum_{(t, s) \in N} (\mathrm{sp}(c_t \cdot e_s) - \log 2)
         - \frac1T \sum_t (\log 2 - \mathrm{sp}(-c_t \cdot e_{s(t)}))
 
-    with sp(x) = log(1 + e^x), s(t) the sentence of token t, and N the tokens with all other
-    sentences but the ``excluded (S, S)``: the estimator of Zhang et al. 2020 (IS-BERT), with the
-    means of their code, and its shift by log 2, with which tokens that say nothing of their
-    sentence give 0.
-
-    Args:
-        tokens: ``(T, D)``, c.
-        sentences: ``(S, D)``, e.
-        lengths: ``(S,)`` int64, tokens of each sentence.
-        excluded: bool, pairs of sentences.
+    with sp(x) = log(1 + e^x), c the ``tokens (T, D)``, e the ``sentences (S, D)``, s(t) the one
+    of token t, by ``lengths (S,)``, and N the tokens with all others but the ``excluded (S, S)``:
+    the estimator of Zhang et al. 2020 (IS-BERT), with the means of their code, and its shift by
+    log 2, with which tokens that say nothing of their sentence give 0.
 
     Returns:
         The loss in nats; and the share of tokens with no higher score than their own sentence's.

@@ -57,10 +57,9 @@ class Chunks:
 class GradientCache:
     """Embeds a batch of any size; then takes the gradient back to the encoder, chunk by chunk.
 
-    Each chunk is encoded twice: without gradients for the loss of the whole batch, then again
-    with the gradient that the loss gives to its embeddings. Both times it has the same dropout:
-    in SimCSE the masks *are* the data, and with others the gradient would be of another loss.
-    A chunk has ``sentences`` of average length; ``precision`` is that of the second time.
+    Chunks of ``sentences`` are encoded twice: without gradients for the loss of the whole batch,
+    then again with the gradient that it gives to their embeddings. Both times with the same
+    dropout: in SimCSE the masks *are* the data. ``precision`` is that of the second time.
     """
 
     def __init__(self, encoder: SentenceEncoder, sentences: int, precision: str) -> None:
@@ -70,9 +69,9 @@ class GradientCache:
     def embed(self, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
         """Embed ``batch``, in the precision of the context.
 
-        What is returned beside the embeddings is called once after the backward pass of the loss:
-        it adds to the gradient of each weight of the encoder what one backward pass through the
-        whole batch would. Torch's generators stand where they stood before.
+        The function that is returned too is called once after the backward pass of the loss: it
+        adds to the gradients of the encoder what one pass through the whole batch would. Torch's
+        generators stand where they stood before.
         """
         device = batch.token_ids.device
         if batch.sentences <= self._sentences:

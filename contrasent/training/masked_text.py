@@ -1,8 +1,7 @@
 """Masked text in training: the view ``mlm``, and the held-out loss of a masked LM.
 
-Gao et al. 2021, Table 1, "MLM k%: use BERT-base to replace k% of words". The tokens are chosen as
-for masked language modelling, all of them are hidden, and each is drawn from what the generator
-predicts there: its most probable token is the original one too often to make a view.
+Gao et al. 2021, Table 1, "MLM k%: use BERT-base to replace k% of words". Tokens are drawn from what
+the generator predicts: the most probable one is the original too often to make a view.
 
 Shapes: B examples, V views of each, T tokens end to end.
 """

@@ -139,19 +139,12 @@ def save_encoders(
     info: Mapping[str, Any],
     save: Callable[[SentenceEncoder, Path, Mapping[str, Any]], None] = SentenceEncoder.save,
 ) -> None:
-    """Write the encoder that is evaluated, and its twin beside it.
+    """Write the encoder that is evaluated, and its twin, without dev scores, beside it.
 
     Two folders cannot be replaced at one moment. So the old twin is removed before the first
     folder is replaced, and the new one written after: wherever this is cut off, a twin that is
     there was saved at the step of the encoder beside it, and one that would not fit is missing.
     A resumed run comes back to the same step, and writes both.
-
-    Args:
-        folder: of the encoder.
-        encoder: of the first view.
-        twin: of the others, or None.
-        info: kept in both; the twin's says whose twin it is, and has no dev scores.
-        save: how the first is written.
     """
     beside = twin_of(folder)
     if twin is not None:

@@ -52,16 +52,12 @@ class Backbone(nn.Module, ABC):
     ) -> dict[int, Tensor]:
         """Compute the token states ``(T, D)`` of ``layers``, which are numbers from either end.
 
-        Args:
-            batch: S packed sentences, T tokens.
-            layers: the numbers; the states come out under these.
-            first_only: the last state is needed at first tokens only, and may be ``(S, D)``.
-            first_state: ``(S, D)``, taken as state 0 of each sentence's first token, as it is:
-                nothing is added to it, normalised or dropped before layer 1. Gradients reach it.
-                Or ``(S, N, D)``, of the first N tokens, which every sentence then has to have.
+        With ``first_only`` the last is needed at first tokens only, and may be ``(S, D)``.
 
-        Raises:
-            ConfigError: as :meth:`require_first_state`.
+        ``first_state (S, D)`` is taken as state 0 of each sentence's first token, as it is:
+        nothing is added to it, normalised or dropped before layer 1. Gradients reach it. Or
+        ``(S, N, D)``, of the first N tokens, which every sentence then has to have. ConfigError
+        is raised where it cannot be taken.
         """
         if first_state is not None or batch.embedding_mask is not None:
             self.require_first_state()

@@ -1,8 +1,7 @@
 """Inference layers: no gradients, no dropout, few operators, weights laid out once.
 
-The residual is added inside oneDNN's products, the weights are in the layout that these read, and
-the state stays in their number format between layers. A short sentence takes as long as reading
-the weights and starting the operators.
+The residual is added inside oneDNN's products, and the state stays in their number format. A short
+sentence takes as long as reading the weights and starting the operators.
 
 Shapes: T tokens, R >= T rows that are computed, S sentences, D width, H heads.
 """

@@ -1,11 +1,9 @@
 """Transformer layers: where each architecture keeps its parts, linear maps, dropout and LayerNorm.
 
 Drawing one random number per element took a fifth of a training step on a CPU. Here one 64-bit
-number serves four elements: each takes 15 bits of its own, so elements are independent, and the
-rate is the asked one to 1 in 65,536. Kept elements are scaled by the exact rate of the draw. The
-numbers come from NumPy's SFC64, twice as fast as torch's generator, which seeds it anew for every
-mask, so seeding and resuming work as ever. Accelerators draw masks inside their kernels, and keep
-torch's own dropout.
+number serves four elements: each takes 15 bits of its own, and the rate is the asked one to 1 in
+65,536. The numbers come from NumPy's SFC64, twice as fast as torch's generator, which seeds it anew
+for every mask. Accelerators draw masks inside their kernels, and keep torch's own dropout.
 """
 
 from __future__ import annotations

@@ -50,9 +50,7 @@ States = tuple[Tensor, Tensor]
 class SentenceAddition:
     """What a layer of a decoder adds to the tokens of each sentence after its self-attention.
 
-    Attributes:
-        states: ``(S, D)``; dropout falls on what each token gets.
-        norm: applied to the sum.
+    ``states (S, D)``, with dropout on what each token gets; ``norm`` is applied to the sum.
     """
 
     states: Tensor
@@ -95,14 +93,9 @@ class PackedBert(Backbone):
             return self._compute(batch, wanted, dtype, first_only, first_state)
 
     def decode(self, batch: Batch, additions: Sequence[SentenceAddition]) -> Tensor:
-        """The last states of tokens that see only themselves and the tokens before them.
+        """The last states ``(T, D)`` of tokens that see only themselves and those before them.
 
-        Args:
-            batch: S packed sentences, T tokens.
-            additions: of each layer, K in all.
-
-        Returns:
-            ``(T, D)``.
+        There is one of ``additions`` for each layer.
         """
         device = batch.token_ids.device
         _, dtype = self._products(device)

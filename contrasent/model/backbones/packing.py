@@ -1,9 +1,8 @@
 """Packing: how tokens without padding lie in the blocks and runs that attention works on.
 
-``aten::_flash_attention_forward`` is what ``torch.nn.attention.varlen.varlen_attn`` and the
-attention of nested tensors call. It is called here without them, because the former takes no
-dropout, and the latter wrap every tensor anew in each layer. It has a gradient, and what it needs
-to know on the host it is given.
+``aten::_flash_attention_forward`` is what ``torch.nn.attention.varlen.varlen_attn`` and nested
+tensors call. It is called here without them, because the former takes no dropout, and the latter
+wrap every tensor anew in each layer.
 
 Shapes: T tokens end to end, S sentences, L tokens of the longest, H heads, P parts (query, key,
 value), d = D / H numbers per head.
@@ -118,16 +117,12 @@ _LANES = 16
 class Blocks:
     """Places of a batch's tokens, computed once per forward call.
 
-    Attributes:
-        longest: L, or more.
-        first: ``(S,)`` the packed number of each sentence's first token.
-        positions: ``(T,)`` the place of each token in its sentence.
-        sentence: ``(T,)`` the sentence of each token.
-        mask: ``(S, L)`` True where there is a token; None if nothing is padded.
-        rows: R; those from T on reach no other row and get a gradient of zero. If anything is
-            padded there is at least one, and it stands for the padding.
-        runs: the sentences, if attention takes packed rows without blocks; then R = T.
-        causal: a token sees itself and those before it; otherwise the whole sentence.
+    ``first (S,)`` are the packed numbers of first tokens, ``positions (T,)`` the places of tokens
+    in their ``sentence (T,)``. ``mask (S, L)`` is True where there is a token, None if nothing is
+    padded; ``longest`` is L or more. Of the R ``rows`` those from T on reach no other row and get
+    a gradient of zero; if anything is padded there is at least one, and it stands for the
+    padding. If attention takes packed rows as ``runs``, without blocks, R = T. If it is
+    ``causal`` a token sees itself and those before it; otherwise the whole sentence.
     """
 
     sentences: int

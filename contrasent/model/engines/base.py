@@ -114,8 +114,6 @@ def build(name: str, backbone: Backbone) -> Backbone:
     require(name)
     if name == "torch":
         return backbone
-    module, kind = _CLASSES[name]
-    engine: Backbone = getattr(import_module(f"{__package__}.{module}"), kind).from_backbone(
-        backbone
-    )
-    return engine
+    module, class_name = _CLASSES[name]
+    kind: type[Engine] = getattr(import_module(f"{__package__}.{module}"), class_name)
+    return kind.from_backbone(backbone)

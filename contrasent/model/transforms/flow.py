@@ -117,10 +117,7 @@ class FlowStep(nn.Module):
 
 
 class Flow(Transform):
-    """L levels of steps; after each but the last, the second half of the components is done.
-
-    An embedding becomes the parts that are done, in their order, and the last level's output.
-    """
+    """L levels of steps; after each but the last, the second half of the components is done."""
 
     name = "flow"
 
