@@ -215,7 +215,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     announce(suite)
 
     def score(model: str) -> Scores:
-        scores = suite.records(measuring.use(measuring.load_or_open(model, suite.given())))
+        scores = suite.records(measuring.use(measuring.load_or_open(model, suite.row_layouts())))
         for note in scores.notes:
             typer.echo(f"{model}: {note}", err=True)
         return _with_overlaps(scores, model, suite) if leak_check else scores

@@ -17,7 +17,7 @@ from contrasent.model.pooling import POOLERS
 
 if TYPE_CHECKING:
     from contrasent.evaluation.embed import EncoderUse
-    from contrasent.evaluation.vectors import Given, GivenRows
+    from contrasent.evaluation.vectors import MatrixEncoder, RowLayout
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.word_encoder import WordEncoder
     from contrasent.records import Record
@@ -118,7 +118,7 @@ class Measuring(Loading):
         pick("precision", self.precision_name, ("auto", *PRECISIONS))
         super().require()
 
-    def use(self, encoder: SentenceEncoder | WordEncoder | GivenRows) -> EncoderUse:
+    def use(self, encoder: SentenceEncoder | WordEncoder | MatrixEncoder) -> EncoderUse:
         """An encoder in the precision that was asked for, with a progress bar."""
         from contrasent.evaluation.embed import EncoderUse
 
@@ -126,12 +126,12 @@ class Measuring(Loading):
         return EncoderUse(encoder, precision, show_progress=True)
 
     def load_or_open(
-        self, model: str, given: Sequence[Given] = ()
-    ) -> SentenceEncoder | WordEncoder | GivenRows:
-        """The encoder, or the vectors of words or of the sentences of a task, ``given``."""
+        self, model: str, layouts: Sequence[RowLayout] = ()
+    ) -> SentenceEncoder | WordEncoder | MatrixEncoder:
+        """The encoder, or the vectors of words or of the sentences of a task."""
         from contrasent.evaluation.vectors import holds_vectors, open_vectors
 
-        return open_vectors(model, given) if holds_vectors(model) else self.load(model)
+        return open_vectors(model, layouts) if holds_vectors(model) else self.load(model)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

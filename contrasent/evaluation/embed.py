@@ -187,7 +187,13 @@ class EncoderUse:
     def __post_init__(self) -> None:
         pick("precision", self.precision, PRECISIONS)
 
-    def embed(self, texts: Sequence[str]) -> Embeddings:
+    def embed(self, texts: Sequence[str], *, of: str = "", zeros: bool = False) -> Embeddings:
+        """As :meth:`encode`, of rows that can be used, as :func:`require_usable` says."""
+        rows = self.encode(texts)
+        require_usable(self.encoder.name, texts, rows, of=of, zeros=zeros)
+        return rows
+
+    def encode(self, texts: Sequence[str]) -> Embeddings:
         """One row per text, ``(N, D)``, whatever is in it; another shape is a CheckpointError."""
         rows = self.encoder.encode(
             list(texts), precision=self.precision, show_progress=self.show_progress

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contrasent.errors import ConfigError, ContrasentError, DataError, MissingExtraError
-from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores, require_usable
+from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.word_encoder import WordEncoder
@@ -79,9 +79,8 @@ class MtebEncoder:
             raw = text.encode("utf-8", "surrogatepass")
             digest.update(b"%d:" % len(raw) + raw)
         show_progress = bool(kwargs.get("show_progress_bar", False))
-        rows = EncoderUse(self.encoder, self.precision, show_progress=show_progress).embed(texts)
-        require_usable(self.encoder.name, texts, rows, of=task_metadata.name, zeros=True)
-        return rows
+        use = EncoderUse(self.encoder, self.precision, show_progress=show_progress)
+        return use.embed(texts, of=task_metadata.name, zeros=True)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """Cosine of every row of one ``(N, D)`` with every row of the other ``(M, D)``."""

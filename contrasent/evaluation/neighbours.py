@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from contrasent.data.examples import open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.embed import Embeddings, EncoderUse, require_usable
+from contrasent.evaluation.embed import Embeddings, EncoderUse
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
 from contrasent.records import fields_of_kind, lines_of_kind, read_lines
@@ -247,21 +247,16 @@ def find_neighbours(
         CheckpointError: an embedding is not finite, that of a query is zero, or all of the
             corpus's are.
     """
-    encoder = use.encoder
     if top_k < 1:
         raise ConfigError(f"top_k must be 1 or more, not {top_k}")
     wanted = list(queries.texts)
-    asked = replace(use, show_progress=False).embed(wanted)
-    require_usable(encoder.name, wanted, asked, of="queries")
-    asked = _unit(asked)
+    asked = _unit(replace(use, show_progress=False).embed(wanted, of="queries"))
     itself = _itself(wanted, corpus.texts)
     best: list[list[Hit]] = [[] for _ in wanted]
     empty = 0
     for start in range(0, len(corpus.texts), _BLOCK):
         texts = list(corpus.texts[start : start + _BLOCK])
-        rows = use.embed(texts)
-        require_usable(encoder.name, texts, rows, of=corpus.source, zeros=True)
-        rows = _unit(rows)
+        rows = _unit(use.embed(texts, of=corpus.source, zeros=True))
         usable = np.flatnonzero(rows.any(axis=1))
         empty += len(texts) - len(usable)
         if len(usable):
@@ -272,7 +267,9 @@ def find_neighbours(
                 ranked = sorted([*best[query], *others], key=lambda hit: (-hit[1], hit[0]))
                 best[query] = ranked[:top_k]
     if empty == len(corpus.texts):
-        raise CheckpointError(f"{encoder.name} gives all of {corpus.source} embeddings of zeros")
+        raise CheckpointError(
+            f"{use.encoder.name} gives all of {corpus.source} embeddings of zeros"
+        )
     return Neighbours(
         **use.record_fields(),
         corpus=corpus.source,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct, require_usable
+from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct
 from contrasent.evaluation.sts_data import Task, load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
 from contrasent.metrics import Vector
@@ -96,9 +96,7 @@ class RatedPairs:
 
     def embed(self, use: EncoderUse) -> Embeddings:
         """Embeddings ``(N, D)`` of the distinct sentences; each has a direction."""
-        rows = use.embed(self.sentences)
-        require_usable(use.encoder.name, self.sentences, rows, of=self.label)
-        return rows
+        return use.embed(self.sentences, of=self.label)
 
     def position(self, embeddings: Embeddings) -> Position:
         """Alignment and uniformity, of ``embeddings (N, D)`` divided by their lengths."""

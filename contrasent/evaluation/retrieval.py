@@ -35,7 +35,7 @@ from contrasent.evaluation.task_names import (
     require_source,
 )
 from contrasent.evaluation.task_types import Options, TaskText, TaskType
-from contrasent.evaluation.vectors import Given, GivenRows, Side
+from contrasent.evaluation.vectors import MatrixEncoder, RowLayout
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.model.word_encoder import WordEncoder
 
@@ -100,13 +100,13 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     known word is a vector of zeros; from another encoder that is a CheckpointError.
     """
     encoder = use.encoder
-    if isinstance(encoder, GivenRows) and encoder.apart:
+    if isinstance(encoder, MatrixEncoder) and encoder.apart:
         sides = encoder.encode_side(1, task.corpus), encoder.encode_side(0, task.queries)
         texts, rows = [*task.corpus, *task.queries], np.concatenate(sides)
         places = np.arange(len(rows))
     else:
         texts, places = distinct((*task.corpus, *task.queries))
-        rows = use.embed(texts)
+        rows = use.encode(texts)
     require_usable(encoder.name, texts, rows, zeros=isinstance(encoder, WordEncoder))
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     norms[norms == 0] = 1
@@ -220,10 +220,10 @@ class Retrieval(TaskType[RetrievalTask]):
         sentences = [*task.queries, *task.corpus]
         yield TaskText(task.name.name, task.name.split, sentences, pairs)
 
-    def given(self, task: RetrievalTask) -> Given:
+    def row_layout(self, task: RetrievalTask) -> RowLayout:
         """All queries, those without a relevant document among them, then all documents."""
-        sides = Side("queries", task.every_query), Side("documents", task.corpus)
-        return Given(task.name.heading, sides, apart=True)
+        sides = {"queries": task.every_query, "documents": task.corpus}
+        return RowLayout(task.name.heading, sides, apart=True)
 
 
 TASK_TYPE = Retrieval()

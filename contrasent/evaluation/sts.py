@@ -28,7 +28,7 @@ from contrasent.evaluation.sts_data import Subset, Task, load, require_different
 from contrasent.evaluation.sts_regressor import Pairs, Regressor, fit, sentevals_order
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
 from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskType
-from contrasent.evaluation.vectors import Given, Side
+from contrasent.evaluation.vectors import RowLayout
 from contrasent.metrics import METRICS, pair_cosines
 from contrasent.records import Record
 
@@ -129,7 +129,7 @@ class StsTasks:
     def _embed(self, use: EncoderUse) -> Embeddings:
         if not self.sentences:
             raise ConfigError("no task to score")
-        return use.embed(self.sentences)
+        return use.encode(self.sentences)
 
     def _rows(self, sentences: Iterable[str], embeddings: Embeddings) -> Embeddings:
         return embeddings[[self._places[sentence] for sentence in sentences]]
@@ -235,14 +235,10 @@ class Sts(TaskType[Task]):
         sentences = [sentence for pair in pairs for sentence in pair]
         yield TaskText(task.name.name, task.name.split, sentences, pairs)
 
-    def given(self, task: Task) -> Given:
+    def row_layout(self, task: Task) -> RowLayout:
         """The first sentences of all scored pairs, then the second."""
-        first, second = task.sides
-        sides = (
-            Side("first sentences of the scored pairs", first),
-            Side("second sentences of the scored pairs", second),
-        )
-        return Given(task.name.heading, sides)
+        names = (f"{side} sentences of the scored pairs" for side in ("first", "second"))
+        return RowLayout(task.name.heading, dict(zip(names, task.sides, strict=True)))
 
 
 def _fitted(name: TaskName, data_dir: str | Path | None) -> tuple[Task, Task] | None:

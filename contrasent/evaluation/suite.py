@@ -21,7 +21,7 @@ from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol
 from contrasent.evaluation.protocols import protocol as named_protocol
 from contrasent.evaluation.task_names import TaskName, refuse, require_names
 from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskType
-from contrasent.evaluation.vectors import Given, holds_vectors, open_vectors
+from contrasent.evaluation.vectors import RowLayout, holds_vectors, open_vectors
 from contrasent.records import Record
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ class Suite:
         """The data of one type of tasks, by its name."""
         return tuple(t for known, read in self.kinds if known.name == kind for t in read.tasks)
 
-    def given(self) -> list[Given]:
+    def row_layouts(self) -> list[RowLayout]:
         """What a matrix has to have rows for, of all tasks."""
-        return [kind.given(task) for kind, read in self.kinds for task in read.tasks]
+        return [kind.row_layout(task) for kind, read in self.kinds for task in read.tasks]
 
     def texts(self) -> Iterator[TaskText]:
         """The text of all tasks."""
@@ -285,7 +285,7 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
 
         name = str(encoder)
         encoder = (
-            open_vectors(name, suite.given())
+            open_vectors(name, suite.row_layouts())
             if holds_vectors(name)
             else load_encoder(name, pooler=pooler, head=head, device=device)
         )

@@ -15,7 +15,7 @@ from contrasent.evaluation.compare import Comparison, compare_ratios
 from contrasent.evaluation.embed import EncoderUse, Problem, Scores
 from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol
 from contrasent.evaluation.task_names import SPLITS, TaskName
-from contrasent.evaluation.vectors import Given
+from contrasent.evaluation.vectors import RowLayout
 
 T = TypeVar("T")
 """The data of one task."""
@@ -94,7 +94,7 @@ class TaskType(ABC, Generic[T]):
         """What of a task must not be in training text."""
 
     @abstractmethod
-    def given(self, task: T) -> Given:
+    def row_layout(self, task: T) -> RowLayout:
         """What a matrix has to have rows for, to stand in for an encoder."""
 
     def sources(self, names: Sequence[TaskName]) -> Sequence[Sequence[TaskName]]:

@@ -25,13 +25,12 @@ from contrasent.evaluation.embed import (
     Score,
     Scores,
     distinct,
-    require_usable,
 )
 from contrasent.evaluation.protocols import Rows
 from contrasent.evaluation.task_names import TaskName, known_tasks
 from contrasent.evaluation.task_types import Options, TaskText, TaskType
 from contrasent.evaluation.transfer_data import TRANSFER_TASKS, Part, TransferData, load_transfer
-from contrasent.evaluation.vectors import Given, Side
+from contrasent.evaluation.vectors import RowLayout
 
 
 def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeatures:
@@ -45,13 +44,12 @@ def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeature
 
 def _embed(part: Part, use: EncoderUse) -> Embeddings:
     """``(len(part.texts), D)``; a classifier, unlike a cosine, has a use for a zero vector."""
-    name, (texts, places) = use.encoder.name, distinct(part.texts)
-    rows = use.embed(texts)
-    require_usable(name, texts, rows, zeros=True)
+    texts, places = distinct(part.texts)
+    rows = use.embed(texts, zeros=True)
     if len(rows) > 1 and (rows == rows[0]).all():
         raise CheckpointError(
-            f"{name} gives all {len(rows)} sentences the same embedding, so there is nothing to "
-            "classify them by"
+            f"{use.encoder.name} gives all {len(rows)} sentences the same embedding, so there is "
+            "nothing to classify them by"
         )
     return rows[places].astype(np.float32)
 
@@ -170,11 +168,11 @@ class Transfer(TaskType[TransferData]):
             pairs = zip(texts[:half], texts[half:], strict=True) if task.of_pairs else ()
             yield TaskText(task.name, name, texts, list(pairs))
 
-    def given(self, task: TransferData) -> Given:
+    def row_layout(self, task: TransferData) -> RowLayout:
         """The sentences of all files; of pairs all first ones, then all second ones."""
         sides = tuple(zip(*task.given, strict=True))
         names = ("first sentences", "second sentences") if len(sides) == 2 else ("sentences",)
-        return Given(self.named(task).heading, tuple(map(Side, names, sides)))
+        return RowLayout(self.named(task).heading, dict(zip(names, sides, strict=True)))
 
 
 TASK_TYPE = Transfer()

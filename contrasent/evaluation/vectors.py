@@ -5,7 +5,7 @@ Shapes: N sentences, D numbers in a vector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,26 +21,19 @@ _ALIKE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """Sentences of a task whose vectors stand together, in the order of the task's file.
+class RowLayout:
+    """What a matrix has to have rows for to stand in for an encoder on a task.
 
-    Repeated ones are there each time. ``description`` is such as ``first sentences``.
-    """
-
-    description: str
-    sentences: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What a matrix has to have rows for, side after side, to stand in for an encoder on a task.
-
-    With ``apart``, the same sentence may have another vector on the other side, as with encoders
-    that tell queries from documents.
+    Attributes:
+        heading: of the task.
+        sides: sentences in the order of the task's file, repeated ones each time, by what they are,
+            such as ``first sentences``. The rows stand side after side.
+        apart: the same sentence may have another vector on the other side, as with encoders that
+            tell queries from documents.
     """
 
     heading: str
-    sides: tuple[Side, ...]
+    sides: Mapping[str, Sequence[str]]
     apart: bool = False
 
 
@@ -53,7 +46,7 @@ def holds_vectors(model: str) -> bool:
     return name.endswith((".npy", *_WORDS))
 
 
-def open_vectors(path: str, tasks: Sequence[Given]) -> GivenRows | WordEncoder:
+def open_vectors(path: str, tasks: Sequence[RowLayout]) -> MatrixEncoder | WordEncoder:
     """Read a file, or matrices joined by ``+`` whose rows follow one another, to score ``tasks``.
 
     Raises:
@@ -63,18 +56,15 @@ def open_vectors(path: str, tasks: Sequence[Given]) -> GivenRows | WordEncoder:
     missing = next((file for file in joined_sources(path) if not Path(file).is_file()), None)
     if missing is not None:
         raise CheckpointError(f"there is no file {missing}; look for a misspelling")
-    return GivenRows(path, tasks) if path.lower().endswith(".npy") else WordEncoder.load(path)
+    return MatrixEncoder(path, tasks) if path.lower().endswith(".npy") else WordEncoder.load(path)
 
 
-class GivenRows:
-    """A matrix ``(N, D)``, or ``(P, 2, D)`` of P pairs, with a row for every sentence of one task.
-
-    The rows stand side after side.
-    """
+class MatrixEncoder:
+    """A matrix ``(N, D)``, or ``(P, 2, D)`` of pairs, with a row for every sentence of one task."""
 
     pooler = "vectors"
 
-    def __init__(self, path: str, tasks: Sequence[Given]) -> None:
+    def __init__(self, path: str, tasks: Sequence[RowLayout]) -> None:
         self.name = path
         if len(tasks) != 1:
             raise ConfigError(
@@ -85,10 +75,10 @@ class GivenRows:
         self._matrix = _matrix(path, self._task)
         self._places: list[dict[str, int]] = []
         row = 0
-        for side in self._task.sides:
+        for sentences in self._task.sides.values():
             if not self._places or self._task.apart:
                 self._places.append({})
-            for sentence in side.sentences:
+            for sentence in sentences:
                 self._require_alike(self._places[-1].setdefault(sentence, row), row, sentence)
                 row += 1
 
@@ -124,13 +114,13 @@ class GivenRows:
             )
 
 
-def _matrix(path: str, task: Given) -> Embeddings:
+def _matrix(path: str, task: RowLayout) -> Embeddings:
     matrices = [_load(file) for file in joined_sources(path)]
     widths = [matrix.shape[1] for matrix in matrices]
     if len(set(widths)) > 1:
         raise CheckpointError(f"{path}: rows of {' and '.join(map(str, widths))} numbers")
     rows: Embeddings = np.concatenate(matrices).astype(np.float32)
-    needed = sum(len(side.sentences) for side in task.sides)
+    needed = sum(map(len, task.sides.values()))
     if len(rows) != needed:
         raise CheckpointError(
             f"{path} has {len(rows)} rows, but {task.heading} needs {needed}: {_sides(task)}"
@@ -154,8 +144,8 @@ def _load(path: str) -> Embeddings:
     return rows
 
 
-def _sides(task: Given) -> str:
-    return ", then ".join(f"{len(side.sentences)} {side.description}" for side in task.sides)
+def _sides(task: RowLayout) -> str:
+    return ", then ".join(f"{len(sentences)} {name}" for name, sentences in task.sides.items())
 
 
 def _alike(one: Embeddings, other: Embeddings) -> bool:

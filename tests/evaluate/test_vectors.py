@@ -31,7 +31,7 @@ def rows(task, encoder):
 
 
 def given(task):
-    return TASK_TYPE.given(task)
+    return TASK_TYPE.row_layout(task)
 
 
 def saved(path, matrix):
