@@ -153,16 +153,10 @@ def propose(cosines: Vector, similar: Flags, least_precision: float | None = Non
 
 
 def reach(taken: Flags, similar: Flags) -> Threshold:
-    """Precision, recall and F1 of taking some of ``(P,)`` pairs for similar.
-
-    At least one pair is to be similar.
-    """
+    """Precision, recall and F1 of taking some of ``(P,)`` pairs for similar; at least one is."""
     right, chosen, all_similar = (int(it.sum()) for it in (taken & similar, taken, similar))
-    return Threshold(
-        precision=right / chosen if chosen else 1.0,
-        recall=right / all_similar,
-        f1=2 * right / (chosen + all_similar),
-    )
+    precision = right / chosen if chosen else 1.0
+    return Threshold(precision, right / all_similar, 2 * right / (chosen + all_similar))
 
 
 def _held_out(cosines: Vector, similar: Flags, least_precision: float | None) -> Threshold | None:

@@ -252,14 +252,9 @@ def read_trajectory(path: str | Path) -> Trajectory:
         )
     steps = sorted(measurements)
     try:
-        return Trajectory(
-            label=file.resolve().parent.name,
-            pairs=str(measurements[steps[0]]["pairs"]),
-            steps=tuple(steps),
-            positions=tuple(
-                Position(float(measurements[s]["alignment"]), float(measurements[s]["uniformity"]))
-                for s in steps
-            ),
-        )
+        in_order = [measurements[step] for step in steps]
+        positions = [Position(float(it["alignment"]), float(it["uniformity"])) for it in in_order]
+        pairs = str(in_order[0]["pairs"])
+        return Trajectory(file.resolve().parent.name, pairs, tuple(steps), tuple(positions))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{file}: a geometry in it cannot be read: {error}") from error

@@ -112,11 +112,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
         where = f"{path}:{line}"
         if not isinstance(value, dict):
             raise DataError(f"{where}: expected an object with _id and text")
-        number = next((id_of(value[name]) for name in IDS if name in value), None)
-        text = next((value[name] for name in TEXTS if name in value), None)
-        if number is None or not any(name in value for name in TEXTS):
-            raise DataError(f"{where}: expected an object with _id, a text or a number, and text")
-        yield where, number, _join(value.get("title"), text, where)
+        yield _row_of(value, where)
 
 
 def _cell_rows(path: Path, *, commas: bool) -> Iterator[Row]:
@@ -127,10 +123,8 @@ def _cell_rows(path: Path, *, commas: bool) -> Iterator[Row]:
         if not any(names):
             continue
         if header is None:
-            named = any(name in names for name in IDS) and any(name in names for name in TEXTS)
+            named = not (set(names).isdisjoint(IDS) or set(names).isdisjoint(TEXTS))
             header = names if named else ["_id", "text"]
-            number = next(header.index(name) for name in IDS if name in header)
-            text = next(header.index(name) for name in TEXTS if name in header)
             if named:
                 continue
         if len(cells) != len(header):
@@ -139,8 +133,15 @@ def _cell_rows(path: Path, *, commas: bool) -> Iterator[Row]:
                 f"of {len(header)}; a row is an id and a text, unless a header names _id, text and "
                 "title"
             )
-        title = cells[header.index("title")] if "title" in header else None
-        yield where, cells[number].strip(), _join(title, cells[text], where)
+        yield _row_of(dict(zip(header, cells, strict=True)), where)
+
+
+def _row_of(values: Mapping[str, Any], where: str) -> Row:
+    number = next((id_of(values[name]) for name in IDS if name in values), None)
+    if number is None or not any(name in values for name in TEXTS):
+        raise DataError(f"{where}: expected an object with _id, a text or a number, and text")
+    text = next(values[name] for name in TEXTS if name in values)
+    return where, number, _join(values.get("title"), text, where)
 
 
 def _named_rows(source: str) -> Iterator[Row]:

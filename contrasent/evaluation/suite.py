@@ -143,8 +143,7 @@ def load_suite(
     named: dict[str, list[TaskName]] = {kind.name: [] for kind in types}
     for text in tasks:
         for kind in reversed(types):
-            names = kind.names(text, options)
-            if names is not None:
+            if (names := kind.names(text, options)) is not None:
                 named[kind.name] += names
                 break
         else:
@@ -158,13 +157,10 @@ def load_suite(
         raise ConfigError(
             f"--columns is of your own files, and none is named: {', '.join(tasks)}; leave it out"
         )
-    read = tuple(
-        (kind, kind.read(list(dict.fromkeys(named[kind.name])), options))
-        for kind in types
-        if named[kind.name]
-    )
-    suite = Suite(read, options)
-    if not any(part.tasks for _, part in read):
+    kinds = [kind for kind in types if named[kind.name]]
+    read = [kind.read(list(dict.fromkeys(named[kind.name])), options) for kind in kinds]
+    suite = Suite(tuple(zip(kinds, read, strict=True)), options)
+    if not any(part.tasks for part in read):
         reasons = [f"  {problem.task}: {problem.message}" for problem in suite.problems]
         raise DataError("\n".join(["no task has data to score:", *reasons, *suite.remedy]))
     return suite
