@@ -23,11 +23,8 @@ T = TypeVar("T")
 class Interval:
     """Where a value lies when its pairs are drawn again with replacement.
 
-    Attributes:
-        low: lower end of the percentile interval.
-        high: upper end.
-        error: standard deviation over the resamples.
-        confidence: the share of samples whose interval is to hold the true value, such as 0.95.
+    ``low`` and ``high`` are the ends of the percentile interval, ``error`` the standard deviation
+    over the resamples.
     """
 
     low: float
@@ -46,8 +43,7 @@ class Compared:
         difference: this value minus that of ``baseline``, the other encoder.
         interval: of the difference; None if there are too few pairs for one.
         p_value: two-sided, of the difference being 0.
-        p_holm: adjusted by Holm's method for all tasks that were compared.
-        tests: how many those are.
+        p_holm: adjusted by Holm's method for all ``tests`` tasks that were compared.
     """
 
     baseline: str

@@ -41,14 +41,8 @@ def _write(
 ) -> Contents:
     """Print the tables and write the records to ``json``, or print these if that is ``-``.
 
-    Args:
-        suite: the tasks, and what the tables show of them.
-        scores: by the label of their encoder; None of one that could not be loaded or used.
-        bootstrap: how encoders are compared with the first; None if they are not.
-        json: where records go.
-
-    Returns:
-        What a report shows of them.
+    Scores are by the label of their encoder, None of one that could not be used; with a bootstrap,
+    encoders are compared with the first. A report shows what is returned.
     """
     from rich.console import Console
 

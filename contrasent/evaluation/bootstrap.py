@@ -49,15 +49,9 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """How resamples are drawn and read.
+    """How R resamples are drawn and read; a task has the same ones for every encoder.
 
-    Attributes:
-        confidence: the share of samples whose interval is to hold the true value, 0 to 1.
-        resamples: R.
-        seed: of the draws; a task has the same resamples for every encoder.
-
-    Raises:
-        ConfigError: a number is out of range.
+    ``confidence`` is the share of samples whose interval is to hold the true value.
     """
 
     confidence: float = 0.95

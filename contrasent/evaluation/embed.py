@@ -42,7 +42,6 @@ class Scores:
     """Records of one encoder, and what could not be computed.
 
     Attributes:
-        problems: tasks without a record.
         similarities: what correlations rest on, by the label of the task.
         ratios: what other scores rest on, by task and metric.
         notes: what is to be known of the records beside their numbers.

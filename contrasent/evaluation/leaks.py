@@ -37,10 +37,8 @@ class TaskOverlap:
         split: the split, or ``all`` where a transfer task has none.
         exact: sentences that training text has, but for white space.
         normalised: sentences that it has when only letters and digits in lower case are compared.
-        pairs: pairs of sentences that belong together.
         pairs_seen: pairs of which training text has both sentences, anywhere, normalised.
         pairs_exact: pairs that are in one example of the training text, in either order.
-        pairs_normalised: the same of letters and digits in lower case.
         first: where the first ones stand in the training text, and the sentences there.
     """
 

@@ -31,15 +31,13 @@ Hit = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """N distinct sentences.
+    """N distinct sentences of a file, data set or task.
 
     Attributes:
-        source: the file, data set or task.
         columns: how its columns were understood.
         sentences: how many it has, repeated ones counted each time.
         texts: in the order in which they first stand there.
         rows: ``(N,)``, where that is, counted from 0 over all sentences.
-        sha256: hash of content and columns.
     """
 
     source: str
@@ -183,13 +181,10 @@ class Neighbour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """A sentence and what is nearest to it.
+    """A sentence and what is nearest to it, best first; equal cosines in the order of the corpus.
 
-    Attributes:
-        left_out: sentences of the corpus that are the query itself, whatever their case and white
-            space.
-        nearest: best first; equal cosines in the order of the corpus. Fewer than were asked for
-            only if the corpus has no more.
+    ``left_out`` are sentences of the corpus that are the query itself, whatever their case and
+    white space.
     """
 
     text: str

@@ -200,11 +200,9 @@ HELD_OUT = 0.05
 class Fold:
     """Rows to train on and rows to be judged by.
 
-    Attributes:
-        train: ``(n,)`` rows of the features, in the order that the permutations number them.
-        held_out: ``(h,)`` rows that stop the training.
-        drawn: how many rows were permuted to choose ``held_out``. The permutations of the training
-            follow in the same random stream.
+    Rows of the features to train on ``(n,)`` stand in the order that the permutations number them;
+    those of ``held_out (h,)`` stop the training, and ``drawn`` rows were permuted to choose them.
+    The permutations of the training follow in the same random stream.
     """
 
     train: Rows

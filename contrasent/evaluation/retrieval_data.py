@@ -35,8 +35,6 @@ class RetrievalTask:
         left_out: for each query the row of the document that is the query itself; None if it is no
             document.
         metrics: names such as ``recall@10``, in the order of the table.
-        description: one line on what the queries and documents are.
-        sha256: hash of the bytes of its file, or of the hashes of several.
         every_query: all that were read, those without a relevant document among them.
     """
 

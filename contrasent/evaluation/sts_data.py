@@ -121,12 +121,9 @@ def _is_heading(score: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """Pairs that are scored together.
+    """N pairs that are scored together, and how similar people found them, ``gold (N,)``.
 
-    Attributes:
-        name: such as ``MSRpar``; empty if the task has one part only.
-        first: N sentences, each of which is compared with that of ``second``.
-        gold: ``(N,)``, how similar people found them.
+    The name, such as ``MSRpar``, is empty if the task has one part only.
     """
 
     name: str
@@ -140,12 +137,10 @@ class Task:
     """One split of a task, read.
 
     Attributes:
-        subsets: its parts, in SentEval's order.
         sha256: hash of the bytes of its files, one after the other; of the splits' hashes where
             several are scored together.
         note: how the file was understood, where that had to be guessed; else empty.
-        fitted: train and dev split, which its regressor is fitted to; None where cosines are
-            scored.
+        fitted: train and dev split, which its regressor is fitted to; None for cosines.
     """
 
     name: TaskName
@@ -175,11 +170,8 @@ def load(
 ) -> Task:
     """Read one task, single spaces between its words, as SentEval's batcher makes them.
 
-    Args:
-        name: the task and its split.
-        data_dir: SentEval's folder, or one that holds it; else ``CONTRASENT_DATA``, else the
-            folder that ``contrasent data fetch`` fills.
-        columns: of a user's file, as :func:`read_pairs` takes them.
+    ``data_dir`` is SentEval's folder, or one that holds it; else ``CONTRASENT_DATA``, else the
+    folder that ``contrasent data fetch`` fills. ``columns`` are of a user's file.
 
     Raises:
         MissingDataError: a file is not there.

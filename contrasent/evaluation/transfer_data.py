@@ -58,8 +58,7 @@ class TransferTask:
         name: as ``--tasks`` takes it, such as ``sst2``; in lower case, without ``-`` and ``_``.
         heading: as tables name it, such as ``SST-2``.
         files: in SentEval's folder, in the order of ``split``.
-        read: reads a file, given its path, its number from 0, and ``classes``.
-        classes: how many classes there are.
+        read: reads a file, given its path, its number from 0, and the number of ``classes``.
         split: :data:`NESTED_FOLDS`, :data:`TRAIN_FOLDS` or :data:`DEV_PART`.
         pairs: pairs of sentences are classified; they have an F1 of class 1 too.
         papers: one of the seven that ``transfer`` stands for and that the papers average.
@@ -176,8 +175,6 @@ class TransferData:
 
     Attributes:
         parts: ``all``, or ``train`` and ``test``, or ``train``, ``dev`` and ``test``.
-        classes: how many classes there are.
-        sha256: hash of the bytes of its files, one after the other.
         given: one sentence or the two of a pair, in the order of the files.
         class_names: of a user's own classes; empty for SentEval's tasks.
         description: one line on what the rows of a user's own task are; empty for SentEval's.
