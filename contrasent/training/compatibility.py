@@ -16,6 +16,7 @@ from contrasent.data.batch import Need
 from contrasent.data.view_sources import example_of
 from contrasent.data.views import VIEWS
 from contrasent.errors import ConfigError
+from contrasent.evaluation.task_names import HELD_OUT
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.base import Objective
 from contrasent.recipe import Recipe
@@ -130,6 +131,11 @@ RULES = (
         lambda c: c.recipe.encoder.keep == "better" and not c.twin,
         "encoder.keep is better, but encoder.encoders is shared, so there is one encoder; choose "
         "encoder.encoders twin, or encoder.keep first",
+    ),
+    Rule(
+        lambda c: c.recipe.evaluation.task == HELD_OUT and c.recipe.data.labels != "none",
+        "evaluation.task is {recipe.evaluation.task}, but data.labels is {recipe.data.labels}, and "
+        "no task is made of labelled pairs; name stsb-dev, scored pairs of your own, or none",
     ),
     # the view and the data
     Rule(

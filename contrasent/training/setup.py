@@ -203,9 +203,9 @@ def prepare(
     opened = open_labelled if recipe.data.labels == "nli" else open_examples
     examples = opened(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
+    refuse(Combination(recipe, examples.views))
     dev, final, held = _tasks(recipe, examples, holds_out)
     text = examples if held is None else open_examples(str(held.rest))
-    refuse(Combination(recipe, examples.views))
     if recipe.encoder.keep == "better" and dev is None:
         logger.warning(
             "encoder.keep is better, but without a dev task neither encoder is known to be; the "

@@ -151,7 +151,7 @@ def save_encoders(
         remove_folder(beside)
     save(encoder, folder, info)
     if twin is not None:
-        unscored = {key: {} for key in info if key.startswith("dev_")}
+        unscored: dict[str, Any] = {key: {} for key in info if key.startswith("dev_")}
         twin.save(beside, {**info, **unscored, "twin_of": folder.name})
 
 

@@ -56,6 +56,10 @@ class Case:
 
 
 CASES = [
+    Case(
+        {"evaluation.task": "held-out", "data.labels": "nli"},
+        ("evaluation.task is held-out", "data.labels is nli", "pairs of your own, or none"),
+    ),
     Case({"train.rate_decay": 0.9}, ("is linear", "no use for train.rate_decay", "leave that out")),
     Case({"train.rate_shrink": 5}, ("no use for train.rate_shrink", "schedule plateau")),
     Case(
