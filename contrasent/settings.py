@@ -92,6 +92,7 @@ class ViewSettings:
     name: Literal[
         "dropout",
         "crop",
+        "crop_sentences",
         "delete_words",
         "delete_one_word",
         "synonym",
@@ -100,12 +101,14 @@ class ViewSettings:
         "next_3_sentences",
     ] = "dropout"
     """The same sentence, apart by dropout; the sentence edited: crop, delete_words,
-    delete_one_word, synonym (WordNet), mlm (a masked language model); or one that follows it:
-    next_sentence, next_3_sentences (one of three)."""
+    delete_one_word, synonym (WordNet), mlm (a masked language model); consecutive sentences of a
+    text of several: crop_sentences; or one that follows it: next_sentence, next_3_sentences (one of
+    three)."""
 
     share: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Of the words, or for mlm of the tokens, that the edit takes away or replaces; null is 0.1 for
-    crop and delete_words, 0.15 for mlm, one word for synonym. The other views take none."""
+    """Of the words, for crop_sentences of the sentences, for mlm of the tokens, that the edit takes
+    away or replaces; null is 0.1 for crop and delete_words, 0.5 for crop_sentences, 0.15 for mlm,
+    one word for synonym. The other views take none."""
 
     sides: Literal["positive", "both"] = "positive"
     """Which sentence is edited: the positive alone, or the anchor too, each in its own way."""

@@ -1,17 +1,22 @@
-"""Spans of the words of documents: anchors, and positives near them (Giorgi et al. 2021, DeCLUTR).
+"""Spans of documents: of their words (Giorgi et al. 2021, DeCLUTR), or of whole sentences.
 
 Shapes: B documents, A anchors of each, P positives of each anchor.
 """
 
 from __future__ import annotations
 
+import re
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
 from typing_extensions import override
 
+from contrasent.data.augment import crop
 from contrasent.data.examples import Examples
 from contrasent.data.token_store import IndexArray, TextStore
 from contrasent.data.tokenizer import Tokenizer
@@ -127,8 +132,90 @@ class Texts:
 
     def words(self, document: int) -> list[str]:
         """The words of a document, split at white space."""
-        lines = range(int(self.starts[document]), int(self.ends[document]))
-        return [word for line in lines for word in self.lines[line].split()]
+        return [word for line in self._lines_of(document) for word in line.split()]
+
+    def sentences(self, document: int) -> list[str]:
+        """The sentences of a document, of which a line may hold several, but not a part of one."""
+        return [it for line in self._lines_of(document) for it in sentences_of(line)]
+
+    def _lines_of(self, document: int) -> list[str]:
+        numbers = range(int(self.starts[document]), int(self.ends[document]))
+        return [self.lines[number] for number in numbers]
+
+
+_MAY_END = re.compile(
+    r"[.!?\u2026]+[\"')\]\u2019\u201d\u00bb]*\s+|[\u3002\uff01\uff1f]+[\u300d\u300f]*\s*"
+)
+_ABBREVIATED = (
+    "mr mrs ms dr prof st sr jr rev gen col capt lt sgt sen rep gov hon vs etc cf al approx vol "
+    "fig eq pp ed eds dept inc ltd co corp bros ave mt ft jan feb mar apr aug sept sep oct nov dec"
+)
+_LETTER = r"[^\W\d_]"
+_ABBREVIATION = re.compile(
+    rf"(?:^|[\W\d_])(?:{_LETTER}|(?:{_LETTER}\.)+{_LETTER}|{_ABBREVIATED.replace(' ', '|')})$",
+    re.IGNORECASE,
+)
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a line of text, by its punctuation.
+
+    A sentence ends with ``.``, ``!``, ``?`` or an ellipsis, and quotes or brackets that close
+    there, before white space; or with their full-width forms. Not where a lower-case letter
+    follows, unless the whole text is in lower case, nor at the full stop of a single letter or of
+    a usual English abbreviation.
+    """
+    is_lower = text == text.lower()
+    parts, start = [], 0
+    for end in _MAY_END.finditer(text):
+        following = next((letter for letter in text[end.end() :] if letter.isalnum()), "")
+        goes_on = following.islower() and not is_lower
+        stops_short = text[end.start()] == "." and _ABBREVIATION.search(text[start : end.start()])
+        if not (goes_on or stops_short):
+            parts.append(text[start : end.end()].strip())
+            start = end.end()
+    return [part for part in (*parts, text[start:].strip()) if part]
+
+
+def _documents(examples: Examples, lines: TextStore) -> tuple[IndexArray, IndexArray, str]:
+    """The number of the first line of each document, that after its last one, and where it ends.
+
+    Lines with a blank line between some of them are documents of several lines; otherwise every
+    line or row is a document.
+
+    Raises:
+        DataError: an example has several texts.
+    """
+    if examples.views != 1:
+        raise DataError(
+            f"spans are drawn from documents, but {examples.source} has "
+            f"{example_of(examples.views)}; choose one of its columns with data.columns"
+        )
+    lengths = document_lengths(examples) if has_lines(examples) else np.ones(1, dtype=np.int64)
+    by_line = len(lengths) < 2
+    ends = np.arange(1, len(lines) + 1) if by_line else np.cumsum(lengths)
+    what = "every line is one" if by_line else "with a blank line between"
+    return np.append(0, ends[:-1]), ends, what
+
+
+def of_several_sentences(examples: Examples, lines: TextStore) -> Texts:
+    """The documents, as :func:`long_enough` reads them, that have two sentences or more.
+
+    Raises:
+        DataError: an example has several texts; fewer than 2 documents have two sentences.
+    """
+    starts, ends, what = _documents(examples, lines)
+    every = Texts(lines, starts, ends, 0)
+    chosen = np.array([len(every.sentences(number)) > 1 for number in range(len(every))])
+    count = int(chosen.sum())
+    if count < 2:
+        raise DataError(
+            f"text too short for crops: {count or 'none'} of the {len(ends)} texts of "
+            f"{examples.source} ({what}) has two sentences or more, and 2 texts are needed; give "
+            "texts of several sentences, one per line, or sentences with a blank line between "
+            "texts, or choose view.name dropout"
+        )
+    return Texts(lines, starts[chosen], ends[chosen], len(ends) - count)
 
 
 def long_enough(examples: Examples, lines: TextStore, spans: Spans) -> Texts:
@@ -140,21 +227,12 @@ def long_enough(examples: Examples, lines: TextStore, spans: Spans) -> Texts:
     Raises:
         DataError: an example has several texts; fewer than 2 documents are long enough.
     """
-    if examples.views != 1:
-        raise DataError(
-            f"spans are drawn from documents, but {examples.source} has "
-            f"{example_of(examples.views)}; choose one of its columns with data.columns"
-        )
-    lengths = document_lengths(examples) if has_lines(examples) else np.ones(1, dtype=np.int64)
-    by_line = len(lengths) < 2
-    ends = np.arange(1, len(lines) + 1) if by_line else np.cumsum(lengths)
+    starts, ends, what = _documents(examples, lines)
     counts = np.array([len(lines[number].split()) for number in range(len(lines))])
-    starts = np.append(0, ends[:-1])
     words = np.add.reduceat(counts, starts)
     chosen = words >= spans.words
     count = int(chosen.sum())
     if count < 2:
-        what = "every line is one" if by_line else "with a blank line between"
         raise DataError(
             f"{count or 'none'} of the {len(ends)} documents of {examples.source} ({what}) has the "
             f"{spans.words} words that {spans.anchors} anchors of up to {spans.longest} words need "
@@ -166,18 +244,21 @@ def long_enough(examples: Examples, lines: TextStore, spans: Spans) -> Texts:
 
 
 @dataclass(frozen=True, slots=True)
-class SpansOfDocuments(ViewSource):
-    """Spans of a document, drawn anew every epoch.
+class PartsOfDocuments(ViewSource):
+    """Parts of a document, drawn anew every epoch.
 
-    The words of a span are made tokens by themselves. What has more than ``max_tokens``, special
-    ones included, is cut. V is :attr:`Spans.views`.
+    A part is made tokens by itself. What has more than ``max_tokens``, special ones included, is
+    cut. V is the number of parts of each document.
     """
 
     documents: Texts
     tokenizer: Tokenizer
-    spans: Spans
     max_tokens: int
     views: int
+
+    @abstractmethod
+    def draw(self, document: int, draws: Draws) -> Iterator[list[str]]:
+        """Without end, V parts of a document."""
 
     @override
     def __len__(self) -> int:
@@ -189,19 +270,56 @@ class SpansOfDocuments(ViewSource):
         return end_to_end([row for view in zip(*drawn, strict=True) for row in view])
 
     def _tokens(self, document: int, draws: Draws) -> list[np.ndarray]:
-        """The tokens of all spans of a document; spans without a token are drawn again."""
-        words, random = self.documents.words(document), draws.of(document, 0)
-        for _ in range(_TRIES):
-            spans = self.spans.draw(len(words), random)
-            texts = [" ".join(words[start:end]) for start, end in spans]
-            rows, _ = self.tokenizer.ids(texts, self.max_tokens)
+        """The tokens of all parts of a document; parts without a token are drawn again."""
+        for parts in islice(self.draw(document, draws), _TRIES):
+            rows, _ = self.tokenizer.ids(parts, self.max_tokens)
             if all(len(row) for row in rows):
                 return list(rows)
         raise DataError(
             f"in {_TRIES} draws, some span of the document that begins with "
-            f"{' '.join(words[:8])!r} had no token each time; leave it out of the data, or raise "
-            "objective.min_words"
+            f"{' '.join(self.documents.words(document)[:8])!r} had no token each time; leave it "
+            "out of the data, or draw longer spans"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SpansOfDocuments(PartsOfDocuments):
+    """Spans of the words of a document; V is :attr:`Spans.views`, anchors before positives.
+
+    Attributes:
+        spans: what is drawn.
+    """
+
+    spans: Spans
+
+    @override
+    def draw(self, document: int, draws: Draws) -> Iterator[list[str]]:
+        words, random = self.documents.words(document), draws.of(document, 0)
+        while True:
+            spans = self.spans.draw(len(words), random)
+            yield [" ".join(words[start:end]) for start, end in spans]
+
+
+@dataclass(frozen=True, slots=True)
+class CropsOfDocuments(PartsOfDocuments):
+    """Consecutive sentences from anywhere in a document, for each view by itself.
+
+    Attributes:
+        share: of the sentences, that is left out; one always stays.
+        anchors: crop the first view too; otherwise it is the whole document.
+    """
+
+    share: float
+    anchors: bool
+
+    @override
+    def draw(self, document: int, draws: Draws) -> Iterator[list[str]]:
+        sentences = self.documents.sentences(document)
+        randoms = [draws.of(document, view) for view in range(self.views)]
+        while True:
+            crops = [crop(sentences, random, self.share) for random in randoms]
+            parts = crops if self.anchors else [sentences, *crops[1:]]
+            yield [" ".join(part) for part in parts]
 
 
 def _of(choices: list[int], random: Generator) -> int:

@@ -24,7 +24,13 @@ from contrasent.data.augment import (
 )
 from contrasent.data.batch import Need
 from contrasent.data.examples import Examples
-from contrasent.data.spans import Spans, SpansOfDocuments, long_enough
+from contrasent.data.spans import (
+    CropsOfDocuments,
+    Spans,
+    SpansOfDocuments,
+    long_enough,
+    of_several_sentences,
+)
 from contrasent.data.token_store import (
     IndexArray,
     TextStore,
@@ -50,6 +56,11 @@ from contrasent.settings import ViewSettings
 logger = logging.getLogger("contrasent")
 
 _LOOKED_AT = 1000
+_LABELLED = "premise, hypothesis and their label"
+_BESIDE = {
+    Need.POSITIONS: ", and where it stands in its document",
+    Need.NEXT_SENTENCES: "; beside it, the next sentence of its document",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,9 @@ VIEWS = MappingProxyType(
             lambda share: partial(crop, share=share or 0.0),
             takes_share=True,
             share=0.1,
+        ),
+        "crop_sentences": View(
+            "without {share} of its sentences, taken from its ends", takes_share=True, share=0.5
         ),
         "delete_words": View(
             "without {share} of its words",
@@ -186,16 +200,17 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
         ConfigError: the data has too few or too many sentences per example; there is no room
             in the cache.
     """
+    if settings.name == "crop_sentences":
+        return _open_crops(settings, examples, tokenizer, max_tokens, views)
     view, next_needed = VIEWS[settings.name], Need.NEXT_SENTENCES in needs
     lengths = _document_lengths(settings.name, examples, needs)
-    edit = view.edit(share_of(settings)) if view.edit else None
     origin: dict[str, Any] = {**view.origin()}
     store = tokenize(examples, tokenizer, max_tokens, progress=progress)
     source: ViewSource = Columns(store, views)
-    if edit is not None:
+    if view.edit is not None:
+        edit, both = view.edit(share_of(settings)), settings.sides == "both"
         texts = keep_texts(examples)
         _refuse_single_words(texts, examples.source, settings.name)
-        both = settings.sides == "both"
         source = EditedWords(store, texts, text_numbers(store), tokenizer, edit, views, both)
     documents = None if lengths is None else documents_of(lengths, store)
     chosen = None
@@ -212,17 +227,32 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
         columns |= {need: _at(numbers, rows) for need, numbers in own_columns(examples).items()}
     if chosen is not None or columns:
         source = WithNeeds(source, columns, chosen, store if next_needed else None)
-    described = _describe(settings, views, examples.views)
-    if store.manifest.labelled:
-        described = "premise, hypothesis and their label"
-    described += ", and where it stands in its document" if Need.POSITIONS in needs else ""
-    described += "; beside it, the next sentence of its document" if next_needed else ""
+    labelled = store.manifest.labelled
+    described = _LABELLED if labelled else _describe(settings, views, examples.views)
+    described += "".join(words for need, words in _BESIDE.items() if need in needs)
     return Views(source, _left_out(store, max_tokens), described, origin)
 
 
 def _at(numbers: np.ndarray, rows: IndexArray) -> np.ndarray:
     """Rows of a matrix, which stays on disk if they are all of it."""
     return numbers if len(rows) == len(numbers) else numbers[rows]
+
+
+def _open_crops(
+    settings: ViewSettings,
+    examples: Examples,
+    tokenizer: Tokenizer,
+    max_tokens: int,
+    views: int,
+) -> Views:
+    documents = of_several_sentences(examples, keep_texts(examples))
+    share, both = share_of(settings) or 0.0, settings.sides == "both"
+    source = CropsOfDocuments(documents, tokenizer, max_tokens, views, share, both)
+    count = len(documents) + documents.left_out
+    left_out = f"{documents.left_out} of {count} texts left out, which have a single sentence"
+    if documents.left_out > len(documents):
+        logger.warning("%s; the view crop_sentences is for texts of several", left_out)
+    return Views(source, left_out, _describe(settings, views, 1), {"documents": count})
 
 
 def open_spans(spans: Spans, examples: Examples, tokenizer: Tokenizer, max_tokens: int) -> Views:
@@ -233,7 +263,7 @@ def open_spans(spans: Spans, examples: Examples, tokenizer: Tokenizer, max_token
         ConfigError: there is no room in the cache.
     """
     documents = long_enough(examples, keep_texts(examples), spans)
-    source = SpansOfDocuments(documents, tokenizer, spans, max_tokens, spans.views)
+    source = SpansOfDocuments(documents, tokenizer, max_tokens, spans.views, spans)
     count = len(documents) + documents.left_out
     left_out = (
         f"{documents.left_out} of {count} documents left out, which have fewer than {spans.words} "
@@ -297,11 +327,11 @@ def _describe(settings: ViewSettings, views: int, data_views: int) -> str:
     if not view.edited:
         dropout = "all with the same" if settings.fixed_dropout else "each with its own"
         return f"the same sentence {views} times, {dropout} dropout"
-    share = share_of(settings)
+    share, what = share_of(settings), "text" if settings.name == "crop_sentences" else "sentence"
     edited = view.edited.format(
         share="one" if share is None else f"{share:.0%}",
         generator=settings.generator or "its checkpoint",
     )
     if settings.sides == "both":
-        return f"the same sentence {views} times, each time {edited}"
-    return f"a sentence and the same {edited}"
+        return f"the same {what} {views} times, each time {edited}"
+    return f"a {what} and the same {edited}"

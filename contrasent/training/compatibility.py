@@ -206,6 +206,14 @@ RULES = (
         "that there is no positive; choose view.name dropout",
     ),
     _late(
+        lambda c, _: (
+            c.recipe.view.name == "crop_sentences"
+            and c.needs(Need.POSITIONS, Need.NEXT_SENTENCES, Need.TARGETS)
+        ),
+        "view.name is crop_sentences, whose examples are whole texts, but the objective "
+        "{recipe.objective[name]} reads something of each sentence; choose view.name dropout",
+    ),
+    _late(
         lambda c, _: c.needs(Need.POSITIONS) and c.recipe.data.shuffle,
         "the objective {recipe.objective[name]} tells the neighbours of a sentence in its document "
         "from the other sentences of the batch, but data.shuffle is true, so that a batch has "

@@ -42,6 +42,7 @@ CURVES = {
         "sup-simcse", {"objective.hard_negative_weight": 2.0}, "triplets.csv"
     ),
     "crop": view("crop", share=0.3),
+    "crop sentences": view("crop_sentences", "documents.txt", sides="both"),
     "delete words": view("delete_words", share=0.3),
     "delete one word": view("delete_one_word"),
     "delete one word of both": view("delete_one_word", sides="both"),

@@ -121,6 +121,7 @@ def diffcse(**settings):
             for calls in (1, 2, 4)
         ),
         *(view(calls, name="crop", share=0.3) for calls in (1, 3)),
+        *(view(calls, name="crop_sentences", sides="both") for calls in (1, 3)),
         *(view(calls, name="delete_one_word", sides="both") for calls in (1, 3)),
         *(view(calls, name="next_3_sentences") for calls in (1, 3)),
         diffcse(),

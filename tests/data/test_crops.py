@@ -1,0 +1,170 @@
+"""Crops of texts: where sentences end, which texts have several, and which crops are drawn."""
+
+import logging
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from helpers.tiny_tokenizers import Letters
+
+from contrasent.data.examples import open_examples
+from contrasent.data.loader import Loader
+from contrasent.data.spans import sentences_of
+from contrasent.data.view_sources import Draws
+from contrasent.data.views import open_views
+from contrasent.errors import DataError
+from contrasent.settings import ViewSettings
+
+TEXTS = ["Aa. Bb. Cc. Dd.", "Ee! Ff?", "Gg", "Hh. Ii... Jj."]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def crops(tmp_path):
+    def open_crops(lines, max_tokens=100, views=2, tokenizer=None, **settings):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.txt"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        view = ViewSettings(name="crop_sentences", **settings)
+        examples = open_examples(str(path))
+        return open_views(view, examples, tokenizer or Letters(), max_tokens, views=views)
+
+    return open_crops
+
+
+def texts_of(source, example, epoch=0, seed=0):
+    """The text of each view of one example."""
+    ids, offsets = source.gather([example], Draws(seed, epoch))
+    text = "".join(map(chr, ids))
+    return tuple(text[a:b] for a, b in pairwise(offsets))
+
+
+def runs(sentences, count):
+    """Every run of so many consecutive sentences, in plain loops."""
+    found = set()
+    for start in range(len(sentences)):
+        if start + count <= len(sentences):
+            found.add(" ".join(sentences[number] for number in range(start, start + count)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+        ("He said \u201cno.\u201d Then he left.", ["He said \u201cno.\u201d", "Then he left."]),
+        ("(It ended.) It began", ["(It ended.)", "It began"]),
+        ("Mr. Smith met J. R. Hill.", ["Mr. Smith met J. R. Hill."]),
+        ("It left. Mr. Smith came.", ["It left.", "Mr. Smith came."]),
+        ("The U.S. Army won 3.5 points.", ["The U.S. Army won 3.5 points."]),
+        ("It took 90 min. or so. 5 came.", ["It took 90 min. or so.", "5 came."]),
+        ("It is so... and so on.", ["It is so... and so on."]),
+        ("this is one . this is two !", ["this is one .", "this is two !"]),
+        ("\u4ed6\u6765\u3002\u5979\u8d70\uff01", ["\u4ed6\u6765\u3002", "\u5979\u8d70\uff01"]),
+        ("  ", []),
+        ("No end here", ["No end here"]),
+    ],
+)
+def test_where_sentences_end(text, sentences):
+    assert sentences_of(text) == sentences
+
+
+@pytest.mark.parametrize(("share", "counts"), [(0.5, {2}), (0.25, {3}), (0.3, {2, 3}), (0.99, {1})])
+def test_both_crops_are_any_consecutive_sentences_each_by_itself(share, counts, crops):
+    source = crops(TEXTS, share=share, sides="both").source
+    sentences = ["Aa.", "Bb.", "Cc.", "Dd."]
+    wanted = set()
+    for count in counts:
+        wanted |= runs(sentences, count)
+    drawn = Counter(texts_of(source, 0, epoch) for epoch in range(1500))
+    assert {first for first, _ in drawn} == {second for _, second in drawn} == wanted
+    assert len(drawn) == len(wanted) ** 2
+
+
+def test_the_anchor_is_the_whole_text_unless_both_are_cropped(crops):
+    source = crops(TEXTS, share=0.5).source
+    drawn = {texts_of(source, 0, epoch) for epoch in range(200)}
+    assert {first for first, _ in drawn} == {TEXTS[0]}
+    assert {second for _, second in drawn} == {"Aa. Bb.", "Bb. Cc.", "Cc. Dd."}
+
+
+def test_a_text_is_cut_after_it_is_cropped(crops):
+    source = crops(TEXTS, max_tokens=2, share=0.75, sides="both").source
+    drawn = {text for epoch in range(200) for text in texts_of(source, 0, epoch)}
+    assert drawn == {"Aa", "Bb", "Cc", "Dd"}
+
+
+def test_lines_with_a_blank_line_between_are_one_text(crops):
+    opened = crops(["Aa.", "Bb. Cc.", "", "", "Dd.", "", "Ee", "Ff"], sides="both", share=0.7)
+    assert len(opened.source) == 2
+    assert opened.left_out == "1 of 3 texts left out, which have a single sentence"
+    assert opened.origin == {"documents": 3}
+    drawn = {text for epoch in range(200) for text in texts_of(opened.source, 0, epoch)}
+    assert drawn == {"Aa.", "Bb.", "Cc."}
+    assert texts_of(opened.source, 1)[0] in {"Ee", "Ff"}
+
+
+def test_it_is_described(crops):
+    both = crops(TEXTS, sides="both")
+    assert both.left_out == "1 of 4 texts left out, which have a single sentence"
+    without = "without 50% of its sentences, taken from its ends"
+    assert both.described == f"the same text 2 times, each time {without}"
+    assert crops(TEXTS).described == f"a text and the same {without}"
+
+
+def test_a_batch_is_the_same_whenever_it_is_drawn(crops):
+    source = crops(TEXTS, sides="both", share=0.3).source
+    one, other = (Loader(source, batch_size=2, seed=3) for _ in range(2))
+    batches = [one.batch(step) for step in range(4)]
+    for step in (3, 1, 2, 0):
+        assert other.batch(step).token_ids.equal(batches[step].token_ids)
+    assert any(not a.token_ids.equal(b.token_ids) for a in batches for b in batches)
+
+
+def test_a_crop_without_a_token_is_drawn_again(crops):
+    source = crops(["Aa. Xx.", "Bb. Cc."], tokenizer=Words(), sides="both", share=0.5).source
+    assert {texts_of(source, 0, epoch) for epoch in range(50)} == {("Aa.", "Aa.")}
+    nothing = crops(["Xx. Xx.", "Bb. Cc."], tokenizer=Words(), sides="both").source
+    with pytest.raises(
+        DataError, match=r"some span of the document that begins with 'Xx\. Xx\.' had"
+    ):
+        texts_of(nothing, 0)
+
+
+class Words(Letters):
+    """No token for Xx."""
+
+    def ids(self, texts, max_tokens):
+        return super().ids([text.replace("Xx.", "") for text in texts], max_tokens)
+
+
+def test_text_too_short_for_crops_is_refused(crops):
+    said = (
+        r"text too short for crops: 1 of the 3 texts of .* \(every line is one\) has two sentences"
+    )
+    with pytest.raises(DataError, match=f"{said}.* one per line, or .* choose view.name dropout"):
+        crops(["One. Two.", "Three.", "Four"])
+    with pytest.raises(DataError, match=r"none of the 2 texts .* \(with a blank line between\)"):
+        crops(["One.", "", "Two."])
+
+
+def test_few_texts_of_several_sentences_are_warned_about(crops, caplog):
+    caplog.set_level(logging.WARNING, logger="contrasent")
+    crops(["One. Two.", "Three. Four.", "Five."])
+    assert not caplog.messages
+    crops(["One. Two.", "Three. Four.", "Five.", "Six.", "Seven."])
+    assert caplog.messages == [
+        "3 of 5 texts left out, which have a single sentence; the view crop_sentences is for texts "
+        "of several"
+    ]
+
+
+def test_pairs_are_refused(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("sent0,sent1\nAa. Bb.,Cc. Dd.\nEe.,Ff.\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"spans are drawn from documents, but .* has 2"):
+        view = ViewSettings(name="crop_sentences")
+        open_views(view, open_examples(str(path)), Letters(), 32, views=2)
