@@ -60,13 +60,8 @@ def sentence_columns(
 
     The first row of a table is a header if every cell is a known column name, whatever its case,
     or if ``columns`` gives names. Without a header, every column is a sentence, in the order of
-    the file.
-
-    Args:
-        first: the first row of a table, or the names of the columns.
-        columns: chosen names, or positions as digits; None to decide by the header.
-        where: ``path:line`` of the first row.
-        named: ``first`` certainly holds names.
+    the file. Columns are chosen by name, or by digits that count from 0; ``named`` says that
+    ``first`` certainly holds names. ``where`` is the place of ``first``, for messages.
 
     Raises:
         ConfigError: ``columns`` does not fit.
@@ -76,7 +71,10 @@ def sentence_columns(
     known = [_is_known(name) for name in names]
     header = named or all(known)
     if columns is not None:
-        _refuse_repeats(columns)
+        if not columns:
+            raise ConfigError("columns is empty; name at least one, or leave it out")
+        if repeated := [column for column in columns if list(columns).count(column) > 1]:
+            raise ConfigError(f"columns names {repeated[0]!r} twice; every sentence is a column")
         positions = _positions(names, columns, where)
         shown = [names[position] for position in positions] if named else columns
         how = "chosen by name"
@@ -175,14 +173,6 @@ def _is_known(name: str) -> bool:
 
 def _is_sentence(name: str) -> bool:
     return name in ALONE or any(name in p for p in PAIRS) or bool(_NEGATIVE.fullmatch(name))
-
-
-def _refuse_repeats(columns: Sequence[str]) -> None:
-    if not columns:
-        raise ConfigError("columns is empty; name at least one, or leave it out")
-    repeated = [column for column in columns if list(columns).count(column) > 1]
-    if repeated:
-        raise ConfigError(f"columns names {repeated[0]!r} twice; every sentence is a column")
 
 
 def _refuse_doubtful(names: list[str], known: list[bool], where: str) -> None:

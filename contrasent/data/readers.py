@@ -37,7 +37,9 @@ def lines(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
     """
     for number, raw in enumerate(_raw_lines(path), start=1):
         where = f"{path}:{number}"
-        line = _unmarked(raw, where) if number == 1 else raw
+        line = raw.removeprefix(_UTF8_MARK) if number == 1 else raw
+        if number == 1 and line.startswith(_UTF16_MARKS):
+            raise DataError(f"{where}: UTF-16 text; convert the file with iconv -f utf-16 -t utf-8")
         if len(line) > _LONGEST_LINE:
             raise DataError(f"{where}: longer than {_LONGEST_LINE >> 20} MiB, so no line of text")
         if b"\0" in line:
@@ -65,12 +67,6 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
         ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _unmarked(line: bytes, where: str) -> bytes:
-    if line.startswith(_UTF16_MARKS):
-        raise DataError(f"{where}: UTF-16 text; convert the file with iconv -f utf-16 -t utf-8")
-    return line.removeprefix(_UTF8_MARK)
 
 
 def line_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[str]]]:

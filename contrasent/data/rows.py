@@ -106,14 +106,13 @@ class TableSource(RowSource):
             elif len(cells) == width:
                 yield f"{self.path}:{number}", [cells[position] for position in positions]
             else:
-                trouble(self._ragged(number, len(cells)))
+                given = f"{len(cells)} column{'s' * (len(cells) != 1)}"
+                trouble(
+                    DataError(
+                        f"{self.path}:{number}: {given}, but the first row has {width}; {self.mend}"
+                    )
+                )
         self.blank = blank
-
-    def _ragged(self, number: int, width: int) -> DataError:
-        return DataError(
-            f"{self.path}:{number}: {width} column{'s' if width != 1 else ''}, but the first row "
-            f"has {len(self.first)}; {self.mend}"
-        )
 
 
 class JsonSource(RowSource):

@@ -35,11 +35,7 @@ def manifest() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """A file that is not the published one: it is ``missing`` or ``differs``.
-
-    Attributes:
-        path: relative to SentEval's folder.
-    """
+    """A file below SentEval's folder that is not the published one: ``missing`` or ``differs``."""
 
     path: str
     what: str

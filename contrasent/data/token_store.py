@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -29,15 +29,10 @@ class TokenManifest:
     """What a store holds; kept beside the arrays, whose sizes it predicts.
 
     Attributes:
-        examples: N.
-        views: V, sentences per example.
-        tokens: tokens of all N * V sentences.
         dtype: of the token ids on disk.
-        cut: sentences that were longer than ``max_tokens``.
+        cut: sentences that were longer than ``max_tokens``, special tokens included.
         skipped: rows that were left out because a sentence was empty or had no token.
         tokenless: how many of those had no empty sentence.
-        max_tokens: the limit, special tokens included; None if there was none.
-        tokenizer: its fingerprint.
         labelled: every example has the number of a class; ``unlabelled`` rows were left out.
     """
 
@@ -170,7 +165,8 @@ def _write_store(
                 stays = np.repeat(whole, views)
                 ids = [row for row, stay in zip(ids, stays, strict=True) if stay]
                 lengths = lengths[stays]
-            _append(ids_file, ids, dtype)
+            if ids:
+                np.concatenate(ids).astype(dtype).tofile(ids_file)
             (tokens + np.cumsum(lengths)).tofile(offsets_file)
             tokens += int(lengths.sum())
             examples_kept += int(whole.sum())
@@ -196,11 +192,6 @@ def _write_store(
         labelled=examples.labels is not None,
         unlabelled=examples.unlabelled,
     )
-
-
-def _append(file: BinaryIO, ids: list[IdArray], dtype: str) -> None:
-    if ids:
-        np.concatenate(ids).astype(dtype).tofile(file)
 
 
 _TEXTS_FORMAT = 1

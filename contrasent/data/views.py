@@ -182,16 +182,9 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     """Read the data once, and make the source of all batches.
 
     The view ``mlm`` is made of tokens later, on the device: here it is the sentence V times.
-
-    Args:
-        settings: which views.
-        examples: the data.
-        tokenizer: of the encoder.
-        max_tokens: tokens kept of a sentence, special tokens included.
-        views: V, sentences per example that the objective takes.
-        needs: what else the objective reads of each example.
-        own_columns: what of that the objective computes, ``(N, ...)`` of all examples.
-        progress: is called now and then with the number of examples tokenised so far.
+    ``max_tokens`` of a sentence are kept, special ones included; ``needs`` is what the objective
+    reads of an example besides ``views`` sentences; ``progress`` is called now and then with the
+    number of examples tokenised so far.
 
     Raises:
         DataError: the data cannot be read or does not have what the view needs; WordNet is not

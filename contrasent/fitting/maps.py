@@ -239,14 +239,8 @@ def fit_whitening(
 ) -> FittedEncoder:
     """Whiten the embeddings of an encoder; see :mod:`contrasent.model.transforms.whitening`.
 
-    Mean and covariance are summed up in fp64 while sentences are embedded, in bounded memory.
-
-    Args:
-        encoder: gets the transform.
-        text: N sentences.
-        dimensions: how many to keep; by default all in which embeddings differ.
-        how: how the sentences are embedded.
-        show_progress: a progress bar on standard error.
+    Mean and covariance are summed up in fp64 while sentences are embedded, in bounded memory. As
+    many ``dimensions`` are kept; by default all in which embeddings differ.
 
     Raises:
         ConfigError: the encoder has a transform already, or has not so many dimensions.
@@ -339,12 +333,13 @@ def _attach(
     settings: dict[str, Any],
 ) -> FittedEncoder:
     """The encoder with its transform, and the settings and sources of the fit."""
+    path = resolve(encoder.name) / INFO_FILE
     source = {
         "name": encoder.name,
         "fingerprint": encoder.fingerprint(),
         "pooler": encoder.pooler,
         "head": encoder.head_name,
-        "contrasent": _info_of(encoder.name),
+        "contrasent": json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None,
     }
     info = {
         "name": transform.name,
@@ -358,9 +353,3 @@ def _attach(
     transform.described = described
     encoder.transform = transform.to(encoder.device)
     return FittedEncoder(encoder, {"transform": info})
-
-
-def _info_of(name: str) -> Any:
-    """The ``contrasent.json`` of the encoder that a transform is fitted for; None without one."""
-    path = resolve(name) / INFO_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

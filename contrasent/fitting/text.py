@@ -32,13 +32,10 @@ _AT_ONCE = 8192
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of sentences.
+    """The origin of sentences: a file, a data set, or a task with its split.
 
-    Attributes:
-        source: the file, data set, or task with its split.
-        columns: how the columns of a file were understood; empty for a task.
-        sha256: hash of the content.
-        target: it is the text of a task, whose test sentences are seen that way.
+    ``columns`` says how those of a file were understood. A ``target`` is the text of a task, whose
+    test sentences are seen that way.
     """
 
     source: str
@@ -127,7 +124,9 @@ def open_fitting_text(
             files.append(open_examples(name, columns))
     if columns is not None and not files:
         raise ConfigError(f"--columns {','.join(columns)} is of files, but none is named by --data")
-    text = FittingText(files, [load(task, data_dir) for task in _once(list(tasks))])
+    whole = {task.name for task in tasks if task.split == "all"}
+    once = [task for task in tasks if task.split == "all" or task.name not in whole]
+    text = FittingText(files, [load(task, data_dir) for task in once])
     if not len(text):
         raise DataError(f"{', '.join(names)}: there is no sentence to fit on")
     return text
@@ -137,12 +136,6 @@ def is_task(name: str) -> bool:
     """Whether ``name`` is an STS task, with or without a split."""
     tasks, _ = known_tasks(name)
     return bool(tasks) and tasks[0] in STS_TASKS
-
-
-def _once(tasks: Sequence[TaskName]) -> list[TaskName]:
-    """Without the splits of a task that is there with all of them."""
-    whole = {task.name for task in tasks if task.split == "all"}
-    return [task for task in tasks if task.split == "all" or task.name not in whole]
 
 
 def _sentences(task: Task) -> Iterator[str]:

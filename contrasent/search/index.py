@@ -113,8 +113,9 @@ class Index:
         folder = Path(folder)
         require_folder(folder, overwrite)
         pick("precision", precision, PRECISIONS)
+        local = Path(encoder.name).expanduser()  # absolute, to be found from anywhere
         maker = Maker(
-            name=_lasting_name(encoder.name),
+            name=str(local.resolve()) if local.exists() else encoder.name,
             fingerprint=encoder.fingerprint(),
             pooler=encoder.pooler,
             head=encoder.head_name,
@@ -154,19 +155,12 @@ class Index:
         *,
         show_progress: bool = False,
     ) -> None:
-        """Embed more texts and append them, all or none.
-
-        Args:
-            encoder: the encoder that built the index.
-            texts: the texts, read once, as a stream.
-            ids: one id per text, none of them in the index yet; by default the numbers of the
-                rows.
-            show_progress: a progress bar on standard error.
+        """Embed more texts with the encoder that built the index and append them, all or none.
 
         Raises:
             CheckpointError: another encoder built the index.
             ConfigError: another process writes to the index.
-            DataError: as for :meth:`build`.
+            DataError: as for :meth:`build`; or an id is in the index already.
         """
         self.require(encoder)
         with exclusive(self.folder):
@@ -281,12 +275,6 @@ def _require_ids(
             raise DataError(f"id {name!r} of text {row} was given to text {names.index(name)} too")
         new.add(name)
     return names
-
-
-def _lasting_name(name: str) -> str:
-    """A local folder by its absolute path, so that the index can be searched from anywhere."""
-    folder = Path(name).expanduser()
-    return str(folder.resolve()) if folder.exists() else name
 
 
 def encoder_of(

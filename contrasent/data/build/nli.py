@@ -195,7 +195,10 @@ class Nli(DataKind):
             return
         # Triplets need all hypotheses of a premise, which need not stand together in a file.
         if self._groups is None:
-            self._groups = self._grouped(reading)
+            self._groups = {}
+            wanted = (ENTAILMENT, *_NEGATIVES[self._make])
+            for (premise, hypothesis), label in self._rows(reading, wanted):
+                self._groups.setdefault(premise, []).append((label, hypothesis))
         for premise, group in self._groups.items():
             yield from self._triplets(premise, group, reading)
 
@@ -203,14 +206,6 @@ class Nli(DataKind):
         """Premise and hypothesis with their label, of rows with one of the wanted labels."""
         for source, labels in zip(self.sources, self._labels, strict=True):
             yield from parse_rows(source, reading, partial(_labelled_pair, labels, wanted))
-
-    def _grouped(self, reading: Reading) -> dict[str, _Group]:
-        """Labels and hypotheses of each premise, in the order of the sources."""
-        groups: dict[str, _Group] = {}
-        wanted = (ENTAILMENT, *_NEGATIVES[self._make])
-        for (premise, hypothesis), label in self._rows(reading, wanted):
-            groups.setdefault(premise, []).append((label, hypothesis))
-        return groups
 
     def _triplets(self, premise: str, group: _Group, reading: Reading) -> Iterator[Example]:
         counts = reading.counts

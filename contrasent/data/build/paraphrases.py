@@ -74,19 +74,15 @@ class Captions(DataKind):
     def examples(self, reading: Reading) -> Iterator[Example]:
         # The captions of an image need not stand together in a file.
         if self._groups is None:
-            self._groups = self._grouped(reading)
+            self._groups = {}
+            for number, source in enumerate(self.sources):
+                for image, caption in parse_rows(source, reading, _caption):
+                    self._groups.setdefault((number, image), []).append(caption)
         for captions in self._groups.values():
             unique = list(dict.fromkeys(captions))
             reading.counts.repeated += len(captions) - len(unique)
             reading.counts.incomplete += len(unique) < 2
             yield from combinations(unique, 2)
-
-    def _grouped(self, reading: Reading) -> dict[tuple[int, str], list[str]]:
-        groups: dict[tuple[int, str], list[str]] = {}
-        for number, source in enumerate(self.sources):
-            for image, caption in parse_rows(source, reading, _caption):
-                groups.setdefault((number, image), []).append(caption)
-        return groups
 
 
 def _caption(cells: Sequence[Any], where: str, counts: Counts) -> tuple[str, str] | None:

@@ -60,13 +60,10 @@ class Built:
     """What was written, and from what.
 
     Attributes:
-        made: what the examples are, in words.
         sha256: of the bytes of ``output``.
-        header: names of the V sentences.
         overlap: mean of :func:`f1` of anchor and positive, over pairs with words; None without.
         sample: how many examples were asked for; None for all.
         seed: of the sample, and of what else is drawn.
-        shown: the first examples.
     """
 
     made: str
@@ -112,15 +109,9 @@ def build(
     """Write the examples of a kind, in the order of their sources, each once.
 
     The sources are read twice: to know which examples repeat and which the sample holds, in memory
-    of 8 bytes per example, and to write them.
-
-    Args:
-        kind: gives the examples.
-        output: ``.csv``, ``.tsv`` or ``.jsonl``, each also with ``.gz``; replaced if it exists.
-        sample: draw so many of the examples, all equally likely; None for all.
-        seed: of the sample.
-        skip_unreadable: leave rows out that cannot be read, instead of ending there.
-        progress: is told now and then how many further rows were read.
+    of 8 bytes per example, and to write them. ``sample`` draws so many, all equally likely;
+    ``skip_unreadable`` leaves rows out that cannot be read; ``progress`` is
+    told now and then how many further rows were read.
 
     Raises:
         DataError: a row cannot be read, no example is left, or a source changed meanwhile.
