@@ -314,7 +314,7 @@ def _build(
     sources: Sequence[str],
     options: BuildOptions,
 ) -> None:
-    from contrasent.data.build.write import build, require_output
+    from contrasent.data.build.base import build, require_output
     from contrasent.data.rows import open_rows_of
     from contrasent.report.training_text import built_lines
 

@@ -91,11 +91,11 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
     recorded = None if profile is None else StepProfile(profile)
     with open_sentences(source, columns) as sentences:
         total = sentences.count()
-        typer.echo(f"{sentences.source}: {total} sentences; {sentences.columns}", err=True)
-        if sentences.skipped:
+        typer.echo(f"{sentences.source}: {total} sentences; {sentences.examples.columns}", err=True)
+        if skipped := sentences.examples.skipped:
             typer.echo(
-                f"{sentences.skipped} rows without a sentence are left out: the rows of {output} "
-                "are those of the other rows, in order",
+                f"{skipped} rows without a sentence are left out: the rows of {output} are those "
+                "of the other rows, in order",
                 err=True,
             )
         encoder = loading.load(model)
@@ -266,9 +266,9 @@ def info(
 
 def _announce(sentences: Sentences) -> None:
     total = sentences.count()
-    typer.echo(f"{sentences.source}: {total} texts; {sentences.columns}", err=True)
-    if sentences.skipped:
-        typer.echo(f"{sentences.skipped} rows with an empty cell are left out", err=True)
+    typer.echo(f"{sentences.source}: {total} texts; {sentences.examples.columns}", err=True)
+    if sentences.examples.skipped:
+        typer.echo(f"{sentences.examples.skipped} rows with an empty cell are left out", err=True)
 
 
 def search(

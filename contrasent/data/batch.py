@@ -93,7 +93,7 @@ class Batch:
         """The same batch in page-locked memory, from which :meth:`to` copies without waiting.
 
         What only the host can compute is computed here: after this, a training step on the device
-        asks it nothing. For the thread that prefetches batches for a CUDA device.
+        asks it nothing.
         """
         known = replace(self, duplicate_of=self.same_text())
         return known._map(Tensor.pin_memory, Batch.pin)

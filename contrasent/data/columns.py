@@ -40,12 +40,10 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class ColumnMap:
-    """The columns of one source.
+    """The columns of one source, a position for each role, counted from 0.
 
-    Attributes:
-        positions: a column for each role, counted from 0; an optional one may be absent.
-        header: the first row of a table holds names.
-        described: one line saying what was understood.
+    ``header`` says that the first row of a table holds names, and ``described`` what was
+    understood, in one line.
     """
 
     positions: tuple[int, ...]

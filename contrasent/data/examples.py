@@ -79,8 +79,7 @@ class Examples(ABC):
 class SourceExamples(Examples):
     """Examples of the sentence columns of a source; a null is an empty sentence.
 
-    Attributes:
-        is_lines: a ``.txt``, whose blank lines separate documents.
+    With ``is_lines``, blank lines separate documents.
     """
 
     def __init__(self, rows: SourceRows, *, is_lines: bool) -> None:

@@ -16,27 +16,16 @@ from contrasent.data.view_sources import Draws, ViewSource
 from contrasent.errors import ConfigError, DataError
 
 _AHEAD = 4
-_ALONE = "a batch of one has no negatives"
 
 
 class Loader:
     """Batches of examples, as a function of nothing but the settings and the step.
 
-    An epoch holds every example exactly once, unless ``drop_last`` leaves the last few out. One
-    example that would be left for a batch of its own has no negative there; it joins the batch
-    before, which then has ``batch_size + 1``.
-
-    Attributes:
-        views: V, sentences per example of every batch.
-        steps_per_epoch: batches that make an epoch.
-
-    Args:
-        source: the examples, at least 2.
-        batch_size: B, at least 2. More than there are examples makes one batch of all of them,
-            unless ``drop_last``.
-        seed: at least 0; decides the order of every epoch, and what the source draws.
-        shuffle: draw a new order every epoch; otherwise keep the order of the source.
-        drop_last: leave a last batch out that has fewer than ``batch_size`` examples.
+    An epoch of ``steps_per_epoch`` batches holds every example exactly once, in an order that the
+    ``seed`` decides, or that of the source without ``shuffle``. ``drop_last`` leaves a last batch
+    out that has fewer than ``batch_size`` examples. Otherwise one example that would be left for a
+    batch of its own, where it has no negative, joins the batch before. A ``batch_size`` above the
+    number of examples makes one batch of all of them, unless ``drop_last``.
     """
 
     def __init__(
@@ -54,10 +43,6 @@ class Loader:
                 f"training needs at least 2 examples, because the others of a batch are an "
                 f"example's negatives; the data has {examples}"
             )
-        if batch_size < 2:
-            raise ConfigError(f"batch_size must be at least 2, not {batch_size}: {_ALONE}")
-        if seed < 0:
-            raise ConfigError(f"seed must be at least 0, not {seed}")
         if drop_last and batch_size > examples:
             raise ConfigError(
                 f"batch_size {batch_size} is more than the {examples} examples, so drop_last "
@@ -73,8 +58,6 @@ class Loader:
 
     def batch(self, step: int) -> Batch:
         """The batch of one step, counted from 0 over all epochs; always the same for a step."""
-        if step < 0:
-            raise ConfigError(f"step must be at least 0, not {step}")
         epoch, place = divmod(step, self.steps_per_epoch)
         start = place * self._batch_size
         end = start + self._batch_size

@@ -52,11 +52,7 @@ class TokenManifest:
 
 
 class TokenStore:
-    """Token ids of N examples of V sentences, mapped from a folder.
-
-    Raises:
-        OSError, ValueError, TypeError: the files of ``folder`` are not what they should be.
-    """
+    """Token ids of N examples of V sentences, mapped from a folder; damage is a ValueError."""
 
     def __init__(self, folder: Path) -> None:
         text = (folder / _MANIFEST).read_text(encoding="utf-8")
@@ -199,11 +195,7 @@ _TEXT = "text.bin"
 
 
 class TextStore:
-    """Texts of N sentences, mapped from a folder.
-
-    Raises:
-        OSError, ValueError, LookupError, TypeError: its files are not what they should be.
-    """
+    """Texts of N sentences, mapped from a folder; damage is a ValueError or LookupError."""
 
     def __init__(self, folder: Path) -> None:
         kept = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))

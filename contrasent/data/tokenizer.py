@@ -116,11 +116,8 @@ class Tokenizer:
         """Read the tokenizer of a Hugging Face model folder; no network, no code from the folder.
 
         A folder with nothing but ``vocab.txt`` is read as BERT's, uncased, and one with nothing
-        but ``vocab.json`` and ``merges.txt`` as RoBERTa's, as transformers does by default.
-
-        Raises:
-            CheckpointError: ``folder`` is missing, holds no complete vocabulary, cannot be read,
-                or has only a tokenizer written in Python.
+        but ``vocab.json`` and ``merges.txt`` as RoBERTa's, as transformers does by default. A
+        folder without a complete vocabulary, or with a tokenizer in Python only, is refused.
         """
         folder = Path(folder)
         _require_vocabulary(folder)

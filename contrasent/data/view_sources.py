@@ -78,9 +78,8 @@ def document_lengths(examples: Examples, trouble: Trouble = stop) -> IndexArray:
 def require_documents(examples: Examples, need: str) -> IndexArray:
     """:func:`document_lengths` of what must be text in documents, where ``need`` asks for them.
 
-    Raises:
-        DataError: ``examples`` are no lines of text, have no blank line between them, or fewer
-            than 2 have a next sentence in their document.
+    Refused are lines without a blank one between them, and text of which fewer than 2 sentences
+    have a next one in their document.
     """
     try:
         lengths = document_lengths(examples)

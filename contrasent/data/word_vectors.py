@@ -61,16 +61,10 @@ def vector_of(cells: Sequence[str], path: Path, number: int) -> Vectors:
 
 
 class WordStore:
-    """Vectors of W words, mapped from a folder; of a word only a hash of 64 bits is kept.
+    """``(W, D)`` vectors, mapped from a folder; of a word only a hash of 64 bits is kept.
 
-    Attributes:
-        words: W.
-        width: D.
-        source: the name of the text file, and ``sha256`` its hash.
-        vectors: ``(W, D)``.
-
-    Raises:
-        CheckpointError: the files of ``folder`` are not what they should be.
+    ``source`` is the name of the text file, and ``sha256`` its hash. A damaged folder is a
+    CheckpointError.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -246,7 +240,10 @@ class WordTokenizer(Tokenizer):
                 f"max_tokens must be above {self.specials}, the marks around every sentence, not "
                 f"{max_tokens}"
             )
-        split = [_text(number, text).split() for number, text in enumerate(texts)]
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise DataError(f"text {number} is {text!r}, but a text must be a string")
+        split = [text.split() for text in texts]
         words = {word for found in split for word in found}
         rows = self.store.rows(words)
         cuts = {word: _PIECES.findall(word) for word in words if word not in rows}
@@ -278,9 +275,3 @@ class WordTokenizer(Tokenizer):
 def found_marks(store: WordStore) -> tuple[str, ...]:
     """The first pair of `MARKS` that ``store`` has whole; empty if there is none."""
     return next((pair for pair in MARKS if len(store.rows(pair)) == len(pair)), ())
-
-
-def _text(number: int, text: object) -> str:
-    if not isinstance(text, str):
-        raise DataError(f"text {number} is {text!r}, but a text must be a string")
-    return text

@@ -46,14 +46,10 @@ class FlowSettings:
     Attributes:
         levels: after each but the last, half of the components is done.
         depth: steps of a level.
-        coupling_width: width of the hidden layers.
         batch_size: sentences of an update: 64 are the 32 pairs of the published code.
         dropout: leave the encoder's dropout on while fitting, as the published code does by
             accident.
         seed: decides the first weights, the order of the sentences, and dropout.
-
-    Raises:
-        ConfigError: a number is out of range.
     """
 
     levels: int = 3
@@ -80,12 +76,9 @@ class FlowSettings:
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """Negative log-likelihood, in bits for each component, without dropout.
+    """Negative log-likelihood, in bits for each component, of so many sentences without dropout.
 
-    Attributes:
-        before: with scales set from the first batch, and nothing learned.
-        after: when the fit is done.
-        sentences: how many of the text it was measured on.
+    ``before`` is with scales set from the first batch, and nothing learned.
     """
 
     before: float
@@ -103,11 +96,8 @@ def fit_flow(
     """Maximise the likelihood of the embeddings of ``text`` under a standard normal distribution.
 
     Without dropout every sentence is embedded once, and the embeddings lie in a temporary file.
-
-    Raises:
-        ConfigError: the embeddings cannot be halved so often.
-        DataError: there are fewer than 2 sentences, or the likelihood is not finite.
-        CheckpointError: an embedding is not finite.
+    Refused are fewer than 2 sentences, embeddings that cannot be halved so often or are not
+    finite, and a likelihood that is not.
     """
     if len(text) < 2:
         raise DataError("one sentence has no distribution to fit a flow to; give 2 or more")
@@ -183,16 +173,10 @@ class PlainAdamW:
     """
 
     def __init__(
-        self,
-        parameters: Sequence[Tensor],
-        learning_rate: float,
-        weight_decay: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
+        self, parameters: Sequence[Tensor], learning_rate: float, weight_decay: float
     ) -> None:
         self._parameters = parameters
         self._learning_rate, self._weight_decay = learning_rate, weight_decay
-        self._betas, self._eps = betas, eps
         self._moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
 
     @torch.no_grad()
@@ -201,9 +185,9 @@ class PlainAdamW:
         for parameter, (first, second) in zip(self._parameters, self._moments, strict=True):
             if parameter.grad is None:
                 continue
-            first.lerp_(parameter.grad, 1 - self._betas[0])
-            second.lerp_(parameter.grad.square(), 1 - self._betas[1])
-            update = first / (second.sqrt() + self._eps) + self._weight_decay * parameter
+            first.lerp_(parameter.grad, 1 - 0.9)
+            second.lerp_(parameter.grad.square(), 1 - 0.999)
+            update = first / (second.sqrt() + 1e-6) + self._weight_decay * parameter
             parameter.sub_(update, alpha=self._learning_rate)
 
 

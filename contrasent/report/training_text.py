@@ -12,8 +12,7 @@ from contrasent.report.table import ABSENT, Cell, Table
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-    from contrasent.data.build.base import DataKind
-    from contrasent.data.build.write import Built
+    from contrasent.data.build.base import Built, DataKind
     from contrasent.data.check import Finding, Report
     from contrasent.evaluation.leaks import Leaks
     from contrasent.search.mining import Mined

@@ -36,12 +36,7 @@ if TYPE_CHECKING:
 
 
 def similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:
-    """Cosine of the embeddings of two texts, in [-1, 1].
-
-    Raises:
-        DataError: a text is empty.
-        CheckpointError: the encoder gives a vector without a direction.
-    """
+    """Cosine of the embeddings of two texts, in [-1, 1]; an empty text is refused."""
     for text in (a, b):
         if not text.strip():
             raise DataError(f"{text!r} is empty; a similarity needs two texts")
@@ -203,11 +198,7 @@ class Index:
         return [[self._hit(row, score) for row, score in hits] for hits in nearby]
 
     def require(self, encoder: Encoder) -> None:
-        """Make sure that ``encoder`` is the one that built the index.
-
-        Raises:
-            CheckpointError: it is another; the message names both.
-        """
+        """Make sure that ``encoder`` is the one that built the index; the refusal names both."""
         maker, fingerprint = self.manifest.encoder, encoder.fingerprint()
         if fingerprint != maker.fingerprint:
             raise CheckpointError(

@@ -22,11 +22,8 @@ def nearest(
     faiss finds candidates in float32, where sums depend on the order of adding. All rows that
     rounding could have put among the best are then scored once more in float64, row by row, so
     that equal vectors have equal scores wherever they lie; equal scores are ordered by row.
-
-    Args:
-        segments: ``(N, D)`` float32 unit vectors each; rows are numbered through all of them.
-        queries: ``(Q, D)`` float32 unit vectors.
-        top_k: at least 1; all rows are returned if there are fewer.
+    ``segments`` are ``(N, D)`` float32 unit vectors each, whose rows are numbered through all of
+    them; ``queries`` are ``(Q, D)``.
     """
     hits: list[list[tuple[int, float]]] = []
     for start in range(0, len(queries), _QUERIES):

@@ -21,35 +21,24 @@ class Sentences:
 
     def __init__(self, examples: Examples, source: str, ids: bool) -> None:
         self.source = source
-        self.columns = examples.columns
-        self._examples = examples
+        self.examples = examples
         self._ids = ids
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the content and of the chosen columns."""
-        return self._examples.sha256
-
-    @property
-    def skipped(self) -> int:
-        """Rows without a sentence, which are left out; known after :meth:`count`."""
-        return self._examples.skipped
 
     def __iter__(self) -> Iterator[str]:
         """Yield the sentences, in the order of the source."""
-        for example in self._examples:
+        for example in self.examples:
             yield example[0]
 
     def count(self) -> int:
         """Read the whole source, so that a bad row is found before any work starts."""
-        total = sum(1 for _ in self._examples)
+        total = sum(1 for _ in self.examples)
         if not total:
             raise DataError(f"{self.source} holds no sentence; it needs at least one")
         return total
 
     def ids(self) -> list[str] | None:
         """The id of every sentence, or None if no column of ids was asked for."""
-        return [example[1] for example in self._examples] if self._ids else None
+        return [example[1] for example in self.examples] if self._ids else None
 
 
 @contextmanager
@@ -59,11 +48,8 @@ def open_sentences(
     """Open a source of which every row holds one sentence, in the column ``columns``.
 
     ``source`` is as for :func:`contrasent.data.examples.open_examples`, or ``-`` for a sentence per
-    line on standard input, which is kept in a temporary file. ``ids`` is the column of the ids.
-
-    Raises:
-        ConfigError: a row would hold more than one sentence, or ``ids`` comes without ``columns``.
-        DataError: the source cannot be read.
+    line on standard input, which is kept in a temporary file. ``ids`` is the column of the ids,
+    which needs ``columns``.
     """
     if ids is not None and columns is None:
         raise ConfigError(f"--ids {ids} needs --columns too: which column holds the sentences?")

@@ -167,7 +167,7 @@ def provenance_of(encoder: Encoder, sentences: Sentences, settings: Settings) ->
     """Everything that decides what is in the shards."""
     return {
         "format": _FORMAT,
-        "input": sentences.sha256,
+        "input": sentences.examples.sha256,
         "encoder": encoder.fingerprint(),
         "width": encoder.width,
         "normalize": settings.normalize,

@@ -223,9 +223,7 @@ def write_segment(
 ) -> Segment:
     """Write texts and their vectors with one id each; without ids, numbers of rows from ``first``.
 
-    Raises:
-        DataError: there is no text, or there are not as many ids as texts.
-        CheckpointError: a vector has no direction.
+    Refused are no text, another number of ids, and a vector without a direction.
     """
     import pyarrow as pa
 

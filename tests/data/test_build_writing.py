@@ -9,8 +9,7 @@ import pytest
 from helpers.building import built, write
 from helpers.command_line import call, refused, tree, worked
 
-from contrasent.data.build.base import DataKind
-from contrasent.data.build.write import build, f1
+from contrasent.data.build.base import DataKind, build, f1
 from contrasent.data.examples import open_examples
 from contrasent.errors import DataError
 from contrasent.files import sha256_of

@@ -211,13 +211,6 @@ def test_what_goes_wrong_in_the_thread_is_raised_to_the_consumer():
         ((1, 1), {}, DataError, "training needs at least 2 examples, .* the data has 1"),
         (
             (9, 1),
-            {"batch_size": 1},
-            ConfigError,
-            "batch_size must be at least 2, not 1: a batch of",
-        ),
-        ((9, 1), {"seed": -1}, ConfigError, "seed must be at least 0, not -1"),
-        (
-            (9, 1),
             {"batch_size": 10, "drop_last": True},
             ConfigError,
             "batch_size 10 is more than the 9 examples, so drop_last leaves no batch at all",
@@ -256,11 +249,6 @@ def test_settings_that_cannot_work_are_explained(store, settings, error, said):
 def test_views_that_the_data_does_not_have_are_explained(there, taken, said):
     with pytest.raises(ConfigError, match=said):
         Columns(SimpleNamespace(views=there), taken)
-
-
-def test_a_negative_step_is_refused(numbered):
-    with pytest.raises(ConfigError, match="step must be at least 0, not -1"):
-        Loader(numbered(4, 1), batch_size=2, seed=0).batch(-1)
 
 
 def test_a_pinned_stream_has_the_same_batches_all_pinned(numbered, monkeypatch):

@@ -23,7 +23,7 @@ def test_ids_come_from_their_column_and_stay_with_their_sentences(table):
     with open_sentences(table, "sentence2", "id") as sentences:
         assert sentences.count() == 2
         assert [*zip(sentences.ids(), sentences, strict=True)] == [("a", "two"), ("c", "six")]
-        assert sentences.skipped == 1
+        assert sentences.examples.skipped == 1
 
 
 def test_several_sentences_in_a_row_need_a_choice(table):

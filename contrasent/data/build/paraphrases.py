@@ -123,11 +123,7 @@ def _duplicates(cells: Sequence[Any], where: str, counts: Counts) -> Example | N
 
 
 class Paraphrases(DataKind):
-    """Sentences with their paraphrases (ParaNMT), all or those of a range of scores.
-
-    Raises:
-        ConfigError: no score lies in the range, or a source has no scores.
-    """
+    """Sentences with their paraphrases (ParaNMT), all or those of a range of scores."""
 
     said = SourceDescription(unlabelled="without a score", other="with another score")
 
