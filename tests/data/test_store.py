@@ -172,7 +172,7 @@ def test_a_cache_that_cannot_be_written_is_explained(opened, tmp_path, monkeypat
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store_module, "_append", full)
+    monkeypatch.setattr(store_module, "portions", full)
     with pytest.raises(ConfigError, match="No space left on device; name a folder with room as"):
         tokenize(opened(["a"]), Letters(), None, tmp_path / "cache")
     assert not [path for path in (tmp_path / "cache/tokens").iterdir() if path.suffix != ".lock"]
