@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
-
-from contrasent.profiling import PARTS
 
 OUTSIDE = "Python and waiting"
 """The kind of the time in which no operator ran."""
@@ -53,30 +50,6 @@ def kind_shares(operators: Iterable[tuple[str, float]], seconds: float) -> dict[
     return {kind: total / seconds for kind, total in shares if total > 0}
 
 
-def operators(profile: Any) -> list[tuple[str, float]]:
-    """Every operator of a finished ``torch.profiler.profile``, and the seconds it took itself.
-
-    They are of the device where kernels ran on one, else of the processor.
-    """
-    events = [event for event in profile.key_averages() if not _is_mark(event.key)]
-    device = any(event.self_device_time_total for event in events)
-    clock = "self_device_time_total" if device else "self_cpu_time_total"
-    return [(event.key, getattr(event, clock) / 1e6) for event in events]
-
-
-def _is_mark(name: str) -> bool:
-    return name in PARTS or name.startswith(("ProfilerStep", "Torch-Compiled Region"))
-
-
-def parts(profile: Any) -> dict[str, float]:
-    """The seconds in each of :data:`PARTS` of a finished ``torch.profiler.profile``.
-
-    They are the processor's: kernels of an accelerator run outside the span that started them.
-    """
-    totals = {event.key: event.cpu_time_total / 1e6 for event in profile.key_averages()}
-    return {name: totals[name] for name in PARTS if name in totals}
-
-
 def shares(work: Callable[[], object]) -> dict[str, dict[str, float]]:
     """Run ``work`` under torch's profiler.
 
@@ -88,14 +61,15 @@ def shares(work: Callable[[], object]) -> dict[str, dict[str, float]]:
     from torch.profiler import profile
 
     from benchmarks.jobs import wait_for_device
+    from contrasent.profiling import activities, operators, parts
 
-    with profile() as recorded:
+    with profile(activities=activities()) as recorded:
         start = time.perf_counter()
         work()
         wait_for_device()
         seconds = time.perf_counter() - start
     spans = {} if torch.cuda.is_available() else parts(recorded)
-    kinds = kind_shares(operators(recorded), seconds)
+    kinds = kind_shares(((it.name, it.seconds) for it in operators(recorded)), seconds)
     return {
         "kinds": {kind: round(share, 4) for kind, share in kinds.items()},
         "parts": {name: round(spent / seconds, 4) for name, spent in spans.items()},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contrasent import objectives as objectives
+    from contrasent.adaptation.halving import adapt
     from contrasent.api import analyze, fit, mine, pretrain, train
     from contrasent.evaluation.suite import evaluate
     from contrasent.model.encoder import SentenceEncoder
@@ -20,6 +21,7 @@ _HOMES = {
     "Index": "contrasent.search.index",
     "Record": "contrasent.records",
     "SentenceEncoder": "contrasent.model.encoder",
+    "adapt": "contrasent.adaptation.halving",
     "analyze": "contrasent.api",
     "evaluate": "contrasent.evaluation.suite",
     "fit": "contrasent.api",
@@ -33,6 +35,7 @@ __all__ = [
     "Record",
     "SentenceEncoder",
     "__version__",
+    "adapt",
     "analyze",
     "evaluate",
     "fit",

@@ -44,7 +44,8 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
     """Yield an empty folder beside ``path``; it replaces ``path`` when the block succeeds.
 
     A replaced folder is set aside first, so that one of the two is there at every moment;
-    :func:`recover_folder` puts it back if the process died between the two renames.
+    :func:`recover_folder` puts it back if the process died between the two renames. One process
+    at a time may write a folder, any may read it.
 
     Raises:
         ConfigError: ``path`` is a file.
@@ -60,7 +61,8 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
     try:
         yield partial
         for file in partial.rglob("*"):
-            _sync(file)
+            if file.is_file():
+                _sync(file)
         _exchange(partial, path, previous)
     finally:
         recover_folder(path)

@@ -1,13 +1,16 @@
-"""Profiling: the operators of a few steps, and the memory of freed tensors."""
+"""Profiling: the time of a step by kind of work, and the memory of freed tensors."""
 
 from __future__ import annotations
 
 import ctypes
+import gzip
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,8 +24,9 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 def keep_freed_memory() -> None:
     """Let this process use the memory of freed tensors again, from now on, where glibc is.
 
-    It usually gives the memory of a large tensor back at once, and the system clears each page of
-    the next: a twelfth of a training step of MiniLM, a sixth of its encoding.
+    It usually gives the memory of every large tensor back at once, and the system clears each page
+    of the next one: a twelfth of a training step of MiniLM, a sixth of its encoding. What is kept
+    goes back in :func:`give_back_freed_memory`.
     """
     library = _glibc()
     if library is not None:
@@ -33,8 +37,8 @@ def keep_freed_memory() -> None:
 def give_back_freed_memory() -> None:
     """Return to the system what the C library holds of freed tensors.
 
-    Batches differ in tokens, and tensors in size: glibc's heap grows to several times what is in
-    use, 4.3 GB instead of 1 in an epoch of MiniLM.
+    Every batch has another number of tokens, so its tensors have other sizes, and glibc's heap
+    comes to hold several times what is in use: 4.3 GB instead of 1 in an epoch of MiniLM.
     """
     library = _glibc()
     if library is not None:
@@ -49,9 +53,45 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 SUFFIX = ".json.gz"
+_WARM_UP, _RECORDED = 3, 3
 
 PARTS = ("encoder", "generator", "vocabulary", "discriminator", "backward", "update")
 """Names of the spans that a training step marks in a trace; none lies in another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of torch, or one span, over a recording.
+
+    Attributes:
+        name: as torch calls it.
+        seconds: that it took itself, without the operators it called: of the device where kernels
+            ran on one, else of the processor.
+        calls: how often it ran.
+    """
+
+    name: str
+    seconds: float
+    calls: int
+
+
+def operators(profile: Any) -> list[Operator]:
+    """Every operator of a finished ``torch.profiler.profile``, those that took longest first."""
+    events = [event for event in profile.key_averages() if not _is_mark(event.key)]
+    clock = "self_cpu_time_total"
+    if any(event.self_device_time_total for event in events):
+        clock = "self_device_time_total"
+    timed = [Operator(event.key, getattr(event, clock) / 1e6, event.count) for event in events]
+    return sorted((it for it in timed if it.seconds), key=lambda it: -it.seconds)
+
+
+def parts(profile: Any) -> dict[str, float]:
+    """The seconds in each of :data:`PARTS` of a finished ``torch.profiler.profile``.
+
+    They are the processor's: kernels of an accelerator run outside the span that started them.
+    """
+    totals = {event.key: event.cpu_time_total / 1e6 for event in profile.key_averages()}
+    return {name: totals[name] for name in PARTS if name in totals}
 
 
 def part(name: str) -> AbstractContextManager[Any]:
@@ -61,71 +101,109 @@ def part(name: str) -> AbstractContextManager[Any]:
     return record_function(name)
 
 
+def activities() -> list[Any]:
+    """The activities that torch's profiler can record on this machine."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    return [ProfilerActivity.CPU, *cuda]
+
+
+def _is_mark(name: str) -> bool:
+    return name in PARTS or name.startswith(("ProfilerStep", "Torch-Compiled Region"))
+
+
 class StepProfile:
-    """Records steps 4 to 6 of some work under torch's profiler, and writes them when they are done.
+    """Records a few steps after the first few, and writes them when they are done.
 
     Recording slows a step down, the more so the smaller its operators are.
 
     Attributes:
         path: the trace, for ``chrome://tracing`` or https://ui.perfetto.dev.
+        operators: of the recorded steps, once they are done; empty before.
+        seconds: that the recorded steps took.
+        recorded: steps in the trace.
         needed: steps that must be made before the trace is written.
-        table: torch's table of the operators that took longest; empty before.
     """
 
-    needed = 6
+    recorded = _RECORDED
+    needed = _WARM_UP + _RECORDED
 
     def __init__(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Refuse a ``path`` that does not end in ``.json.gz``, or exists and may not be replaced.
+        """Make sure that ``path`` can be written.
 
         Raises:
-            ConfigError: it cannot be written.
+            ConfigError: its name does not end in ``.json.gz``, or it exists and may not be
+                replaced.
         """
         self.path = Path(path)
-        self.table = ""
+        self.operators: list[Operator] = []
+        self.seconds = 0.0
+        self._steps = 0
+        self._since = 0.0
+        self._profile: Any = None
         if not self.path.name.endswith(SUFFIX):
             raise ConfigError(f"{path}: the name of a profile ends in {SUFFIX}")
         if self.path.exists() and not overwrite:
             raise ConfigError(f"{path} exists already; move it away, or leave --profile out")
 
-    def of_updates(self) -> AbstractContextManager[None]:
+    def step(self) -> None:
+        """Count a step; on the thread that computes."""
+        self._steps += 1
+        if self._steps == _WARM_UP:
+            self._start()
+        elif self._profile is not None and self._steps == self.needed:
+            self._finish()
+
+    @contextmanager
+    def of_updates(self) -> Iterator[None]:
         """Take every update by an optimiser inside for a step."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        return self._of_calls(register_optimizer_step_post_hook)
-
-    def of_forward(self, module: Any) -> AbstractContextManager[None]:
-        """Take every forward call of a ``torch.nn.Module`` inside for a step."""
-        return self._of_calls(module.register_forward_hook)
+        with self._counting(register_optimizer_step_post_hook(lambda *_: self.step())):
+            yield
 
     @contextmanager
-    def _of_calls(self, register_hook: Callable[[Callable[..., None]], Any]) -> Iterator[None]:
-        from torch.profiler import profile, schedule
+    def of_forward(self, module: Any) -> Iterator[None]:
+        """Take every forward call of a ``torch.nn.Module`` inside for a step."""
+        with self._counting(module.register_forward_hook(lambda *_: self.step())):
+            yield
+
+    @contextmanager
+    def _counting(self, hook: Any) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            hook.remove()
+            if self._profile is not None:  # the work ended too early: nothing is written
+                self._profile.stop()
+                self._profile = None
+
+    def _start(self) -> None:
+        from torch.profiler import profile
 
         # The profiler's library reports its own stages on standard error otherwise.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        steps = schedule(wait=2, warmup=1, active=3, repeat=1)
-        with profile(schedule=steps, on_trace_ready=self._write) as recorded:
-            hook = register_hook(lambda *_: recorded.step())
-            try:
-                yield
-            finally:
-                hook.remove()
+        self._profile = profile(activities=activities())
+        self._profile.start()
+        self._since = time.perf_counter()
 
-    def _write(self, recorded: Any) -> None:
+    def _finish(self) -> None:
         import torch
 
-        if recorded.step_num < self.needed:  # the work ended too early: nothing is written
-            return
-        clock = "cuda" if torch.cuda.is_available() else "cpu"
-        self.table = recorded.key_averages().table(f"self_{clock}_time_total", row_limit=15)
-        with TemporaryDirectory() as folder, writing(self.path) as partial:
-            trace = Path(folder) / self.path.name
-            recorded.export_chrome_trace(str(trace))
-            shutil.copyfile(trace, partial)
-
-    @property
-    def summary(self) -> str:
-        """The table, and where the trace is; or why there is none."""
-        if not self.table:
-            return f"no profile: it needs {self.needed} steps, and the work ended before"
-        return f"{self.table}profile: {self.path} (open it at https://ui.perfetto.dev)"
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.seconds = time.perf_counter() - self._since
+        recorded, self._profile = self._profile, None
+        recorded.stop()
+        self.operators = operators(recorded)
+        with TemporaryDirectory() as folder:
+            plain = Path(folder) / "trace.json"
+            recorded.export_chrome_trace(str(plain))
+            with (
+                plain.open("rb") as source,
+                writing(self.path) as partial,
+                gzip.open(partial, "wb") as target,
+            ):
+                shutil.copyfileobj(source, target)

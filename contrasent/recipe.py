@@ -111,7 +111,14 @@ def recipes() -> dict[str, Path]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecipeSummary:
-    """A packaged recipe in a line: its objective, its data, and authors and year of its paper."""
+    """A packaged recipe in a line.
+
+    Attributes:
+        name: of the recipe.
+        objective: the name of what it minimises.
+        data: what it trains on.
+        source: authors and year of its paper.
+    """
 
     name: str
     objective: str
@@ -124,13 +131,17 @@ def summarize_recipes() -> list[RecipeSummary]:
     rows = []
     for name, path in recipes().items():
         text = path.read_text(encoding="utf-8")
-        comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
-        head = " ".join(line[2:] for line in comment)
-        data = "".join(_DATA.findall(head)[:1])
-        source = "".join(_SOURCE.findall(head)[:1])
+        head = " ".join(line[2:] for line in takewhile(_is_comment, text.splitlines()))
+        data, source = _DATA.search(head), _SOURCE.search(head)
         objective = str(load_recipe(name).objective["name"])
-        rows.append(RecipeSummary(name, objective, data, source))
+        rows.append(
+            RecipeSummary(name, objective, data[1] if data else "", source[0] if source else "")
+        )
     return rows
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("#")
 
 
 def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -177,17 +188,18 @@ def overrides_in(words: Sequence[str], options: Sequence[str]) -> dict[str, Any]
         ConfigError: another word is among them; ``options`` are what it may have been meant for.
     """
     settings: dict[str, Any] = {}
-    rest = iter(words)
-    for word in rest:
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or "." not in name:
             if word.startswith("--"):
                 pick("option", name, options)
             raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
         if not equals:
-            value = next(rest, "--")
-            if value.startswith("--"):
+            if not rest or rest[0].startswith("--"):
                 raise ConfigError(f"--{name} needs a value: --{name} VALUE")
+            value = rest.pop(0)
         name = name.replace("-", "_")
         settings[name] = _split(name, value)
     return settings
@@ -212,7 +224,8 @@ def validate(cls: type[T], content: Mapping[str, Any], where: str) -> T:
     """Make ``cls`` of ``content``.
 
     Raises:
-        ConfigError: a setting is unknown or cannot take its value; the message has the dotted name.
+        ConfigError: a setting is unknown, or its value cannot be taken; the message has the
+            dotted name, the value, and what is expected.
     """
     try:
         return TypeAdapter(cls).validate_python(dict(content))
@@ -270,7 +283,8 @@ def _parse(value: Any, takes_text: bool) -> Any:
 def _owner(cls: Any, location: Sequence[str]) -> Any:
     """The class of the settings under ``location``; a dict where they are not typed."""
     for part in location:
-        cls = cls.__pydantic_fields__[part].annotation
+        kind = fields_of(cls)[part].type
+        cls = globals().get(kind, dict) if isinstance(kind, str) else kind
     return cls
 
 

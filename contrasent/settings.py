@@ -200,6 +200,11 @@ class TrainSettings:
     trackers: list[str] = Field(default_factory=list)
     """Of accelerate, by name: tensorboard, wandb, mlflow, ..."""
 
+    start_shares: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=list)
+    """At each evaluation also score means of the weights before the first step and the trained
+    ones, with these shares of the former, and save the best one in `best`: less is forgotten
+    (Wortsman et al. 2022, WiSE-FT). [0.5] is their plain mean."""
+
     seed: NonNegativeInt = 42
     """Decides the new weights, the order of the data and every dropout mask."""
 

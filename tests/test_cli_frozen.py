@@ -22,6 +22,10 @@ FITTING = (
 )
 COMMANDS = {
     "": ["--version", "--install-completion", "--show-completion"],
+    "adapt": [
+        *("ENCODER", "--data", "--output", "--minutes", "--dev", "--test", "--candidates"),
+        *("--seed", "--resume", "--overwrite", "--device"),
+    ],
     "quickstart": ["--output", "--overwrite", "--device"],
     "train": [
         "RECIPE",

@@ -25,7 +25,7 @@ LAYERS = [
     {"evaluation"},
     {"training", "report"},
     {"fitting"},
-    {"quickstart", "reproduce"},
+    {"adaptation", "quickstart", "reproduce"},
     {"api"},
     {"cli"},
     {"__main__"},

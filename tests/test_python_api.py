@@ -15,6 +15,7 @@ SIGNATURES = {
     "train": "recipe encoder data output objective resume overwrite device show_progress on_step "
     "on_evaluation settings",
     "pretrain": "encoder data options",
+    "adapt": "encoder data output minutes dev test candidates settings seed resume overwrite",
     "fit": "encoder kind data output data_dir show_progress settings",
     "mine": "encoder pairs corpus output negatives margin columns device precision overwrite "
     "show_progress",

@@ -191,18 +191,16 @@ def _print(geometries: Sequence[Geometry], known: Saved, json: str | None) -> No
 
 def _draw(contents: Contents, folder: Path) -> None:
     from contrasent.errors import ConfigError
-    from contrasent.report.embedding_tables import figure_data
-    from contrasent.report.figures.style import draw_figures, write_pictures
-    from contrasent.report.saved import labelled
+    from contrasent.report.embedding_tables import pictures
+    from contrasent.report.figures.style import write_pictures
 
-    data = figure_data(
-        labelled(contents.geometries),
+    drawn = pictures(
+        contents.geometries,
         contents.runs,
         contents.records,
         published=contents.published,
         supervised=contents.supervised,
     )
-    drawn = [picture for _, picture in draw_figures(data)]
     if not drawn:
         raise ConfigError(
             "no figure can be drawn: there is neither the geometry of an encoder nor a training "

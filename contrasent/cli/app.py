@@ -16,6 +16,7 @@ import typer
 from typing_extensions import override
 
 from contrasent import __version__
+from contrasent.cli.adapt import adapt
 from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
 from contrasent.cli.evaluate import evaluate
@@ -166,7 +167,7 @@ def _add(to: typer.Typer, *commands: Callable[..., None], **settings: Any) -> No
 
 # Every other word of `train` and `pretrain` may be a setting of the recipe: --section.key value.
 _add(app, quickstart)
-_add(app, train, pretrain, allow_extra_args=True, ignore_unknown_options=True)
+_add(app, adapt, train, pretrain, allow_extra_args=True, ignore_unknown_options=True)
 _add(app, recipes, evaluate, analyze, neighbours, mteb, reproduce)
 _add(app, encode, similarity, calibrate, search)
 _add(fit_app, whitening, flow, sif)

@@ -124,6 +124,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
 
     from contrasent.errors import ContrasentError
     from contrasent.reproduce.document import page, read_rows, write_table
+    from contrasent.reproduce.reproduction import Request
     from contrasent.reproduce.reproduction import reproduce as run
 
     materials = {
@@ -134,20 +135,19 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         "labelled": labelled,
         "triplets": triplets,
     }
+    request = Request(
+        table=table,
+        scale=scale,
+        given={name: value for name, value in materials.items() if value is not None},
+        rows=tuple(listed(rows or "")),
+        tasks=tuple(listed(tasks or "")),
+        data_dir=None if data_dir is None else str(data_dir),
+        jobs=jobs,
+        overwrite=overwrite,
+        device=device,
+    )
     try:
-        reproduction = run(
-            table,
-            output,
-            partial(typer.echo, err=True),
-            given={name: value for name, value in materials.items() if value is not None},
-            scale=scale,
-            rows=listed(rows or ""),
-            tasks=listed(tasks or ""),
-            data_dir=None if data_dir is None else str(data_dir),
-            jobs=jobs,
-            overwrite=overwrite,
-            device=device,
-        )
+        reproduction = run(request, output, partial(typer.echo, err=True))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the same command goes on with it") from error
     done = read_rows(reproduction, output)

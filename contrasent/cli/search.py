@@ -105,7 +105,11 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
             )
     _report(output, written, encoder.max_tokens)
     if recorded is not None:
-        typer.echo(recorded.summary, err=True)
+        from rich.console import Console
+
+        from contrasent.report.table import print_profile
+
+        print_profile(Console(stderr=True), recorded)
 
 
 def _recording(

@@ -46,7 +46,7 @@ def recipes(
     from contrasent.recipe import load_recipe, summarize_recipes
 
     if name is not None:
-        typer.echo(describe(load_recipe(name)), nl=False)
+        print_settings(load_recipe(name))
         return
     rows = [_HEADINGS, *(astuple(summary) for summary in summarize_recipes())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -55,8 +55,15 @@ def recipes(
         typer.echo("  ".join(cells).rstrip())
 
 
+def print_settings(recipe: Recipe) -> None:
+    """Print a recipe as YAML, with every setting explained."""
+    typer.echo(describe(recipe), nl=False)
+
+
 def describe(recipe: Recipe) -> str:
-    """Every setting of ``recipe`` under a comment that explains it, as a recipe file.
+    """Every setting of ``recipe`` with its value, under a comment that explains it.
+
+    The text is a recipe file that `contrasent train` takes.
 
     Raises:
         ConfigError: the objective or one of its settings is unknown.
@@ -89,7 +96,8 @@ def _section(settings: Mapping[str, Any], comments: Mapping[str, str]) -> str:
 
 
 def _comment(text: str) -> str:
-    return "".join(f"# {line}\n" for line in textwrap.wrap(" ".join(text.split()), _WIDTH))
+    wrapped = textwrap.wrap(" ".join(text.split()), _WIDTH)
+    return "".join(f"# {line}\n" for line in wrapped)
 
 
 _SHORT = {
@@ -181,7 +189,7 @@ def train(
     del encoder, data  # load_settings reads them
     loaded = load_settings(context, recipe)
     if options.settings:
-        typer.echo(describe(loaded), nl=False)
+        print_settings(loaded)
         return
 
     folder = output or Path("runs") / Path(recipe).stem
@@ -193,11 +201,20 @@ def train(
     if result is not None:
         _print_result(result, loaded)
     if recorded is not None:
-        typer.echo(recorded.summary, err=True)
+        from rich.console import Console
+
+        from contrasent.report.table import print_profile
+
+        print_profile(Console(stderr=True), recorded)
 
 
 def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
-    """Refuse a folder of a run, and a file of its text, before anything is loaded."""
+    """The folder of a run, and the file of its text, looked at before anything is loaded.
+
+    Raises:
+        ConfigError: a run cannot be there.
+        DataError: the training text is no file that can be read.
+    """
     from contrasent.data.examples import text_kind
     from contrasent.training.run_folder import RunFolder
 
@@ -271,6 +288,7 @@ def _print_result(result: Result, recipe: Recipe) -> None:
 
 
 def _print_speed(result: Result) -> None:
+    """Say how much was done in how long."""
     rate = result.examples / result.seconds if result.seconds else 0.0
     typer.echo(
         f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s "
@@ -312,7 +330,7 @@ def pretrain(
     del model, data  # load_settings reads them
     recipe = load_settings(context, _RECIPE)
     if options.settings:
-        typer.echo(describe(recipe), nl=False)
+        print_settings(recipe)
         return
 
     folder = _check_run(output or Path("runs") / _RECIPE, recipe, options)
@@ -359,15 +377,16 @@ def load_settings(context: typer.Context, recipe: str) -> Recipe:
     from contrasent.recipe import load_recipe, overrides_in
 
     options = {it.name or "": it.opts[0] for it in context.command.params}
+    short = {
+        key: (options[name], context.params[name])
+        for name, key in _SHORT.items()
+        if context.params.get(name) is not None
+    }
     overrides = overrides_in(context.args, [word.removeprefix("--") for word in options.values()])
-    for name, key in _SHORT.items():
-        value = context.params.get(name)
-        if value is not None and key in overrides:
-            option = options[name]
+    for key, (option, value) in short.items():
+        if key in overrides:
             shown = f"{option} {value}" if option.startswith("--") else f"{option.upper()} {value}"
             raise ConfigError(
                 f"{shown} and --{key} {overrides[key]} are the same setting; give one of them"
             )
-        if value is not None:
-            overrides[key] = value
-    return load_recipe(recipe, overrides)
+    return load_recipe(recipe, {**{key: value for key, (_, value) in short.items()}, **overrides})

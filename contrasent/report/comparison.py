@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from contrasent.evaluation.compare import Comparison
@@ -26,7 +26,14 @@ from contrasent.report.table import ABSENT, AVERAGE, Cell, Table, number, score
 def differences_table(
     rows: Iterable[tuple[str, Compared]], title: str, about: str, drawn: str
 ) -> Table:
-    """Differences x 100 of what is named, with intervals and p-values; ``drawn`` is drawn again."""
+    """Differences x 100 with intervals and p-values.
+
+    Args:
+        rows: what was compared, by its heading.
+        title: which encoder less which.
+        about: what the numbers are.
+        drawn: what is drawn again.
+    """
     rows = list(rows)
     cells = tuple(
         (Cell(heading), score(one.difference, sign="+"), _interval(one), *_p_values(one, ""))
@@ -45,8 +52,7 @@ def differences_with_ends(rows: Sequence[tuple[str, Compared]], title: str, name
         signed = (score(value, sign="+") for value in (one.difference, *ends))
         cells.append((Cell(heading), *signed, *_p_values(one, ABSENT)))
     headings = ("task", "difference", "low", "high", "p", "p (Holm)")
-    drawn, before = "pairs, sentences or queries", "; low and high are the ends of the "
-    note = _procedure([one for _, one in rows], drawn, before, " of a metric")
+    note = _procedure([one for _, one in rows], "pairs, sentences or queries", " of a metric")
     return Table(headings, tuple(cells), (f"Differences x 100. {note}",), title, name)
 
 
@@ -59,11 +65,10 @@ def _p_values(one: Compared, single: str) -> tuple[Cell, Cell]:
     return number(one.p_value, 4), number(one.p_holm, 4) if one.tests > 1 else Cell(single)
 
 
-def _procedure(rows: Sequence[Compared], drawn: str, before: str = ", ", of: str = "") -> str:
-    """The bootstrap; ``before`` stands before the interval, ``of`` says of what the tasks are."""
+def _procedure(rows: Sequence[Compared], drawn: str, of: str = "") -> str:
     interval = next((one.interval for one in rows if one.interval), None)
     how = (
-        f"{before}{100 * interval.confidence:g} % percentile interval over {interval.resamples} "
+        f", {100 * interval.confidence:g} % percentile interval over {interval.resamples} "
         f"resamples (seed {interval.seed})"
         if interval
         else ""
@@ -97,28 +102,29 @@ def _transfer_differences(comparisons: Sequence[Comparison], title: str) -> Tabl
 
 
 def _by_metric(
-    comparisons: Sequence[Comparison], heading: Callable[[TaskName], str]
-) -> Iterable[tuple[str, Compared]]:
-    return [
-        (f"{heading(name)} {metric_heading(comparison.metric)}", one)
+    comparisons: Sequence[Comparison], headings: Mapping[TaskName, str]
+) -> dict[str, Compared]:
+    return {
+        f"{headings[name]} {metric_heading(comparison.metric)}": one
         for comparison in comparisons
         for name, one in comparison.tasks.items()
-    ]
+    }
 
 
 def _labelled_differences(
     comparisons: Sequence[Comparison], read: TaskData[Any], title: str
 ) -> list[Table]:
-    headings = labelled_headings(read)
-    rows = _by_metric(comparisons, lambda name: headings[name.name])
-    return [differences_table(rows, title, "Accuracy and macro-F1 x 100", "test rows")]
+    short = labelled_headings(read)
+    names = {name for comparison in comparisons for name in comparison.tasks}
+    rows = _by_metric(comparisons, {name: short[name.name] for name in names})
+    return [differences_table(rows.items(), title, "Accuracy and macro-F1 x 100", "test rows")]
 
 
 def _retrieval_differences(
     comparisons: Sequence[Comparison], read: TaskData[Any], title: str
 ) -> list[Table]:
-    rows = _by_metric(comparisons, short_headings([task.name for task in read.tasks]).__getitem__)
-    return [differences_table(rows, title, "Means over queries x 100", "queries")]
+    rows = _by_metric(comparisons, short_headings([task.name for task in read.tasks]))
+    return [differences_table(rows.items(), title, "Means over queries x 100", "queries")]
 
 
 DIFFERENCES: dict[str, Callable[[Sequence[Comparison], TaskData[Any], str], list[Table]]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -16,8 +15,8 @@ from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.evaluation.task_names import STS
 from contrasent.records import Record
-from contrasent.report.figures.style import Colours, FigureData
-from contrasent.report.saved import described, labelled_runs, short_encoder
+from contrasent.report.figures.style import Colours, FigureData, Picture, draw_figures
+from contrasent.report.saved import described, labelled, labelled_runs, short_encoder
 from contrasent.report.table import (
     ABSENT,
     Cell,
@@ -28,7 +27,6 @@ from contrasent.report.table import (
     print_whole,
     score,
 )
-from contrasent.report.training_text import one_line
 
 COLUMNS = {
     "alignment": "alignment",
@@ -88,6 +86,20 @@ def _basis(geometry: Geometry) -> str:
     )
 
 
+def pictures(
+    geometries: Sequence[Geometry],
+    runs: Sequence[Trajectory],
+    records: Sequence[Record] = (),
+    *,
+    published: bool = True,
+    supervised: Sequence[str] = (),
+) -> list[Picture]:
+    """Every figure of the papers that there is something for; arguments as `figure_data` has."""
+    rows = labelled(geometries)
+    data = figure_data(rows, runs, records, published=published, supervised=supervised)
+    return [picture for _, picture in draw_figures(data)]
+
+
 def figure_data(
     rows: Mapping[str, Geometry],
     runs: Sequence[Trajectory],
@@ -103,7 +115,8 @@ def figure_data(
         runs: for Figure 2 of SimCSE and Figure 1 of its replication study.
         records: scores of the same encoders, for the colours of Figure 3.
         published: put the printed points into Figure 3 where that is of STS-B.
-        supervised: labels or names of encoders that get panels of their own.
+        supervised: labels or names of encoders that get panels of their own beside the others,
+            as in Figures F.1 and G.1.
 
     Raises:
         ConfigError: one of ``supervised`` is not among the encoders.
@@ -130,26 +143,31 @@ def _require_same_pairs(results: Iterable[Geometry | Trajectory]) -> None:
 
 
 def sts_colours(rows: Mapping[str, Geometry], records: Sequence[Record]) -> Colours:
-    """The colours of Figure 3: STS averages if every encoder has one, else Spearman on the pairs.
+    """The colours of Figure 3.
 
-    The two are not comparable, so they never share a scale.
+    That is the average of the seven STS tasks where ``records`` have it for every encoder, and
+    otherwise, for every encoder, the correlation on the pairs that were measured: the two are not
+    comparable, so they never share a scale.
     """
-    heading = "STS Avg."
-    values = {label: _average(it.records[0], records) for label, it in rows.items()}
-    if None in values.values():
-        heading = next(iter(rows.values())).heading
-        values = {label: it.value("spearman") for label, it in rows.items()}
-    known = {label: value for label, value in values.items() if value is not None}
-    return Colours(f"{heading}, Spearman x 100", known)
+    averages = {label: _average(it.records[0], records) for label, it in rows.items()}
+    known = {label: value for label, value in averages.items() if value is not None}
+    if len(known) == len(rows):
+        return Colours("STS Avg., Spearman x 100", known)
+    measured = {label: it.value("spearman") for label, it in rows.items()}
+    some = next(iter(rows.values()))
+    return Colours(
+        f"{some.heading}, Spearman x 100",
+        {label: value for label, value in measured.items() if value is not None},
+    )
 
 
 def _average(like: Record, records: Sequence[Record]) -> float | None:
     """Mean over the test splits of the seven tasks, of the encoder as ``like`` has it."""
-    encoder = attrgetter("encoder", "pooler", "head", "transform")
+    same = (like.encoder, like.pooler, like.head, like.transform)
     values = {
         record.task: record.value
         for record in records
-        if encoder(record) == encoder(like)
+        if (record.encoder, record.pooler, record.head, record.transform) == same
         and (record.metric, record.aggregation, record.split) == ("spearman", "all", "test")
         and record.regressor is None
         and record.task in STS
@@ -223,6 +241,10 @@ def print_neighbours(console: Console, rows: Mapping[str, Neighbours]) -> None:
     """Print each query, its neighbours numbered, a column for each encoder, and what was searched.
 
     Encoders stand below one another where a terminal is too narrow; a pipe gets whole lines.
+
+    Args:
+        console: where to.
+        rows: what encoders found of the same queries, by their labels.
     """
     labels = list(rows)
     stacked = console.is_terminal and console.width < _NARROW * len(labels)
@@ -270,3 +292,8 @@ def search_notes(rows: Mapping[str, Neighbours]) -> tuple[str, ...]:
                 f"{neighbours.without_vector:,}."
             )
     return tuple(notes)
+
+
+def one_line(text: str) -> str:
+    """A sentence without what would break a line or a terminal."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,14 @@ def _distinct(*choices: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Results read from files that commands wrote with ``--json``, and from training runs."""
+    """Results read from files.
+
+    Attributes:
+        geometries: written by ``contrasent analyze --json``.
+        runs: training runs that measured geometry.
+        records: written by ``contrasent evaluate --json``, or a run's ``scores.jsonl``.
+        neighbours: written by ``contrasent neighbours --json``.
+    """
 
     geometries: tuple[Geometry, ...] = ()
     runs: tuple[Trajectory, ...] = ()
@@ -106,26 +113,29 @@ def read_saved(paths: Iterable[str | Path]) -> Saved:
     Raises:
         DataError: a path is not there, or is none of them.
     """
-    saved: dict[str, list[Any]] = {field.name: [] for field in fields(Saved)}
+    geometries: list[Geometry] = []
+    runs: list[Trajectory] = []
+    records: list[Record] = []
+    neighbours: list[Neighbours] = []
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path} does not exist; name a file that was saved, or a training run")
         first = {} if path.is_dir() else _first_line(path)
         if first.get("kind") == KIND:
-            saved["geometries"] += read_geometry(path)
+            geometries += read_geometry(path)
         elif first.get("kind") == NEIGHBOURS:
-            saved["neighbours"] += read_neighbours(path)
+            neighbours += read_neighbours(path)
         elif "metric" in first:
-            saved["records"] += read_records(path)
+            records += read_records(path)
         elif path.is_dir() or "step" in first:
-            saved["runs"].append(read_trajectory(path))
+            runs.append(read_trajectory(path))
         else:
             raise DataError(
                 f"{path} holds no measured geometry, no scores, no nearest neighbours and no "
                 "training run; name what 'contrasent analyze --json', 'contrasent evaluate --json' "
                 "or 'contrasent neighbours --json' wrote, or a run's folder"
             )
-    return Saved(**{name: tuple(results) for name, results in saved.items()})
+    return Saved(tuple(geometries), tuple(runs), tuple(records), tuple(neighbours))
 
 
 def _first_line(path: Path) -> dict[str, Any]:

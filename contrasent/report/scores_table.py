@@ -49,12 +49,12 @@ class Column:
     def cell(self, line: Mapping[Quantity, Record]) -> Cell:
         """The score of one encoder, given its records."""
         records = [line[quantity] for quantity in self.of if quantity in line]
-        if len(records) < len(self.of):
+        if not records or len(records) < len(self.of):
             return score(None)
+        if len(records) == 1:
+            return score(records[0].value, records[0].interval)
         mean = sum(record.value for record in records) / len(records)
-        intervals = [record.interval for record in records]
-        single = len(records) == 1
-        return score(mean, intervals[0] if single else averaged_interval(mean, intervals))
+        return score(mean, averaged_interval(mean, [record.interval for record in records]))
 
 
 def quantity(record: Record) -> Quantity:
@@ -65,8 +65,10 @@ def quantity(record: Record) -> Quantity:
 def scores_table(rows: Rows, columns: Sequence[Column], notes: Iterable[str] = ()) -> Table:
     """Scores x 100, two decimals, one row per label; averages of unrounded values.
 
-    Of two records with one task, split and metric the first is shown. A column without a record is
-    shown as absent, and so is an average over it.
+    Args:
+        rows: records; of two with one task, split and metric the first is shown.
+        columns: one without a record is shown as absent, and so is an average over it.
+        notes: how the scores were measured.
     """
     cells = []
     for label, records in rows.items():
@@ -106,8 +108,7 @@ def encoder_notes(rows: Rows) -> list[str]:
     ]
 
 
-def records_of(rows: Rows) -> list[Record]:
-    """The records of all rows."""
+def _every(rows: Rows) -> list[Record]:
     return [record for records in rows.values() for record in records]
 
 
@@ -122,6 +123,8 @@ class Layout:
 
     Attributes:
         tasks: its columns; a task without a record is shown as absent, and so is the average.
+        metric: ``spearman`` or ``pearson``.
+        aggregation: ``all``, ``mean`` or ``wmean``.
         difference: labels of two rows; a last row shows the second minus the first.
         protocol: what is asked for, to be named beneath the table; None to leave it unnamed.
     """
@@ -149,7 +152,7 @@ def sts_table(rows: Rows, layout: Layout | None = None) -> Table:
     """
     layout = layout or Layout()
     if not layout.tasks:
-        names = [quantity(it).name for it in records_of(rows) if it.metric in METRICS]
+        names = [quantity(it).name for it in _every(rows) if it.metric in METRICS]
         layout = replace(layout, tasks=in_paper_order(sorted(set(names), key=lambda it: it.name)))
     shown = _of(rows, lambda it: (it.metric, it.aggregation) == (layout.metric, layout.aggregation))
     headings, named = short_headings(layout.tasks), averaged(layout.tasks)
@@ -158,11 +161,11 @@ def sts_table(rows: Rows, layout: Layout | None = None) -> Table:
     }
     means = averaged_columns([columns[name] for name in named])
     rest = [column for name, column in columns.items() if name not in named]
-    notes = [*_sts_notes(records_of(shown), layout), *encoder_notes(rows)]
+    notes = [*_sts_notes(_every(shown), layout), *encoder_notes(rows)]
     table = scores_table(shown, [*means, *rest], notes)
     if layout.difference:
-        rows_by_label = {row[0].text: row for row in table.rows}
-        before, after = (rows_by_label[label] for label in layout.difference)
+        of_label = {row[0].text: row for row in table.rows}
+        before, after = (of_label[label] for label in layout.difference)
         changes = (
             None if a.value is None or b.value is None else b.value - a.value
             for a, b in zip(before[1:], after[1:], strict=True)
@@ -222,7 +225,7 @@ def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:
             if task.pairs and split == "test"
         ]
     shown = _of(rows, lambda record: record.classifier)
-    every = records_of(shown)
+    every = _every(shown)
     procedures = dict.fromkeys(_senteval_procedure(it.classifier) for it in every if it.classifier)
     notes = ["; ".join(parts) + ".", *procedures]
     if "dev" in splits:
@@ -248,7 +251,7 @@ def labelled_table(rows: Rows, read: TaskData[TransferData]) -> Table:
                 heading = " ".join([*parts, metric_heading(metric)])
                 columns.append(Column(heading, (Quantity(name, metric),)))
     shown = _of(rows, lambda record: record.task in headings)
-    every = records_of(shown)
+    every = _every(shown)
     notes = [
         "Logistic regression on frozen embeddings x 100: share of right classes, and the mean of "
         "the F1 of all classes.",
@@ -306,23 +309,26 @@ def _split_so(split: tuple[str, ...]) -> str:
 
 
 def _own_procedure(how: Mapping[str, str | int], read: TaskData[TransferData]) -> str:
-    parts = [
-        _SKLEARN
-        if how["name"] == "sklearn"
-        else f"Classifier of SentEval, {_solver(how)}; L2 penalty of 1e-5 to 1e-2"
-    ]
+    folds = ""
     if any("dev" not in task.parts for task in read.tasks):
         nested = any("all" in task.parts for task in read.tasks)
-        parts.append(f"{how['folds']} folds{', nested without a test part' if nested else ''}")
-    return "; ".join([*parts, f"seed {how['seed']}."])
+        folds = f"{how['folds']} folds{', nested without a test part' if nested else ''}; "
+    if how["name"] == "sklearn":
+        return f"{_SKLEARN}; {folds}seed {how['seed']}."
+    solver = f"{_solver(how)}; L2 penalty of 1e-5 to 1e-2"
+    return f"Classifier of SentEval, {solver}; {folds}seed {how['seed']}."
 
 
 def retrieval_table(rows: Rows, tasks: Sequence[RetrievalTask]) -> Table:
     """Metrics of retrieval tasks."""
     headings = short_headings([task.name for task in tasks])
-    before = {name: f"{heading} " if len(tasks) > 1 else "" for name, heading in headings.items()}
     columns = [
-        Column(before[task.name] + metric_heading(metric), (Quantity(task.name, metric),))
+        Column(
+            metric_heading(metric)
+            if len(tasks) == 1
+            else f"{headings[task.name]} {metric_heading(metric)}",
+            (Quantity(task.name, metric),),
+        )
         for task in tasks
         for metric in task.metrics
     ]
@@ -333,7 +339,7 @@ def retrieval_table(rows: Rows, tasks: Sequence[RetrievalTask]) -> Table:
         "Retrieval by cosine x 100, mean over queries; of equal cosines the less relevant is "
         "first.",
         *(f"{headings[task.name]}: {task.description}." for task in tasks),
-        *interval_notes(records_of(shown), "the queries", more),
+        *interval_notes(_every(shown), "the queries", more),
         *encoder_notes(shown),
     ]
     return scores_table(rows, columns, notes)
@@ -354,9 +360,11 @@ _OF_MTEB_TASK = {
 def mteb_table(rows: Rows) -> Table:
     """Main scores of MTEB's tasks, as `contrasent.evaluation.mteb_encoder.run_mteb` has them."""
     main = _of(rows, lambda record: record.protocol == MTEB)
-    every = records_of(main)
+    every = _every(main)
     columns = [
-        Column(it.name.name + (f" {it.name.split}" if it.name.split != "test" else ""), (it,))
+        Column(
+            it.name.name if it.name.split == "test" else f"{it.name.name} {it.name.split}", (it,)
+        )
         for it in dict.fromkeys(map(quantity, every))
     ]
     metrics = dict.fromkeys(f"{it.task} {it.metric}" for it in every)
@@ -374,14 +382,16 @@ def mteb_table(rows: Rows) -> Table:
     return scores_table(main, columns, [*notes, *encoder_notes(main)])
 
 
+def _sts_tables(rows: Rows, read: TaskData[Any], options: Options) -> list[Table]:
+    asked = options.protocol
+    return [
+        sts_table(rows, Layout(read.names, metric, asked.aggregation, protocol=asked))
+        for metric in asked.metrics
+    ]
+
+
 TABLES: dict[str, Callable[[Rows, TaskData[Any], Options], list[Table]]] = {
-    "sts": lambda rows, read, options: [
-        sts_table(
-            rows,
-            Layout(read.names, metric, options.protocol.aggregation, protocol=options.protocol),
-        )
-        for metric in options.protocol.metrics
-    ],
+    "sts": _sts_tables,
     "transfer": lambda rows, read, _: [transfer_table(rows, read.names)],
     "labelled": lambda rows, read, _: [labelled_table(rows, read)],
     "retrieval": lambda rows, read, _: [retrieval_table(rows, read.tasks)],

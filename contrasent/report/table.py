@@ -13,9 +13,11 @@ from statistics import NormalDist
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
+from rich.padding import PaddingDimensions
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from contrasent.profiling import StepProfile
 from contrasent.records import Interval, Record
 
 ABSENT = "-"
@@ -24,7 +26,14 @@ AVERAGE = "Avg."
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One field of a table; ``value`` in full precision sorts rows, None for text."""
+    """One field of a table.
+
+    Attributes:
+        text: what is printed.
+        value: the number in full precision, by which rows are sorted; None for text.
+        interval: the bootstrap interval of the number.
+        best: it is the best of its column.
+    """
 
     text: str
     value: float | None = None
@@ -74,12 +83,16 @@ Row = tuple[Cell, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that is printed on a terminal, in a page or as Markdown; a row begins with its label.
+    """A table that is printed on a terminal, in a page or as Markdown.
 
     Attributes:
+        headings: of the columns, that of the row labels too.
+        rows: cells; the first of a row is its label.
         notes: how the numbers were measured, beneath the table.
+        title: above it.
         name: in links of a page, and of the file it is downloaded as.
-        key: the column that a summary shows, under ``key_heading``.
+        key: the column that a summary shows.
+        key_heading: of that column in the summary.
         texts: columns that hold text, beside the first.
     """
 
@@ -97,7 +110,9 @@ class Table:
     ) -> Table:
         """The table, the best value marked in each column that has two values or more.
 
-        Columns that are not ``judged`` have no best value; of those in ``lower`` it is the lowest.
+        Args:
+            judged: columns that have a best value; None for all.
+            lower: columns in which the lowest value is the best.
         """
         best = {}
         for k, column in enumerate(zip(*self.rows, strict=True)):
@@ -120,14 +135,18 @@ class Table:
 
     def csv(self) -> str:
         """Comma-separated values in full precision, ends of intervals in their own columns."""
-        columns = []
-        for heading, *cells in zip(self.headings, *self.rows, strict=True):
-            values = (cell.text if cell.value is None else repr(cell.value) for cell in cells)
-            columns.append([heading, *values])
-            for end in ("low", "high") if any(cell.interval for cell in cells) else ():
-                ends = (repr(getattr(it.interval, end)) if it.interval else "" for it in cells)
-                columns.append([f"{heading} {end}", *ends])
-        return csv_text(zip(*columns, strict=True))
+        sure = {k for row in self.rows for k, cell in enumerate(row) if cell.interval is not None}
+        lines: list[list[str]] = [[]]
+        for k, name in enumerate(self.headings):
+            lines[0] += [name, f"{name} low", f"{name} high"] if k in sure else [name]
+        for row in self.rows:
+            lines.append([])
+            for k, cell in enumerate(row):
+                lines[-1].append(cell.text if cell.value is None else repr(cell.value))
+                if k in sure:
+                    ends = cell.interval
+                    lines[-1] += [repr(ends.low), repr(ends.high)] if ends else ["", ""]
+        return csv_text(lines)
 
     def markdown(self) -> str:
         """The table in GitHub's Markdown, without title and notes."""
@@ -172,7 +191,13 @@ def averaged_interval(average: float, parts: Sequence[Interval | None]) -> Inter
 
 
 def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str]:
-    """An explanation of the brackets: what is ``drawn`` again, and ``more``; empty without any."""
+    """An explanation of the brackets; nothing if there are none.
+
+    Args:
+        records: what is printed.
+        drawn: what is drawn again.
+        more: what else there is to know of the intervals.
+    """
     interval = next((record.interval for record in records if record.interval), None)
     if interval is None:
         return []
@@ -183,12 +208,13 @@ def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str
 
 
 _NO_LIMIT = 1_000_000
+_OPERATORS = 15
 
 
-def plain_table() -> RichTable:
+def plain_table(padding: PaddingDimensions = (0, 1, 0, 0)) -> RichTable:
     """A table without cells, in the form of all tables."""
     return RichTable(
-        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, header_style="bold"
     )
 
 
@@ -245,3 +271,30 @@ def print_whole(console: Console, shown: RichTable) -> None:
 
 def _width(console: Console, shown: RichTable) -> int:
     return Measurement.get(console, console.options.update(width=_NO_LIMIT), shown).maximum
+
+
+def print_profile(console: Console, profile: StepProfile) -> None:
+    """Print the operators of a profile, and where its trace is; or why there is none."""
+    if profile.operators:
+        console.print(profile_table(profile))
+        message = f"profile: {profile.path} (open it at https://ui.perfetto.dev)"
+    else:
+        message = f"no profile: it needs {profile.needed} steps, and the work ended before"
+    console.print(Text(message), soft_wrap=True)
+
+
+def profile_table(profile: StepProfile) -> RichTable:
+    """A row per operator; those that took less share one, and so does the time without any."""
+    shown = plain_table((0, 1))
+    shown.add_column("of a step", overflow="fold")
+    for heading in ("ms", "share", "calls"):
+        shown.add_column(heading, justify="right")
+    first, others = profile.operators[:_OPERATORS], profile.operators[_OPERATORS:]
+    spent = sum(operator.seconds for operator in profile.operators)
+    rows = [(it.name, it.seconds, f"{it.calls / profile.recorded:g}") for it in first]
+    rows.append((f"{len(others)} other operators", sum(it.seconds for it in others), ""))
+    rows.append(("Python and waiting", max(0.0, profile.seconds - spent), ""))
+    for name, seconds, calls in rows:
+        milliseconds = f"{1000 * seconds / profile.recorded:.2f}"
+        shown.add_row(Text(name), milliseconds, f"{seconds / profile.seconds:.1%}", calls)
+    return shown

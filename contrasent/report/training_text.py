@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def survey_lines(report: Report) -> Iterator[str]:
     """The facts of a check, without its lengths and examples."""
-    return _aligned(_survey_facts(report))
+    yield from _aligned(_survey_facts(report))
 
 
 def survey_examples(report: Report) -> Iterator[str]:
     """The first examples that a check read."""
-    return _examples(_views(report), report.shown)
+    yield from _examples(_views(report), report.shown)
 
 
 def built_lines(built: Built, kind: DataKind) -> Iterator[str]:
@@ -57,12 +57,12 @@ def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "file", report.source
     yield "columns", report.columns
     yield "examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"
-    unused = plural(report.blank, "blank line")
     if report.classes is not None:
-        count = max(report.examples, 1)
-        shares = (f"{name} {n:,} ({n / count:.1%})" for name, n in report.classes.items())
-        yield "classes", ", ".join(shares)
+        of_class = ((name, n, n / max(report.examples, 1)) for name, n in report.classes.items())
+        yield "classes", ", ".join(f"{name} {n:,} ({share:.1%})" for name, n, share in of_class)
         unused = f"{plural(report.unlabelled, 'row')} without a label"
+    else:
+        unused = plural(report.blank, "blank line")
     yield "left out", f"{plural(report.skipped, 'row')} with an empty sentence, {unused}"
     if report.documents is not None and (length := report.document_sentences):
         sizes = f"{length.minimum:,} to {length.maximum:,} sentences, {length.mean:.1f} in the mean"
@@ -90,11 +90,12 @@ def length_table(report: Report) -> RichTable:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
 
-    table = RichTable("length", box=SIMPLE_HEAD)
+    table = RichTable(box=SIMPLE_HEAD)
+    table.add_column("length")
     for name in ("min", "median", "mean", "p95", "max"):
         table.add_column(name, justify="right")
-    for unit, lengths in (("words", report.words), ("tokens", report.tokens or ())):
-        for view, it in zip(_views(report), lengths, strict=False):
+    for unit, found in (("words", report.words), ("tokens", report.tokens or ())):
+        for view, it in zip(_views(report), found, strict=False):
             row = (it.minimum, f"{it.median:g}", f"{it.mean:.1f}", it.p95, it.maximum)
             table.add_row(f"{view}, {unit}", *map(str, row))
     return table
@@ -161,13 +162,9 @@ def _count(finding: Finding, report: Report) -> str:
     return f"{plural(finding.count, 'example')}{first}"
 
 
-def one_line(text: str) -> str:
-    """A sentence without what would break a line or a terminal."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
-
-
 def _shortened(sentence: str, longest: int = 100) -> str:
-    line = one_line(sentence)
+    """A sentence on one line, safe to print, its end left out if it is long."""
+    line = "".join(c if c.isprintable() else " " for c in " ".join(sentence.split()))
     return line if len(line) <= longest else f"{line[:longest]}..."
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,16 @@ _GROUPS = {False: "Unsupervised", True: "Supervised"}
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One row of a table: published numbers by ``sts``, ``transfer`` and ``study``, and our own.
+    """One row of a table.
 
-    What was measured and kept of the run (recipe, seconds, problems, environment) is empty of a row
-    that was not made, which is ``missing`` for the reason given.
+    Attributes:
+        name: of the row.
+        row: how it is made.
+        records: what was measured here; empty of a row that was not made.
+        geometry: alignment and uniformity; None if they were not measured.
+        published: by ``sts``, ``transfer`` and ``study``.
+        run: what was kept of the run: recipe, seconds, problems, environment; None if not made.
+        missing: why it was not made; empty if it was.
     """
 
     name: str
@@ -122,35 +127,34 @@ def _read_row(reproduction: Reproduction, name: str, folder: Path) -> TableRow:
 
 
 def page(reproduction: Reproduction, rows: Sequence[TableRow], *, figure: bool) -> str:
-    """The whole page; ``figure`` if the plane of alignment and uniformity lies beside it."""
-    from jinja2 import StrictUndefined, Template
+    """The whole page.
 
-    text = (files("contrasent") / "reproduce" / "page.md").read_text(encoding="utf-8")
-    template = Template(text, trim_blocks=True, undefined=StrictUndefined)
+    Args:
+        reproduction: what was asked for and done.
+        rows: of the table.
+        figure: whether the plane of alignment and uniformity lies beside the page.
+    """
     sts, transfer = scored_tasks(rows)
-    runs = [row.run for row in rows if row.run]
-    whole: str = template.render(
-        done=reproduction,
-        rows=rows,
-        runs=runs,
-        minutes={
-            clock: sum(sum(run[clock].values()) for run in runs) / 60
-            for clock in ("seconds", "cpu_seconds")
-        },
-        tables={
-            **({"STS": sts_table(rows, sts)} if sts else {}),
-            **({"Transfer": transfer_table(rows, transfer)} if transfer else {}),
-        },
-        figure=PLANE if figure else None,
-        making=making_table(rows),
-    )
-    return whole
+    tables = [
+        *([("STS", sts_table(rows, sts))] if sts else []),
+        *([("Transfer", transfer_table(rows, transfer))] if transfer else []),
+    ]
+    parts = [f"# {reproduction.plan.title}\n", _about(reproduction, rows)]
+    for heading, table in tables:
+        parts += [f"## {heading}\n", table.markdown(), " ".join(table.notes) + "\n"]
+    if figure:
+        parts += ["## Alignment and uniformity\n", f"![alignment and uniformity]({PLANE}.png)\n"]
+    parts += ["## How the rows were made\n", making_table(rows).markdown()]
+    return "\n".join([*parts, "## Sources\n", _sources(rows)])
 
 
 def scored_tasks(rows: Sequence[TableRow]) -> tuple[list[str], list[str]]:
     """The STS and the transfer tasks of which a row has a number."""
-    scored = {task for row in rows for task in (*STS, *TRANSFER) if row.value(task) is not None}
-    return [task for task in STS if task in scored], [task for task in TRANSFER if task in scored]
+    sts, transfer = (
+        [task for task in tasks if any(row.value(task) is not None for row in rows)]
+        for tasks in (STS, TRANSFER)
+    )
+    return sts, transfer
 
 
 def sts_table(rows: Sequence[TableRow], tasks: Sequence[str]) -> Table:
@@ -222,6 +226,44 @@ def _without_encoders(notes: Sequence[str]) -> list[str]:
     return [note for note in notes if ": pooler " not in note]
 
 
+def _about(reproduction: Reproduction, rows: Sequence[TableRow]) -> str:
+    scale = reproduction.scale
+    runs = [row.run for row in rows if row.run]
+    total, busy = (
+        sum(sum(run[clock].values()) for run in runs) / 60 for clock in ("seconds", "cpu_seconds")
+    )
+    parts = [
+        f"Scale `{reproduction.scale_name}`: {scale.about}. {len(runs)} rows were made and scored "
+        f"in {total:.0f} minutes, added up over the rows, and {busy:.0f} minutes of processor "
+        f"time{_machine(runs)}.\n"
+    ]
+    if scale.short:
+        parts.append(
+            "These are short runs of a small encoder: they show that every system is there, and "
+            "how they compare on equal terms; they are no reproduction of the published numbers, "
+            "which are of BERT-base unless a note says otherwise.\n"
+        )
+    materials = "".join(
+        f"* `{name}`: {it.source.rpartition('/')[2]}"
+        + (f", the first {it.lines:,} lines" if it.lines else "")
+        + f" (sha256 {it.sha256[:16]})\n"
+        for name, it in reproduction.materials.items()
+    )
+    return "\n".join(parts) + "\nMaterials:\n\n" + materials
+
+
+def _machine(runs: Sequence[Mapping[str, Any]]) -> str:
+    if not runs:
+        return ""
+    environment = runs[0]["environment"]
+    threads = sorted({run["environment"]["threads"] for run in runs})
+    versions = environment["versions"]
+    return (
+        f" (threads of a row: {', '.join(map(str, threads))}; {environment['cpu']}; torch "
+        f"{versions['torch']}; contrasent {versions['contrasent']})"
+    )
+
+
 def making_table(rows: Sequence[TableRow]) -> Table:
     """How every row was made, with which settings, in how many seconds, and what is to be noted."""
     cells = [(row.row.label, _made(row.row), *_run_cells(row), _notes(row)) for row in rows]
@@ -260,10 +302,25 @@ def _without_text(problem: str) -> str:
     return message.partition(": ")[2] or message
 
 
+def _sources(rows: Sequence[TableRow]) -> str:
+    cited = [(row.row.label, "; ".join(_cited(row))) for row in rows if row.published]
+    return "".join(f"* {label}: {sources}.\n" for label, sources in cited)
+
+
+def _cited(row: TableRow) -> Iterator[str]:
+    for kind, cited in row.published.items():
+        name = "STS" if kind == "sts" else kind
+        yield f"{name} from {cited.source}, row {cited.row!r} ({cited.note})"
+
+
 def write_table(
     reproduction: Reproduction, rows: Sequence[TableRow], name: str, output: Path
 ) -> list[Path]:
-    """Write ``NAME.md``, ``NAME.csv``, records, geometry and figure, each whole or not at all."""
+    """Write ``NAME.md``, ``NAME.csv``, records, geometry and the figure, each whole or not at all.
+
+    Returns:
+        The files.
+    """
     figure = _plane(rows)
     texts = {
         output / f"{name}.md": page(reproduction, rows, figure=figure is not None),

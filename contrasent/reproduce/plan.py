@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -31,6 +31,7 @@ class Cited:
     Attributes:
         paper: a name of :data:`PAPERS`.
         table: such as ``T5`` or ``TE.1``.
+        row: as the data names it.
         values: by column, such as ``STS12`` or ``Avg``; correlation or accuracy x 100.
         note: where the paper has the number from, and how it was computed.
     """
@@ -38,7 +39,7 @@ class Cited:
     paper: str
     table: str
     row: str
-    values: dict[str, float]
+    values: Mapping[str, float]
     note: str
 
     @property
@@ -53,18 +54,21 @@ def cited(paper: str, table: str, row: str) -> Cited:
     Raises:
         ConfigError: there is no such row; the message names the nearest one.
     """
-    return _rows()[pick("published row", f"{paper} {table} {row}", _rows())]
+    known = _rows()
+    name = pick("published row", f"{paper} {table} {row}", known)
+    return known[name]
 
 
 @cache
 def _rows() -> dict[str, Cited]:
-    rows: dict[str, Cited] = {}
+    values: dict[tuple[str, str, str], dict[str, float]] = {}
+    notes: dict[tuple[str, str, str], str] = {}
     with (files("contrasent") / "reproduce" / "published.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
             key = line["paper"], line["table"], line["row"]
-            row = rows.setdefault(" ".join(key), Cited(*key, {}, line["note"]))
-            row.values[line["column"]] = float(line["value"])
-    return rows
+            values.setdefault(key, {})[line["column"]] = float(line["value"])
+            notes.setdefault(key, line["note"])
+    return {" ".join(key): Cited(*key, found, notes[key]) for key, found in values.items()}
 
 
 Citation = Annotated[list[str], Field(min_length=3, max_length=3)]
@@ -180,24 +184,30 @@ class Plan:
     rows: dict[str, PlanRow]
     """By name, in the order of the table."""
 
-    def lineage(self, name: str) -> list[str]:
-        """A row, the row that it is made from, and so on to the first."""
-        above = self.rows[name].of
-        return [name, *(self.lineage(above) if above else ())]
-
     def needs(self, name: str) -> set[str]:
         """The materials that a row needs, also through the rows that it is made from."""
-        if self.rows[name].make == "cited":
+        row = self.rows[name]
+        if row.make == "cited":
             return set()
-        rows = [self.rows[it] for it in self.lineage(name)]
-        return {row.data for row in rows} & set(self.materials) | {rows[-1].start}
+        needed = {row.data} & set(self.materials)
+        return needed | (self.needs(row.of) if row.of else {row.start})
 
-    def families(self, chosen: Sequence[str]) -> list[list[str]]:
+    def families(self, chosen: Sequence[str]) -> Iterator[list[str]]:
         """Rows that are made from one another, each after what it is made from."""
-        families: dict[str, list[str]] = {}
+        heads = [name for name in chosen if not self.rows[name].of]
+        for head in heads:
+            yield [name for name in chosen if self._first(name) == head]
+
+    def with_ancestors(self, chosen: Sequence[str]) -> list[str]:
+        """The rows, and all they are made from, in the order of the table."""
+        wanted = set(chosen)
         for name in chosen:
-            families.setdefault(self.lineage(name)[-1], []).append(name)
-        return list(families.values())
+            while name := self.rows[name].of:
+                wanted.add(name)
+        return [name for name in self.rows if name in wanted]
+
+    def _first(self, name: str) -> str:
+        return self._first(above) if (above := self.rows[name].of) else name
 
 
 def tables() -> dict[str, Path]:
@@ -237,8 +247,7 @@ def chosen_rows(plan: Plan, asked: Sequence[str]) -> list[str]:
     """
     for name in asked:
         pick("row", name, plan.rows)
-    wanted = {it for name in asked or plan.rows for it in plan.lineage(name)}
-    return [name for name in plan.rows if name in wanted]
+    return plan.with_ancestors(asked or list(plan.rows))
 
 
 def missing_materials(
@@ -249,7 +258,8 @@ def missing_materials(
     Raises:
         ConfigError: no row can be made.
     """
-    lacking = {name: missing for name in chosen if (missing := plan.needs(name) - set(given))}
+    found = {name: plan.needs(name) - set(given) for name in chosen}
+    lacking = {name: materials for name, materials in found.items() if materials}
     trained = [name for name in chosen if plan.rows[name].make != "cited" and name not in lacking]
     if not trained:
         options = ", ".join(f"--{key}" for key in plan.materials)

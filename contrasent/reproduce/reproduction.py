@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,7 +22,7 @@ from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import Suite, load_suite
 from contrasent.evaluation.task_types import Options
 from contrasent.files import exclusive, remove_folder, write_text
-from contrasent.records import write_records
+from contrasent.records import Record, write_records
 from contrasent.reproduce.plan import Plan, Scale, chosen_rows, load_plan, missing_materials
 from contrasent.reproduce.row_builder import Family, MaterialFile, RowBuilder, bring
 
@@ -30,15 +31,119 @@ DONE, RECORDS, GEOMETRY = "row.json", "records.jsonl", "geometry.jsonl"
 _BEGUN = "identity.json"
 
 Notify = Callable[[str], None]
-"""Takes a line on every row; with several jobs it is pickled."""
+"""Takes a line on every row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The data that encoders are measured on.
+
+    Attributes:
+        names: as ``contrasent evaluate --tasks`` takes them.
+        preset: SentEval's settings of the classifiers.
+        geometry: the pairs of alignment and uniformity.
+        data_dir: SentEval's folder.
+    """
+
+    names: tuple[str, ...]
+    preset: str
+    geometry: str
+    data_dir: str | None
+
+    def read(self) -> tuple[Suite, RatedPairs]:
+        """Both, read once in a process.
+
+        Raises:
+            ConfigError: a name is unknown.
+            DataError: data is missing or damaged.
+        """
+        return _read(self)
+
+
+@cache
+def _read(tasks: Tasks) -> tuple[Suite, RatedPairs]:
+    options = Options(tasks.data_dir, learning=TransferProtocol(preset=tasks.preset))
+    pairs = RatedPairs.read(tasks.geometry, tasks.data_dir)
+    return load_suite(tasks.names, options), pairs
+
+
+@dataclass(frozen=True, slots=True)
+class RowScores:
+    """Scores of one encoder.
+
+    Attributes:
+        records: of all tasks.
+        geometry: of the pairs; None if it cannot be measured.
+        problems: what could not be computed, and why.
+    """
+
+    records: tuple[Record, ...]
+    geometry: Geometry | None
+    problems: tuple[str, ...]
+
+
+def score(encoder: DescribedEncoder, tasks: Tasks, seed: int | None) -> RowScores:
+    """Score an encoder on the tasks and measure its geometry.
+
+    Args:
+        encoder: what is measured.
+        tasks: on what.
+        seed: of the training run that made it, for the records.
+
+    Raises:
+        CheckpointError: it cannot be scored on any task.
+    """
+    suite, pairs = tasks.read()
+    use = EncoderUse(encoder, seed=seed)
+    scores = suite.records(use)
+    problems = [f"{it.task}: {it.message}" for it in (*suite.problems, *scores.problems)]
+    geometry = None
+    try:
+        geometry = measure(use, pairs)
+    except ContrasentError as error:
+        problems.append(str(error))
+    return RowScores(scores.records, geometry, tuple(problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A table to reproduce.
+
+    Attributes:
+        table: its name.
+        scale: one of its scales; None takes the first.
+        given: files, folders and names by material.
+        rows: some of the table's rows; empty for all.
+        tasks: in place of the scale's.
+        data_dir: SentEval's folder.
+        jobs: families of rows that are worked on at once, each with its share of the cores.
+        overwrite: make rows again that were made otherwise.
+        device: what computes; None takes the accelerator if there is one.
+    """
+
+    table: str
+    scale: str | None
+    given: Mapping[str, str]
+    rows: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    data_dir: str | None = None
+    jobs: int = 1
+    overwrite: bool = False
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The outcome of a table's reproduction: its rows in their order, and what was read for them.
+    """The outcome of a request.
 
-    Rows that are ``lacking`` materials, by their names, were not made; those that ``failed`` could
-    not be made or scored, for the reason given.
+    Attributes:
+        plan: the table.
+        scale_name: the name of the scale.
+        scale: how much was done.
+        rows: those of the request, in the order of the table.
+        lacking: rows that were not made, and the materials that they need.
+        failed: rows that could not be made or scored, and why.
+        materials: what was read.
     """
 
     plan: Plan
@@ -55,45 +160,20 @@ class _Work:
     """Whatever a worker needs for any row."""
 
     builder: RowBuilder
+    tasks: Tasks
     identities: Mapping[str, dict[str, Any]]
 
     def is_done(self, name: str) -> bool:
         return (self.builder.folder / name / DONE).is_file()
 
 
-@cache
-def _read_data(
-    names: tuple[str, ...], preset: str, geometry: str, data_dir: str | None
-) -> tuple[Suite, RatedPairs]:
-    """The tasks that rows are scored on, and the pairs of their geometry; once in a process."""
-    options = Options(data_dir, learning=TransferProtocol(preset=preset))
-    return load_suite(names, options), RatedPairs.read(geometry, data_dir)
+def reproduce(request: Request, output: Path, notify: Notify) -> Reproduction:
+    """Make and score the rows; those that are done already are left as they are.
 
-
-def _data_of(builder: RowBuilder) -> tuple[Suite, RatedPairs]:
-    scale = builder.scale
-    return _read_data(tuple(scale.tasks), scale.preset, scale.geometry, builder.data_dir)
-
-
-def reproduce(  # noqa: PLR0913 - what a reproduction is made of, by name
-    table: str,
-    output: Path,
-    notify: Notify,
-    *,
-    given: Mapping[str, str],
-    scale: str | None = None,
-    rows: Sequence[str] = (),
-    tasks: Sequence[str] = (),
-    data_dir: str | None = None,
-    jobs: int = 1,
-    overwrite: bool = False,
-    device: str | None = None,
-) -> Reproduction:
-    """Make and score the rows of a table; those that are done already are left as they are.
-
-    Files, folders and names of materials are ``given``; ``scale`` is else the table's first,
-    ``rows`` are else all, ``tasks`` stand in place of the scale's. Families of rows are worked on
-    in so many ``jobs`` at once, each with its share of the cores.
+    Args:
+        request: the table.
+        output: the folder, with a folder for each row.
+        notify: takes a line on every row.
 
     Raises:
         ConfigError: a name is unknown, nothing can be made, a row was made otherwise before, or
@@ -101,30 +181,32 @@ def reproduce(  # noqa: PLR0913 - what a reproduction is made of, by name
         DataError: a material or the tasks' data is missing or damaged.
         CheckpointError: the start cannot be found.
     """
-    plan = load_plan(table)
-    name = pick("scale", scale or next(iter(plan.scales)), plan.scales)
-    chosen_scale = plan.scales[name]
-    if tasks:
-        chosen_scale = replace(chosen_scale, tasks=list(tasks))
-    chosen = chosen_rows(plan, rows)
-    lacking = missing_materials(plan, chosen, given)
+    plan = load_plan(request.table)
+    name = pick("scale", request.scale or next(iter(plan.scales)), plan.scales)
+    scale = plan.scales[name]
+    if request.tasks:
+        scale = replace(scale, tasks=list(request.tasks))
+    chosen = chosen_rows(plan, request.rows)
+    lacking = missing_materials(plan, chosen, request.given)
     to_make = [it for it in chosen if it not in lacking and plan.rows[it].make != "cited"]
     with exclusive(output):
         used = {material for row in to_make for material in plan.needs(row)}
-        sources = {material: it for material, it in given.items() if material in used}
-        materials = bring(plan, chosen_scale, sources, output / TEXT)
+        given = {material: it for material, it in request.given.items() if material in used}
+        materials = bring(plan, scale, given, output / TEXT)
         paths = {material: it.path for material, it in materials.items()}
-        builder = RowBuilder(plan, chosen_scale, paths, output / ROWS, data_dir, device)
-        _data_of(builder)
-        identities = {row: identity(plan, chosen_scale, row, materials) for row in to_make}
-        _refuse_others(builder.folder, identities, overwrite=overwrite)
-        work = _Work(builder, identities)
+        folder, data_dir = output / ROWS, request.data_dir
+        tasks = Tasks(tuple(scale.tasks), scale.preset, scale.geometry, data_dir)
+        tasks.read()
+        identities = {row: identity(plan, scale, row, materials) for row in to_make}
+        _refuse_others(folder, identities, overwrite=request.overwrite)
+        builder = RowBuilder(plan, scale, paths, folder, data_dir, request.device)
+        work = _Work(builder, tasks, identities)
         todo = {row for row in to_make if not work.is_done(row)}
         if len(to_make) > len(todo):
             notify(f"{len(to_make) - len(todo)} of {len(to_make)} rows are done already")
         families = sorted(plan.families(to_make), key=lambda it: -len(todo & set(it)))
-        failed = _run(work, [it for it in families if todo & set(it)], jobs, notify)
-    return Reproduction(plan, name, chosen_scale, tuple(chosen), lacking, failed, materials)
+        failed = _run(work, [it for it in families if todo & set(it)], request.jobs, notify)
+    return Reproduction(plan, name, scale, tuple(chosen), lacking, failed, materials)
 
 
 def identity(
@@ -173,20 +255,30 @@ def _run(
         for family in families:
             failed |= _make_family(work, family, notify)
         return failed
-    from torch import set_num_threads
-
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    workers, context = min(jobs, len(families)), get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, set_num_threads, (threads,))
+    pool = ProcessPoolExecutor(
+        min(jobs, len(families)), get_context("spawn"), _start_worker, (threads,)
+    )
     try:
         with pool:
-            running = [pool.submit(_make_family, work, family, notify) for family in families]
+            running = [pool.submit(_make_family, work, family, _print) for family in families]
             for finished in as_completed(running):
                 failed |= finished.result()
     except KeyboardInterrupt:
         pool.shutdown(cancel_futures=True)
         raise
     return failed
+
+
+def _start_worker(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _print(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 def _make_family(work: _Work, family: Sequence[str], notify: Notify) -> dict[str, str]:
@@ -218,12 +310,14 @@ def _make_row(work: _Work, encoders: Family, name: str) -> str:
     made, busy_making = time.perf_counter() - started, time.process_time() - busy
     trained = work.builder.plan.rows[name].make == "train"
     recipe = work.builder.recipe(name) if trained else None
-    problems = score(encoder, work.builder, folder, recipe.train.seed if recipe else None)
+    scores = score(encoder, work.tasks, recipe.train.seed if recipe else None)
     whole, busy_whole = time.perf_counter() - started, time.process_time() - busy
+    write_records(folder / RECORDS, scores.records)
+    write_geometry(folder / GEOMETRY, [scores.geometry] if scores.geometry else [])
     run = {
         "identity": work.identities[name],
         "recipe": asdict(recipe) if recipe else None,
-        "problems": problems,
+        "problems": list(scores.problems),
         "seconds": {"make": made, "score": whole - made},
         "cpu_seconds": {"make": busy_making, "score": busy_whole - busy_making},
         "environment": environment(),
@@ -231,28 +325,3 @@ def _make_row(work: _Work, encoders: Family, name: str) -> str:
     write_text(folder / DONE, json.dumps(run, indent=2) + "\n")
     (folder / _BEGUN).unlink()
     return f"done in {whole:.0f} s"
-
-
-def score(
-    encoder: DescribedEncoder, builder: RowBuilder, folder: Path, seed: int | None
-) -> list[str]:
-    """Write the scores of an encoder, and the geometry of its embeddings, into its row's folder.
-
-    ``seed`` is of the training run that made it, for the records. Returns what could not be
-    computed, and why.
-
-    Raises:
-        CheckpointError: it cannot be scored on any task.
-    """
-    suite, pairs = _data_of(builder)
-    use = EncoderUse(encoder, seed=seed)
-    scores = suite.records(use)
-    problems = [f"{it.task}: {it.message}" for it in (*suite.problems, *scores.problems)]
-    geometry: list[Geometry] = []
-    try:
-        geometry.append(measure(use, pairs))
-    except ContrasentError as error:
-        problems.append(str(error))
-    write_records(folder / RECORDS, scores.records)
-    write_geometry(folder / GEOMETRY, geometry)
-    return problems

@@ -21,6 +21,7 @@ from contrasent.fitting.text import FittingText, open_fitting_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import resolve
 from contrasent.model.loading import load_encoder
+from contrasent.model.transforms.base import Transform
 from contrasent.model.word_encoder import WordEncoder
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.reproduce.plan import STS_TEXT, Material, Plan, PlanRow, Scale
@@ -28,18 +29,12 @@ from contrasent.reproduce.plan import STS_TEXT, Material, Plan, PlanRow, Scale
 _ROWS_AT_ONCE = 4096
 
 
-class CachedEncoder:
-    """An encoder under the name of its row, which embeds each sentence once."""
+class _NamedEncoder:
+    """An encoder under the name of its row, otherwise as it is."""
 
-    def __init__(
-        self, encoder: DescribedEncoder, name: str, plain: CachedEncoder | None = None
-    ) -> None:
-        """Wrap ``encoder``; ``plain``, if given, is it without its transform, to be mapped."""
+    def __init__(self, encoder: DescribedEncoder, name: str) -> None:
         self.name = name
         self._encoder = encoder
-        self._plain = plain
-        self._rows: dict[str, int] = {}
-        self._embeddings: list[Embeddings] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoder, name)
@@ -49,26 +44,54 @@ class CachedEncoder:
         """How token states became the embedding."""
         return self._encoder.pooler
 
+
+class CachedEncoder(_NamedEncoder):
+    """An encoder that computes each sentence once."""
+
+    def __init__(self, encoder: DescribedEncoder, name: str) -> None:
+        """Wrap ``encoder`` under the ``name`` of its row."""
+        super().__init__(encoder, name)
+        self._rows: dict[str, int] = {}
+        self._embeddings: list[Embeddings] = []
+
     def encode(
         self, sentences: list[str], *, precision: str = "fp32", show_progress: bool = False
     ) -> np.ndarray:
         """Embed N sentences, ``(N, D)``."""
-        if self._plain is not None:
-            rows = self._plain.encode(sentences, precision=precision, show_progress=show_progress)
-            blocks = np.split(rows, range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE))
-            return np.concatenate([self._map(block) for block in blocks])
         new = list(dict.fromkeys(it for it in sentences if it not in self._rows))
         if new:
             rows = self._encoder.encode(new, precision=precision, show_progress=show_progress)
             self._rows.update({it: len(self._rows) + k for k, it in enumerate(new)})
             self._embeddings = [np.concatenate([*self._embeddings, rows])]
-        return np.ascontiguousarray(self._embeddings[0][[self._rows[it] for it in sentences]])
+        whole = self._embeddings[0]
+        return np.ascontiguousarray(whole[[self._rows[it] for it in sentences]])
+
+
+class TransformedEncoder(_NamedEncoder):
+    """An encoder with a transform, which maps the embeddings that are known without it."""
+
+    def __init__(
+        self, encoder: SentenceEncoder, transform: Transform, plain: CachedEncoder, name: str
+    ) -> None:
+        """Wrap ``encoder``, which ends in ``transform``; ``plain`` is it without that."""
+        super().__init__(encoder, name)
+        self._transform = transform
+        self._device = encoder.device
+        self._plain = plain
+
+    def encode(
+        self, sentences: list[str], *, precision: str = "fp32", show_progress: bool = False
+    ) -> np.ndarray:
+        """Embed N sentences, ``(N, K)``."""
+        rows = self._plain.encode(sentences, precision=precision, show_progress=show_progress)
+        blocks = np.split(rows, range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE))
+        return np.concatenate([self._map(block) for block in blocks])
 
     def _map(self, rows: Embeddings) -> Embeddings:
         import torch
 
         with torch.no_grad():
-            mapped = self.transform(torch.from_numpy(rows).to(self.device))
+            mapped = self._transform(torch.from_numpy(rows).to(self._device))
         embeddings: Embeddings = mapped.cpu().numpy()
         return embeddings
 
@@ -77,23 +100,24 @@ class Family:
     """Rows that are made from one another, whose maps share the embeddings they are maps of."""
 
     def __init__(self, builder: RowBuilder) -> None:
+        """Know nothing yet."""
         self._builder = builder
         self._plain: dict[tuple[str, str], CachedEncoder] = {}
 
-    def encoder(self, name: str) -> CachedEncoder:
+    def encoder(self, name: str) -> CachedEncoder | TransformedEncoder:
         """The encoder of a row, trained or fitted now if that is not done.
 
         Raises:
             ContrasentError: it cannot be made.
         """
         encoder = self._builder.make(name)
+        key = str(self._builder.source(name)), encoder.pooler
         if not isinstance(encoder, SentenceEncoder) or encoder.normalize:
             return CachedEncoder(encoder, name)
-        key = str(self._builder.source(name)), encoder.pooler
         if encoder.transform is not None:
             if key not in self._plain:
                 self._plain[key] = CachedEncoder(self._builder.plain(name), name)
-            return CachedEncoder(encoder, name, self._plain[key])
+            return TransformedEncoder(encoder, encoder.transform, self._plain[key], name)
         cached = CachedEncoder(encoder, name)
         if self._builder.plan.rows[name].make == "start":
             self._plain[key] = cached
@@ -109,8 +133,9 @@ class MaterialFile:
 
     Attributes:
         source: what the user named.
-        path: what is read: that, or its beginning of ``lines``; None if all is read.
+        path: what is read: that, or its beginning.
         sha256: of what is read.
+        lines: of the beginning; None if all is read.
     """
 
     source: str
@@ -203,9 +228,15 @@ _PAPERS_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class RowBuilder:
-    """Where rows are made, and of what: ``materials`` are files or folders by their names.
+    """Where rows are made, and of what.
 
-    ``folder`` has a folder for every row, ``data_dir`` is SentEval's.
+    Attributes:
+        plan: the table.
+        scale: how much is done.
+        materials: what is read for each, by its name.
+        folder: has a folder for every row.
+        data_dir: SentEval's folder.
+        device: what computes; None takes the accelerator if there is one.
     """
 
     plan: Plan
@@ -229,7 +260,11 @@ class RowBuilder:
         return load_recipe(row.recipe, overrides)
 
     def make(self, name: str) -> DescribedEncoder:
-        """The encoder of a row; a run or a fit that was begun before is continued."""
+        """The encoder of a row; a run or a fit that was begun before is continued.
+
+        Raises:
+            ContrasentError: it cannot be made.
+        """
         row = self.plan.rows[name]
         match row.make:
             case "words":

@@ -31,6 +31,7 @@ class DevScore:
         score: of the encoder that is kept, in [-1, 1].
         other: of the one beside it; None if that was not evaluated.
         twin_is_better: the one that is kept is the twin.
+        start_share: share of the start's weights in those that were scored.
     """
 
     step: int
@@ -39,12 +40,14 @@ class DevScore:
     score: float
     other: float | None
     twin_is_better: bool
+    start_share: float = 0.0
 
     @property
     def summary(self) -> str:
         """The scores in words, x 100."""
         beside = "" if self.other is None else f" (the other encoder {self.other * 100:.2f})"
-        return f"{self.name} {metric_name(self.metric)} {self.score * 100:.2f}{beside}"
+        share = f" ({self.start_share:.0%} of the start)" if self.start_share else ""
+        return f"{self.name} {metric_name(self.metric)} {self.score * 100:.2f}{share}{beside}"
 
 
 def metric_name(metric: str) -> str:

@@ -137,6 +137,16 @@ RULES = (
         "evaluation.task is {recipe.evaluation.task}, but data.labels is {recipe.data.labels}, and "
         "no task is made of labelled pairs; name stsb-dev, scored pairs of your own, or none",
     ),
+    Rule(
+        lambda c: c.recipe.train.start_shares and c.twin,
+        "train.start_shares is {recipe.train.start_shares}, but of two encoders no mean with the "
+        "start is made; leave it out, or choose encoder.encoders shared",
+    ),
+    Rule(
+        lambda c: c.recipe.train.start_shares and c.recipe.evaluation.task == "none",
+        "train.start_shares is {recipe.train.start_shares}, of which the dev score chooses, but "
+        "evaluation.task is none; name a task, or leave train.start_shares out",
+    ),
     # the view and the data
     Rule(
         lambda c: c.recipe.view.name != "dropout" and c.data_views > 1,

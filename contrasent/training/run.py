@@ -46,6 +46,7 @@ from contrasent.training.setup import (
 from contrasent.training.state import (
     Progress,
     add_scores,
+    averaged,
     load_state,
     save_encoders,
     save_state,
@@ -178,6 +179,11 @@ class _Session:
             fixed_dropout=recipe.view.fixed_dropout,
         )
         self.seconds, self.examples = 0.0, 0
+        self.start = {
+            name: weights.detach().clone()
+            for name, weights in parts.encoder.named_parameters()
+            if settings.start_shares
+        }
         restored = load_state(folder.state, self.training.modules, optimizer, accelerator.device)
         self.progress = restored or Progress()
         self.metrics = metrics_log.MetricsFile(folder.metrics, self.progress.step)
@@ -317,10 +323,16 @@ class _Session:
         self._keep_if_best(score, (start, None if self.parts.twin is None else start))
 
     def _evaluate(self, dev: DevTask) -> None:
-        progress, parts = self.progress, self.parts
-        score = score_dev(dev, parts.encoder, parts.twin, self.recipe, progress.step)
-        progress.twin_is_better = score.twin_is_better
-        self._keep_if_best(score, self._trained())
+        parts = self.parts
+        scores = []
+        for share in (0.0, *self.recipe.train.start_shares):
+            with averaged(parts.encoder, self.start, share):
+                score = score_dev(dev, parts.encoder, parts.twin, self.recipe, self.progress.step)
+            scores.append(replace(score, start_share=share))
+        best = max(scores, key=lambda score: score.score)
+        self.progress.twin_is_better = best.twin_is_better
+        with averaged(parts.encoder, self.start, best.start_share):
+            self._keep_if_best(best, self._trained())
 
     def _trained(self) -> tuple[SentenceEncoder, SentenceEncoder | None]:
         """The encoder that is kept, and the one beside it."""
@@ -361,6 +373,7 @@ class _Session:
             "data": self.parts.data,
             "step": self.progress.step,
             "train_precision": self.training.precision,
+            "start_share": 0.0 if score is None else score.start_share,
             f"dev_{score.metric if score else 'spearman'}": dev_scores,
         }
         save_encoders(target, *encoders, info, self.parts.objective.save)

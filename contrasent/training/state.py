@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,27 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+@contextmanager
+def averaged(module: nn.Module, start: Mapping[str, Tensor], share: float) -> Iterator[None]:
+    """Give ``module`` a mean of its weights and others, and its own ones back afterwards.
+
+    Args:
+        module: the trained one.
+        start: the other weights, by the names of its parameters.
+        share: their share of the mean, in [0, 1).
+    """
+    trained = {name: p.detach().clone() for name, p in module.named_parameters() if share}
+    with torch.no_grad():
+        for name in trained:
+            module.get_parameter(name).lerp_(start[name], share)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, weights in trained.items():
+                module.get_parameter(name).copy_(weights)
 
 
 def save_encoders(

@@ -1,10 +1,8 @@
 """Operators are told apart by their names, and their shares add up."""
 
 import pytest
-import torch
 
-from benchmarks.shares import OUTSIDE, kind_of, kind_shares, operators, parts
-from contrasent.profiling import PARTS, part
+from benchmarks.shares import OUTSIDE, kind_of, kind_shares
 
 
 @pytest.mark.parametrize(
@@ -45,18 +43,3 @@ def test_kinds_add_up_to_the_time_that_passed():
 
 def test_operators_on_several_threads_leave_nothing_outside():
     assert list(kind_shares([("aten::mm", 3.0)], 2.0)) == ["matrix products"]
-
-
-def test_parts_are_told_apart_and_are_no_operators():
-    with torch.profiler.profile() as profile:
-        for _ in range(2):
-            with part("encoder"):
-                torch.ones(300, 300) @ torch.ones(300, 300)
-        with part("update"):
-            torch.ones(3)
-    found = parts(profile)
-    assert list(found) == ["encoder", "update"]
-    assert found["encoder"] > found["update"] > 0
-    recorded = dict(operators(profile))
-    assert not recorded.keys() & set(PARTS)
-    assert 0 < recorded["aten::mm"] < found["encoder"]

@@ -17,27 +17,15 @@ from contrasent.evaluation.geometry import (
 )
 from contrasent.evaluation.rated_pairs import Position
 from contrasent.records import Record, write_records
-from contrasent.report.embedding_tables import (
-    _panels,
-    figure_data,
-    refuse_unknown,
-    sts_colours,
-)
+from contrasent.report.embedding_tables import _panels, pictures, refuse_unknown, sts_colours
 from contrasent.report.figures.curves import densities, density, run_lines, spectra, trajectories
 from contrasent.report.figures.style import (
-    draw_figures,
     figure_kinds,
     look,
     refuse_existing_pictures,
     write_pictures,
 )
 from contrasent.report.saved import labelled, labelled_runs, read_saved
-
-
-def pictures(geometries, runs, **options):
-    data = figure_data(labelled(geometries), runs, **options)
-    return [picture for _, picture in draw_figures(data)]
-
 
 PICTURES = tuple(kind.name for kind in figure_kinds())
 NUMBERS = {

@@ -1,8 +1,6 @@
 """Which numbers of a report stand together, in which order, and what is said of them."""
 
 import dataclasses
-import re
-from urllib.parse import unquote
 
 import numpy as np
 from helpers.html_reader import grid, read
@@ -149,11 +147,6 @@ def test_settings_tell_engine_and_seed():
     assert [rows["b"][it] for it in ("engine", "training seed")] == ["torch", "-"]
 
 
-def drawing(image):
-    """The SVG of an image."""
-    return unquote(image.attributes["src"].removeprefix("data:image/svg+xml,"))
-
-
 def test_pairs_of_all_splits_and_published_points_are_named():
     of = {"encoder": "org/alpha", "pooler": "mean"}
     made = geometry(np.random.default_rng(0), of)
@@ -161,22 +154,22 @@ def test_pairs_of_all_splits_and_published_points_are_named():
     made = dataclasses.replace(made, records=whole)
     text, alone = (page(Contents(geometries=(made,), published=it)) for it in (True, False))
     assert "(train, dev and test split)" in text
-    plane, without = (drawing(next(read(it).all("img"))) for it in (text, alone))
-    assert plane.count("<use") > without.count("<use")
+    plane, without = (next(read(it).all("svg")) for it in (text, alone))
+    assert len(list(plane.all("use"))) > len(list(without.all("use")))
 
 
 def test_an_encoder_may_have_a_panel_of_its_own():
     full = contents()
     wide = dataclasses.replace(full, supervised=("beta",))
-    pictures = [list(read(page(it)).all("img")) for it in (full, wide)]
-    widths = [[int(it.attributes["width"]) for it in found] for found in pictures]
+    pictures = [list(read(page(it)).all("svg")) for it in (full, wide)]
+    widths = [[float(it.attributes["viewbox"].split()[2]) for it in found] for found in pictures]
     assert widths[1][1] > widths[0][1]
 
 
 def test_pictures_have_letters_of_one_size():
-    for it in read(page(contents())).all("img"):
-        (points,) = re.findall(r'viewBox="0 0 (\S+) ', drawing(it))
-        assert int(it.attributes["width"]) == round(98 / 72 * float(points))
+    for it in read(page(contents())).all("svg"):
+        wide = float(it.attributes["viewbox"].split()[2])
+        assert f"width: {1.36 * wide:.0f}px" in it.attributes["style"]
 
 
 def test_a_label_is_text_in_the_title_too():

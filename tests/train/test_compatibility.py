@@ -84,6 +84,14 @@ CASES = [
         ("encoder.keep is better", "shared, so there is one encoder", "encoders twin, or"),
     ),
     Case(
+        {"train.start_shares": [0.5], "encoder.encoders": "twin"},
+        ("train.start_shares is [0.5]", "no mean with the start", "encoder.encoders shared"),
+    ),
+    Case(
+        {"train.start_shares": [0.5], "evaluation.task": "none"},
+        ("train.start_shares is [0.5]", "evaluation.task is none", "name a task"),
+    ),
+    Case(
         {"view.name": "crop"},
         ("view.name is crop", "has 3 (anchor, positive, hard negative) per", "view.name dropout"),
         data_views=3,

@@ -4,9 +4,10 @@ import json
 import shutil
 
 import pytest
+import torch
 from helpers.interrupted import kill_after
 from helpers.run_files import RunFiles, logged_evaluations, logged_losses, logged_steps
-from helpers.tiny_sentences import sentence
+from helpers.tiny_sentences import sentence, write
 
 from contrasent.errors import DataError
 from contrasent.evaluation.suite import evaluate
@@ -15,6 +16,7 @@ from contrasent.model.heads import MlpHead
 from contrasent.records import read_records
 from contrasent.training import run as run_module
 from contrasent.training.run import train
+from contrasent.training.state import averaged
 
 
 def weights(folder, which="last"):
@@ -280,3 +282,40 @@ def test_too_little_text_to_hold_out_is_said(recipe, tmp_path, monkeypatch, capl
     assert "makes fewer than 50 queries; name scored pairs of your own with" in caplog.text
     with pytest.raises(DataError, match=r"evaluation.task is held-out, but a tenth of"):
         train(recipe(evaluation__task="held-out"), tmp_path / "other")
+
+
+def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny_bert):
+    alone = trained(folder="alone", train__learning_rate=0.01)
+    mean, start = (
+        SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu")
+        for folder in (alone.last, tiny_bert)
+    )
+    for name, weight in mean.state_dict().items():
+        weight.lerp_(start.state_dict()[name], 0.4)
+    # Rated by the mean itself, so that its correlation is 1.
+    texts = [sentence(n) for n in range(40)]
+    sides = texts[::2], texts[1::2]
+    first, second = (mean.encode(side, normalize=True, precision="fp32") for side in sides)
+    rated = zip(*sides, (first * second).sum(1), strict=True)
+    write(tmp_path / "rated.tsv", [f"{a}\t{b}\t{rating:.17g}" for a, b, rating in rated])
+    result = trained(
+        train__learning_rate=0.01,
+        train__start_shares=[0.2, 0.4],
+        evaluation__task=str(tmp_path / "rated.tsv"),
+        evaluation__every=alone.steps,
+    )
+    assert weights(tmp_path / "run") == weights(tmp_path / "alone"), "evaluating changed the run"
+    info = json.loads((result.best / "contrasent.json").read_text())
+    assert (info["start_share"], result.best_step) == (0.4, alone.steps)
+    for name, weight in SentenceEncoder.load(result.best, device="cpu").state_dict().items():
+        assert torch.allclose(weight, mean.state_dict()[name], atol=1e-6)
+
+
+def test_a_mean_of_weights_is_taken_back(tiny_encoder):
+    trained = {name: p.detach().clone() for name, p in tiny_encoder.named_parameters()}
+    start = {name: torch.randn_like(p) for name, p in trained.items()}
+    with averaged(tiny_encoder, start, 0.3):
+        for name, mean in tiny_encoder.named_parameters():
+            assert torch.allclose(mean, 0.3 * start[name] + 0.7 * trained[name], atol=1e-6)
+    for name, p in tiny_encoder.named_parameters():
+        assert torch.equal(p, trained[name])

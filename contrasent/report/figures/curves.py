@@ -50,8 +50,10 @@ def density(values: Vector, points: Vector) -> Vector:
 def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
     """A panel for each encoder by its label, a density for each group of ratings.
 
-    In a panel all densities have one scale, so that a narrow one is high. Encoders that stand
-    together have their title over each panel.
+    In a panel all densities have one scale, so that a narrow one is high.
+
+    Args:
+        panels: encoders whose panels stand together, by what is written over them.
     """
     widest = max(len(rows) for rows in panels.values())
     columns = min(widest, _COLUMNS)
@@ -118,7 +120,11 @@ SPECTRA = "singular-values"
 
 
 def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
-    """A curve for each encoder by its label, in panels by their title; the largest value is 1."""
+    """A curve for each encoder by its label; the largest value is 1.
+
+    Args:
+        panels: encoders side by side, by the panel's title.
+    """
 
     def draw(figure: Figure) -> None:
         drawn = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True).ravel()
@@ -185,13 +191,10 @@ def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
     return picture(TRAJECTORIES, (4.8, 3.5 + 0.2 * lines), draw)
 
 
-def _points(run: Trajectory) -> NDArray[np.float64]:
-    return np.array([(position.uniformity, position.alignment) for position in run.positions])
-
-
 def _line(axes: Axes, run: Trajectory, label: str, number: int) -> None:
     colour, marker, line = look(number)
-    x, y = _points(run).T
+    x = np.array([position.uniformity for position in run.positions])
+    y = np.array([position.alignment for position in run.positions])
     axes.plot(
         x, y, color=colour, marker=marker, linestyle=line, markersize=3, linewidth=1, label=label
     )
@@ -202,9 +205,9 @@ def _line(axes: Axes, run: Trajectory, label: str, number: int) -> None:
 def _steps(axes: Axes, runs: Mapping[str, Trajectory]) -> None:
     """The numbers of the last steps, and then those of others that stand free of all points."""
     points = [
-        (step, number, place, step == run.steps[-1])
+        (step, number, (place.uniformity, place.alignment), step == run.steps[-1])
         for number, run in enumerate(runs.values())
-        for step, place in zip(run.steps, _points(run), strict=True)
+        for step, place in zip(run.steps, run.positions, strict=True)
     ]
     points.sort(key=lambda it: not it[3])
     shown = axes.transData.transform([place for _, _, place, _ in points])
@@ -230,8 +233,7 @@ def _steps(axes: Axes, runs: Mapping[str, Trajectory]) -> None:
 
 def _arrows(axes: Axes, run: Trajectory, number: int) -> None:
     """Arrow heads on some of the steps that are long enough to carry one."""
-    colour, _, _ = look(number)
-    points = _points(run)
+    points = np.array([(place.uniformity, place.alignment) for place in run.positions])
     shown = axes.transData.transform(points)
     long = np.flatnonzero(np.linalg.norm(np.diff(shown, axis=0), axis=1) >= _LONG)
     if not len(long):
@@ -241,7 +243,12 @@ def _arrows(axes: Axes, run: Trajectory, number: int) -> None:
             "",
             (points[step] + points[step + 1]) / 2,
             xytext=points[step],
-            arrowprops={"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0},
+            arrowprops={
+                "arrowstyle": "-|>",
+                "color": look(number)[0],
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
         )
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
     from matplotlib.text import Annotation
-    from matplotlib.transforms import BboxBase
 
 PLANE = "alignment-uniformity"
 
@@ -33,7 +32,14 @@ _OFFSETS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A point that a paper prints; ``average`` is Spearman x 100 over the seven STS tasks."""
+    """A point that a paper prints.
+
+    Attributes:
+        label: the encoder.
+        uniformity: as printed.
+        alignment: as printed.
+        average: Spearman x 100, the mean over the seven STS tasks.
+    """
 
     label: str
     uniformity: float
@@ -59,7 +65,11 @@ def plane(
 ) -> Picture:
     """A point for each encoder by its label, with its score; published points as diamonds.
 
-    ``size`` is the width and height in inches, by default that of a column of a page.
+    Args:
+        rows: where the encoders stand, by their labels.
+        colours: their scores.
+        published: points beside them.
+        size: width and height in inches; by default that of a column of a page.
     """
 
     def draw(figure: Figure) -> None:
@@ -112,18 +122,18 @@ def _axes(axes: Axes, rows: Mapping[str, Geometry]) -> None:
 
 def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders: int) -> None:
     """Write each name at the first place near its point where it covers nothing."""
-    from matplotlib.transforms import Bbox
-
     points = axes.transData.transform([place for _, place in names])
-    taken = [Bbox.from_bounds(x - 7, y - 7, 14, 14) for x, y in points]
+    taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in points]
     frame = axes.get_window_extent()
+    inside = (frame.x0, frame.y0, frame.x1, frame.y1)
     for k, (name, place) in enumerate(names):
-        best: tuple[float, Annotation, Bbox] | None = None
-        for x, y in _OFFSETS:
+        best: tuple[float, Annotation, tuple[float, float, float, float]] | None = None
+        for offset in _OFFSETS:
+            x, y = offset
             note = axes.annotate(
                 name,
                 place,
-                xytext=(x, y),
+                xytext=offset,
                 textcoords="offset points",
                 ha="left" if x > 0 else "right" if x < 0 else "center",
                 va="bottom" if y > 0 else "top",
@@ -131,27 +141,30 @@ def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders
                 color="black" if k < encoders else GREY,
                 zorder=5,
             )
-            box = note.get_window_extent()
-            outside = box.width * box.height - _common(box, frame)
-            cost = sum(_common(box, other) for other in taken) + outside
-            if best is not None and cost >= best[0]:
+            found = note.get_window_extent()
+            box = (found.x0, found.y0, found.x1, found.y1)
+            cost = sum(_common(box, other) for other in taken) + _outside(box, inside)
+            if best is None or cost < best[0]:
+                if best is not None:
+                    best[1].remove()
+                best = (cost, note, box)
+            else:
                 note.remove()
-                continue
-            if best is not None:
-                best[1].remove()
-            best = (cost, note, box)
             if cost == 0:
                 break
         if best is not None:
             taken.append(best[2])
 
 
-def _common(a: BboxBase, b: BboxBase) -> float:
-    """Area that two boxes share."""
-    from matplotlib.transforms import Bbox
+def _common(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    """Area that two boxes (left, lower, right, upper) share."""
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    return max(width, 0) * max(height, 0)
 
-    both = Bbox.intersection(a, b)
-    return both.width * both.height if both else 0.0
+
+def _outside(box: tuple[float, ...], frame: tuple[float, ...]) -> float:
+    """Area of a box beyond the frame."""
+    return (box[2] - box[0]) * (box[3] - box[1]) - _common(box, frame)
 
 
 def _caption(data: FigureData) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from xml.etree import ElementTree
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.geometry import Geometry, Trajectory
@@ -60,20 +61,23 @@ def look(number: int) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure in both formats: ``svg``, its text as outlines, and ``png``, 200 dots per inch.
+    """A figure in both formats.
 
-    ``size`` is its width and height in inches, ``name`` that of its files.
+    Attributes:
+        name: of its files.
+        svg: text as outlines, so that it looks the same everywhere.
+        png: the same at 200 dots per inch.
     """
 
     name: str
-    size: tuple[float, float]
     svg: bytes
     png: bytes
 
     @property
-    def link(self) -> str:
-        """The SVG as the source of an image in a page."""
-        return "data:image/svg+xml," + quote(self.svg, safe=" ,;='()/")
+    def aspect(self) -> float:
+        """Width over height."""
+        _, _, width, height = ElementTree.fromstring(self.svg.decode()).attrib["viewBox"].split()
+        return float(width) / float(height)
 
 
 def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]) -> Picture:
@@ -98,7 +102,7 @@ def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=_DPI, metadata=_NO_METADATA[kind])
             rendered[kind] = buffer.getvalue()
-    return Picture(name, size, rendered["svg"], rendered["png"])
+    return Picture(name, rendered["svg"], rendered["png"])
 
 
 def files_of(folder: str | Path, names: Iterable[str]) -> list[Path]:
@@ -124,16 +128,78 @@ def write_pictures(folder: str | Path, pictures: Iterable[Picture]) -> list[Path
     """Write pictures as SVG and PNG, each whole or not at all; returns the files."""
     written = []
     for drawn in pictures:
-        for path in files_of(folder, [drawn.name]):
+        for path, content in zip(
+            files_of(folder, [drawn.name]), (drawn.svg, drawn.png), strict=True
+        ):
             with writing(path) as partial:
-                partial.write_bytes(drawn.svg if path.suffix == ".svg" else drawn.png)
+                partial.write_bytes(content)
             written.append(path)
     return written
 
 
+_LINK = "{http://www.w3.org/1999/xlink}href"
+_LEFT_OUT = ("metadata", "style", "title", "desc")
+_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_LINES = "stroke-linejoin: round; stroke-linecap: butt"
+"""Of matplotlib's style sheet, which would hold for the whole page."""
+
+_PIXELS = 1.36
+"""Of a point, in every picture, so that their letters are of one size."""
+
+
+def inline_svg(figure: Picture, prefix: str, title: str) -> str:
+    """The picture as an ``<svg>`` element.
+
+    Args:
+        figure: as :func:`picture` draws it.
+        prefix: of all ids, which two pictures of a page may share otherwise.
+        title: for readers who do not see the picture.
+    """
+    root = ElementTree.fromstring(figure.svg.decode())
+    _strip(root, prefix)
+    heading = ElementTree.Element("title", {"id": f"{prefix}title"})
+    heading.text = title
+    root.insert(0, heading)
+    for size in ("width", "height"):
+        root.attrib.pop(size, None)
+    wide = float(root.attrib["viewBox"].split()[2])
+    style = f"{_LINES}; width: {_PIXELS * wide:.0f}px"
+    more = {"role": "img", "aria-labelledby": f"{prefix}title", "style": style}
+    root.attrib.update(more)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _strip(element: ElementTree.Element, prefix: str) -> None:
+    """Take away name spaces and what a page has already, and put the prefix before every id."""
+    element.tag = _local(element.tag)
+    known = dict(element.attrib)
+    element.attrib.clear()
+    for name, value in known.items():
+        if name == _LINK:
+            element.set("href", f"#{prefix}{value[1:]}" if value.startswith("#") else value)
+        elif name == "id":
+            element.set("id", f"{prefix}{value}")
+        elif not name.startswith("{"):
+            element.set(name, _REFERENCE.sub(rf"url(#{prefix}\1)", value))
+    for child in list(element):
+        if _local(child.tag) in _LEFT_OUT:
+            element.remove(child)
+        else:
+            _strip(child, prefix)
+
+
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Colours:
-    """The title of a figure's colours, and by label those that are known, Spearman in [-1, 1]."""
+    """The scale of a figure's colours.
+
+    Attributes:
+        title: such as ``STS Avg.``.
+        values: Spearman, in [-1, 1], by the label of the encoder; one may be absent.
+    """
 
     title: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
@@ -141,12 +207,14 @@ class Colours:
 
 @dataclass(frozen=True, slots=True)
 class FigureData:
-    """Everything a figure may show, measured on the same pairs, by the labels of encoders and runs.
+    """Everything a figure may show, all of it measured on the same pairs.
 
     Attributes:
-        rows: geometry of the encoders.
+        rows: geometry by the label of the encoder.
         panels: the same, side by side, by the panel's title.
+        colours: STS scores of the encoders.
         published: show the points that papers print beside the encoders.
+        runs: training runs by their labels.
     """
 
     rows: Mapping[str, Geometry] = field(default_factory=dict)
@@ -158,7 +226,16 @@ class FigureData:
 
 @dataclass(frozen=True, slots=True)
 class FigureKind:
-    """A figure that can be drawn, of runs or of encoders; ``place`` is its place among others."""
+    """A figure that can be drawn.
+
+    Attributes:
+        name: of its files.
+        place: among the others, the smallest first.
+        heading: above it in a report.
+        of_runs: it shows training runs, and not the geometry of encoders.
+        draw: draws it, under its name.
+        caption: how to read it.
+    """
 
     name: str
     place: int
@@ -172,8 +249,10 @@ def figure_kinds() -> list[FigureKind]:
     """All figures, in the order in which they are shown."""
     from contrasent.report import figures
 
-    names = (module.name for module in pkgutil.iter_modules(figures.__path__, f"{__package__}."))
-    kinds = (kind for name in names for kind in getattr(import_module(name), "FIGURES", ()))
+    modules = [
+        import_module(f"{__package__}.{it.name}") for it in pkgutil.iter_modules(figures.__path__)
+    ]
+    kinds = [kind for module in modules for kind in getattr(module, "FIGURES", ())]
     return sorted(kinds, key=lambda kind: kind.place)
 
 

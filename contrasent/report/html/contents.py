@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.neighbours import Neighbours
@@ -15,7 +14,13 @@ from contrasent.report.table import ABSENT, Table, text_table
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The average over the tasks of a metric, of the encoder of ``like``, beside another's."""
+    """The average over the tasks of a metric beside that of another encoder.
+
+    Attributes:
+        like: some result of the encoder.
+        metric: of the tasks.
+        compared: how the averages differ.
+    """
 
     like: Used
     metric: str
@@ -27,9 +32,13 @@ class Contents:
     """Everything a report shows; all of it can be read from files that commands saved.
 
     Attributes:
-        means: differences of averages, which no record holds.
+        records: scores, of any number of encoders.
+        means: how their averages differ, which no record holds.
+        geometries: how the embeddings of encoders lie in space.
+        runs: training runs that measured it.
+        neighbours: what encoders find in a corpus.
         command: the command line that writes the report.
-        warnings: for its reader, such as why a model has no numbers.
+        warnings: what its reader has to know, such as why a model has no numbers.
         published: show the points that papers print beside the encoders.
         supervised: encoders whose spectrum and cosines stand in panels of their own.
     """
@@ -61,16 +70,32 @@ class Contents:
 
 
 Identity = tuple[str | int | None, ...]
+"""Encoder, pooler, head, transform, longest sentence, engine, precision and seed."""
 
-identity: Callable[[Used], Identity] = attrgetter(
-    *("encoder", "pooler", "head", "transform", "max_tokens", "engine", "precision", "seed")
-)
-"""What two results have in common that stand in one row."""
+
+def identity(used: Used) -> Identity:
+    """What two results have in common that stand in one row."""
+    return (
+        used.encoder,
+        used.pooler,
+        used.head,
+        used.transform,
+        used.max_tokens,
+        used.engine,
+        used.precision,
+        used.seed,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PageRow:
-    """One encoder as it was used: its label, some result of it, and its scores, each once."""
+    """One encoder as it was used.
+
+    Attributes:
+        label: its name in every table and figure; no two rows share it.
+        like: some result of it.
+        records: its scores, each once.
+    """
 
     label: str
     like: Used
@@ -104,13 +129,11 @@ def baseline_row(compared: Compared, row: PageRow, rows: Iterable[PageRow]) -> P
 
 def doubts(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[str]:
     """Everything that makes numbers of the report hard to compare with one another."""
-    versions = {tuple(sorted(row.like.versions.items())) for row in rows.values()}
-    different = "the numbers were computed with different versions of packages, see below"
     return [
         *_overlaps(rows.values()),
         *_contradictions(contents.records, rows),
         *_other_data(rows.values()),
-        *([different] if len(versions) > 1 else []),
+        *_other_versions(rows.values()),
     ]
 
 
@@ -132,26 +155,27 @@ def _is_fuller(record: Record, other: Record) -> bool:
 
 def _overlaps(rows: Iterable[PageRow]) -> list[str]:
     """Encoders that were trained on text of what they are scored on."""
-    seen = (
-        (row.label, record, record.overlap)
-        for row in rows
-        for record in row.records
-        if record.overlap and record.overlap.get("sentences_seen")
-    )
-    messages = (
-        f"{label} was trained on {overlap['file']}, which has {overlap['sentences_seen']:,} of the "
-        f"{overlap['sentences']:,} sentences of {record.task} ({record.split})"
-        for label, record, overlap in seen
-    )
-    return list(dict.fromkeys(messages))
+    messages: dict[str, None] = {}
+    for row in rows:
+        for record in row.records:
+            seen = record.overlap or {}
+            if seen.get("sentences_seen"):
+                messages.setdefault(
+                    f"{row.label} was trained on {seen['file']}, which has "
+                    f"{seen['sentences_seen']:,} of the {seen['sentences']:,} sentences of "
+                    f"{record.task} ({record.split})"
+                )
+    return list(messages)
 
 
 def _contradictions(records: Sequence[Record], rows: Mapping[Identity, PageRow]) -> list[str]:
-    values = {(key, _key(it)): it.value for key, row in rows.items() for it in row.records}
+    shown = {
+        (key, _key(record)): record.value for key, row in rows.items() for record in row.records
+    }
     other = {
-        (rows[identity(it)].label, it.task, it.split)
-        for it in records
-        if it.value != values[identity(it), _key(it)]
+        (rows[identity(record)].label, record.task, record.split)
+        for record in records
+        if record.value != shown[identity(record), _key(record)]
     }
     return [
         f"{label}: {task} ({split}) was measured more than once, with different values; the first "
@@ -172,6 +196,12 @@ def _other_data(rows: Iterable[PageRow]) -> list[str]:
     ]
 
 
+def _other_versions(rows: Iterable[PageRow]) -> list[str]:
+    if len({tuple(sorted(row.like.versions.items())) for row in rows}) < 2:
+        return []
+    return ["the numbers were computed with different versions of packages, see below"]
+
+
 _ENCODER = (
     *("row", "encoder", "pooler", "head", "transform", "cut at", "engine", "precision"),
     "training seed",
@@ -180,13 +210,15 @@ _ENCODER = (
 
 def settings_tables(contents: Contents, rows: Sequence[PageRow]) -> list[Table]:
     """How encoders were used, which data was read, which packages computed the numbers."""
-    encoders = []
-    for row in rows:
-        like = row.like
-        cut = f"{like.max_tokens} tokens" if like.max_tokens else None
-        seed = None if like.seed is None else str(like.seed)
-        use = (like.head, like.transform, cut, like.engine or "torch", like.precision, seed)
-        encoders.append((row.label, like.encoder, like.pooler, *(it or ABSENT for it in use)))
+    encoders = [
+        (
+            *(row.label, like.encoder, like.pooler, like.head or ABSENT, like.transform or ABSENT),
+            f"{like.max_tokens} tokens" if like.max_tokens else ABSENT,
+            *(like.engine or "torch", like.precision),
+            ABSENT if like.seed is None else str(like.seed),
+        )
+        for row, like in ((row, row.like) for row in rows)
+    ]
     data = dict.fromkeys(
         (it.corpus, ABSENT, it.corpus_sha256)
         if isinstance(it, Neighbours)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from contrasent import __version__
 from contrasent.errors import ConfigError
@@ -30,50 +32,49 @@ from contrasent.report.html.sections import (
 )
 from contrasent.report.table import Cell, Row, Table, number, score
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 _TEMPLATES = Path(__file__).parent / "templates"
+_NAMED = 4
 
 
 def page(contents: Contents) -> str:
     """The report as HTML; the same contents give the same text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
     by_identity = rows_of(contents)
     rows = list(by_identity.values())
     labels = [row.label for row in rows]
     scores, geometry = score_tables(rows), geometry_tables(contents, by_identity)
     drawn = figures(contents, by_identity)
-    script, style = (
-        (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("script.js", "style.css")
-    )
-    return environment.get_template("report.html").render(
-        labels=labels,
-        warnings=[*contents.warnings, *doubts(contents, by_identity)],
-        best=_best_scores(scores),
-        summary=_key_numbers(labels, scores, geometry),
-        scores=scores,
-        compared=comparison_tables(contents, by_identity),
-        geometry=geometry,
-        figures=drawn,
-        browsers=browsers(contents, by_identity),
-        every=_records_table(rows) if contents.records else None,
-        settings=settings_tables(contents, rows),
-        command=contents.command,
-        commands=contents.commands,
-        commands_complete=contents.commands_complete,
-        version=__version__,
-        # Ours, with no word of what is reported.
-        script=Markup(script),
-        style=Markup(style),
-        script_sha256=b64encode(sha256(script.encode()).digest()).decode(),
+    script, style = _template("script.js"), _template("style.css")
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            heading=_heading(labels),
+            overview=_overview(scores, len(drawn)),
+            warnings=[*contents.warnings, *doubts(contents, by_identity)],
+            best=_best_scores(scores),
+            summary=_key_numbers(labels, scores, geometry),
+            scores=scores,
+            compared=comparison_tables(contents, by_identity),
+            geometry=geometry,
+            figures=drawn,
+            browsers=browsers(contents, by_identity),
+            every=_records_table(rows) if contents.records else None,
+            settings=settings_tables(contents, rows),
+            command=contents.command,
+            commands=contents.commands,
+            commands_complete=contents.commands_complete,
+            version=__version__,
+            # Ours, and not a word of it from what is reported.
+            script=Markup(script),
+            style=Markup(style),
+            script_sha256=b64encode(sha256(script.encode()).digest()).decode(),
+            svg=Markup,
+        )
     )
 
 
@@ -119,10 +120,25 @@ def _best_scores(scores: Sequence[Table]) -> list[tuple[Table, Row]]:
     """Of each table of scores the row that is best in its key column."""
     best = []
     for table in scores:
-        rows = [row for row in table.rows if row[table.key].value is not None]
-        if rows:
-            best.append((table, max(rows, key=lambda row: row[table.key].value or 0.0)))
+        rows = [(row[table.key].value, row) for row in table.rows]
+        known = [(value, row) for value, row in rows if value is not None]
+        if known:
+            best.append((table, max(known, key=lambda it: it[0])[1]))
     return best
+
+
+def _heading(labels: Sequence[str]) -> str:
+    """The encoders by name where they are few; training runs alone have none."""
+    if not labels:
+        return "Training runs"
+    named = ", ".join(labels)
+    return named if len(labels) <= _NAMED else f"{len(labels)} encoders: {labels[0]} and others"
+
+
+def _overview(scores: Sequence[Table], drawn: int) -> str:
+    """The report's tables of scores and number of figures, in a line."""
+    counted = [f"{drawn} figure{'' if drawn == 1 else 's'}"] if drawn else []
+    return "; ".join([*(table.title for table in scores), *counted])
 
 
 def write_report(path: str | Path, contents: Contents) -> None:
@@ -144,15 +160,41 @@ def refuse_existing_report(path: str | Path | None, *, overwrite: bool) -> None:
         raise ConfigError(f"{path} exists already; name another file or add --overwrite")
 
 
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _template(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
 MOST_QUERIES = 300
 """Queries of one corpus that a page shows, so that a browser can still hold it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """Queries over one corpus, at most :data:`MOST_QUERIES`, and notes on how it was searched."""
+    """Queries over one corpus.
 
-    corpus: str
+    Attributes:
+        name: in links.
+        heading: above it.
+        queries: in the order they were asked, at most :data:`MOST_QUERIES`.
+        notes: what was searched, by which encoders.
+    """
+
+    name: str
+    heading: str
     queries: Sequence[QueryHits]
     notes: Sequence[str]
 
@@ -164,9 +206,9 @@ def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Brows
         corpus = corpora.setdefault((it.corpus, it.corpus_sha256), {})
         corpus.setdefault(rows[identity(it)].label, it)
     shown = []
-    for (name, _), of_label in corpora.items():
+    for k, ((name, _), of_label) in enumerate(corpora.items(), start=1):
         queries, notes = queries_of(of_label), search_notes(of_label)
         if len(queries) > MOST_QUERIES:
             notes = (f"The first {MOST_QUERIES} of {len(queries):,} queries.", *notes)
-        shown.append(Browser(name, queries[:MOST_QUERIES], notes))
+        shown.append(Browser(f"neighbours-{k}", name, queries[:MOST_QUERIES], notes))
     return shown

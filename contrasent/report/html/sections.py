@@ -13,8 +13,18 @@ from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.metrics import METRICS
 from contrasent.records import Compared, Record
 from contrasent.report.comparison import differences_with_ends
-from contrasent.report.embedding_tables import figure_data, geometry_table, names_of
-from contrasent.report.figures.style import FigureData, Picture, draw_figures
+from contrasent.report.embedding_tables import (
+    figure_data,
+    geometry_table,
+    names_of,
+)
+from contrasent.report.figures.style import (
+    FigureData,
+    FigureKind,
+    Picture,
+    draw_figures,
+    inline_svg,
+)
 from contrasent.report.html.contents import Contents, Identity, PageRow, baseline_row, identity
 from contrasent.report.scores_table import (
     CORRELATION,
@@ -26,7 +36,6 @@ from contrasent.report.scores_table import (
     metric_heading,
     mteb_table,
     quantity,
-    records_of,
     scores_table,
     sts_table,
     transfer_table,
@@ -57,8 +66,12 @@ def _choose(rows: Sequence[PageRow], holds: Callable[[Record], object]) -> Rows:
 def _entitled(table: Table, name: str, title: str, summed: str, metric: str = "") -> Table:
     """The table with its names, the best score of each column marked, and a word on gaps.
 
-    In the summary its key column is called ``summed``; that of a single ``metric``, where there is
-    no average, by its own heading.
+    Args:
+        table: of scores.
+        name: in links.
+        title: above it.
+        summed: the column that sums it up, in the summary.
+        metric: of a column that does so alone; empty if ``summed`` is about that one.
     """
     alone = metric and not table.headings[table.key].startswith(AVERAGE)
     gaps = any(cell.absent for row in table.rows for cell in row)
@@ -73,7 +86,14 @@ def _entitled(table: Table, name: str, title: str, summed: str, metric: str = ""
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """A way to compute correlations, the tasks of which a regressor scores, and its protocols."""
+    """A way to compute correlations.
+
+    Attributes:
+        metric: one of :data:`METRICS`.
+        aggregation: of the subsets.
+        fitted: tasks that are scored by a regressor.
+        protocols: names of those whose numbers these are.
+    """
 
     metric: str
     aggregation: str
@@ -152,7 +172,7 @@ def _other_tables(rows: Sequence[PageRow], every: Sequence[Record]) -> list[Tabl
 
     def table(name: TaskName, place: int) -> Table:
         chosen = _choose(rows, lambda record: _is_other(record) and quantity(record).name == name)
-        shown = records_of(chosen)
+        shown = [record for records in chosen.values() for record in records]
         columns = [
             Column(metric_heading(it.metric), (it,)) for it in dict.fromkeys(map(quantity, shown))
         ]
@@ -186,7 +206,9 @@ def _name(kind: str, before: int) -> str:
 
 
 def _names(chosen: Rows) -> list[TaskName]:
-    return in_paper_order(quantity(record).name for record in records_of(chosen))
+    return in_paper_order(
+        quantity(record).name for records in chosen.values() for record in records
+    )
 
 
 def _average_of(kind: str, tasks: int, papers: Sequence[str]) -> str:
@@ -222,22 +244,18 @@ def _way(record: Record) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """How two encoders differ in a task, or the average, by a metric."""
+    """A task, or the average, a metric, and how two encoders differ in it."""
 
-    task: str
+    heading: str
     metric: str
     compared: Compared
-
-    @property
-    def heading(self) -> str:
-        return f"{self.task} {metric_heading(self.metric)}"
 
 
 def comparison_tables(contents: Contents, by_identity: Mapping[Identity, PageRow]) -> list[Table]:
     """A table for each encoder and its baseline, a row for each task and metric."""
     rows = list(by_identity.values())
 
-    def title_of(row: PageRow, compared: Compared) -> str:
+    def title(row: PageRow, compared: Compared) -> str:
         known = baseline_row(compared, row, rows)
         return f"{row.label} minus {known.label if known else compared.baseline}"
 
@@ -246,25 +264,34 @@ def comparison_tables(contents: Contents, by_identity: Mapping[Identity, PageRow
         for it in row.records:
             if it.compared:
                 line = _Difference(quantity(it).name.heading, it.metric, it.compared)
-                tables.setdefault(title_of(row, it.compared), []).append(line)
+                tables.setdefault(title(row, it.compared), []).append(line)
     for mean in contents.means:
         row = by_identity[identity(mean.like)]
-        lines = tables.setdefault(title_of(row, mean.compared), [])
+        lines = tables.setdefault(title(row, mean.compared), [])
         place = max((k for k, it in enumerate(lines, 1) if it.metric == mean.metric), default=0)
         lines.insert(place, _Difference(AVERAGE, mean.metric, mean.compared))
     return [
-        differences_with_ends([(it.heading, it.compared) for it in lines], title, f"compared-{n}")
-        for n, (title, lines) in enumerate(tables.items(), start=1)
+        differences_with_ends(
+            [(f"{it.heading} {metric_heading(it.metric)}", it.compared) for it in lines],
+            heading,
+            f"compared-{n}",
+        )
+        for n, (heading, lines) in enumerate(tables.items(), start=1)
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class PageFigure:
-    """A figure of a report with its heading and caption."""
+    """A figure of a report: heading, drawing and caption; a wide one has the page's width."""
 
     heading: str
-    picture: Picture
+    svg: str
     caption: str
+    wide: bool
+
+
+_WIDE = 2.0
+"""Width over height from which on a figure is not set beside another."""
 
 
 def geometry_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Table]:
@@ -277,11 +304,11 @@ def geometry_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> lis
 
 def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[PageFigure]:
     """Every figure there is data for, of each set of pairs those of its own."""
-    drawn: list[PageFigure] = []
+    drawn: list[tuple[FigureKind, Picture, str]] = []
 
     def draw(data: FigureData, basis: str = "") -> None:
         drawn.extend(
-            PageFigure(kind.heading, picture, f"{kind.caption(data)} {basis}".strip())
+            (kind, picture, f"{kind.caption(data)} {basis}".strip())
             for kind, picture in draw_figures(data)
         )
 
@@ -297,7 +324,15 @@ def figures(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[PageFi
         runs.setdefault(run.pairs, []).append(run)
     for of_pairs in runs.values():
         draw(figure_data({}, of_pairs))
-    return drawn
+    return [
+        PageFigure(
+            kind.heading,
+            inline_svg(picture, f"f{k}-", f"{kind.heading}. {caption}"),
+            caption,
+            picture.aspect > _WIDE,
+        )
+        for k, (kind, picture, caption) in enumerate(drawn)
+    ]
 
 
 def _by_pairs(
@@ -315,10 +350,11 @@ def _basis(pairs: str, of_label: Mapping[str, Geometry]) -> str:
     """Pairs, split and poolers."""
     some = next(iter(of_label.values()))
     poolers = {label: it.records[0].pooler for label, it in of_label.items()}
-    if len(set(poolers.values())) == 1:
-        pooler = f"pooler {some.records[0].pooler}"
-    else:
-        pooler = ", ".join(f"{label} with pooler {name}" for label, name in poolers.items())
+    pooler = (
+        f"pooler {some.records[0].pooler}"
+        if len(set(poolers.values())) == 1
+        else ", ".join(f"{label} with pooler {name}" for label, name in poolers.items())
+    )
     split = some.records[0].split
     splits = "train, dev and test" if split == "all" else split
     return (

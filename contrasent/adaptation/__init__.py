@@ -1,0 +1,1 @@
+"""Adaptation of an encoder to a text."""

@@ -1,0 +1,132 @@
+"""Candidates of a search, and the text that it adapts to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contrasent.data.examples import open_examples
+from contrasent.data.view_sources import document_lengths, has_lines
+from contrasent.errors import DataError
+from contrasent.files import write_text
+
+_HELD_OUT, _HELD_OUT_SHARE = 1000, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way of adapting an encoder.
+
+    Attributes:
+        name: as ``--candidates`` takes it.
+        description: what it trains on.
+        recipe: the packaged recipe.
+        settings: of the recipe, where they are others.
+        needs: ``documents``, ``masked_lm`` or nothing.
+        cost: of a step, in steps of ``dropout``.
+    """
+
+    name: str
+    description: str
+    recipe: str = "unsup-simcse"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    needs: str = ""
+    cost: float = 1.0
+
+
+CANDIDATES = {
+    candidate.name: candidate
+    for candidate in (
+        Candidate("dropout", "a sentence twice, apart by dropout"),
+        Candidate(
+            "slow", "the same at a third of the rate", settings={"train.learning_rate": 1e-5}
+        ),
+        Candidate(
+            "crops",
+            "two crops of a text",
+            settings={"view.name": "crop", "view.share": 0.5, "view.sides": "both"},
+        ),
+        Candidate(
+            "next-sentence",
+            "a sentence and the next one",
+            settings={"view.name": "next_sentence"},
+            needs="documents",
+        ),
+        Candidate("general", "dropout, half of the sentences from Wikipedia"),
+        Candidate("tsdae", "rebuild a damaged sentence from its embedding", "tsdae", cost=2.5),
+        Candidate(
+            "diffcse", "dropout, and find edited words", "diffcse", needs="masked_lm", cost=3.0
+        ),
+    )
+}
+"""To add one, add a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The text to adapt to.
+
+    Attributes:
+        source: where it was read.
+        documents: texts; each a list of its sentences, or of the one line that it is.
+        in_documents: the sentences of a document stand one after the other.
+    """
+
+    source: str
+    documents: list[list[str]]
+    in_documents: bool
+
+    @classmethod
+    def read(cls, source: str) -> Text:
+        """Read a file or data set of one sentence or text per example.
+
+        Raises:
+            DataError: it is missing, damaged, or has examples of several sentences.
+        """
+        examples = open_examples(source)
+        if examples.views > 1:
+            raise DataError(
+                f"{source} has {examples.columns}; adapt takes text without labels, one sentence "
+                "or text per example; for pairs there is 'contrasent train sup-simcse'"
+            )
+        lines = [text for (text,) in examples]
+        lengths = document_lengths(examples) if has_lines(examples) else np.ones(len(lines), int)
+        if len(lengths) < 2:
+            return cls(source, [[line] for line in lines], in_documents=False)
+        ends = np.cumsum(lengths)
+        documents = [lines[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        return cls(source, documents, in_documents=bool((lengths > 1).any()))
+
+    @property
+    def lines(self) -> int:
+        """How many sentences or texts there are."""
+        return sum(map(len, self.documents))
+
+    def split(self, seed: int, fewest: int) -> tuple[Text, Text, Text]:
+        """Text to train on, to choose by, and to report on; no text is in two of them.
+
+        Raises:
+            DataError: there is too little.
+        """
+        distinct = list(dict.fromkeys(map(tuple, self.documents)))
+        order = np.random.default_rng(seed).permutation(len(distinct))
+        documents = [list(distinct[k]) for k in order]
+        count = min(_HELD_OUT, int(_HELD_OUT_SHARE * len(documents)))
+        parts = documents[2 * count :], documents[:count], documents[count : 2 * count]
+        texts = [Text(self.source, part, self.in_documents) for part in parts]
+        if texts[0].lines < fewest or count < 2:
+            raise DataError(
+                f"{self.source} has {self.lines} texts, of which {texts[0].lines} are left to "
+                f"train on; a step takes {fewest}, so give more, or a smaller --train.batch_size"
+            )
+        return texts[0], texts[1], texts[2]
+
+    def write(self, path: Path, general: Iterable[str] = ()) -> Path:
+        """Write a sentence per line, with an empty line between documents."""
+        texts = ["\n".join(document) for document in self.documents] + list(general)
+        write_text(path, ("\n\n" if self.in_documents else "\n").join(texts) + "\n")
+        return path

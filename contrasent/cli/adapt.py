@@ -1,0 +1,133 @@
+"""``contrasent adapt``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contrasent.cli.options import Device, listed
+
+if TYPE_CHECKING:
+    from contrasent.adaptation.halving import Adaptation
+    from contrasent.report.table import Table
+
+
+def adapt(  # noqa: PLR0913 - the arguments are the command's options
+    context: typer.Context,
+    encoder: Annotated[str, typer.Argument(help="Start from this folder, run or Hugging Face id.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Text without labels, a sentence or text per line or row; in a .txt an empty "
+            "line ends a document."
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="Folder of the search.")] = Path("runs/adapt"),
+    minutes: Annotated[float, typer.Option(min=0, help="Time for all of it.")] = 30,
+    dev: Annotated[
+        str | None,
+        typer.Option(help="A task or file of rated pairs that chooses; else held-out text."),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated tasks to score the start and the result on."),
+    ] = None,
+    candidates: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated names of what is tried; else all that fit."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the held-out text and of every run.")] = 42,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the search in the output folder.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the search in the output folder.")
+    ] = False,
+    device: Device = None,
+) -> None:
+    """Search for the best encoder of your text in a given time, without labels.
+
+    Tries several recipes for a few steps each, continues those that do best on held-out text, and
+    tells whether the result is better than the encoder as it comes. Any setting of the recipes
+    can follow as --section.key VALUE.
+    """
+    from contrasent.adaptation.halving import adapt as search
+    from contrasent.recipe import overrides_in
+
+    options = [option.removeprefix("--") for it in context.command.params for option in it.opts]
+    try:
+        result = search(
+            encoder,
+            data=data,
+            output=output,
+            minutes=minutes,
+            dev=dev,
+            test=listed(test) or (),
+            candidates=listed(candidates),
+            settings=overrides_in(context.args, options),
+            seed=seed,
+            resume=resume,
+            overwrite=overwrite,
+            device=device,
+            show_progress=True,
+        )
+    except KeyboardInterrupt as error:
+        if not (output / "search.json").is_file():
+            raise
+        raise KeyboardInterrupt("go on with the same command and --resume") from error
+    print_result(result)
+
+
+def print_result(result: Adaptation) -> None:
+    """Print what was tried, how start and result compare, and what to do next."""
+    from rich.console import Console
+
+    from contrasent.report.comparison import before_and_after
+    from contrasent.report.table import print_table
+
+    console, scores = Console(), result.scores
+    print_table(console, trials_table(result))
+    if scores.tasks is not None:
+        for table in before_and_after(scores.tasks, scores.rows, scores.difference):
+            print_table(console, table)
+    for gain in scores.gains:
+        typer.echo(gain.sentence)
+    if result.recipe is None:
+        typer.echo(
+            "Nothing that was tried beat the start, so the result is the start as it comes. To try "
+            "next: more text, more --minutes, or labelled pairs with --dev."
+        )
+    typer.echo(f"encoder: {result.encoder} ({result.seconds / 60:.1f} minutes)")
+    encoder = shlex.quote(str(result.encoder))
+    typer.echo(f"next: contrasent similarity {encoder} 'a sentence' 'another sentence'", err=True)
+    if result.recipe is not None:
+        recipe = shlex.quote(str(result.recipe))
+        typer.echo(f"make it again: contrasent train {recipe} --output runs/again", err=True)
+
+
+def trials_table(result: Adaptation) -> Table:
+    """What was tried, in the order in which it was."""
+    from contrasent.adaptation.candidates import CANDIDATES
+    from contrasent.report.table import Cell, Table, number, score
+    from contrasent.training.callbacks import metric_name
+
+    start = result.start_score
+    rows = [
+        (
+            Cell(trial.candidate),
+            Cell(CANDIDATES[trial.candidate].description),
+            number(trial.steps, 0),
+            score(trial.score),
+            score(trial.score - start, sign="+"),
+            number(trial.seconds, 0),
+        )
+        for trial in result.trials
+    ]
+    metric = metric_name(result.dev_metric)
+    headings = ("tried", "what it trains on", "steps", f"dev {metric}", "gain", "seconds")
+    empty = Cell("")
+    start_row = (Cell("start"), Cell("the encoder as it comes"), empty, score(start), empty, empty)
+    return Table(headings, (start_row, *rows), texts=frozenset({1}))

@@ -1,0 +1,205 @@
+"""A search over recipes: what it tries, keeps, says and refuses, and how it goes on."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.command_line import refused, worked
+from helpers.tiny_sentences import sentence, write
+
+from contrasent.adaptation import halving
+from contrasent.adaptation.candidates import CANDIDATES, Text
+from contrasent.adaptation.halving import adapt
+from contrasent.errors import ConfigError, DataError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.recipe import load_recipe
+from contrasent.training.run import train
+
+FAST = {"train.batch_size": 16, "train.precision": "fp32", "train.learning_rate": 1e-3}
+LINES = list(dict.fromkeys(sentence(n, 12) for n in range(260)))[:200]
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Sentences of enough words to be cut in halves."""
+    write(tmp_path / "text.txt", LINES)
+    return tmp_path / "text.txt"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """A cache of its own, and few steps."""
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(halving, "_FEWEST_STEPS", 1)
+    monkeypatch.setattr(halving, "_MOST_EPOCHS", 1)
+
+
+@pytest.fixture
+def search(tmp_path, text, tiny_bert):
+    """Search with three candidates of at most an epoch each."""
+
+    def run(folder="search", **options):
+        given = {"minutes": 5, "candidates": ["dropout", "slow", "crops"], "settings": FAST}
+        return adapt(
+            tiny_bert, data=text, output=tmp_path / folder, device="cpu", **given | options
+        )
+
+    return run
+
+
+def similarity(first, second):
+    """Cosines of rows."""
+    return (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def plain(trials):
+    """Trials without their times."""
+    return [(t.candidate, t.rung, t.steps, t.score, t.best_step) for t in trials]
+
+
+def test_the_better_half_goes_on_and_the_best_is_kept(search, tmp_path):
+    result = search()
+    first, second, last = ([t for t in result.trials if t.rung == rung] for rung in range(3))
+    assert [t.candidate for t in first] == ["dropout", "slow", "crops"]
+    ranked = sorted(first, key=lambda t: -t.score)
+    assert [t.candidate for t in second] == [t.candidate for t in ranked[:2]]
+    assert [t.candidate for t in last] == [max(second, key=lambda t: t.score).candidate]
+    best = max(result.trials, key=lambda t: t.score)
+    assert result.start_score <= best.score
+    kept = json.loads((tmp_path / "search" / "run" / "result.json").read_text())
+    assert (kept["best_score"], kept["best_step"]) == (best.score, best.best_step)
+    assert not list((tmp_path / "search" / "trials").iterdir())
+    assert result.scores.before != result.scores.after
+    assert [gain.of for gain in result.scores.gains]
+
+
+def test_its_recipe_makes_the_same_encoder_again(search, tmp_path):
+    result = search()
+    again = train(load_recipe(result.recipe), tmp_path / "again", device="cpu")
+    assert weights(again.best) == weights(result.encoder)
+
+
+def test_where_nothing_beats_the_start_it_stays_as_it_is(search, tiny_bert, tmp_path):
+    start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+    first, second = LINES[:20], LINES[20:40]
+    # Rated by the start itself, so that its correlation is 1.
+    ratings = similarity(*(start.encode(texts, precision="fp32") for texts in (first, second)))
+    rated = zip(first, second, ratings, strict=True)
+    write(tmp_path / "pairs.tsv", [f"{a}\t{b}\t{rating:.17g}" for a, b, rating in rated])
+    result = search(candidates=["dropout"], dev=str(tmp_path / "pairs.tsv"))
+    assert result.start_score == pytest.approx(1)
+    assert result.recipe is None
+    assert {t.best_step for t in result.trials} == {0}
+    assert SentenceEncoder.load(result.encoder, device="cpu").fingerprint() == start.fingerprint()
+
+
+def test_held_out_text_is_in_no_other_part(search, tmp_path):
+    search(candidates=["dropout"])
+    parts = [
+        {line for line in (tmp_path / "search" / f"{part}.txt").read_text().splitlines() if line}
+        for part in ("train", "dev", "test")
+    ]
+    assert sorted(map(len, parts)) == [20, 20, 160]
+    assert set.union(*parts) == set(LINES)
+
+
+def test_documents_stay_whole(tmp_path):
+    documents = [[sentence(7 * n + k, 9) for k in range(4)] for n in range(30)]
+    path = tmp_path / "documents.txt"
+    path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
+    text = Text.read(str(path))
+    assert text.in_documents
+    parts = text.split(1, fewest=16)
+    assert sorted(d for part in parts for d in part.documents) == sorted(documents)
+    read = Text.read(str(parts[0].write(tmp_path / "part.txt")))
+    assert read.documents == parts[0].documents
+
+
+def test_an_interrupted_search_goes_on_to_the_same_end(search, monkeypatch, tmp_path):
+    whole = search("whole")
+    calls = []
+
+    def interrupted(recipe, folder, **options):
+        calls.append(folder)
+        if len(calls) == 4:  # the probe is the first
+            raise KeyboardInterrupt
+        return train(recipe, folder, **options)
+
+    monkeypatch.setattr(halving, "train", interrupted)
+    # As many steps as in the whole search, however long they take here.
+    monkeypatch.setattr(halving.Search, "_probe", _times_of(tmp_path / "whole"))
+    calls.append("probe")
+    with pytest.raises(KeyboardInterrupt):
+        search()
+    assert len(json.loads((tmp_path / "search" / "search.json").read_text())["trials"]) == 2
+    result = search(resume=True)
+    assert plain(result.trials) == plain(whole.trials)
+    assert weights(result.encoder) == weights(whole.encoder)
+
+
+def _times_of(folder):
+    state = json.loads((folder / "search.json").read_text())
+
+    def probe(self, _):
+        self.seconds_per_step, self.overhead = state["seconds_per_step"], state["overhead"]
+
+    return probe
+
+
+def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(search):
+    search(candidates=["dropout"])
+    with pytest.raises(ConfigError, match=r"minutes 5, not 6; ask for the same, or .*--overwrite"):
+        search(candidates=["dropout"], minutes=6, resume=True)
+    with pytest.raises(ConfigError, match="--resume"):
+        search(candidates=["dropout"])
+    assert search(candidates=["dropout"], overwrite=True).trials
+
+
+def test_what_cannot_be_searched_is_refused_before_training(search, tmp_path, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ConfigError, match=r"unknown candidate 'dropuot'.*'dropout'"):
+        search(candidates=["dropuot"])
+    with pytest.raises(ConfigError, match=r"next-sentence needs a \.txt whose documents"):
+        search(candidates=["next-sentence"])
+    with pytest.raises(ConfigError, match=r"--minutes 0.0001 is too short .* give at least \d"):
+        search(minutes=1e-4)
+    assert not (tmp_path / "search" / "trials").exists()
+
+
+def test_too_little_text_and_pairs_are_refused(tmp_path, tiny_bert):
+    few = tmp_path / "few.txt"
+    write(few, LINES[:30])
+    with pytest.raises(DataError, match=r"few.txt has 30 texts, of which 24 .* a step takes 64"):
+        adapt(tiny_bert, data=few, output=tmp_path / "search")
+    pairs = tmp_path / "pairs.csv"
+    write(pairs, ["sent0,sent1", "a cat,a dog", "a man,a woman"])
+    with pytest.raises(DataError, match=r"pairs.csv has .*contrasent train sup-simcse"):
+        adapt(tiny_bert, data=pairs, output=tmp_path / "search")
+    assert not (tmp_path / "search").exists()
+
+
+def test_the_command_tells_what_was_tried_and_what_came_of_it(text, tiny_bert, tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    write(pairs, [f"{LINES[n]}\t{LINES[n + n % 4]}\t{5 - n % 4}" for n in range(24)])
+    output = tmp_path / "search"
+    said = worked(
+        *("adapt", tiny_bert, "--data", text, "--output", output, "--minutes", 5),
+        *("--candidates", "dropout", "--test", pairs, "--device", "cpu"),
+        *(f"--{key}={value}" for key, value in FAST.items()),
+    )
+    lines = said.out.splitlines()
+    assert " ".join(lines[0].split()) == "what it trains on steps dev MRR@10 (proxy) gain seconds"
+    assert CANDIDATES["dropout"].description in said.out
+    assert any(line.startswith("encoder: ") and str(output) in line for line in lines)
+    assert "crops of test.txt (proxy)" in said.out
+    assert "paired bootstrap" in said.out
+
+
+def test_the_command_refuses_what_it_does_not_know(text, tiny_bert, tmp_path):
+    message = refused("adapt", tiny_bert, "--data", text, "--output", tmp_path / "s", "--minuts", 3)
+    assert "minuts" in message
