@@ -83,7 +83,8 @@ def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
     wide -= wide.mean(axis=0)
     axes = np.linalg.eigh(wide.T @ wide).eigenvectors.T[::-1][:count]
     largest = np.abs(axes).argmax(axis=1, keepdims=True)
-    return (axes * np.sign(np.take_along_axis(axes, largest, axis=1))).astype(np.float32)
+    signed: np.ndarray = axes * np.sign(np.take_along_axis(axes, largest, axis=1))
+    return signed.astype(np.float32)
 
 
 def _open_targets(entry: Path) -> np.ndarray:

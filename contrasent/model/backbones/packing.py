@@ -194,14 +194,16 @@ class Blocks:
 
         ``(S * H, 1, L)``, or ``(1, L, L)`` if causal: padding comes after every token.
         """
-        if self.causal and dtype not in self._bias:
+        if dtype in self._bias:
+            return self._bias[dtype]
+        if self.causal:
             square = torch.ones(self.longest, self.longest, device=self.first.device)
             unseen = square.triu(1).bool()
             bias = torch.zeros_like(square, dtype=dtype).masked_fill(unseen, float("-inf"))
             self._bias[dtype] = bias.unsqueeze(0)
-        if self.mask is None and not self.causal:
+        elif self.mask is None:
             return None
-        if dtype not in self._bias:
+        else:
             zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
             bias = zeros.masked_fill(~self.mask, float("-inf"))
             self._bias[dtype] = bias.repeat_interleave(self.heads, 0).unsqueeze(1)
