@@ -50,6 +50,10 @@ class EncoderSettings:
     freeze_embeddings: bool = False
     """Leave the embedding layer (words, positions, its normalisation) as it is in the start."""
 
+    freeze_layers: NonNegativeInt = 0
+    """Leave the first so many layers, and the embedding layer, as they are in the start: a step is
+    quicker, and less is forgotten."""
+
     encoders: Literal["shared", "twin"] = "shared"
     """With twin, a second encoder, which starts as a copy and is trained by itself, embeds every
     view but the first (Gao et al. 2021, Table 2). One is evaluated and saved in best and last,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from contrasent.data.examples import open_examples
+from contrasent.data.spans import sentences_of
 from contrasent.data.view_sources import document_lengths, has_lines
 from contrasent.errors import DataError
 from contrasent.files import write_text
@@ -26,7 +27,7 @@ class Candidate:
         description: what it trains on.
         recipe: the packaged recipe.
         settings: of the recipe, where they are others.
-        needs: ``documents``, ``masked_lm`` or nothing.
+        needs: a key of :data:`NEEDS`, or nothing.
         cost: of a step, in steps of ``dropout``.
     """
 
@@ -47,8 +48,14 @@ CANDIDATES = {
         ),
         Candidate(
             "crops",
-            "two crops of a text",
+            "two crops of the words of a text",
             settings={"view.name": "crop", "view.share": 0.5, "view.sides": "both"},
+        ),
+        Candidate(
+            "sentences",
+            "two crops of the sentences of a text",
+            settings={"view.name": "crop_sentences", "view.sides": "both"},
+            needs="texts",
         ),
         Candidate(
             "next-sentence",
@@ -57,6 +64,7 @@ CANDIDATES = {
             needs="documents",
         ),
         Candidate("general", "dropout, half of the sentences from Wikipedia"),
+        Candidate("last-layers", "dropout, the upper half of the layers alone"),
         Candidate("tsdae", "rebuild a damaged sentence from its embedding", "tsdae", cost=2.5),
         Candidate(
             "diffcse", "dropout, and find edited words", "diffcse", needs="masked_lm", cost=3.0
@@ -64,6 +72,13 @@ CANDIDATES = {
     )
 }
 """To add one, add a row."""
+
+NEEDS = {
+    "texts": "texts of which half have several sentences",
+    "documents": "a .txt whose documents have an empty line between them",
+    "masked_lm": "a masked language model to start from",
+}
+"""What a candidate may need, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +115,20 @@ class Text:
         ends = np.cumsum(lengths)
         documents = [lines[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         return cls(source, documents, in_documents=bool((lengths > 1).any()))
+
+    @property
+    def gives(self) -> set[str]:
+        """The keys of :data:`NEEDS` that it meets."""
+        if self.in_documents:
+            return {"texts", "documents"}
+        several = sum(len(sentences_of(line)) > 1 for (line,) in self.documents)
+        return {"texts"} if 2 * several >= len(self.documents) else set()
+
+    @property
+    def max_tokens(self) -> int:
+        """About the tokens of all but the longest tenth of its lines, from 32 to 128."""
+        words = [len(line.split()) for document in self.documents for line in document]
+        return int(np.clip(1.4 * np.quantile(words, 0.9) + 2, 32, 128))
 
     @property
     def lines(self) -> int:

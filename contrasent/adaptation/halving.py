@@ -12,23 +12,27 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from contrasent.adaptation.candidates import CANDIDATES, Candidate, Text
+from contrasent.adaptation.candidates import CANDIDATES, NEEDS, Candidate, Text
+from contrasent.adaptation.search_state import SearchRequest, SearchState, Trial
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.errors import ConfigError, pick
 from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import CROPS, NEXT
-from contrasent.evaluation.task_types import Options
-from contrasent.files import refuse_existing, write_text
+from contrasent.files import refuse_existing
 from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe, load_recipe
+from contrasent.report.html.contents import Contents
+from contrasent.report.html.page import write_report
+from contrasent.settings import EncoderSettings
+from contrasent.training.callbacks import DevScore
 from contrasent.training.run import train
-from contrasent.training.scoring import BeforeAndAfter, Scorer, before_and_after, dev_task
+from contrasent.training.scoring import BeforeAndAfter, Scorer, before_and_after
 from contrasent.training.setup import start_as_it_comes, start_encoder
 
 logger = logging.getLogger("contrasent")
@@ -39,37 +43,13 @@ GENERAL_TEXT = Path(str(files("contrasent") / "quickstart_data" / "wikipedia.txt
 GENERAL_PAIRS = GENERAL_TEXT.with_name("stack_exchange_pairs.tsv")
 """Rated pairs that tell how much it forgot."""
 
-_TRAIN, _DEV, _TEST, _MIXED = "train.txt", "dev.txt", "test.txt", "mixed.txt"
+_STATE, _TRAIN, _DEV, _TEST = "search.json", "train.txt", "dev.txt", "test.txt"
+_MIXED = "mixed.txt"
 _TIME_SHARES = (0.25, 0.25, 0.4)
 """Of the whole time, for each rung of the search; the rest is for the scores at its end."""
 
 _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS, _EVALUATIONS = 10, 3, 6, 4
-_START_SHARES = (0.5,)
-_NEEDS = {
-    "documents": "a .txt whose documents have an empty line between them",
-    "masked_lm": "a masked language model to start from",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What came of a candidate.
-
-    Attributes:
-        candidate: its name.
-        rung: 0 for the first, shortest one.
-        steps: updates it was to make.
-        score: the best dev score on the way, in [-1, 1].
-        best_step: where that was; 0 for the start.
-        seconds: it took.
-    """
-
-    candidate: str
-    rung: int
-    steps: int
-    score: float
-    best_step: int
-    seconds: float
+_START_SHARES = [0.5]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +61,10 @@ class Adaptation:
         recipe: the recipe that makes it again, bit for bit; None if it is the start.
         start_score: the dev score of the start as it comes.
         dev_metric: what the scores of trials are, such as ``spearman`` or ``mrr@10``.
-        trials: in the order in which they were made; the last is that of the best.
+        trials: in the order in which they were made.
         scores: start and result on text that had no part in the search.
-        seconds: of the whole search.
+        report: a page with these scores.
+        seconds: of this call.
     """
 
     encoder: Path
@@ -92,6 +73,7 @@ class Adaptation:
     dev_metric: str
     trials: list[Trial]
     scores: BeforeAndAfter
+    report: Path
     seconds: float
 
     @property
@@ -100,153 +82,97 @@ class Adaptation:
         return self.recipe is not None
 
 
-@dataclass(frozen=True, slots=True)
-class SearchRequest:
-    """What a search was asked for; a search that goes on is asked for the same."""
-
-    encoder: str
-    data: str
-    minutes: float
-    dev: str | None
-    settings: dict[str, Any]
-    seed: int
-
-
 class Search:
-    """A search in a folder, which holds all that is needed to go on with it."""
+    """A search in a folder."""
 
     def __init__(
-        self, request: SearchRequest, folder: Path, device: str | None, show_progress: bool
+        self, folder: Path, state: SearchState, device: str | None, show_progress: bool
     ) -> None:
-        self.request, self.folder = request, folder
+        self.folder, self.state = folder, state
         self.device, self.show_progress = device, show_progress
-        self.trials: list[Trial] = []
-        self.names: list[str] = []
-        self.in_documents, self.steps_per_epoch, self.dev_metric = False, 0, ""
-        self.start_score = self.seconds_per_step = self.overhead = 0.0
 
-    @property
-    def _state(self) -> Path:
-        return self.folder / "search.json"
-
-    def open(self, names: Sequence[str], *, resume: bool, overwrite: bool) -> None:
-        """Read what is there, or split the text and score the start.
+    def begin(self) -> None:
+        """Score the start, and measure how long a step takes and a trial beside its steps.
 
         Raises:
-            ConfigError: another search is there, or a candidate does not fit.
-            DataError: there is too little text.
+            ConfigError: what is to choose gives no score.
         """
-        if resume and self._state.is_file():
-            self._load()
-            return
-        if overwrite and self._state.is_file():
-            shutil.rmtree(self.folder)
-        remedy = "go on with it (--resume), replace it (--overwrite), or name another --output"
-        refuse_existing(self.folder, remedy)
-        text = Text.read(self.request.data)
-        batch = load_recipe("unsup-simcse", self.request.settings).train.batch_size
-        train_text, dev_text, test_text = text.split(self.request.seed, fewest=batch)
-        self.names, self.in_documents = self._fitting(names, train_text), text.in_documents
-        self.steps_per_epoch = -(-train_text.lines // batch)
-        self.folder.mkdir(parents=True)
-        train_text.write(self.folder / _TRAIN)
-        dev_text.write(self.folder / _DEV)
-        test_text.write(self.folder / _TEST)
-        general = GENERAL_TEXT.read_text(encoding="utf-8").splitlines()
-        train_text.write(self.folder / _MIXED, general[: train_text.lines])
-        recipe = self._recipe(CANDIDATES["dropout"], 1)
-        dev = dev_task(recipe.evaluation)
-        start = start_as_it_comes(recipe.encoder)
-        (self.start_score,) = dev.score(start, precision=recipe.evaluation.precision).values()
-        self.dev_metric = dev.metric
-        self._probe(recipe)
-        self._save()
+        state, folder, began = self.state, self.folder / "probe", time.monotonic()
+        recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS)
+        scores: list[DevScore] = []
+        result = train(
+            recipe, folder, overwrite=True, device=self.device, on_evaluation=scores.append
+        )
+        if result is None or not scores or scores[0].step:
+            raise ConfigError(f"{recipe.evaluation.task} gives the start no score; name another")
+        state.start_score, state.dev_metric = scores[0].score, scores[0].metric
+        state.seconds_per_step = result.seconds / result.steps
+        state.overhead = time.monotonic() - began - result.seconds
+        shutil.rmtree(folder)
+        self._write()
 
-    def run(self, seconds: float) -> None:
+    def run(self) -> None:
         """Make the trials that are left: all candidates, the better half, the best.
 
         Raises:
             ConfigError: the time does not suffice for a few steps of each.
         """
-        names = self.names
+        names = self.state.candidates
         for rung, share in enumerate(_TIME_SHARES):
-            steps = self._steps(names, share * seconds)
-            made = {trial.candidate for trial in self.trials if trial.rung == rung}
+            steps = self._steps(names, 60 * share * self.state.request.minutes)
+            made = {trial.candidate for trial in self.state.trials if trial.rung == rung}
             for name in names:
                 if name not in made:
                     self._try(name, rung, steps[name])
-            of_rung = [trial for trial in self.trials if trial.rung == rung]
+            of_rung = [trial for trial in self.state.trials if trial.rung == rung]
             ranked = sorted(of_rung, key=lambda trial: -trial.score)
             left = 1 if rung == len(_TIME_SHARES) - 2 else (len(ranked) + 1) // 2
             names = [trial.candidate for trial in ranked[:left]]
 
-    def finish(self, test: Sequence[str], started: float) -> Adaptation:
+    def finish(self, test: Sequence[str], began: float) -> Adaptation:
         """Keep the best run, and score it beside the start on what had no part in the search."""
-        best = self.best
-        run = self.folder / "run"
+        state, run, recipe = self.state, self.folder / "run", None
         if not run.exists():
-            self._folder(best.candidate, best.rung).rename(run)
-        recipe = None
-        if best.best_step:
+            self._folder(state.best).rename(run)
+        if state.best.best_step:
             recipe = self.folder / "recipe.yaml"
             shutil.copyfile(run / "recipe.yaml", recipe)
         settings = load_recipe(run / "recipe.yaml")
-        held_out = [] if self.request.dev else [self._proxy(self.folder / _TEST)]
-        tasks = [*test, *held_out, str(GENERAL_PAIRS)]
-        suite = load_suite(list(dict.fromkeys(tasks)), Options())
+        held_out = [] if state.request.dev else [f"{state.proxy}{self.folder / _TEST}"]
+        suite = load_suite(list(dict.fromkeys([*test, *held_out, str(GENERAL_PAIRS)])))
         result = SentenceEncoder.load(run / "best", device=self.device)
-        precision = settings.evaluation.precision
-        scorer = Scorer(suite, precision, result.device, self.show_progress)
+        scorer = Scorer(suite, settings.evaluation.precision, result.device, self.show_progress)
         starts = [start_as_it_comes(settings.encoder), start_encoder(settings.encoder)]
-        seed = settings.train.seed if recipe else None
-        scores = before_and_after(scorer, starts, result, seed)
+        scores = before_and_after(scorer, starts, result, settings.train.seed if recipe else None)
+        report = self.folder / "report.html"
+        write_report(report, Contents((*scores.before, *scores.with_pooler, *scores.after)))
         return Adaptation(
             encoder=run / "best",
             recipe=recipe,
-            start_score=self.start_score,
-            dev_metric=self.dev_metric,
-            trials=self.trials,
+            start_score=state.start_score,
+            dev_metric=state.dev_metric,
+            trials=state.trials,
             scores=scores,
-            seconds=time.monotonic() - started,
+            report=report,
+            seconds=time.monotonic() - began,
         )
 
-    @property
-    def best(self) -> Trial:
-        """The trial with the highest dev score."""
-        return max(self.trials, key=lambda trial: trial.score)
-
-    def _fitting(self, names: Sequence[str], text: Text) -> list[str]:
-        """The candidates that fit the text and the encoder.
-
-        Raises:
-            ConfigError: one of ``names`` does not.
-        """
-        has = {
-            "": True,
-            "documents": text.in_documents,
-            "masked_lm": not is_sentence_encoder(self.request.encoder),
-        }
-        for name in names:
-            needs = CANDIDATES[name].needs
-            if not has[needs]:
-                raise ConfigError(f"the candidate {name} needs {_NEEDS[needs]}; leave it out")
-        return [*names] or [name for name, each in CANDIDATES.items() if has[each.needs]]
-
     def _recipe(self, candidate: Candidate, steps: int) -> Recipe:
-        data = self.folder / (_MIXED if candidate.name == "general" else _TRAIN)
+        request, state = self.state.request, self.state
+        own = {"data.max_tokens": state.max_tokens, **candidate.settings}
+        if candidate.name == "last-layers":
+            own["encoder.freeze_layers"] = state.depth // 2
         fixed = {
-            "encoder.name": self.request.encoder,
-            "data.file": str(data),
+            "encoder.name": request.encoder,
+            "data.file": str(self.folder / (_MIXED if candidate.name == "general" else _TRAIN)),
             "train.max_steps": steps,
-            "train.seed": self.request.seed,
-            "train.start_shares": list(_START_SHARES),
-            "evaluation.task": self.request.dev or self._proxy(self.folder / _DEV),
+            "train.seed": request.seed,
+            "train.start_shares": _START_SHARES,
+            "evaluation.task": request.dev or f"{state.proxy}{self.folder / _DEV}",
             "evaluation.every": max(1, steps // _EVALUATIONS),
             "evaluation.final": "none",
         }
-        return load_recipe(
-            candidate.recipe, {**candidate.settings, **self.request.settings, **fixed}
-        )
+        return load_recipe(candidate.recipe, {**own, **request.settings, **fixed})
 
     def _steps(self, names: Sequence[str], seconds: float) -> dict[str, int]:
         """The steps of each candidate in a rung, all of them taking as long.
@@ -254,34 +180,24 @@ class Search:
         Raises:
             ConfigError: they are too few to tell anything.
         """
-        costs = {name: self.seconds_per_step * CANDIDATES[name].cost for name in names}
-        each = seconds / len(names) - self.overhead
+        state = self.state
+        costs = {name: state.seconds_per_step * CANDIDATES[name].cost for name in names}
+        each = seconds / len(names) - state.overhead
         if any(each / cost < _FEWEST_STEPS for cost in costs.values()):
-            needed = len(names) * (self.overhead + _FEWEST_STEPS * max(costs.values()))
+            needed = len(names) * (state.overhead + _FEWEST_STEPS * max(costs.values()))
             raise ConfigError(
-                f"--minutes {self.request.minutes:g} is too short for {_FEWEST_STEPS} steps of "
+                f"--minutes {state.request.minutes:g} is too short for {_FEWEST_STEPS} steps of "
                 f"{', '.join(names)}; give at least {needed / min(_TIME_SHARES) / 60:.1f}, or "
                 "fewer --candidates"
             )
-        most = _MOST_EPOCHS * self.steps_per_epoch
+        most = _MOST_EPOCHS * state.steps_per_epoch
         return {name: min(int(each / cost), most) for name, cost in costs.items()}
-
-    def _probe(self, recipe: Recipe) -> None:
-        """Measure how long a step takes, and what a trial takes beside its steps."""
-        folder, started = self.folder / "probe", time.monotonic()
-        steps = replace(recipe.train, max_steps=_PROBED_STEPS)
-        result = train(replace(recipe, train=steps), folder, device=self.device)
-        if result is None:
-            raise ConfigError(f"{folder} holds a complete run; remove it")
-        self.seconds_per_step = result.seconds / result.steps
-        self.overhead = time.monotonic() - started - result.seconds
-        shutil.rmtree(folder)
 
     def _try(self, name: str, rung: int, steps: int) -> None:
         """Train a candidate, and keep its run if it is the best so far."""
-        candidate, started = CANDIDATES[name], time.monotonic()
+        candidate, began = CANDIDATES[name], time.monotonic()
         logger.info("%s: %s, %d steps", name, candidate.description, steps)
-        folder = self._folder(name, rung)
+        folder = self.folder / "trials" / f"{rung}-{name}"
         train(
             self._recipe(candidate, steps),
             folder,
@@ -290,53 +206,52 @@ class Search:
             show_progress=self.show_progress,
         )
         ended = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - began
         trial = Trial(name, rung, steps, ended["best_score"], ended["best_step"], seconds)
-        self.trials.append(trial)
-        self._save()
-        for other in self.trials:
-            if other != self.best:
-                shutil.rmtree(self._folder(other.candidate, other.rung), ignore_errors=True)
+        self.state.trials.append(trial)
+        self._write()
+        for other in self.state.trials:
+            if other != self.state.best:
+                shutil.rmtree(self._folder(other), ignore_errors=True)
 
-    def _folder(self, name: str, rung: int) -> Path:
-        return self.folder / "trials" / f"{rung}-{name}"
+    def _folder(self, trial: Trial) -> Path:
+        return self.folder / "trials" / f"{trial.rung}-{trial.candidate}"
 
-    def _proxy(self, held_out: Path) -> str:
-        return f"{NEXT if self.in_documents else CROPS}{held_out}"
+    def _write(self) -> None:
+        self.state.write(self.folder / _STATE)
 
-    def _save(self) -> None:
-        state = {
-            "request": asdict(self.request),
-            "candidates": self.names,
-            "in_documents": self.in_documents,
-            "steps_per_epoch": self.steps_per_epoch,
-            "start_score": self.start_score,
-            "dev_metric": self.dev_metric,
-            "seconds_per_step": self.seconds_per_step,
-            "overhead": self.overhead,
-            "trials": [asdict(trial) for trial in self.trials],
-        }
-        write_text(self._state, json.dumps(state, indent=2, ensure_ascii=False) + "\n")
 
-    def _load(self) -> None:
-        """Read the state of a search that goes on.
+def split_text(request: SearchRequest, folder: Path, names: Sequence[str]) -> SearchState:
+    """Read the text, write its parts into a new folder, and choose the candidates that fit.
 
-        Raises:
-            ConfigError: it was asked for something else.
-        """
-        state = json.loads(self._state.read_text(encoding="utf-8"))
-        before, now = state["request"], asdict(self.request)
-        changed = [f"{key} {before[key]}, not {now[key]}" for key in now if before[key] != now[key]]
-        if changed:
-            raise ConfigError(
-                f"the search in {self.folder} has {'; '.join(changed)}; ask for the same, or "
-                "replace it with --overwrite"
-            )
-        self.names, self.in_documents = state["candidates"], state["in_documents"]
-        self.steps_per_epoch, self.start_score = state["steps_per_epoch"], state["start_score"]
-        self.dev_metric, self.overhead = state["dev_metric"], state["overhead"]
-        self.seconds_per_step = state["seconds_per_step"]
-        self.trials = [Trial(**trial) for trial in state["trials"]]
+    Raises:
+        ConfigError: one of ``names`` does not fit the text or the encoder.
+        DataError: there is too little text.
+    """
+    text = Text.read(request.data)
+    batch = load_recipe("unsup-simcse", request.settings).train.batch_size
+    parts = text.split(request.seed, fewest=batch)
+    given = {"", *text.gives}
+    if not is_sentence_encoder(request.encoder):
+        given.add("masked_lm")
+    for name in names:
+        needs = CANDIDATES[name].needs
+        if needs not in given:
+            raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
+    start = start_encoder(EncoderSettings(name=request.encoder))
+    general = GENERAL_TEXT.read_text(encoding="utf-8").splitlines()
+    folder.mkdir(parents=True)
+    for part, name in zip(parts, (_TRAIN, _DEV, _TEST), strict=True):
+        part.write(folder / name)
+    parts[0].write(folder / _MIXED, general[: parts[0].lines])
+    return SearchState(
+        request=request,
+        candidates=[*names] or [n for n, each in CANDIDATES.items() if each.needs in given],
+        proxy=NEXT if text.in_documents else CROPS,
+        max_tokens=parts[0].max_tokens,
+        depth=start.backbone.depth,
+        steps_per_epoch=-(-parts[0].lines // batch),
+    )
 
 
 def adapt(  # noqa: PLR0913 - what the command takes, by name
@@ -362,11 +277,12 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
         data: text without labels: a file or data set as ``--data`` takes it, or strings. Sentences
             or longer texts; of a ``.txt`` an empty line ends a document.
         output: folder of the search: ``run`` with the best encoder, ``recipe.yaml`` that makes it
-            again, ``search.json`` with every trial, and the parts of the text.
+            again, ``search.json`` with every trial, ``report.html``, and the parts of the text.
         minutes: for all of it.
         dev: a task that chooses, such as a file of rated pairs; else held-out text, a proxy.
         test: tasks to score start and result on, beside held-out text and shipped pairs.
-        candidates: names in :data:`CANDIDATES`; None for those that fit the text and the encoder.
+        candidates: names in :data:`contrasent.adaptation.candidates.CANDIDATES`; None for those
+            that fit the text and the encoder.
         settings: of every candidate's recipe, by dotted name.
         seed: of the parts of the text, and of every run.
         resume: go on with the search in ``output``.
@@ -384,14 +300,22 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
         >>> found = contrasent.adapt("runs/mine", data="tickets.txt", minutes=10)  # doctest: +SKIP
         >>> found.encoder, found.helped  # doctest: +SKIP
     """
-    started = time.monotonic()
+    began, folder = time.monotonic(), Path(output)
     source = str(data) if isinstance(data, str | Path) else str(keep_rows(data))
     request = SearchRequest(str(encoder), source, minutes, dev, dict(settings or {}), seed)
-    names = list(candidates or [])
-    for name in names:
+    for name in candidates or ():
         pick("candidate", name, CANDIDATES)
-    folder = Path(output)
-    search = Search(request, folder, device, show_progress)
-    search.open(names, resume=resume, overwrite=overwrite)
-    search.run(60 * minutes)
-    return search.finish(test, started)
+    goes_on = resume and (folder / _STATE).is_file()
+    if goes_on:
+        state = SearchState.read(folder / _STATE, request)
+    else:
+        if overwrite and (folder / _STATE).is_file():
+            shutil.rmtree(folder)
+        remedy = "go on with it (--resume), replace it (--overwrite), or name another --output"
+        refuse_existing(folder, remedy)
+        state = split_text(request, folder, candidates or ())
+    search = Search(folder, state, device, show_progress)
+    if not goes_on:
+        search.begin()
+    search.run()
+    return search.finish(test, began)

@@ -101,6 +101,7 @@ def print_result(result: Adaptation) -> None:
             "next: more text, more --minutes, or labelled pairs with --dev."
         )
     typer.echo(f"encoder: {result.encoder} ({result.seconds / 60:.1f} minutes)")
+    typer.echo(f"report: {result.report}")
     encoder = shlex.quote(str(result.encoder))
     typer.echo(f"next: contrasent similarity {encoder} 'a sentence' 'another sentence'", err=True)
     if result.recipe is not None:

@@ -221,6 +221,8 @@ def prepare(
     encoder.resolve_precision(recipe.train.precision)  # refused before anything is written
     if recipe.encoder.freeze_embeddings:
         encoder.backbone.freeze_embeddings()
+    if recipe.encoder.freeze_layers:
+        encoder.backbone.freeze_layers(recipe.encoder.freeze_layers)
     encoder.backbone.set_checkpointing(recipe.train.gradient_checkpointing)
     settings = dict(recipe.objective)
     mlm_view = MlmView.of(recipe.view, encoder)

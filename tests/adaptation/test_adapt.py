@@ -131,7 +131,7 @@ def test_an_interrupted_search_goes_on_to_the_same_end(search, monkeypatch, tmp_
 
     monkeypatch.setattr(halving, "train", interrupted)
     # As many steps as in the whole search, however long they take here.
-    monkeypatch.setattr(halving.Search, "_probe", _times_of(tmp_path / "whole"))
+    monkeypatch.setattr(halving.Search, "begin", _begin_as(tmp_path / "whole"))
     calls.append("probe")
     with pytest.raises(KeyboardInterrupt):
         search()
@@ -141,18 +141,19 @@ def test_an_interrupted_search_goes_on_to_the_same_end(search, monkeypatch, tmp_
     assert weights(result.encoder) == weights(whole.encoder)
 
 
-def _times_of(folder):
+def _begin_as(folder):
     state = json.loads((folder / "search.json").read_text())
 
-    def probe(self, _):
-        self.seconds_per_step, self.overhead = state["seconds_per_step"], state["overhead"]
+    def begin(self):
+        for name in ("seconds_per_step", "overhead", "start_score", "dev_metric"):
+            setattr(self.state, name, state[name])
 
-    return probe
+    return begin
 
 
 def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(search):
     search(candidates=["dropout"])
-    with pytest.raises(ConfigError, match=r"minutes 5, not 6; ask for the same, or .*--overwrite"):
+    with pytest.raises(ConfigError, match=r"minutes 5.0, not 6; .*--overwrite"):
         search(candidates=["dropout"], minutes=6, resume=True)
     with pytest.raises(ConfigError, match="--resume"):
         search(candidates=["dropout"])
@@ -198,8 +199,22 @@ def test_the_command_tells_what_was_tried_and_what_came_of_it(text, tiny_bert, t
     assert any(line.startswith("encoder: ") and str(output) in line for line in lines)
     assert "crops of test.txt (proxy)" in said.out
     assert "paired bootstrap" in said.out
+    assert "crops of test.txt (proxy)" in (output / "report.html").read_text()
 
 
 def test_the_command_refuses_what_it_does_not_know(text, tiny_bert, tmp_path):
     message = refused("adapt", tiny_bert, "--data", text, "--output", tmp_path / "s", "--minuts", 3)
     assert "minuts" in message
+
+
+def test_candidates_follow_the_text():
+    texts = Text("texts", [["A cat sat. A dog ran."], ["One man. Two men."]], in_documents=False)
+    sentences = Text("sentences", [["A cat sat."], ["Two men sat."]], in_documents=False)
+    documents = Text("documents", [["A cat sat.", "It slept."]], in_documents=True)
+    assert [t.gives for t in (texts, sentences, documents)] == [
+        {"texts"},
+        set(),
+        {"texts", "documents"},
+    ]
+    long = Text("long", [["word " * 200]], in_documents=False)
+    assert (sentences.max_tokens, long.max_tokens) == (32, 128)

@@ -8,6 +8,7 @@ from helpers.run_files import logged_losses
 from safetensors.torch import load_file
 
 from contrasent.data.tokenizer import Tokenizer
+from contrasent.errors import ConfigError
 
 RATE, STEPS, BATCH = 1e-3, 3, 8
 PLAIN = {"data__shuffle": False, "encoder__dropout": 0.0, "evaluation__task": "none"}
@@ -105,3 +106,15 @@ def test_frozen_embeddings_stay_those_of_the_start(trained, tmp_path, tiny_bert)
     assert not last["encoder.layer.0.output.dense.weight"].equal(
         start["encoder.layer.0.output.dense.weight"]
     )
+
+
+def test_frozen_layers_stay_those_of_the_start(trained, tmp_path, tiny_bert):
+    trained(encoder__freeze_layers=1)
+    start = load_file(tiny_bert / "model.safetensors")
+    last = load_file(tmp_path / "run" / "last" / "model.safetensors")
+    frozen = [n for n in start if n.startswith(("embeddings.", "encoder.layer.0."))]
+    assert frozen and all(last[name].equal(start[name]) for name in frozen)
+    trained_name = "encoder.layer.1.output.dense.weight"
+    assert not last[trained_name].equal(start[trained_name])
+    with pytest.raises(ConfigError, match="freeze_layers is 9, but the encoder has 2 layers"):
+        trained(folder="other", encoder__freeze_layers=9)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
+from contrasent.errors import ConfigError
 from contrasent.model.precision import resolve_precision, torch_precisions
 
 UNBOUNDED = 1_000_000
@@ -119,6 +120,28 @@ class Backbone(nn.Module, ABC):
         layer = getattr(self.model, "embeddings", None) or self.model.get_input_embeddings()
         for parameter in layer.parameters():
             parameter.requires_grad_(False)
+
+    def freeze_layers(self, count: int) -> None:
+        """Leave the first ``count`` layers as they are, and the embedding layer.
+
+        Raises:
+            ConfigError: no layer is left, or the layers share their weights.
+        """
+        if count >= self.depth:
+            raise ConfigError(
+                f"encoder.freeze_layers is {count}, but the encoder has {self.depth} layers; leave "
+                "at least one to train"
+            )
+        lists = (m for m in self.model.modules() if isinstance(m, nn.ModuleList))
+        layers = next((each for each in lists if len(each) == self.depth), None)
+        if layers is None:
+            raise ConfigError(
+                f"encoder.freeze_layers is {count}, but the layers of {self.kind} share their "
+                "weights; leave it out"
+            )
+        self.freeze_embeddings()
+        for layer in layers[:count]:
+            layer.requires_grad_(False)
 
     def set_dropout(self, rate: float) -> None:
         """Give every dropout of the transformer the same rate."""
