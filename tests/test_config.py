@@ -33,7 +33,7 @@ STARTS = {
     "roberta-base": "roberta-base",
     "roberta-large": "roberta-large",
 }
-OWN_TEXT = {"unsup-simcse", "sup-simcse", "diffcse", "distil", "pretrain-mlm"}
+OWN_TEXT = {"unsup-simcse", "sup-simcse", "sup-adapt", "diffcse", "distil", "pretrain-mlm"}
 BASELINES = {
     "cmlm",
     "consert",

@@ -64,6 +64,7 @@ TINY = {
         TinyRun("declutr-small", {**SHORT, **SPANS}, "documents.txt", "masked-lm"),
         TinyRun("contrastive-tension", {**SHORT, "train.batch_size": 15}),
         TinyRun("is-bert", {**SHORT, "encoder.channels": 6}),
+        TinyRun("sup-adapt", SHORT, "triplets.csv"),
         TinyRun("distil", SHORT, teacher="glove"),
         TinyRun("quick-thoughts", data="documents.txt"),
         TinyRun("next-sentence", data="documents.txt"),
