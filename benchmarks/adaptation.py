@@ -1,0 +1,437 @@
+"""Which method helps on which text: encoders adapted to five domains, labels for the test only.
+
+    python -m benchmarks.adaptation prepare DATA WORK     # DATA has senteval, paraphrase and wiki
+    python -m benchmarks.adaptation run WORK --starts minilm,mlm --methods dropout,tsdae
+    python -m benchmarks.adaptation table WORK            # Markdown, with intervals
+
+A run that is there already is not made again.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import pickle
+import random
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+import contrasent
+from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.suite import load_suite
+from contrasent.evaluation.task_types import Options
+from contrasent.model.encoder import SentenceEncoder
+
+Cell = tuple[str, str, str, int]
+"""A start, a domain, a method and a seed."""
+
+STARTS = {"minilm": "sentence-transformers/all-MiniLM-L6-v2", "mlm": "weights/minilm-mlm"}
+NEAREST = 11
+GENERAL = "stsb"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Text to train on, and what an encoder is scored on."""
+
+    text: str
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    labelled: tuple[str, ...] = ()
+    documents: str = ""
+    texts: str = ""
+
+
+DOMAINS = {
+    "questions": Domain("questions/train.txt", {"duplicates": "questions/test"}),
+    "forum": Domain("forum/train.txt", {"rated pairs": "forum/pairs.tsv"}),
+    "reviews": Domain("reviews/train.txt", labelled=("MR", "CR")),
+    "wikipedia": Domain(
+        "wikipedia/train.txt",
+        {"same document": "wikipedia/test", "title": "wikipedia/titles"},
+        documents="wikipedia/docs.txt",
+        texts="wikipedia/texts.txt",
+    ),
+    "captions": Domain("captions/train.txt", {"same image": "captions/test"}),
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A recipe and its settings; ``data`` names the part of a domain, ``starts`` who can."""
+
+    recipe: str = "unsup-simcse"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    data: str = "text"
+    starts: tuple[str, ...] = ("minilm", "mlm")
+    first: Mapping[str, Any] | None = None
+
+
+STEPS = {"train.max_steps": 150, "train.batch_size": 64}
+CROPS = {"view.name": "crop", "view.share": 0.5, "view.sides": "both"}
+LONG = {"data.max_tokens": 64}
+METHODS = {
+    "dropout": Method(),
+    "dropout 1e-5": Method(settings={"train.learning_rate": 1e-5}),
+    "crops": Method(settings=CROPS),
+    "crops of texts": Method(
+        settings={**LONG, "view.name": "crop_sentences", "view.sides": "both"}, data="texts"
+    ),
+    "next sentence": Method(settings={"view.name": "next_sentence"}, data="documents"),
+    "tsdae": Method("tsdae", {"train.batch_size": 16, "train.max_steps": 450}),
+    "mlm first": Method(first={"train.max_steps": 150}, starts=("mlm",)),
+    "diffcse": Method("diffcse", {"train.learning_rate": 3e-5, "train.epochs": 1}, starts=("mlm",)),
+    "distil": Method("distil", {"objective.teacher": STARTS["minilm"]}, starts=("mlm",)),
+    "whitening": Method("whitening"),
+}
+
+
+def load(start: str, root: Path) -> SentenceEncoder:
+    """The start as it comes; a masked language model by the mean of its token states."""
+    if start == "mlm":
+        return SentenceEncoder.load(root / STARTS[start], pooler="mean", head="none")
+    return SentenceEncoder.load(STARTS[start])
+
+
+def make(work: Path, cell: Cell) -> SentenceEncoder:
+    """The encoder of a start, domain, method and seed."""
+    start, domain, name, seed = cell
+    root = Path((work / "root").read_text())
+    if name == "start":
+        return load(start, root)
+    method, text = METHODS[name], DOMAINS[domain]
+    data = work / (getattr(text, method.data) or text.text)
+    if name == "whitening":
+        return contrasent.fit(load(start, root), data=str(data))
+    folder = work / "runs" / "-".join((start, domain, name.replace(" ", "_"), str(seed)))
+    encoder = str(root / STARTS[start]) if start == "mlm" else STARTS[start]
+    common = {"evaluation.final": "none", "evaluation.task": "none", "train.seed": seed}
+    if start == "mlm":
+        common["encoder.pooler"] = "mean"
+    if method.first is not None:
+        first = folder.with_name(f"{folder.name}-first")
+        settings = {**STEPS, **method.first, "train.seed": seed}
+        contrasent.pretrain(encoder, data=data, output=first, overwrite=True, **settings)
+        encoder = str(first / "last")
+    settings = {**STEPS, **common, **method.settings}
+    run = contrasent.train(
+        method.recipe, encoder=encoder, data=data, output=folder, overwrite=True, **settings
+    )
+    return SentenceEncoder.load(run.last)
+
+
+def labels_are_right(encoder: SentenceEncoder, path: Path) -> dict[str, np.ndarray]:
+    """Whether each sentence's label is predicted, ``(N,)`` bool, by the others.
+
+    By most of the eleven nearest ones, and by a logistic regression, in five folds.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_predict
+
+    with path.open(encoding="utf-8", newline="") as file:
+        texts, labels = zip(*list(csv.reader(file))[1:], strict=True)
+    rows = np.asarray(encoder.encode(texts, normalize=True, precision="fp32"), dtype=np.float32)
+    positive = np.array(labels) == "pos"
+    cosines = rows @ rows.T
+    np.fill_diagonal(cosines, -2)
+    nearest = np.argpartition(-cosines, NEAREST, axis=1)[:, :NEAREST]
+    predicted = cross_val_predict(LogisticRegression(C=10, max_iter=1000), rows, positive, cv=5)
+    return {
+        "nearest": (2 * positive[nearest].sum(axis=1) > NEAREST) == positive,
+        "classifier": predicted == positive,
+    }
+
+
+def options_of(work: Path) -> Options:
+    """Where the data of STS-B is."""
+    return Options(Path((work / "root").read_text()) / "senteval")
+
+
+def score(encoder: SentenceEncoder, domain: Domain, work: Path) -> dict[str, Any]:
+    """Scores of every measure of a domain, with what they are drawn again from."""
+    options = options_of(work)
+    scores: dict[str, Any] = {}
+    named = {**{name: str(work / task) for name, task in domain.tasks.items()}, "STS-B": GENERAL}
+    for name in domain.labelled:
+        right = labels_are_right(encoder, work / "reviews" / f"{name}.csv")
+        scores |= {f"{name} {how}": each for how, each in right.items()}
+    for name, task in named.items():
+        scores[name] = load_suite([task], options).records(EncoderUse(encoder))
+    return scores
+
+
+def value(scores: Any) -> float:
+    """The number in a table."""
+    if isinstance(scores, np.ndarray):
+        return float(scores.mean())
+    return next(r.value for r in scores.records if r.aggregation != "subset")
+
+
+def difference(
+    name: str, scores: tuple[Any, Any], domain: Domain, work: Path
+) -> tuple[float, float]:
+    """The 95 % interval of the second's score less the first's, by a paired bootstrap."""
+    first, second = scores
+    if isinstance(first, np.ndarray):
+        draws = np.random.default_rng(1111).multinomial(
+            len(first), np.full(len(first), 1 / len(first)), size=5000
+        )
+        drawn = draws @ (second.astype(float) - first) / len(first)
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        return float(low), float(high)
+    task = domain.tasks.get(name)
+    text = str(work / task) if task else GENERAL
+    suite = load_suite([text], options_of(work))
+    (compared,) = suite.compare(first, second, Bootstrap())[0].tasks.values()
+    ends = compared.interval
+    return (ends.low, ends.high) if ends else (float("nan"), float("nan"))
+
+
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+@app.callback()
+def benchmark() -> None:
+    """Adapt encoders to five domains, and score them."""
+
+
+def half(text: str) -> int:
+    """0 or 1, the same for the same text: the part that it is in."""
+    return sha256(text.encode()).digest()[0] % 2
+
+
+def distinct(texts: Iterable[str]) -> list[str]:
+    """Each text once, in its order."""
+    return list(dict.fromkeys(text for text in texts if text.strip()))
+
+
+def shuffled(texts: Iterable[str]) -> list[str]:
+    """Each text once, in an order that is always the same."""
+    each = distinct(texts)
+    random.Random(1).shuffle(each)
+    return each
+
+
+def write(path: Path, lines: Iterable[str]) -> None:
+    """Write lines of text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_retrieval(
+    folder: Path,
+    corpus: Mapping[str, str],
+    queries: Mapping[str, str],
+    relevant: Iterable[tuple[str, str]],
+) -> None:
+    """Write a retrieval task; texts by their ids."""
+    for name, texts in (("corpus", corpus), ("queries", queries)):
+        lines = (json.dumps({"_id": key, "text": text}) for key, text in texts.items())
+        write(folder / f"{name}.jsonl", lines)
+    pairs = (f"{query}\t{document}\t1" for query, document in relevant)
+    write(folder / "qrels.tsv", ["query-id\tcorpus-id\tscore", *pairs])
+
+
+def questions(data: Path, work: Path) -> None:
+    """Quora's pairs by halves: questions to train on, duplicates that find each other."""
+    with (data / "paraphrase/qqp_sample.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    sides = ("question1", "question2")
+    test = [row for row in rows if half(row["question1"]) == 0]
+    number = {q: f"q{k}" for k, q in enumerate(distinct(r[s] for r in test for s in sides))}
+    rest = (r[s] for r in rows if half(r["question1"]) for s in sides)
+    write(work / "questions/train.txt", shuffled(q for q in rest if q not in number))
+    same = [
+        (row["question1"], row["question2"])
+        for row in test
+        if row["is_duplicate"] == "1" and row["question1"] != row["question2"]
+    ]
+    corpus = {key: question for question, key in number.items()}
+    queries = {number[first]: first for first, _ in same}
+    pairs = [(number[first], number[second]) for first, second in same]
+    write_retrieval(work / "questions/test", corpus, queries, pairs)
+
+
+def forum(data: Path, work: Path) -> None:
+    """Stack Exchange sentences of STS15 and STS16: unrated ones to train on, rated pairs."""
+    rated, text = [], []
+    for year, part in (
+        ("15", "answers-forums"),
+        ("16", "answer-answer"),
+        ("16", "question-question"),
+    ):
+        folder = data / f"senteval/STS/STS{year}-en-test"
+        pairs = (folder / f"STS.input.{part}.txt").read_text(encoding="utf-8").splitlines()
+        ratings = (folder / f"STS.gs.{part}.txt").read_text(encoding="utf-8").splitlines()
+        ratings += [""] * (len(pairs) - len(ratings))
+        for pair, rating in zip(pairs, ratings, strict=True):
+            sides = pair.split("\t")[:2]
+            rated += ["\t".join([*sides, rating.strip()])] if rating.strip() else []
+            text += [] if rating.strip() else sides
+    seen = {side for pair in rated for side in pair.split("\t")[:2]}
+    write(work / "forum/pairs.tsv", rated)
+    write(work / "forum/train.txt", shuffled(t for t in text if t not in seen))
+
+
+def reviews(data: Path, work: Path) -> None:
+    """Films (MR) and products (CR) by halves: text to train on, text with its label."""
+    text: list[str] = []
+    for name, stem in (("MR", "rt-polarity"), ("CR", "custrev")):
+        rows = []
+        for label in ("pos", "neg"):
+            lines = (data / f"senteval/{name}/{stem}.{label}").read_bytes().decode("latin-1")
+            each = [line.strip() for line in distinct(lines.splitlines())]
+            text += [line for line in each if half(line)]
+            rows += [(line, label) for line in each if not half(line)]
+        random.Random(1).shuffle(rows)
+        path = work / f"reviews/{name}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *rows])
+    write(work / "reviews/train.txt", shuffled(text))
+
+
+def wikipedia(data: Path, work: Path) -> None:
+    """Articles: some to train on; sentences find those of their article, titles paragraphs."""
+    whole = gzip.decompress((data / "wiki/wiki_docs.txt.gz").read_bytes()).decode()
+    articles = [distinct(article.split("\n")) for article in whole.strip().split("\n\n")]
+    random.Random(1).shuffle(articles)
+    held_out, articles = articles[:400], articles[400:]
+    corpus, queries, relevant = {}, {}, []
+    for k, article in enumerate(article[:20] for article in held_out if len(article) >= 3):
+        keys = [f"{k}-{j}" for j in range(len(article))]
+        corpus |= dict(zip(keys, article, strict=True))
+        for key in random.Random(k).sample(keys, 2):
+            queries[key] = corpus[key]
+            relevant += [(key, other) for other in keys if other != key]
+    write_retrieval(work / "wikipedia/test", corpus, queries, relevant)
+    lines = [sentence for article in articles for sentence in [*article, ""]][:60_000]
+    write(work / "wikipedia/docs.txt", lines)
+    write(work / "wikipedia/train.txt", [line for line in lines if line])
+    texts = [" ".join(a[k : k + 5]) for a in articles for k in range(0, len(a) - 1, 5)]
+    write(work / "wikipedia/texts.txt", texts[:12_000])
+    corpus, queries, relevant = {}, {}, []
+    for part in ("valid", "test"):
+        for line in (data / f"wiki/wikitext-2/{part}.txt").read_text(encoding="utf-8").splitlines():
+            text = line.strip().replace(" @-@ ", "-").replace(" @,@ ", ",").replace(" @.@ ", ".")
+            if text.startswith("= ") and not text.startswith("= ="):
+                queries[f"title {len(queries)}"] = text.strip("= ")
+            elif text and not text.startswith("=") and queries:
+                relevant.append((f"title {len(queries) - 1}", str(len(corpus))))
+                corpus[str(len(corpus))] = text
+    write_retrieval(work / "wikipedia/titles", corpus, queries, relevant)
+
+
+def captions(data: Path, work: Path) -> None:
+    """Flickr8k: captions to train on; of 1,500 other images one caption finds the others."""
+    images: dict[str, list[str]] = {}
+    with (data / "paraphrase/flickr8k_captions.tsv").open(encoding="utf-8") as file:
+        for line in file:
+            key, text = line.rstrip("\n").split("\t")
+            images.setdefault(key.split("#")[0], []).append(text)
+    names = sorted(images)
+    random.Random(1).shuffle(names)
+    corpus, queries, relevant = {}, {}, []
+    for k, name in enumerate(names[:1500]):
+        first, *others = distinct(images[name])
+        queries[f"{k}-0"] = corpus[f"{k}-0"] = first
+        for j, text in enumerate(others, start=1):
+            corpus[f"{k}-{j}"] = text
+            relevant.append((f"{k}-0", f"{k}-{j}"))
+    seen = set(corpus.values())
+    text = (caption for name in names[1500:] for caption in images[name])
+    write(work / "captions/train.txt", shuffled(c for c in text if c not in seen))
+    write_retrieval(work / "captions/test", corpus, queries, relevant)
+
+
+@app.command()
+def prepare(data: Path, work: Path) -> None:
+    """Make the text and the tests of every domain."""
+    for domain in (questions, forum, reviews, wikipedia, captions):
+        domain(data, work)
+    (work / "root").write_text(str(data.resolve()))
+
+
+@app.command()
+def run(
+    work: Path,
+    starts: str = "minilm,mlm",
+    domains: str = ",".join(DOMAINS),
+    methods: str = ",".join(("start", *METHODS)),
+    seeds: str = "42",
+) -> None:
+    """Make and score every cell that is not there."""
+    (work / "cells").mkdir(exist_ok=True)
+    wanted = product(methods.split(","), starts.split(","), domains.split(","), seeds.split(","))
+    for method, start, domain, seed in wanted:
+        one(work, (start, domain, method, 0 if method in ("start", "whitening") else int(seed)))
+
+
+def one(work: Path, cell: Cell) -> None:
+    """Make and score one encoder, unless that is done, or being done by another process."""
+    start, domain, method, _ = cell
+    kept = work / "cells" / f"{'-'.join(map(str, cell)).replace(' ', '_')}.pkl"
+    if method != "start":
+        known = METHODS[method]
+        if start not in known.starts or not getattr(DOMAINS[domain], known.data):
+            return
+    try:
+        claim = os.open(kept.with_suffix(".claim"), os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return
+    os.close(claim)
+    began = time.perf_counter()
+    scores = score(make(work, cell).eval(), DOMAINS[domain], work)
+    seconds = time.perf_counter() - began
+    kept.write_bytes(pickle.dumps({"scores": scores, "seconds": seconds}))
+    shown = {name: round(100 * value(each), 2) for name, each in scores.items()}
+    print(*cell, f"{seconds:.0f} s", shown, flush=True)
+
+
+@app.command()
+def table(work: Path) -> None:
+    """Print a table per start: scores x 100, and the change with its 95 % interval."""
+    cells: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for path in sorted((work / "cells").glob("*.pkl")):
+        start, domain, method, _ = path.stem.split("-")
+        # Written by `run` in this folder, by this user.
+        kept = pickle.loads(path.read_bytes())
+        cells.setdefault((start, domain, method.replace("_", " ")), []).append(kept["scores"])
+    for start, (domain, of_domain) in product(STARTS, DOMAINS.items()):
+        before = cells.get((start, domain, "start"))
+        if before is None:
+            continue
+        print(f"\n**{domain}** from `{start}`\n\n| | {' | '.join(before[0])} |")
+        print("|---" * (1 + len(before[0])) + "|")
+        for method in ("start", *METHODS):
+            after = cells.get((start, domain, method), [])
+            if after:
+                row = [entry(name, before[0], after, of_domain, work) for name in before[0]]
+                print(f"| {method} | {' | '.join(row)} |")
+
+
+def entry(
+    name: str, before: dict[str, Any], after: list[dict[str, Any]], domain: Domain, work: Path
+) -> str:
+    """A score, the mean over seeds, and the change of the first with its interval."""
+    mean = float(np.mean([value(scores[name]) for scores in after]))
+    if after[0] is before or mean == value(before[name]):
+        return f"{100 * mean:.2f}"
+    low, high = difference(name, (before[name], after[0][name]), domain, work)
+    change = 100 * (mean - value(before[name]))
+    text = f"{100 * mean:.2f} ({change:+.2f}: {100 * low:+.1f} to {100 * high:+.1f})"
+    return f"**{text}**" if low > 0 else text
+
+
+if __name__ == "__main__":
+    app()
