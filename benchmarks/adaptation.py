@@ -106,15 +106,15 @@ def load(start: str, root: Path) -> SentenceEncoder:
 def make(work: Path, cell: Cell) -> SentenceEncoder:
     """The encoder of a start, domain, method and seed."""
     start, domain, name, seed = cell
-    root = Path((work / "root").read_text())
+    data_root = root(work)
     if name == "start":
-        return load(start, root)
+        return load(start, data_root)
     method, text = METHODS[name], DOMAINS[domain]
     data = work / (getattr(text, method.data) or text.text)
     if name == "whitening":
-        return contrasent.fit(load(start, root), data=str(data))
-    folder = work / "runs" / "-".join((start, domain, name.replace(" ", "_"), str(seed)))
-    encoder = str(root / STARTS[start]) if start == "mlm" else STARTS[start]
+        return contrasent.fit(load(start, data_root), data=str(data))
+    folder = work / "runs" / "-".join((start, domain, slug(name), str(seed)))
+    encoder = str(data_root / STARTS[start]) if start == "mlm" else STARTS[start]
     common = {"evaluation.final": "none", "evaluation.task": "none", "train.seed": seed}
     if start == "mlm":
         common["encoder.pooler"] = "mean"
@@ -154,7 +154,7 @@ def labels_are_right(encoder: SentenceEncoder, path: Path) -> dict[str, np.ndarr
 
 def options_of(work: Path) -> Options:
     """Where the data of STS-B is."""
-    return Options(Path((work / "root").read_text()) / "senteval")
+    return Options(root(work) / "senteval")
 
 
 def score(encoder: SentenceEncoder, domain: Domain, work: Path) -> dict[str, Any]:
@@ -203,6 +203,16 @@ app = typer.Typer(pretty_exceptions_enable=False)
 @app.callback()
 def benchmark() -> None:
     """Adapt encoders to five domains, and score them."""
+
+
+def slug(name: str) -> str:
+    """A method's name in that of a file."""
+    return name.replace(" ", "_")
+
+
+def root(work: Path) -> Path:
+    """The data."""
+    return Path((work / "root").read_text())
 
 
 def half(text: str) -> int:
@@ -380,7 +390,7 @@ def run(
 def one(work: Path, cell: Cell) -> None:
     """Make and score one encoder, unless that is done, or being done by another process."""
     start, domain, method, _ = cell
-    kept = work / "cells" / f"{'-'.join(map(str, cell)).replace(' ', '_')}.pkl"
+    kept = work / "cells" / f"{slug('-'.join(map(str, cell)))}.pkl"
     if method != "start":
         known = METHODS[method]
         if start not in known.starts or not getattr(DOMAINS[domain], known.data):
@@ -399,12 +409,52 @@ def one(work: Path, cell: Cell) -> None:
 
 
 @app.command()
+def proxies(work: Path) -> None:
+    """Print what halves of the test's own texts say of each encoder, beside its labelled score.
+
+    The last line is the correlation of the two changes from the start, over all encoders.
+    """
+    changes: list[tuple[float, float]] = []
+    for start, domain in product(STARTS, DOMAINS):
+        texts = held_out_texts(work / domain)
+        write(work / domain / "held_out.txt", shuffled(texts))
+        suite = load_suite([f"crops:{work / domain / 'held_out.txt'}"], options_of(work))
+        before: tuple[float, float] | None = None
+        for method in ("start", *METHODS):
+            kept = next((work / "cells").glob(f"{start}-{domain}-{slug(method)}-*.pkl"), None)
+            if kept is None or method == "whitening":
+                continue
+            run = work / "runs" / kept.stem / "last"
+            encoder = SentenceEncoder.load(run) if method != "start" else load(start, root(work))
+            proxy = value(suite.records(EncoderUse(encoder)))
+            scores = pickle.loads(kept.read_bytes())["scores"]
+            labelled = float(np.mean([value(each) for k, each in scores.items() if k != "STS-B"]))
+            before = before or (proxy, labelled)
+            changes.append((proxy - before[0], labelled - before[1]))
+            print(start, domain, method, f"proxy {100 * proxy:.2f} labelled {100 * labelled:.2f}")
+    moved = [change for change in changes if change != (0, 0)]
+    print(f"correlation of {len(moved)} changes: {np.corrcoef(np.array(moved).T)[0, 1]:.2f}")
+
+
+def held_out_texts(folder: Path) -> list[str]:
+    """The texts of a domain's tests, without their labels."""
+    texts: list[str] = []
+    for path in folder.glob("test/corpus.jsonl"):
+        texts += [json.loads(line)["text"] for line in path.read_text().splitlines()]
+    for path in folder.glob("pairs.tsv"):
+        texts += [side for line in path.read_text().splitlines() for side in line.split("\t")[:2]]
+    for path in folder.glob("*.csv"):
+        with path.open(encoding="utf-8", newline="") as file:
+            texts += [text for text, _ in list(csv.reader(file))[1:]]
+    return texts
+
+
+@app.command()
 def table(work: Path) -> None:
     """Print a table per start: scores x 100, and the change with its 95 % interval."""
     cells: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for path in sorted((work / "cells").glob("*.pkl")):
         start, domain, method, _ = path.stem.split("-")
-        # Written by `run` in this folder, by this user.
         kept = pickle.loads(path.read_bytes())
         cells.setdefault((start, domain, method.replace("_", " ")), []).append(kept["scores"])
     for start, (domain, of_domain) in product(STARTS, DOMAINS.items()):

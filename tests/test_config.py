@@ -33,7 +33,9 @@ STARTS = {
     "roberta-base": "roberta-base",
     "roberta-large": "roberta-large",
 }
-OWN_TEXT = {"unsup-simcse", "sup-simcse", "sup-adapt", "diffcse", "distil", "pretrain-mlm"}
+OWN_TEXT = {
+    *("unsup-simcse", "sup-simcse", "sup-adapt", "improve", "diffcse", "distil", "pretrain-mlm"),
+}
 BASELINES = {
     "cmlm",
     "consert",

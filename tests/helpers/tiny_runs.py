@@ -65,6 +65,7 @@ TINY = {
         TinyRun("contrastive-tension", {**SHORT, "train.batch_size": 15}),
         TinyRun("is-bert", {**SHORT, "encoder.channels": 6}),
         TinyRun("sup-adapt", SHORT, "triplets.csv"),
+        TinyRun("improve", {"train.start_shares": []}),
         TinyRun("distil", SHORT, teacher="glove"),
         TinyRun("quick-thoughts", data="documents.txt"),
         TinyRun("next-sentence", data="documents.txt"),
