@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from contrasent.errors import pick
 
 if TYPE_CHECKING:
-    from contrasent.data.examples import Rows
+    from contrasent.data.examples import Examples, Rows
     from contrasent.evaluation.geometry import Geometry
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
@@ -233,15 +233,17 @@ def mine(  # noqa: PLR0913 - what the command takes, by name
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
         require_output(Path(output), files, overwrite)
-    pairs, corpus = (
-        it if it is None or isinstance(it, str | Path) else keep_rows(it) for it in (pairs, corpus)
-    )
-    read = read_pairs(open_examples(str(pairs), columns))
-    text = None if corpus is None else chain.from_iterable(open_examples(str(corpus)))
+
+    def examples(source: str | Path | Rows, columns: Sequence[str] | None = None) -> Examples:
+        file = source if isinstance(source, str | Path) else keep_rows(source)
+        return open_examples(str(file), columns)
+
+    anchors_positives = read_pairs(examples(pairs, columns))
+    text = None if corpus is None else chain.from_iterable(examples(corpus))
     if isinstance(encoder, str | Path):
         encoder = load_encoder(encoder, device=device)
     mined = find_negatives(
-        encoder, read, text, mining, precision=precision, show_progress=show_progress
+        encoder, anchors_positives, text, mining, precision=precision, show_progress=show_progress
     )
     if output is not None:
         mined.write(Path(output))

@@ -136,7 +136,7 @@ class Text:
         return sum(map(len, self.documents))
 
     def split(self, seed: int, fewest: int) -> tuple[Text, Text, Text]:
-        """Text to train on, to choose by, and to report on; no text is in two of them.
+        """Text to train on, to choose by, and to report on; no document is in two of them.
 
         Raises:
             DataError: there is too little.
@@ -146,8 +146,14 @@ class Text:
         documents = [list(distinct[k]) for k in order]
         count = min(_HELD_OUT, int(_HELD_OUT_SHARE * len(documents)))
         parts = documents[2 * count :], documents[:count], documents[count : 2 * count]
+        if count < 2:
+            raise DataError(
+                f"{self.source} has {len(documents)} different "
+                f"{'documents' if self.in_documents else 'texts'}, of which a tenth is to choose "
+                "and a tenth to report on; give 20 or more"
+            )
         texts = [Text(self.source, part, self.in_documents) for part in parts]
-        if texts[0].lines < fewest or count < 2:
+        if texts[0].lines < fewest:
             raise DataError(
                 f"{self.source} has {self.lines} texts, of which {texts[0].lines} are left to "
                 f"train on; a step takes {fewest}, so give more, or a smaller --train.batch_size"

@@ -20,10 +20,10 @@ from typing import Any
 from contrasent.adaptation.candidates import CANDIDATES, NEEDS, Candidate, Text
 from contrasent.adaptation.search_state import SearchRequest, SearchState, Trial
 from contrasent.data.examples import Rows, keep_rows
-from contrasent.errors import ConfigError, pick
-from contrasent.evaluation.suite import load_suite
+from contrasent.errors import ConfigError, DataError, pick
+from contrasent.evaluation.suite import Suite, load_suite
 from contrasent.evaluation.task_names import CROPS, NEXT
-from contrasent.files import refuse_existing
+from contrasent.files import recover_folder, refuse_existing, writing_folder
 from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe, load_recipe
@@ -48,7 +48,7 @@ _MIXED = "mixed.txt"
 _TIME_SHARES = (0.25, 0.25, 0.4)
 """Of the whole time, for each rung of the search; the rest is for the scores at its end."""
 
-_FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS, _EVALUATIONS = 10, 3, 6, 4
+_FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS, _EVALUATIONS = 10, 3, 8, 4
 _START_SHARES = [0.5]
 
 
@@ -100,16 +100,13 @@ class Search:
         state, folder, began = self.state, self.folder / "probe", time.monotonic()
         recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS)
         scores: list[DevScore] = []
-        result = train(
-            recipe, folder, overwrite=True, device=self.device, on_evaluation=scores.append
-        )
+        result = train(recipe, folder, device=self.device, on_evaluation=scores.append)
         if result is None or not scores or scores[0].step:
             raise ConfigError(f"{recipe.evaluation.task} gives the start no score; name another")
         state.start_score, state.dev_metric = scores[0].score, scores[0].metric
         state.seconds_per_step = result.seconds / result.steps
         state.overhead = time.monotonic() - began - result.seconds
         shutil.rmtree(folder)
-        self._write()
 
     def run(self) -> None:
         """Make the trials that are left: all candidates, the better half, the best.
@@ -120,16 +117,30 @@ class Search:
         names = self.state.candidates
         for rung, share in enumerate(_TIME_SHARES):
             steps = self._steps(names, 60 * share * self.state.request.minutes)
-            made = {trial.candidate for trial in self.state.trials if trial.rung == rung}
+            complete = {trial.candidate for trial in self.state.trials if trial.rung == rung}
             for name in names:
-                if name not in made:
+                if name not in complete:
                     self._try(name, rung, steps[name])
             of_rung = [trial for trial in self.state.trials if trial.rung == rung]
             ranked = sorted(of_rung, key=lambda trial: -trial.score)
             left = 1 if rung == len(_TIME_SHARES) - 2 else (len(ranked) + 1) // 2
             names = [trial.candidate for trial in ranked[:left]]
 
-    def finish(self, test: Sequence[str], began: float) -> Adaptation:
+    def final_tasks(self, test: Sequence[str]) -> Suite:
+        """What start and result are scored on: ``test``, held-out text, and general pairs.
+
+        Raises:
+            ConfigError: one of ``test`` is no task.
+            DataError: its data is missing or damaged.
+        """
+        state = self.state
+        held_out = [] if state.request.dev else [f"{state.proxy}{self.folder / _TEST}"]
+        suite = load_suite([*dict.fromkeys([*test, *held_out, str(GENERAL_PAIRS)])])
+        for problem in suite.problems:
+            raise DataError(problem.message)
+        return suite
+
+    def finish(self, suite: Suite, began: float) -> Adaptation:
         """Keep the best run, and score it beside the start on what had no part in the search."""
         state, run, recipe = self.state, self.folder / "run", None
         if not run.exists():
@@ -138,8 +149,6 @@ class Search:
             recipe = self.folder / "recipe.yaml"
             shutil.copyfile(run / "recipe.yaml", recipe)
         settings = load_recipe(run / "recipe.yaml")
-        held_out = [] if state.request.dev else [f"{state.proxy}{self.folder / _TEST}"]
-        suite = load_suite(list(dict.fromkeys([*test, *held_out, str(GENERAL_PAIRS)])))
         result = SentenceEncoder.load(run / "best", device=self.device)
         scorer = Scorer(suite, settings.evaluation.precision, result.device, self.show_progress)
         starts = [start_as_it_comes(settings.encoder), start_encoder(settings.encoder)]
@@ -209,7 +218,7 @@ class Search:
         seconds = time.monotonic() - began
         trial = Trial(name, rung, steps, ended["best_score"], ended["best_step"], seconds)
         self.state.trials.append(trial)
-        self._write()
+        self.state.write(self.folder / _STATE)
         for other in self.state.trials:
             if other != self.state.best:
                 shutil.rmtree(self._folder(other), ignore_errors=True)
@@ -217,15 +226,12 @@ class Search:
     def _folder(self, trial: Trial) -> Path:
         return self.folder / "trials" / f"{trial.rung}-{trial.candidate}"
 
-    def _write(self) -> None:
-        self.state.write(self.folder / _STATE)
 
-
-def split_text(request: SearchRequest, folder: Path, names: Sequence[str]) -> SearchState:
-    """Read the text, write its parts into a new folder, and choose the candidates that fit.
+def split_text(request: SearchRequest, folder: Path) -> SearchState:
+    """Read the text, write its parts into a folder, and choose the candidates that fit.
 
     Raises:
-        ConfigError: one of ``names`` does not fit the text or the encoder.
+        ConfigError: one that was asked for does not fit the text or the encoder.
         DataError: there is too little text.
     """
     text = Text.read(request.data)
@@ -234,19 +240,19 @@ def split_text(request: SearchRequest, folder: Path, names: Sequence[str]) -> Se
     given = {"", *text.gives}
     if not is_sentence_encoder(request.encoder):
         given.add("masked_lm")
-    for name in names:
+    for name in request.candidates:
         needs = CANDIDATES[name].needs
         if needs not in given:
             raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
     start = start_encoder(EncoderSettings(name=request.encoder))
     general = GENERAL_TEXT.read_text(encoding="utf-8").splitlines()
-    folder.mkdir(parents=True)
     for part, name in zip(parts, (_TRAIN, _DEV, _TEST), strict=True):
         part.write(folder / name)
     parts[0].write(folder / _MIXED, general[: parts[0].lines])
     return SearchState(
         request=request,
-        candidates=[*names] or [n for n, each in CANDIDATES.items() if each.needs in given],
+        candidates=request.candidates
+        or [n for n, each in CANDIDATES.items() if each.needs in given],
         proxy=NEXT if text.in_documents else CROPS,
         max_tokens=parts[0].max_tokens,
         depth=start.backbone.depth,
@@ -291,31 +297,33 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
         show_progress: progress bars on standard error.
 
     Raises:
-        ConfigError: no such candidate, or one that does not fit; ``output`` holds another search;
-            the time is too short for a few steps of each candidate.
-        DataError: there is too little text, or it is damaged.
+        ConfigError: no such candidate or task, or a candidate that does not fit; ``output`` holds
+            another search; the time is too short for a few steps of each candidate.
+        DataError: there is too little text, or a file is missing or damaged.
 
     Example:
         >>> import contrasent
-        >>> found = contrasent.adapt("runs/mine", data="tickets.txt", minutes=10)  # doctest: +SKIP
-        >>> found.encoder, found.helped  # doctest: +SKIP
+        >>> result = contrasent.adapt("runs/mine", data="tickets.txt", minutes=9)  # doctest: +SKIP
+        >>> result.encoder, result.helped  # doctest: +SKIP
     """
     began, folder = time.monotonic(), Path(output)
-    source = str(data) if isinstance(data, str | Path) else str(keep_rows(data))
-    request = SearchRequest(str(encoder), source, minutes, dev, dict(settings or {}), seed)
-    for name in candidates or ():
+    names = list(candidates or [])
+    for name in names:
         pick("candidate", name, CANDIDATES)
-    goes_on = resume and (folder / _STATE).is_file()
-    if goes_on:
-        state = SearchState.read(folder / _STATE, request)
-    else:
-        if overwrite and (folder / _STATE).is_file():
-            shutil.rmtree(folder)
-        remedy = "go on with it (--resume), replace it (--overwrite), or name another --output"
-        refuse_existing(folder, remedy)
-        state = split_text(request, folder, candidates or ())
-    search = Search(folder, state, device, show_progress)
-    if not goes_on:
-        search.begin()
+    given = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
+    source = str(data if isinstance(data, str | Path) else keep_rows(data))
+    request = SearchRequest(str(encoder), source, minutes, dev, names, given, seed)
+    recover_folder(folder)
+    there = (folder / _STATE).is_file()
+    if not (resume and there):
+        if not (overwrite and there):
+            remedy = "go on with it (--resume), replace it (--overwrite), or " * there
+            refuse_existing(folder, f"{remedy}name another --output")
+        with writing_folder(folder) as partial:
+            state = split_text(request, partial)
+            Search(partial, state, device, show_progress).begin()
+            state.write(partial / _STATE)
+    search = Search(folder, SearchState.read(folder / _STATE, request), device, show_progress)
+    suite = search.final_tasks(test)
     search.run()
-    return search.finish(test, began)
+    return search.finish(suite, began)

@@ -42,6 +42,7 @@ class SearchRequest:
     data: str
     minutes: float
     dev: str | None
+    candidates: list[str]
     settings: dict[str, Any]
     seed: int
 

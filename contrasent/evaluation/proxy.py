@@ -60,7 +60,7 @@ def example_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
     return [(example[0], example[1]) for unit in units for example in unit]
 
 
-def finding(
+def pairs_task(
     name: TaskName, pairs: Sequence[tuple[str, str]], said: str, sha256: str
 ) -> RetrievalTask | None:
     """The first of each pair is to find the second among the second ones of all; None of no pair.
@@ -111,8 +111,10 @@ def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> Retrieva
     chosen, count = _sample(_units(examples, documents), pairs, MOST)
     of = f"{_rows(chosen):,} of {count:,} {'sentences' if documents else 'texts'}"
     said = f"{of}, {'each to find the next' if documents else 'one half to find the other'}"
-    task = finding(name, pairs(chosen.values()), said, examples.sha256)
+    task = pairs_task(name, pairs(chosen.values()), said, examples.sha256)
     if task is None:
+        if documents:
+            raise DataError(f"{name.name}: no document of {file} has two different sentences")
         raise DataError(
             f"{name.name}: no text of {file} has {_FEWEST_WORDS} words, so that there are no "
             "halves to find"
@@ -154,7 +156,7 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
     out, count = _sample(_units(examples, documents), pairs, None)
     said = f"{_rows(out):,} of {count:,} texts, held out of training"
     name = TaskName(f"{HELD_OUT} {kind}")
-    task = finding(name, pairs(out.values()), said, examples.sha256)
+    task = pairs_task(name, pairs(out.values()), said, examples.sha256)
     if task is None or len(task.queries) < FEWEST:
         return None
 
@@ -175,7 +177,7 @@ def _units(examples: Examples, documents: bool) -> Iterator[Unit]:
     rows = iter(examples)
     if not documents:
         yield from ([row] for row in rows)
-    elif has_lines(examples):
+    else:
         yield from (list(islice(rows, int(length))) for length in document_lengths(examples))
 
 

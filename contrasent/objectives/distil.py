@@ -2,7 +2,7 @@
 
 The teacher embeds every sentence once, before the first step. If it has more dimensions than the
 student, its principal components are followed, as in sentence-transformers' model distillation; if
-it has fewer, the student's others are to be 0. Either way cosines stay those of the teacher.
+it has fewer, the student's others are to be 0, which leaves cosines as they are.
 
 Shapes: B examples, N sentences, D dimensions of the student, E of the teacher.
 """
@@ -60,12 +60,12 @@ class Distil(Objective):
     @override
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         teacher = load_encoder(self.config.teacher or "", device=self._device)
-        key = [_FORMAT, examples.sha256, examples.views, self._width, teacher.fingerprint()]
+        key = [_FORMAT, examples.sha256, examples.views, self._width]
+        key += [teacher.fingerprint(), teacher.resolve_precision("auto")]
 
         def write(folder: Path) -> None:
             _write_targets(folder, teacher, examples, self._width, show_progress=show_progress)
 
-        key.append(teacher.resolve_precision("auto"))
         what = "the embeddings of the teacher"
         return {Need.TARGETS: kept("targets", what, key, _open_targets, write)}
 

@@ -178,7 +178,7 @@ def find_negatives(
     whole = np.isfinite(chosen.cosines[:, -1])
     examples = [
         (*pairs[number], *(texts[row] for row in chosen.rows[number]))
-        for number in np.flatnonzero(whole)
+        for number in np.flatnonzero(whole).tolist()
     ]
     if not examples:
         raise DataError(
