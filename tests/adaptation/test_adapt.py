@@ -151,13 +151,27 @@ def _begin_as(folder):
     return begin
 
 
-def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(search):
+def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(search, tmp_path):
     search(candidates=["dropout"])
     with pytest.raises(ConfigError, match=r"minutes 5.0, not 6; .*--overwrite"):
         search(candidates=["dropout"], minutes=6, resume=True)
+    with pytest.raises(ConfigError, match=r"candidates \['dropout'\], not \['slow'\]"):
+        search(candidates=["slow"], resume=True)
     with pytest.raises(ConfigError, match="--resume"):
         search(candidates=["dropout"])
+    with pytest.raises(ConfigError, match="next-sentence needs"):
+        search(candidates=["next-sentence"], overwrite=True)
+    assert (tmp_path / "search" / "run" / "best").is_dir()
     assert search(candidates=["dropout"], overwrite=True).trials
+
+
+def test_a_search_that_cannot_begin_leaves_no_folder(search, tmp_path):
+    with pytest.raises(ConfigError, match=r"evaluation\.task is none"):
+        search(candidates=["dropout"], dev="none")
+    assert not (tmp_path / "search").exists()
+    with pytest.raises(DataError, match=r"missing\.tsv"):
+        search(candidates=["dropout"], test=[str(tmp_path / "missing.tsv")])
+    assert not (tmp_path / "search" / "trials").exists()
 
 
 def test_what_cannot_be_searched_is_refused_before_training(search, tmp_path, monkeypatch):
