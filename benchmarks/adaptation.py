@@ -312,7 +312,7 @@ def reviews(data: Path, work: Path) -> None:
 
 
 def wikipedia(data: Path, work: Path) -> None:
-    """Articles: some to train on; sentences find those of their article, titles paragraphs."""
+    """Articles: some to train on; sentences find those of their article, titles two paragraphs."""
     whole = gzip.decompress((data / "wiki/wiki_docs.txt.gz").read_bytes()).decode()
     articles = [distinct(article.split("\n")) for article in whole.strip().split("\n\n")]
     random.Random(1).shuffle(articles)
@@ -330,13 +330,15 @@ def wikipedia(data: Path, work: Path) -> None:
     write(work / "wikipedia/train.txt", [line for line in lines if line])
     texts = [" ".join(a[k : k + 5]) for a in articles for k in range(0, len(a) - 1, 5)]
     write(work / "wikipedia/texts.txt", texts[:12_000])
-    corpus, queries, relevant = {}, {}, []
+    corpus, queries, relevant, left = {}, {}, [], 0
     for part in ("valid", "test"):
         for line in (data / f"wiki/wikitext-2/{part}.txt").read_text(encoding="utf-8").splitlines():
             text = line.strip().replace(" @-@ ", "-").replace(" @,@ ", ",").replace(" @.@ ", ".")
             if text.startswith("= ") and not text.startswith("= ="):
                 queries[f"title {len(queries)}"] = text.strip("= ")
-            elif text and not text.startswith("=") and queries:
+                left = 2
+            elif text and not text.startswith("=") and left:
+                left -= 1
                 relevant.append((f"title {len(queries) - 1}", str(len(corpus))))
                 corpus[str(len(corpus))] = text
     write_retrieval(work / "wikipedia/titles", corpus, queries, relevant)
