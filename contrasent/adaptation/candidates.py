@@ -15,7 +15,7 @@ from contrasent.data.view_sources import document_lengths, has_lines
 from contrasent.errors import DataError
 from contrasent.files import write_text
 
-_HELD_OUT, _HELD_OUT_SHARE = 1000, 0.1
+_HELD_OUT, _HELD_OUT_SHARE = 500, 0.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ _MIXED = "mixed.txt"
 _TIME_SHARES = (0.25, 0.25, 0.4)
 """Of the whole time, for each rung of the search; the rest is for the scores at its end."""
 
-_FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS, _EVALUATIONS = 10, 3, 8, 4
+_FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS, _EVALUATIONS = 10, 3, 8, 3
 _START_SHARES = [0.5]
 
 
@@ -94,8 +94,10 @@ class Search:
     def begin(self) -> None:
         """Score the start, and measure how long a step takes and a trial beside its steps.
 
+        Candidates that were not asked for by name are left out where there is no time for them.
+
         Raises:
-            ConfigError: what is to choose gives no score.
+            ConfigError: what is to choose gives no score, or there is not enough time.
         """
         state, folder, began = self.state, self.folder / "probe", time.monotonic()
         recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS)
@@ -107,6 +109,25 @@ class Search:
         state.seconds_per_step = result.seconds / result.steps
         state.overhead = time.monotonic() - began - result.seconds
         shutil.rmtree(folder)
+        if not state.request.candidates:
+            state.candidates = self._in_time()
+        self._steps(state.candidates, self._seconds(0))
+
+    def _in_time(self) -> list[str]:
+        """The first candidates that can each make a few steps in the first rung."""
+        state, kept, missing = self.state, list[str](), list[str]()
+        for name in state.candidates:
+            cost = max(CANDIDATES[each].cost for each in [*kept, name])
+            each = state.overhead + _FEWEST_STEPS * state.seconds_per_step * cost
+            fits = (len(kept) + 1) * each <= self._seconds(0)
+            (kept if fits or not kept else missing).append(name)
+        if missing:
+            minutes = state.request.minutes
+            logger.warning("--minutes %g leaves no time for %s", minutes, ", ".join(missing))
+        return kept
+
+    def _seconds(self, rung: int) -> float:
+        return 60 * _TIME_SHARES[rung] * self.state.request.minutes
 
     def run(self) -> None:
         """Make the trials that are left: all candidates, the better half, the best.
@@ -115,8 +136,8 @@ class Search:
             ConfigError: the time does not suffice for a few steps of each.
         """
         names = self.state.candidates
-        for rung, share in enumerate(_TIME_SHARES):
-            steps = self._steps(names, 60 * share * self.state.request.minutes)
+        for rung in range(len(_TIME_SHARES)):
+            steps = self._steps(names, self._seconds(rung))
             complete = {trial.candidate for trial in self.state.trials if trial.rung == rung}
             for name in names:
                 if name not in complete:
@@ -178,7 +199,7 @@ class Search:
             "train.seed": request.seed,
             "train.start_shares": _START_SHARES,
             "evaluation.task": request.dev or f"{state.proxy}{self.folder / _DEV}",
-            "evaluation.every": max(1, steps // _EVALUATIONS),
+            "evaluation.every": -(-steps // _EVALUATIONS),
             "evaluation.final": "none",
         }
         return load_recipe(candidate.recipe, {**own, **request.settings, **fixed})

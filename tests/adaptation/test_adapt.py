@@ -10,6 +10,7 @@ from helpers.tiny_sentences import sentence, write
 from contrasent.adaptation import halving
 from contrasent.adaptation.candidates import CANDIDATES, Text
 from contrasent.adaptation.halving import adapt
+from contrasent.adaptation.search_state import SearchRequest, SearchState
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe
@@ -232,3 +233,13 @@ def test_candidates_follow_the_text():
     ]
     long = Text("long", [["word " * 200]], in_documents=False)
     assert (sentences.max_tokens, long.max_tokens) == (32, 128)
+
+
+def test_there_is_no_time_for_the_last_candidates(tmp_path, caplog):
+    names = ["dropout", "slow", "tsdae", "crops", "general", "last-layers"]
+    request = SearchRequest("encoder", "text.txt", 2, dev=None, candidates=[], settings={}, seed=42)
+    state = SearchState(request, names, "crops:", 32, 2, 10, seconds_per_step=1, overhead=5)
+    # 30 seconds in the first rung: with tsdae each takes 5 + 2.5.
+    kept = halving.Search(tmp_path, state, "cpu", show_progress=False)._in_time()
+    assert kept == ["dropout", "slow", "tsdae", "crops"]
+    assert "--minutes 2 leaves no time for general, last-layers" in caplog.text
