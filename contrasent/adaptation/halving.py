@@ -335,10 +335,10 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
     source = str(data if isinstance(data, str | Path) else keep_rows(data))
     request = SearchRequest(str(encoder), source, minutes, dev, names, given, seed)
     recover_folder(folder)
-    there = (folder / _STATE).is_file()
-    if not (resume and there):
-        if not (overwrite and there):
-            remedy = "go on with it (--resume), replace it (--overwrite), or " * there
+    exists = (folder / _STATE).is_file()
+    if not (resume and exists):
+        if not (overwrite and exists):
+            remedy = "go on with it (--resume), replace it (--overwrite), or " * exists
             refuse_existing(folder, f"{remedy}name another --output")
         with writing_folder(folder) as partial:
             state = split_text(request, partial)

@@ -48,7 +48,7 @@ def infersent(weights: Weights, words: Words, output: Output, version: Version =
     refuse_existing(output, "name another folder with --output, or remove it")
     encoder = read_infersent(weights, words, version)
     encoder.save(output, {"imported": origin_of(weights, words, version)})
-    typer.echo(f"{output}: {encoder.width} numbers, over {encoder.tokenizer.source}")
+    typer.echo(f"{output}: {encoder.width} dimensions, over {encoder.tokenizer.source}")
     typer.echo(f"next: contrasent evaluate {shlex.quote(str(output))}", err=True)
 
 

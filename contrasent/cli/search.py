@@ -134,7 +134,7 @@ def _report(output: Path, written: Written, max_tokens: int) -> None:
         )
     new = written.rows - written.resumed
     rate = f", {new / written.seconds:.0f} sentences/s" if new else ""
-    typer.echo(f"{output}: {written.rows} rows of {written.width} numbers{rate}", err=True)
+    typer.echo(f"{output}: {written.rows} rows of {written.width} dimensions{rate}", err=True)
 
 
 @grouped
@@ -219,7 +219,7 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
             show_progress=True,
         )
     typer.echo(
-        f"{index}: {len(built)} texts, {built.manifest.encoder.width} numbers each", err=True
+        f"{index}: {len(built)} texts, {built.manifest.encoder.width} dimensions each", err=True
     )
 
 

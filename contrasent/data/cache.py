@@ -32,7 +32,7 @@ def default_cache() -> Path:
     return (Path(shared) if shared else Path.home() / ".cache") / "contrasent"
 
 
-def kept(
+def cached(
     folder: str,
     what: str,
     key: Sequence[object],

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.data.cache import kept, map_array
+from contrasent.data.cache import cached, map_array
 from contrasent.data.examples import Examples, portions
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError
@@ -135,7 +135,7 @@ def tokenize(
         text = json.dumps(asdict(manifest), indent=1)
         (folder / _MANIFEST).write_text(text, encoding="utf-8")
 
-    return kept("tokens", "token ids", key, TokenStore, write, cache_dir)
+    return cached("tokens", "token ids", key, TokenStore, write, cache_dir)
 
 
 def _write_store(
@@ -217,7 +217,7 @@ class TextStore:
 def keep_texts(examples: Examples, cache_dir: str | Path | None = None) -> TextStore:
     """Texts of ``examples`` of one sentence each, from the cache if it holds them."""
     key = [_TEXTS_FORMAT, examples.sha256, examples.views]
-    return kept("texts", "the texts", key, TextStore, partial(_write_texts, examples), cache_dir)
+    return cached("texts", "the texts", key, TextStore, partial(_write_texts, examples), cache_dir)
 
 
 def text_numbers(store: TokenStore) -> IndexArray:

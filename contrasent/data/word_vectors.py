@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from contrasent.data.cache import kept, map_array
+from contrasent.data.cache import cached, map_array
 from contrasent.data.readers import lines
 from contrasent.data.tokenizer import SpecialIds, Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, DataError
@@ -98,7 +98,7 @@ class WordStore:
         """The number of no row, which stands for a vector of zeros."""
         return self.words
 
-    def taken(self, rows: NDArray[np.int64]) -> Vectors:
+    def select(self, rows: NDArray[np.int64]) -> Vectors:
         """``(N, D)``, the vectors of N ``rows``, of which some may be :attr:`blank`."""
         vectors = self.vectors[np.minimum(rows, self.words - 1)]
         vectors[rows == self.blank] = 0
@@ -137,7 +137,7 @@ def open_words(path: Path) -> WordStore:
     def write(folder: Path) -> None:
         _write(path, digest, folder)
 
-    return kept("words", "word vectors", [FORMAT, digest], WordStore, write)
+    return cached("words", "word vectors", [FORMAT, digest], WordStore, write)
 
 
 def _write(path: Path, digest: str, folder: Path) -> None:
@@ -198,7 +198,7 @@ class WordTokenizer(Tokenizer):
     Words are what stands between spaces. One that the vectors do not have, in its own case or in
     lower case, is cut at its punctuation, so that ``runs.`` gives ``runs`` and ``.``, and
     ``don't`` gives ``do`` and ``n't``; pieces without a vector are left out. ``marks`` are words
-    that are put before and behind every sentence, as :func:`found_marks` gives them.
+    that are put before and behind every sentence, as :func:`sentence_marks` gives them.
     """
 
     def __init__(self, store: WordStore, marks: Sequence[str] = ()) -> None:
@@ -252,13 +252,13 @@ class WordTokenizer(Tokenizer):
         parts |= {word: [known[p] for p in cut if p in known] for word, cut in cuts.items()}
         room = None if max_tokens is None else max_tokens - self.specials
         before, behind = self._marks[:1], self._marks[1:]
-        found, cut_off = [], 0
+        sentences, cut_off = [], 0
         for sentence in split:
             numbers = [row for word in sentence for row in parts[word]]
             cut_off += room is not None and len(numbers) > room
             kept = [*before, *numbers[:room], *behind] or [self.store.blank]
-            found.append(np.array(kept, dtype=np.int32))
-        return found, cut_off
+            sentences.append(np.array(kept, dtype=np.int32))
+        return sentences, cut_off
 
     @override
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
@@ -272,6 +272,6 @@ class WordTokenizer(Tokenizer):
         self.store.save(Path(folder))
 
 
-def found_marks(store: WordStore) -> tuple[str, ...]:
+def sentence_marks(store: WordStore) -> tuple[str, ...]:
     """The first pair of `MARKS` that ``store`` has whole; empty if there is none."""
     return next((pair for pair in MARKS if len(store.rows(pair)) == len(pair)), ())

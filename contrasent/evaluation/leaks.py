@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from contrasent.data.cache import kept
+from contrasent.data.cache import cached
 from contrasent.data.examples import Examples, open_examples
 from contrasent.data.readers import dataset_parts, stop
 from contrasent.errors import ContrasentError
@@ -226,7 +226,7 @@ def _counts(
         (folder / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")
 
     key = [_FORMAT, examples.sha256, fingerprint(suite)]
-    return kept("leaks", "counts of overlap", key, _read_counts, write)
+    return cached("leaks", "counts of overlap", key, _read_counts, write)
 
 
 def trainings(model: str) -> list[TrainingText]:

@@ -61,7 +61,7 @@ def example_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
 
 
 def pairs_task(
-    name: TaskName, pairs: Sequence[tuple[str, str]], said: str, sha256: str
+    name: TaskName, pairs: Sequence[tuple[str, str]], summary: str, sha256: str
 ) -> RetrievalTask | None:
     """The first of each pair is to find the second among the second ones of all; None of no pair.
 
@@ -83,7 +83,7 @@ def pairs_task(
         relevant=tuple(wanted.values()),
         left_out=tuple(places.get(query) for query in wanted),
         metrics=METRICS,
-        description=f"{said}: {len(wanted):,} queries, {len(places):,} documents; no labels",
+        description=f"{summary}: {len(wanted):,} queries, {len(places):,} documents; no labels",
         sha256=sha256,
         every_query=tuple(wanted),
     )
@@ -110,8 +110,8 @@ def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> Retrieva
     pairs = next_pairs if documents else crop_pairs
     chosen, count = _sample(_units(examples, documents), pairs, MOST)
     of = f"{_rows(chosen):,} of {count:,} {'sentences' if documents else 'texts'}"
-    said = f"{of}, {'each to find the next' if documents else 'one half to find the other'}"
-    task = pairs_task(name, pairs(chosen.values()), said, examples.sha256)
+    summary = f"{of}, {'each to find the next' if documents else 'one half to find the other'}"
+    task = pairs_task(name, pairs(chosen.values()), summary, examples.sha256)
     if task is None:
         if documents:
             raise DataError(f"{name.name}: no document of {file} has two different sentences")
@@ -154,9 +154,9 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
     elif documents:
         kind, pairs = "next sentences", next_pairs
     out, count = _sample(_units(examples, documents), pairs, None)
-    said = f"{_rows(out):,} of {count:,} texts, held out of training"
+    summary = f"{_rows(out):,} of {count:,} texts, held out of training"
     name = TaskName(f"{HELD_OUT} {kind}")
-    task = pairs_task(name, pairs(out.values()), said, examples.sha256)
+    task = pairs_task(name, pairs(out.values()), summary, examples.sha256)
     if task is None or len(task.queries) < FEWEST:
         return None
 

@@ -111,7 +111,7 @@ class WordVectors(nn.Module):
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """Put the vectors beside their rows."""
         rows = features["input_ids"]
-        vectors = torch.from_numpy(self.tokenizer.store.taken(rows.cpu().numpy()))
+        vectors = torch.from_numpy(self.tokenizer.store.select(rows.cpu().numpy()))
         features["token_embeddings"] = vectors.to(rows.device)
         return features
 

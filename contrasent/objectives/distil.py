@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
-from contrasent.data.cache import kept
+from contrasent.data.cache import cached
 from contrasent.data.examples import Examples
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
@@ -67,7 +67,7 @@ class Distil(Objective):
             _write_targets(folder, teacher, examples, self._width, show_progress=show_progress)
 
         what = "the embeddings of the teacher"
-        return {Need.TARGETS: kept("targets", what, key, _open_targets, write)}
+        return {Need.TARGETS: cached("targets", what, key, _open_targets, write)}
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:

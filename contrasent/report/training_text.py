@@ -184,7 +184,7 @@ def _built_facts(built: Built, kind: DataKind) -> Iterator[tuple[str, str]]:
             heading = ""
     for message in counts.messages:
         yield "", message
-    yield "made", built.made
+    yield "made", built.contents
     labelled = " and a label" if "label" in built.header else ""
     sentences = f"{len(built.header) - bool(labelled)} sentences{labelled}"
     yield "written", f"{plural(built.examples, 'example')} of {sentences} each"
@@ -195,13 +195,13 @@ def _built_facts(built: Built, kind: DataKind) -> Iterator[tuple[str, str]]:
 
 
 def _left_out(built: Built, kind: DataKind) -> Iterator[tuple[int, str, str]]:
-    counts, said = built.counts, kind.said
-    yield counts.unlabelled, "row", said.unlabelled
+    counts, wording = built.counts, kind.wording
+    yield counts.unlabelled, "row", wording.unlabelled
     yield counts.empty, "row", "with an empty sentence"
-    yield counts.other, "row", said.other
+    yield counts.other, "row", wording.other
     yield counts.identical, "row", "with the same sentence twice"
     yield counts.contested, "hard negative", "that the premise is also said to entail"
-    yield counts.incomplete, said.group, said.incomplete
+    yield counts.incomplete, wording.group, wording.incomplete
     yield counts.repeated, "repeat", ""
     yield counts.unsampled, "example", "outside the sample"
     yield counts.unreadable, "row", "that cannot be read, first:"

@@ -258,8 +258,8 @@ def missing_materials(
     Raises:
         ConfigError: no row can be made.
     """
-    found = {name: plan.needs(name) - set(given) for name in chosen}
-    lacking = {name: materials for name, materials in found.items() if materials}
+    missing = {name: plan.needs(name) - set(given) for name in chosen}
+    lacking = {name: materials for name, materials in missing.items() if materials}
     trained = [name for name in chosen if plan.rows[name].make != "cited" and name not in lacking]
     if not trained:
         options = ", ".join(f"--{key}" for key in plan.materials)

@@ -307,7 +307,7 @@ def _make_row(work: _Work, encoders: Family, name: str) -> str:
     write_text(folder / _BEGUN, json.dumps(work.identities[name], indent=2) + "\n")
     started, busy = time.perf_counter(), time.process_time()
     encoder = encoders.encoder(name)
-    made, busy_making = time.perf_counter() - started, time.process_time() - busy
+    seconds, busy_seconds = time.perf_counter() - started, time.process_time() - busy
     trained = work.builder.plan.rows[name].make == "train"
     recipe = work.builder.recipe(name) if trained else None
     scores = score(encoder, work.tasks, recipe.train.seed if recipe else None)
@@ -318,8 +318,8 @@ def _make_row(work: _Work, encoders: Family, name: str) -> str:
         "identity": work.identities[name],
         "recipe": asdict(recipe) if recipe else None,
         "problems": list(scores.problems),
-        "seconds": {"make": made, "score": whole - made},
-        "cpu_seconds": {"make": busy_making, "score": busy_whole - busy_making},
+        "seconds": {"make": seconds, "score": whole - seconds},
+        "cpu_seconds": {"make": busy_seconds, "score": busy_whole - busy_seconds},
         "environment": environment(),
     }
     write_text(folder / DONE, json.dumps(run, indent=2) + "\n")

@@ -16,7 +16,7 @@ from contrasent.data.examples import Examples, open_examples
 from contrasent.data.labelled_pairs import open_labelled
 from contrasent.data.loader import Loader
 from contrasent.data.views import Views, open_spans, open_views
-from contrasent.data.word_vectors import WordTokenizer, found_marks, open_words
+from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
 from contrasent.errors import ConfigError
 from contrasent.evaluation.proxy import HeldOutTask
 from contrasent.evaluation.rated_pairs import RatedPairs
@@ -80,7 +80,7 @@ def new_word_lstm(settings: EncoderSettings) -> SentenceEncoder:
     store = open_words(path)
     chosen = settings.pooler or "max"
     require_pooler(chosen)
-    tokenizer = WordTokenizer(store, found_marks(store))
+    tokenizer = WordTokenizer(store, sentence_marks(store))
     encoder = SentenceEncoder(WordLstm(store, settings.lstm), tokenizer, chosen)
     encoder.name = settings.name
     if settings.dropout is not None:

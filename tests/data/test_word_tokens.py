@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.tiny_glove import vectors_of, write_vectors
 
-from contrasent.data.word_vectors import MARKS, WordTokenizer, found_marks, open_words
+from contrasent.data.word_vectors import MARKS, WordTokenizer, open_words, sentence_marks
 from contrasent.errors import CheckpointError, ConfigError, DataError
 
 WORDS = ["dog", "Dog", "runs", ".", "do", "n't", "it", "'s", "(", ")", "U.S.", "two", "cat"]
@@ -48,8 +48,8 @@ def test_words_are_found_or_cut_at_punctuation_or_left_out(text, words, tmp_path
 
 def test_marks_stand_around_every_sentence(tmp_path):
     store = store_of(tmp_path, [*WORDS, "<s>", "</s>"])
-    assert found_marks(store) == MARKS[0]
-    tokenizer = WordTokenizer(store, found_marks(store))
+    assert sentence_marks(store) == MARKS[0]
+    tokenizer = WordTokenizer(store, sentence_marks(store))
     assert read(tokenizer, "the dog runs") == ("<s> dog runs </s>", 0)
     assert read(tokenizer, "bird") == ("<s> </s>", 0)
     assert tokenizer.specials == 2
@@ -57,8 +57,8 @@ def test_marks_stand_around_every_sentence(tmp_path):
 
 
 def test_marks_are_those_that_the_vectors_have(tmp_path):
-    assert found_marks(store_of(tmp_path)) == ()
-    assert found_marks(store_of(tmp_path, [*WORDS, "<s>", "<p>", "</p>"])) == MARKS[1]
+    assert sentence_marks(store_of(tmp_path)) == ()
+    assert sentence_marks(store_of(tmp_path, [*WORDS, "<s>", "<p>", "</p>"])) == MARKS[1]
     with pytest.raises(CheckpointError, match=r"glove\.txt lack a word of the marks <s>, </s>"):
         WordTokenizer(store_of(tmp_path, [*WORDS, "<s>"]), MARKS[0])
 
@@ -88,7 +88,7 @@ def test_vectors_marks_and_limits_name_the_ids(tmp_path):
 
 def test_the_blank_row_is_zeros_and_the_others_are_their_own(tmp_path):
     store = store_of(tmp_path)
-    taken = store.taken(np.array([2, store.blank, 0]))
+    taken = store.select(np.array([2, store.blank, 0]))
     np.testing.assert_array_equal(taken, [store.vectors[2], np.zeros(6), store.vectors[0]])
     assert WordTokenizer(store).vocabulary == store.blank + 1
 

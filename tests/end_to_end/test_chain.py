@@ -29,7 +29,7 @@ def index(unsupervised, shelf, tmp_path_factory):
         "index", "build", unsupervised[0], shelf / "text.txt", folder, "--precision", "fp32"
     )
     assert said.out == ""
-    assert f"{folder}: {len(SENTENCES)} texts, 16 numbers each" in said.err
+    assert f"{folder}: {len(SENTENCES)} texts, 16 dimensions each" in said.err
     return folder
 
 

@@ -59,7 +59,7 @@ def test_a_sentence_gets_the_vector_of_the_published_encoder(weights, lstm, glov
 
 def test_the_command_writes_an_encoder(weights, lstm, glove, tmp_path):
     made = worked("import", "infersent", weights, glove, "--output", tmp_path / "out")
-    assert made.out == f"{tmp_path / 'out'}: 10 numbers, over glove.txt\n"
+    assert made.out == f"{tmp_path / 'out'}: 10 dimensions, over glove.txt\n"
     encoder = load_encoder(tmp_path / "out")
     expected = [published(lstm, encoder.tokenizer.store, text) for text in TEXTS]
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-6)

@@ -51,7 +51,7 @@ def test_encode_writes_rows_and_speaks_on_stderr_only(run, loaded):
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
     assert loaded == [("m", "mean", None)]
     assert told.stdout == ""
-    assert "rows.npy: 4 rows of 8 numbers, " in told.stderr and "sentences/s" in told.stderr
+    assert "rows.npy: 4 rows of 8 dimensions, " in told.stderr and "sentences/s" in told.stderr
 
 
 def test_encode_reads_a_column_and_says_what_is_left_out(run, tmp_path):
@@ -128,7 +128,7 @@ def test_similarity_of_nothing_is_refused(run):
 
 def test_build_search_add_info(run, loaded):
     told = run("build", "m", "texts.txt", "index", "--precision", "fp32")
-    assert "index: 4 texts, 8 numbers each" in told.stderr and told.stdout == ""
+    assert "index: 4 texts, 8 dimensions each" in told.stderr and told.stdout == ""
     lines = run("search", "index", "red fish", "--top-k", "2").stdout.splitlines()
     assert lines[0].split() == ["rank", "score", "id", "text"]
     assert lines[1].split() == ["1", "1.0000", "2", "red", "fish"] and len(lines) == 3

@@ -100,14 +100,14 @@ class DataKind(ABC):
 
     Attributes:
         header: names of the V sentences: anchor, positive, hard negatives.
-        made: what the examples are, in words.
-        said: words for what is left out.
+        contents: what the examples are, in words.
+        wording: words for what is left out.
         labels: a line for each source saying what its labels are taken for.
     """
 
     header: tuple[str, ...] = PAIR
-    made: str
-    said = SourceDescription()
+    contents: str
+    wording = SourceDescription()
     labels: Sequence[str] = ()
 
     def __init__(self, sources: Sequence[SourceRows]) -> None:
@@ -199,7 +199,7 @@ class Built:
         seed: of the sample, and of what else is drawn.
     """
 
-    made: str
+    contents: str
     output: str
     sha256: str
     header: tuple[str, ...]
@@ -258,7 +258,7 @@ def build(
     shown: list[Example] = []
     with writing(output) as partial:
         with example_writer(partial, output.name, kind.header) as write:
-            for example in _kept(kind, written):
+            for example in _chosen_examples(kind, written):
                 write(example)
                 if (overlap := f1(*example[:2])) is not None:
                     overlaps.append(overlap)
@@ -266,7 +266,7 @@ def build(
                     shown.append(example)
         sha256 = sha256_of(partial)
     return Built(
-        made=kind.made,
+        contents=kind.contents,
         output=str(output),
         sha256=sha256,
         header=kind.header,
@@ -316,7 +316,7 @@ def _nothing(counts: Counts) -> str:
     )
 
 
-def _kept(kind: DataKind, written: NDArray[np.bool_]) -> Iterator[Example]:
+def _chosen_examples(kind: DataKind, written: NDArray[np.bool_]) -> Iterator[Example]:
     again = Reading(Counts(), lambda _: None)
     count = 0
     for example in kind.examples(again):

@@ -169,13 +169,13 @@ class Nli(DataKind):
         self.labels = [labels.described for labels in self._labels]
         self._groups: dict[str, _Group] | None = None
         negatives = _NEGATIVES.get(make, ())
-        self.said = SourceDescription(
+        self.wording = SourceDescription(
             unlabelled="without a gold label",
             other="with another label",
             group="premise",
             incomplete=f"without each of {', '.join((ENTAILMENT, *negatives))}",
         )
-        self.made = (
+        self.contents = (
             f"premise, {', '.join((ENTAILMENT, *negatives))}; one of these for each {per}"
             if negatives
             else f"pairs of premise and hypothesis, labels: {', '.join(_PAIRS.get(make, LABELS))}"

@@ -63,8 +63,8 @@ class Captions(DataKind):
     names in two sources are two images.
     """
 
-    made = "pairs of captions of one image"
-    said = SourceDescription(group="image", incomplete="with fewer than two captions")
+    contents = "pairs of captions of one image"
+    wording = SourceDescription(group="image", incomplete="with fewer than two captions")
 
     def __init__(self, sources: Sequence[SourceRows]) -> None:
         super().__init__(sources)
@@ -98,8 +98,8 @@ def _caption(cells: Sequence[Any], where: str, counts: Counts) -> tuple[str, str
 class Duplicates(DataKind):
     """Questions, or any two sentences, that are said to mean the same (Quora's, MRPC, PAWS)."""
 
-    made = "pairs of duplicates"
-    said = SourceDescription(other="whose sentences are no duplicates")
+    contents = "pairs of duplicates"
+    wording = SourceDescription(other="whose sentences are no duplicates")
 
     def __init__(self, sources: Sequence[SourceRows]) -> None:
         super().__init__(sources)
@@ -125,7 +125,7 @@ def _duplicates(cells: Sequence[Any], where: str, counts: Counts) -> Example | N
 class Paraphrases(DataKind):
     """Sentences with their paraphrases (ParaNMT), all or those of a range of scores."""
 
-    said = SourceDescription(unlabelled="without a score", other="with another score")
+    wording = SourceDescription(unlabelled="without a score", other="with another score")
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Paraphrases(DataKind):
             raise ConfigError(f"no score lies between {self._low:g} and {self._high:g}")
         self._scored = not (min_score is None and max_score is None)
         scores = f" with scores from {self._low:g} to {self._high:g}" if self._scored else ""
-        self.made = f"pairs of sentence and paraphrase{scores}"
+        self.contents = f"pairs of sentence and paraphrase{scores}"
         for source in sources:
             if self._scored and source.width < 3:
                 raise ConfigError(

@@ -63,7 +63,7 @@ class WordLstm(Backbone):
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
         rows = batch.token_ids.cpu().numpy()
-        words = torch.from_numpy(self.store.taken(rows)).to(self.device)
+        words = torch.from_numpy(self.store.select(rows)).to(self.device)
         states = {0: words}
         if 1 in wanted:
             with torch.autocast(self.device.type, enabled=False):
