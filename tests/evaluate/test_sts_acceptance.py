@@ -209,7 +209,7 @@ def test_the_encoders_mode_is_left_as_found(tmp_path):
     path.write_text("a cat sat\ta dog sat\t3\nred\tblue\t2\nhe ran home\tshe ran home\t4\n")
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooler="cls")
     prepared = sts_tasks([str(path)])
-    resting = prepared.score(encoder, metric="pearson")
+    resting = prepared.score(encoder)
     encoder.train()
-    assert prepared.score(encoder, metric="pearson") == resting
+    assert prepared.score(encoder) == resting
     assert all(module.training for module in encoder.modules())
