@@ -184,7 +184,7 @@ def _built_facts(built: Built, kind: DataKind) -> Iterator[tuple[str, str]]:
             heading = ""
     for message in counts.messages:
         yield "", message
-    yield "made", built.contents
+    yield "made", built.made
     labelled = " and a label" if "label" in built.header else ""
     sentences = f"{len(built.header) - bool(labelled)} sentences{labelled}"
     yield "written", f"{plural(built.examples, 'example')} of {sentences} each"

@@ -199,7 +199,7 @@ class Built:
         seed: of the sample, and of what else is drawn.
     """
 
-    contents: str
+    made: str
     output: str
     sha256: str
     header: tuple[str, ...]
@@ -266,7 +266,7 @@ def build(
                     shown.append(example)
         sha256 = sha256_of(partial)
     return Built(
-        contents=kind.contents,
+        made=kind.contents,
         output=str(output),
         sha256=sha256,
         header=kind.header,
