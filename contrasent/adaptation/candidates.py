@@ -29,6 +29,8 @@ class Candidate:
         settings: of the recipe, where they are others.
         needs: a key of :data:`NEEDS`, or nothing.
         cost: of a step, in steps of ``dropout``.
+        general_text: whether shipped Wikipedia sentences are added to the text.
+        frozen_share: of the layers, the lowest ones, that stay as they are.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Candidate:
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs: str = ""
     cost: float = 1.0
+    general_text: bool = False
+    frozen_share: float = 0.0
 
 
 CANDIDATES = {
@@ -63,8 +67,8 @@ CANDIDATES = {
             settings={"view.name": "next_sentence"},
             needs="documents",
         ),
-        Candidate("general", "dropout, half of the sentences from Wikipedia"),
-        Candidate("last-layers", "dropout, the upper half of the layers alone"),
+        Candidate("general", "dropout, with sentences from Wikipedia", general_text=True),
+        Candidate("last-layers", "dropout, the upper half of the layers alone", frozen_share=0.5),
         Candidate("tsdae", "rebuild a damaged sentence from its embedding", "tsdae", cost=2.5),
         Candidate(
             "diffcse", "dropout, and find edited words", "diffcse", needs="masked_lm", cost=3.0

@@ -189,12 +189,14 @@ class Search:
 
     def _recipe(self, candidate: Candidate, steps: int) -> Recipe:
         request, state = self.state.request, self.state
-        own = {"data.max_tokens": state.max_tokens, **candidate.settings}
-        if candidate.name == "last-layers":
-            own["encoder.freeze_layers"] = state.depth // 2
+        own = {
+            "data.max_tokens": state.max_tokens,
+            "encoder.freeze_layers": int(candidate.frozen_share * state.depth),
+            **candidate.settings,
+        }
         fixed = {
             "encoder.name": request.encoder,
-            "data.file": str(self.folder / (_MIXED if candidate.name == "general" else _TRAIN)),
+            "data.file": str(self.folder / (_MIXED if candidate.general_text else _TRAIN)),
             "train.max_steps": steps,
             "train.seed": request.seed,
             "train.start_shares": _START_SHARES,

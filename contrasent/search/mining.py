@@ -239,6 +239,6 @@ def _nearest(
         scores[torch.from_numpy(row), torch.tensor([*chain(*left_out)], dtype=torch.int64)] = -inf
         too_near = scores > (own - mining.margin * own.abs()).unsqueeze(1)
         cosines, rows = scores.masked_fill_(too_near, -inf).topk(mining.negatives)
-        parts.append([it.cpu().numpy() for it in (rows, cosines, own, too_near.sum(1))])
+        parts.append([part.cpu().numpy() for part in (rows, cosines, own, too_near.sum(1))])
         advance(len(own))
     return _Chosen(*map(np.concatenate, zip(*parts, strict=True)))
