@@ -69,6 +69,12 @@ CANDIDATES = {
         ),
         Candidate("general", "dropout, with sentences from Wikipedia", general_text=True),
         Candidate("last-layers", "dropout, the upper half of the layers alone", frozen_share=0.5),
+        Candidate(
+            "whitening",
+            "dropout, with whitened embeddings too",
+            settings={"train.whitening_sentences": 5000},
+            needs="more_texts_than_dimensions",
+        ),
         Candidate("tsdae", "rebuild a damaged sentence from its embedding", "tsdae", cost=2.5),
         Candidate(
             "diffcse", "dropout, and find edited words", "diffcse", needs="masked_lm", cost=3.0
@@ -81,6 +87,7 @@ NEEDS = {
     "texts": "texts of which half have several sentences",
     "documents": "a .txt whose documents have an empty line between them",
     "masked_lm": "a masked language model to start from",
+    "more_texts_than_dimensions": "more texts than an embedding has dimensions",
 }
 """What a candidate may need, in words."""
 

@@ -166,7 +166,7 @@ class Search:
         state, run, recipe = self.state, self.folder / "run", None
         if not run.exists():
             self._folder(state.best).rename(run)
-        if state.best.best_step:
+        if state.best.score > state.start_score:
             recipe = self.folder / "recipe.yaml"
             shutil.copyfile(run / "recipe.yaml", recipe)
         settings = load_recipe(run / "recipe.yaml")
@@ -189,7 +189,9 @@ class Search:
 
     def _recipe(self, candidate: Candidate, steps: int) -> Recipe:
         request, state = self.state.request, self.state
+        finished = is_sentence_encoder(request.encoder)
         own = {
+            "encoder.pooler": None if finished else "mean",
             "data.max_tokens": state.max_tokens,
             "encoder.freeze_layers": int(candidate.frozen_share * state.depth),
             **candidate.settings,
@@ -260,14 +262,16 @@ def split_text(request: SearchRequest, folder: Path) -> SearchState:
     text = Text.read(request.data)
     batch = load_recipe("unsup-simcse", request.settings).train.batch_size
     parts = text.split(request.seed, fewest=batch)
+    start = start_encoder(EncoderSettings(name=request.encoder))
     given = {"", *text.gives}
     if not is_sentence_encoder(request.encoder):
         given.add("masked_lm")
+    if parts[0].lines > start.width:
+        given.add("more_texts_than_dimensions")
     for name in request.candidates:
         needs = CANDIDATES[name].needs
         if needs not in given:
             raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
-    start = start_encoder(EncoderSettings(name=request.encoder))
     general = GENERAL_TEXT.read_text(encoding="utf-8").splitlines()
     for part, name in zip(parts, (_TRAIN, _DEV, _TEST), strict=True):
         part.write(folder / name)

@@ -276,7 +276,7 @@ def _print_result(result: Result, recipe: Recipe) -> None:
             print_table(Console(), table)
     for gain in scores.gains:
         typer.echo(gain.sentence)
-    if result.best_step == 0:
+    if result.best_is_start:
         typer.echo(
             "Nothing beat the start on the dev task, so best is the start as it comes. To try "
             f"next: {next_to_try(recipe)}."

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import product
 
 from accelerate import Accelerator
+from torch import Tensor
 
 from contrasent.errors import DataError
 from contrasent.evaluation.geometry import KEY, measurement
@@ -16,6 +19,7 @@ from contrasent.recipe import Recipe
 from contrasent.settings import EvaluationSettings
 from contrasent.training.metrics_log import MetricsFile, StepMetrics
 from contrasent.training.scoring import DevTask
+from contrasent.training.state import averaged, whitened
 
 logger = logging.getLogger("contrasent")
 
@@ -32,6 +36,7 @@ class DevScore:
         other: of the one beside it; None if that was not evaluated.
         twin_is_better: the one that is kept is the twin.
         start_share: share of the start's weights in those that were scored.
+        whitened: the encoder that was scored has a whitening.
     """
 
     step: int
@@ -41,13 +46,16 @@ class DevScore:
     other: float | None
     twin_is_better: bool
     start_share: float = 0.0
+    whitened: bool = False
 
     @property
     def summary(self) -> str:
         """The scores in words, x 100."""
         beside = "" if self.other is None else f" (the other encoder {self.other * 100:.2f})"
         share = f" ({self.start_share:.0%} of the start)" if self.start_share else ""
-        return f"{self.name} {metric_name(self.metric)} {self.score * 100:.2f}{share}{beside}"
+        whitened = " (whitened)" if self.whitened else ""
+        of = f"{self.name} {metric_name(self.metric)}"
+        return f"{of} {self.score * 100:.2f}{share}{whitened}{beside}"
 
 
 def metric_name(metric: str) -> str:
@@ -86,6 +94,49 @@ def score_dev(
     (second,) = dev.score(twin, precision=precision).values()
     best, other = max(first, second), min(first, second)
     return DevScore(step, name, dev.metric, best, other, twin_is_better=second > first)
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """What is scored on the dev task at an evaluation, of which the best is kept.
+
+    Attributes:
+        recipe: of the run.
+        start: weights before the first step, by the names of the parameters; empty without
+            ``train.start_shares``.
+        text: training sentences that a whitening is fitted on; empty for none.
+    """
+
+    recipe: Recipe
+    start: Mapping[str, Tensor]
+    text: Sequence[str]
+
+    @classmethod
+    def of_start(cls, recipe: Recipe, encoder: SentenceEncoder, text: Sequence[str]) -> Variants:
+        """Those of a run that begins with ``encoder``."""
+        shares, weights = recipe.train.start_shares, encoder.named_parameters()
+        return cls(recipe, {name: w.detach().clone() for name, w in weights if shares}, text)
+
+    def best(
+        self, dev: DevTask, encoder: SentenceEncoder, twin: SentenceEncoder | None, step: int
+    ) -> DevScore:
+        """The best of an encoder, its means with the start, and all of them whitened."""
+        shares = (0.0, *self.recipe.train.start_shares) if step else (0.0,)
+        maps = (False, True) if self.text and encoder.transform is None else (False,)
+        scores = []
+        for share, mapped in product(shares, maps):
+            with self.of(encoder, share, mapped):
+                score = score_dev(dev, encoder, twin, self.recipe, step)
+            scores.append(replace(score, start_share=share, whitened=mapped))
+        return max(scores, key=lambda score: score.score)
+
+    @contextmanager
+    def of(self, encoder: SentenceEncoder, share: float, mapped: bool) -> Iterator[None]:
+        """Give ``encoder`` a share of the start's weights and a whitening, and take them back."""
+        precision = self.recipe.evaluation.precision
+        fitted = whitened(encoder, self.text, precision) if mapped else nullcontext()
+        with averaged(encoder, self.start, share), fitted:
+            yield
 
 
 def followed_pairs(settings: EvaluationSettings) -> RatedPairs | None:

@@ -100,6 +100,23 @@ def _late(refuses: Callable[[Combination, Objective], Any], message: str) -> Rul
     return Rule(lambda c: refuses(c, c.objective) if c.objective else False, message, True)
 
 
+def _chosen_by_dev(name: str) -> tuple[Rule, Rule]:
+    """Rules of a setting of ``train`` that makes more candidates for ``best``."""
+    given = f"train.{name} is {{recipe.train.{name}}}, "
+    return (
+        Rule(
+            lambda c: getattr(c.recipe.train, name) and c.twin,
+            given + "which is for one encoder, but encoder.encoders is twin; leave it out, or "
+            "choose encoder.encoders shared",
+        ),
+        Rule(
+            lambda c: getattr(c.recipe.train, name) and c.recipe.evaluation.task == "none",
+            given + "of which the dev score chooses, but evaluation.task is none; name a task, or "
+            f"leave train.{name} out",
+        ),
+    )
+
+
 _ONE_EMBEDDING = "view.fixed_dropout is true, so one embedding stands for all views of an example"
 _SPANS = "the objective {recipe.objective[name]} draws spans of documents as its views"
 _NO_CACHE = "train without train.gradcache_chunk, with a smaller train.batch_size"
@@ -137,16 +154,7 @@ RULES = (
         "evaluation.task is {recipe.evaluation.task}, but data.labels is {recipe.data.labels}, and "
         "no task is made of labelled pairs; name stsb-dev, scored pairs of your own, or none",
     ),
-    Rule(
-        lambda c: c.recipe.train.start_shares and c.twin,
-        "train.start_shares is {recipe.train.start_shares}, but of two encoders no mean with the "
-        "start is made; leave it out, or choose encoder.encoders shared",
-    ),
-    Rule(
-        lambda c: c.recipe.train.start_shares and c.recipe.evaluation.task == "none",
-        "train.start_shares is {recipe.train.start_shares}, of which the dev score chooses, but "
-        "evaluation.task is none; name a task, or leave train.start_shares out",
-    ),
+    *(rule for name in ("start_shares", "whitening_sentences") for rule in _chosen_by_dev(name)),
     # the view and the data
     Rule(
         lambda c: c.recipe.view.name != "dropout" and c.data_views > 1,

@@ -24,7 +24,7 @@ from contrasent.progress import progress_bar
 from contrasent.recipe import Recipe
 from contrasent.records import Record, write_records
 from contrasent.training import metrics_log
-from contrasent.training.callbacks import Callbacks, DevScore, GeometryLog, score_dev
+from contrasent.training.callbacks import Callbacks, DevScore, GeometryLog, Variants
 from contrasent.training.loop import (
     Training,
     below_min_rate,
@@ -46,7 +46,6 @@ from contrasent.training.setup import (
 from contrasent.training.state import (
     Progress,
     add_scores,
-    averaged,
     load_state,
     save_encoders,
     save_state,
@@ -66,6 +65,7 @@ class Result:
         last: folder of the encoder after the last step.
         steps: updates made.
         best_step: the update after which ``best`` was saved; 0 for the start.
+        best_is_start: nothing beat the start as it comes, so ``best`` is that.
         best_score: its dev score, in [-1, 1].
         seconds: time of the steps of this process, evaluation left out.
         examples: examples trained on in that time.
@@ -77,6 +77,7 @@ class Result:
     last: Path
     steps: int
     best_step: int | None
+    best_is_start: bool
     best_score: float | None
     seconds: float
     examples: int
@@ -179,11 +180,7 @@ class _Session:
             fixed_dropout=recipe.view.fixed_dropout,
         )
         self.seconds, self.examples = 0.0, 0
-        self.start = {
-            name: weights.detach().clone()
-            for name, weights in parts.encoder.named_parameters()
-            if settings.start_shares
-        }
+        self.variants = Variants.of_start(recipe, parts.encoder, parts.whitening_text)
         restored = load_state(folder.state, self.training.modules, optimizer, accelerator.device)
         self.progress = restored or Progress()
         self.metrics = metrics_log.MetricsFile(folder.metrics, self.progress.step)
@@ -238,6 +235,7 @@ class _Session:
             last=folder.last,
             steps=progress.step,
             best_step=progress.best_step,
+            best_is_start=progress.best_is_start,
             best_score=progress.best_score,
             seconds=self.seconds,
             examples=self.examples,
@@ -316,22 +314,18 @@ class _Session:
             return  # the mean of word vectors is no encoder of the kind that is trained
         start.to(self.training.accelerator.device).eval()
         try:
-            score = score_dev(dev, start, None, self.recipe, step=0)
+            best = self.variants.best(dev, start, None, step=0)
         except (CheckpointError, DataError) as error:
             logger.warning("the start has no dev score: %s", error)
             return
-        self._keep_if_best(score, (start, None if self.parts.twin is None else start))
+        with self.variants.of(start, best.start_share, best.whitened):
+            self._keep_if_best(best, (start, None if self.parts.twin is None else start))
 
     def _evaluate(self, dev: DevTask) -> None:
         parts = self.parts
-        scores = []
-        for share in (0.0, *self.recipe.train.start_shares):
-            with averaged(parts.encoder, self.start, share):
-                score = score_dev(dev, parts.encoder, parts.twin, self.recipe, self.progress.step)
-            scores.append(replace(score, start_share=share))
-        best = max(scores, key=lambda score: score.score)
+        best = self.variants.best(dev, parts.encoder, parts.twin, self.progress.step)
         self.progress.twin_is_better = best.twin_is_better
-        with averaged(parts.encoder, self.start, best.start_share):
+        with self.variants.of(parts.encoder, best.start_share, best.whitened):
             self._keep_if_best(best, self._trained())
 
     def _trained(self) -> tuple[SentenceEncoder, SentenceEncoder | None]:
@@ -353,6 +347,7 @@ class _Session:
         is_best = progress.best_score is None or score.score > progress.best_score
         if is_best:
             progress.best_step, progress.best_score = score.step, score.score
+            progress.best_is_start = score.step == 0 and not score.whitened
             progress.without_best = 0
             self._save(self.folder.best, encoders, score)
         else:
@@ -368,12 +363,14 @@ class _Session:
         score: DevScore | None = None,
     ) -> None:
         dev_scores = {} if score is None else {score.name: score.score}
+        transform = encoders[0].transform
         info: dict[str, Any] = {
             "recipe": asdict(self.recipe),
             "data": self.parts.data,
             "step": self.progress.step,
             "train_precision": self.training.precision,
             "start_share": 0.0 if score is None else score.start_share,
+            **({} if transform is None else {"transform": {"described": transform.described}}),
             f"dev_{score.metric if score else 'spearman'}": dev_scores,
         }
         save_encoders(target, *encoders, info, self.parts.objective.save)
@@ -387,7 +384,7 @@ class _Session:
         if isinstance(starts[0], SentenceEncoder):
             starts.append(start_encoder(recipe.encoder))
         trained = SentenceEncoder.load(target, device=device)
-        seed = recipe.train.seed if self.progress.best_step != 0 else None
+        seed = None if self.progress.best_is_start else recipe.train.seed
         scores = before_and_after(scorer, starts, trained, seed)
         write_records(self.folder.scores, scores.before + scores.with_pooler + scores.after)
         add_scores(target, scores.after)

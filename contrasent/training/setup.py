@@ -6,6 +6,7 @@ import copy
 import logging
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,7 @@ class RunParts:
         final: the tasks scored before and after; None without.
         followed: the pairs whose geometry is measured during training; None without.
         data: what is kept of the data in ``contrasent.json``.
+        whitening_text: training sentences that a whitening is fitted on; empty for none.
     """
 
     encoder: SentenceEncoder
@@ -164,6 +166,7 @@ class RunParts:
     final: Suite | None
     followed: RatedPairs | None
     data: dict[str, Any]
+    whitening_text: list[str]
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -256,7 +259,32 @@ def prepare(
         **views.origin,
     }
     twin = copy.deepcopy(encoder) if recipe.encoder.encoders == "twin" else None
-    return RunParts(encoder, twin, objective, loader, mlm_view, steps, dev, final, followed, data)
+    return RunParts(
+        encoder,
+        twin,
+        objective,
+        loader,
+        mlm_view,
+        steps,
+        dev,
+        final,
+        followed,
+        data,
+        _whitening_text(recipe, text, encoder.width),
+    )
+
+
+def _whitening_text(recipe: Recipe, examples: Examples, width: int) -> list[str]:
+    """The first training sentences, as many as a whitening is to be fitted on."""
+    sentences = chain.from_iterable(examples)
+    text = list(islice(sentences, recipe.train.whitening_sentences))
+    if text and len(text) <= width:
+        raise ConfigError(
+            f"train.whitening_sentences is {recipe.train.whitening_sentences}, of which "
+            f"{recipe.data.file} has {len(text)}; a whitening of {width} dimensions takes more "
+            f"than {width}, so give more, or leave it out"
+        )
+    return text
 
 
 def _tasks(

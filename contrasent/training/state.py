@@ -19,6 +19,7 @@ from contrasent.errors import CheckpointError
 from contrasent.files import remove_folder, write_text, writing_folder
 from contrasent.model.checkpoint import INFO_FILE
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.transforms import whitening
 from contrasent.records import Record
 from contrasent.training.run_folder import twin_of
 
@@ -32,7 +33,8 @@ class Progress:
 
     The place in the data and the learning rate follow from ``step``; the schedule ``plateau``
     multiplies the latter with ``rate_factor``. ``without_best`` counts evaluations since the best.
-    With ``twin_is_better`` the second of two encoders had the higher score at the last one.
+    With ``twin_is_better`` the second of two encoders had the higher score at the last one, with
+    ``best_is_start`` nothing beat the start as it comes.
     """
 
     step: int = 0
@@ -42,6 +44,7 @@ class Progress:
     ended: bool = False
     twin_is_better: bool = False
     rate_factor: float = 1.0
+    best_is_start: bool = False
 
 
 def save_state(
@@ -152,6 +155,24 @@ def averaged(module: nn.Module, start: Mapping[str, Tensor], share: float) -> It
         with torch.no_grad():
             for name, weights in trained.items():
                 module.get_parameter(name).copy_(weights)
+
+
+@contextmanager
+def whitened(encoder: SentenceEncoder, text: Sequence[str], precision: str) -> Iterator[None]:
+    """Give ``encoder`` a whitening fitted on its embeddings of ``text``, and take it off again.
+
+    Raises:
+        DataError: there are too few sentences, or their embeddings lack too many dimensions.
+    """
+    moments = whitening.Moments(encoder.width)
+    moments.add(encoder.encode(text, normalize=False, precision=precision))
+    fitted = whitening.fit(moments).transform
+    fitted.described = f"whitening, fitted on {len(text)} training sentences"
+    encoder.transform = fitted.to(encoder.device)
+    try:
+        yield
+    finally:
+        encoder.transform = None
 
 
 def save_encoders(

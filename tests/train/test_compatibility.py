@@ -83,13 +83,13 @@ CASES = [
         {"encoder.keep": "better"},
         ("encoder.keep is better", "shared, so there is one encoder", "encoders twin, or"),
     ),
-    Case(
-        {"train.start_shares": [0.5], "encoder.encoders": "twin"},
-        ("train.start_shares is [0.5]", "no mean with the start", "encoder.encoders shared"),
-    ),
-    Case(
-        {"train.start_shares": [0.5], "evaluation.task": "none"},
-        ("train.start_shares is [0.5]", "evaluation.task is none", "name a task"),
+    *(
+        Case({f"train.{name}": value, setting: other}, (f"train.{name} is {value}", *says))
+        for name, value in (("start_shares", [0.5]), ("whitening_sentences", 99))
+        for setting, other, *says in (
+            ("encoder.encoders", "twin", "is for one encoder", "encoder.encoders shared"),
+            ("evaluation.task", "none", "evaluation.task is none", "name a task"),
+        )
     ),
     Case(
         {"view.name": "crop"},

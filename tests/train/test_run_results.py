@@ -3,17 +3,19 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from helpers.interrupted import kill_after
 from helpers.run_files import RunFiles, logged_evaluations, logged_losses, logged_steps
 from helpers.tiny_sentences import sentence, write
 
-from contrasent.errors import DataError
+from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.suite import evaluate
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.records import read_records
+from contrasent.training import callbacks as callbacks_module
 from contrasent.training import run as run_module
 from contrasent.training.run import train
 from contrasent.training.state import averaged
@@ -202,14 +204,14 @@ def test_the_score_of_the_start_draws_nothing(trained, tmp_path):
 
 
 def test_a_start_without_a_score_is_said_and_training_goes_on(trained, monkeypatch, caplog):
-    scored = run_module.score_dev
+    scored = callbacks_module.score_dev
 
     def refuse(dev, encoder, twin, recipe, step):
         if step == 0:
             raise DataError("all cosines are the same")
         return scored(dev, encoder, twin, recipe, step)
 
-    monkeypatch.setattr(run_module, "score_dev", refuse)
+    monkeypatch.setattr(callbacks_module, "score_dev", refuse)
     assert trained().best_step > 0
     assert "the start has no dev score: all cosines are the same" in caplog.text
 
@@ -309,6 +311,44 @@ def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny
     assert (info["start_share"], result.best_step) == (0.4, alone.steps)
     for name, weight in SentenceEncoder.load(result.best, device="cpu").state_dict().items():
         assert torch.allclose(weight, mean.state_dict()[name], atol=1e-6)
+
+
+def test_best_may_be_whitened_by_the_training_text(trained, tmp_path, tiny_bert):
+    trained(folder="alone", train__learning_rate=1e-9)
+    lines = [sentence(n) for n in range(60)]
+    write(tmp_path / "sentences.txt", lines)
+    start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+    rows = start.encode(lines[:50], normalize=False, precision="fp32").astype(np.float64)
+    variances, directions = np.linalg.eigh(np.cov(rows.T))
+    kept = variances > 1e-9 * variances.max()
+
+    def mapped(texts):
+        centred = start.encode(texts, normalize=False, precision="fp32") - rows.mean(0)
+        white = centred @ directions[:, kept] / np.sqrt(variances[kept])
+        return white / np.linalg.norm(white, axis=1, keepdims=True)
+
+    sides = lines[::2], lines[1::2]
+    cosines = (mapped(sides[0]) * mapped(sides[1])).sum(1)
+    rated = zip(*sides, cosines, strict=True)
+    write(tmp_path / "rated.tsv", [f"{a}\t{b}\t{rating:.17g}" for a, b, rating in rated])
+    result = trained(
+        train__learning_rate=1e-9,
+        train__whitening_sentences=50,
+        evaluation__task=str(tmp_path / "rated.tsv"),
+        data__file=str(tmp_path / "sentences.txt"),
+    )
+    assert (result.best_step, result.best_is_start) == (0, False)
+    assert result.best_score > 0.999
+    best = SentenceEncoder.load(result.best, device="cpu")
+    assert best.transform_described == "whitening, fitted on 50 training sentences"
+    whole = best.encode(lines, normalize=True, precision="fp32")
+    assert np.allclose(whole @ whole.T, mapped(lines) @ mapped(lines).T, atol=1e-3)
+    assert SentenceEncoder.load(result.last, device="cpu").transform is None
+
+
+def test_a_whitening_takes_more_sentences_than_dimensions(trained):
+    with pytest.raises(ConfigError, match=r"whitening_sentences is 9, of which .* takes more"):
+        trained(train__whitening_sentences=9)
 
 
 def test_a_mean_of_weights_is_taken_back(tiny_encoder):
