@@ -245,8 +245,10 @@ def test_there_is_no_time_for_the_last_candidates(tmp_path, caplog):
     assert "--minutes 2 leaves no time for general, last-layers" in caplog.text
 
 
-def test_a_candidate_says_what_of_the_text_and_of_the_layers_it_takes(tmp_path):
-    request = SearchRequest("encoder", "text.txt", 2, dev=None, candidates=[], settings={}, seed=42)
+def test_a_candidate_says_what_of_the_text_and_of_the_layers_it_takes(tmp_path, tiny_bert):
+    request = SearchRequest(
+        str(tiny_bert), "text.txt", 2, dev=None, candidates=[], settings={}, seed=42
+    )
     state = SearchState(request, [*CANDIDATES], "crops:", max_tokens=40, depth=6, steps_per_epoch=9)
     search = halving.Search(tmp_path, state, "cpu", show_progress=False)
     recipes = {name: search._recipe(each, 5) for name, each in CANDIDATES.items()}
