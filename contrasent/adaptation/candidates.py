@@ -31,6 +31,7 @@ class Candidate:
         cost: of a step, in steps of ``dropout``.
         general_text: whether shipped Wikipedia sentences are added to the text.
         frozen_share: of the layers, the lowest ones, that stay as they are.
+        mlm_first: half of the steps train the masked language model on the text before.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Candidate:
     cost: float = 1.0
     general_text: bool = False
     frozen_share: float = 0.0
+    mlm_first: bool = False
 
 
 CANDIDATES = {
@@ -74,6 +76,12 @@ CANDIDATES = {
             "dropout, with whitened embeddings too",
             settings={"train.whitening_sentences": 5000},
             needs="more_texts_than_dimensions",
+        ),
+        Candidate(
+            "mlm-first",
+            "half of the steps find masked words, then dropout",
+            needs="masked_lm",
+            mlm_first=True,
         ),
         Candidate("tsdae", "rebuild a damaged sentence from its embedding", "tsdae", cost=2.5),
         Candidate(

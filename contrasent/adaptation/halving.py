@@ -12,7 +12,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ GENERAL_PAIRS = GENERAL_TEXT.with_name("stack_exchange_pairs.tsv")
 """Rated pairs that tell how much it forgot."""
 
 _STATE, _TRAIN, _DEV, _TEST = "search.json", "train.txt", "dev.txt", "test.txt"
-_MIXED = "mixed.txt"
+_MIXED, _PRETRAINED = "mixed.txt", "pretrained"
 _TIME_SHARES = (0.25, 0.25, 0.4)
 """Of the whole time, for each rung of the search; the rest is for the scores at its end."""
 
@@ -100,7 +100,7 @@ class Search:
             ConfigError: what is to choose gives no score, or there is not enough time.
         """
         state, folder, began = self.state, self.folder / "probe", time.monotonic()
-        recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS)
+        recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS, state.request.encoder)
         scores: list[DevScore] = []
         result = train(recipe, folder, device=self.device, on_evaluation=scores.append)
         if result is None or not scores or scores[0].step:
@@ -172,7 +172,8 @@ class Search:
         settings = load_recipe(run / "recipe.yaml")
         result = SentenceEncoder.load(run / "best", device=self.device)
         scorer = Scorer(suite, settings.evaluation.precision, result.device, self.show_progress)
-        starts = [start_as_it_comes(settings.encoder), start_encoder(settings.encoder)]
+        start = replace(settings.encoder, name=state.request.encoder)
+        starts = [start_as_it_comes(start), start_encoder(start)]
         scores = before_and_after(scorer, starts, result, settings.train.seed if recipe else None)
         report = self.folder / "report.html"
         write_report(report, Contents((*scores.before, *scores.with_pooler, *scores.after)))
@@ -187,7 +188,7 @@ class Search:
             seconds=time.monotonic() - began,
         )
 
-    def _recipe(self, candidate: Candidate, steps: int) -> Recipe:
+    def _recipe(self, candidate: Candidate, steps: int, encoder: str) -> Recipe:
         request, state = self.state.request, self.state
         finished = is_sentence_encoder(request.encoder)
         own = {
@@ -197,7 +198,7 @@ class Search:
             **candidate.settings,
         }
         fixed = {
-            "encoder.name": request.encoder,
+            "encoder.name": encoder,
             "data.file": str(self.folder / (_MIXED if candidate.general_text else _TRAIN)),
             "train.max_steps": steps,
             "train.seed": request.seed,
@@ -232,13 +233,10 @@ class Search:
         candidate, began = CANDIDATES[name], time.monotonic()
         logger.info("%s: %s, %d steps", name, candidate.description, steps)
         folder = self.folder / "trials" / f"{rung}-{name}"
-        train(
-            self._recipe(candidate, steps),
-            folder,
-            resume=True,
-            device=self.device,
-            show_progress=self.show_progress,
-        )
+        encoder, first = self.state.request.encoder, steps // 2 if candidate.mlm_first else 0
+        if first:
+            encoder = self._pretrain(folder.name, first)
+        self._train(self._recipe(candidate, steps - first, encoder), folder)
         ended = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         seconds = time.monotonic() - began
         trial = Trial(name, rung, steps, ended["best_score"], ended["best_step"], seconds)
@@ -247,6 +245,24 @@ class Search:
         for other in self.state.trials:
             if other != self.state.best:
                 shutil.rmtree(self._folder(other), ignore_errors=True)
+                shutil.rmtree(self.folder / _PRETRAINED / self._folder(other).name, True)
+
+    def _pretrain(self, name: str, steps: int) -> str:
+        """Train the start as a masked language model; where the result is."""
+        request, folder = self.state.request, self.folder / _PRETRAINED / name
+        settings = {
+            "encoder.name": request.encoder,
+            "data.file": str(self.folder / _TRAIN),
+            "data.max_tokens": self.state.max_tokens,
+            "train.max_steps": steps,
+            "train.seed": request.seed,
+        }
+        self._train(load_recipe("pretrain-mlm", settings), folder)
+        return str(folder / "last")
+
+    def _train(self, recipe: Recipe, folder: Path) -> None:
+        shown = self.show_progress
+        train(recipe, folder, resume=True, device=self.device, show_progress=shown)
 
     def _folder(self, trial: Trial) -> Path:
         return self.folder / "trials" / f"{trial.rung}-{trial.candidate}"
@@ -272,6 +288,11 @@ def split_text(request: SearchRequest, folder: Path) -> SearchState:
         needs = CANDIDATES[name].needs
         if needs not in given:
             raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
+    if request.candidates and all(CANDIDATES[name].mlm_first for name in request.candidates):
+        raise ConfigError(
+            "mlm-first trains from another start than yours, so nothing keeps the result from "
+            "being worse; name another candidate beside it, such as dropout"
+        )
     general = GENERAL_TEXT.read_text(encoding="utf-8").splitlines()
     for part, name in zip(parts, (_TRAIN, _DEV, _TEST), strict=True):
         part.write(folder / name)

@@ -1,6 +1,7 @@
 """A search over recipes: what it tries, keeps, says and refuses, and how it goes on."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,6 +97,25 @@ def test_where_nothing_beats_the_start_it_stays_as_it_is(search, tiny_bert, tmp_
     assert result.recipe is None
     assert {t.best_step for t in result.trials} == {0}
     assert SentenceEncoder.load(result.encoder, device="cpu").fingerprint() == start.fingerprint()
+
+
+def test_masked_words_may_come_first(search, tmp_path, text, tiny_masked_lm):
+    with pytest.raises(ConfigError, match="name another candidate beside it"):
+        search(candidates=["mlm-first"])
+    names = ["dropout", "mlm-first"]
+    request = SearchRequest(str(tiny_masked_lm), str(text), 5, None, names, FAST, seed=42)
+    state = halving.split_text(request, tmp_path)
+    halving.Search(tmp_path, state, "cpu", show_progress=False)._try("mlm-first", 0, 9)
+    second = load_recipe(tmp_path / "trials" / "0-mlm-first" / "recipe.yaml")
+    first = load_recipe(Path(second.encoder.name).parent / "recipe.yaml")
+    assert (first.objective["name"], first.encoder.name) == ("mlm", str(tiny_masked_lm))
+    assert (first.train.max_steps, second.train.max_steps) == (4, 5)
+    before, after = (
+        SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu").fingerprint()
+        for folder in (tiny_masked_lm, second.encoder.name)
+    )
+    assert before != after
+    assert state.trials[0].steps == 9
 
 
 def test_held_out_text_is_in_no_other_part(search, tmp_path):
@@ -251,7 +271,7 @@ def test_a_candidate_says_what_of_the_text_and_of_the_layers_it_takes(tmp_path, 
     )
     state = SearchState(request, [*CANDIDATES], "crops:", max_tokens=40, depth=6, steps_per_epoch=9)
     search = halving.Search(tmp_path, state, "cpu", show_progress=False)
-    recipes = {name: search._recipe(each, 5) for name, each in CANDIDATES.items()}
+    recipes = {name: search._recipe(each, 5, str(tiny_bert)) for name, each in CANDIDATES.items()}
     frozen = {name: recipe.encoder.freeze_layers for name, recipe in recipes.items()}
     assert {name for name, layers in frozen.items() if layers} == {"last-layers"}
     assert frozen["last-layers"] == 3
