@@ -43,6 +43,7 @@ def info_nce(
     similarity: Literal["cosine", "dot"] = "cosine",
     own_weight: float = 1.0,
     excluded: Tensor | None = None,
+    further: Tensor | None = None,
 ) -> Tensor:
     r"""Mean cross-entropy of picking each anchor's own positive among all candidates.
 
@@ -60,6 +61,7 @@ def info_nce(
         similarity: sim, the cosine or the dot product.
         own_weight: alpha > 0, the factor of anchor ``i``'s own hard negatives in the sum.
         excluded: ``(B, C)`` bool, candidates left out of the sum of an anchor; its positive stays.
+        further: ``(B, K)``, logits of K more candidates of each anchor, such as cosines over tau.
 
     Returns:
         A scalar, in nats.
@@ -74,6 +76,8 @@ def info_nce(
     if excluded is not None:
         positive = torch.arange(count, device=anchor.device) == target.unsqueeze(1)
         logits = logits.masked_fill(excluded & ~positive, float("-inf"))
+    if further is not None:
+        logits = torch.cat([logits, further], dim=1)
     return F.cross_entropy(logits, target)
 
 
@@ -134,6 +138,54 @@ def self_guided(
         left_out = left_out | excluded
     others = scores.masked_fill(left_out.unsqueeze(1), float("-inf")).flatten(1).logsumexp(1)
     return (torch.logaddexp(positive, others) - positive).mean()
+
+
+def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
+    r"""Mean Jensen-Shannon divergence, in nats, of the softmax of rows (Liu et al. 2023, RankCSE).
+
+    .. math:: \frac12 KL(P_i \| M_i) + \frac12 KL(Q_i \| M_i), \quad M_i = (P_i + Q_i) / 2
+
+    Args:
+        first: ``(B, C)``, logits of P.
+        second: ``(B, C)``, logits of Q.
+    """
+    p, q = first.log_softmax(1), second.log_softmax(1)
+    m = torch.logaddexp(p, q) - math.log(2)
+    halves = (F.kl_div(m, it, reduction="batchmean", log_target=True) for it in (p, q))
+    return torch.stack(list(halves)).mean()
+
+
+def list_net(student: Tensor, teacher: Tensor) -> Tensor:
+    r"""Mean cross-entropy of the student's top-one probabilities (Cao et al. 2007, ListNet).
+
+    .. math:: -\frac1B \sum_i \sum_{j \neq i} \mathrm{softmax}(T_i)_j \log \mathrm{softmax}(S_i)_j
+
+    Args:
+        student: ``(B, B)``, S, scores over a temperature; those on the diagonal are left out.
+        teacher: ``(B, B)``, T, likewise.
+    """
+    wanted = _off_diagonal(teacher).softmax(1)
+    return -(wanted * _off_diagonal(student).log_softmax(1)).sum(1).mean()
+
+
+def list_mle(student: Tensor, teacher: Tensor) -> Tensor:
+    r"""Mean negative log-likelihood of the teacher's order (Xia et al. 2008, ListMLE).
+
+    .. math:: -\frac1B \sum_i \log \prod_k \frac{e^{S_{i \pi(k)}}}{\sum_{m \geq k} e^{S_{i \pi(m)}}}
+
+    with pi the candidates from the teacher's highest score to its lowest; ties stay in order.
+    Shapes and the diagonal as in :func:`list_net`.
+    """
+    order = _off_diagonal(teacher).argsort(dim=1, descending=True, stable=True)
+    scores = _off_diagonal(student).gather(1, order)
+    rest = scores.flip(1).logcumsumexp(1).flip(1)
+    return (rest - scores).sum(1).mean()
+
+
+def _off_diagonal(square: Tensor) -> Tensor:
+    """``(B, B - 1)`` of ``(B, B)``."""
+    count = len(square)
+    return square.flatten()[1:].view(count - 1, count + 1)[:, :-1].reshape(count, count - 1)
 
 
 def contrastive_tension(

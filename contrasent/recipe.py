@@ -242,8 +242,16 @@ def fields_of(cls: Any) -> dict[str, Any]:
 
 def explanations(cls: Any) -> dict[str, str]:
     """The docstring of each setting, by its name, and its choices if that does not name them."""
+    fields = [vars(base).get("__pydantic_fields__", {}) for base in reversed(cls.__mro__)]
+    # Of a setting that is inherited only the class that has it knows the docstring.
+    texts = {
+        name: field.description
+        for each in fields
+        for name, field in each.items()
+        if field.description
+    }
     return {
-        name: _with_choices(field.description or "", field.annotation)
+        name: _with_choices(texts.get(name, ""), field.annotation)
         for name, field in cls.__pydantic_fields__.items()
     }
 

@@ -26,8 +26,14 @@ class EncoderSettings:
     vectors, for a new LSTM over them."""
 
     pooler: str | None = None
-    """cls, mean, max, mean_top2, mean_first_last or mean_embed_last; null takes the folder's own,
-    or max for word vectors."""
+    """cls, mean, max, last, mean_top2, mean_first_last or mean_embed_last; null takes the folder's
+    own, or max for word vectors."""
+
+    prompt: str | None = None
+    """What stands around every sentence, such as '{mask} means "{text}".' with pooler cls, or 'This
+    sentence of "{text}" means {mask}' with pooler last (Jiang et al. 2022, PromptBERT): a {mask} at
+    an end takes the place of [CLS] or [SEP]. It is saved in tokenizer.json. null keeps the
+    folder's own."""
 
     lstm: PositiveInt | None = None
     """Numbers for each direction of a new bidirectional LSTM over the word vectors of a file
@@ -99,20 +105,22 @@ class ViewSettings:
         "crop_sentences",
         "delete_words",
         "delete_one_word",
+        "repeat",
         "synonym",
         "mlm",
         "next_sentence",
         "next_3_sentences",
     ] = "dropout"
     """The same sentence, apart by dropout; the sentence edited: crop, delete_words,
-    delete_one_word, synonym (WordNet), mlm (a masked language model); consecutive sentences of a
-    text of several: crop_sentences; or one that follows it: next_sentence, next_3_sentences (one of
-    three)."""
+    delete_one_word, repeat (tokens), synonym (WordNet), mlm (a masked language model); consecutive
+    sentences of a text of several: crop_sentences; or one that follows it: next_sentence,
+    next_3_sentences (one of three)."""
 
     share: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Of the words, for crop_sentences of the sentences, for mlm of the tokens, that the edit takes
-    away or replaces; null is 0.1 for crop and delete_words, 0.5 for crop_sentences, 0.15 for mlm,
-    one word for synonym. The other views take none."""
+    """Of the words, for crop_sentences of the sentences, for mlm and repeat of the tokens, that the
+    edit takes away, replaces or repeats at most; null is 0.1 for crop and delete_words, 0.5 for
+    crop_sentences, 0.15 for mlm, 0.32 for repeat, one word for synonym. The other views take
+    none."""
 
     sides: Literal["positive", "both"] = "positive"
     """Which sentence is edited: the positive alone, or the anchor too, each in its own way."""

@@ -51,6 +51,9 @@ BASELINES = {
     "sg-opt",
     "tsdae",
 }
+SUCCESSORS = {
+    *("esimcse", "infocse", "infocse-rtd", "mixcse", "prompt", "prompt-cot", "rank"),
+}
 # Chuang et al. 2022, Tables 12 and 13: learning rate, mask rate, weight, batch size.
 TABLES_12_13 = {
     "diffcse-bert-base-sts": (7e-6, 0.30, 0.005, 64),
@@ -73,7 +76,7 @@ def file(tmp_path):
 
 
 def test_the_packaged_recipes():
-    assert set(recipes()) == {*TABLE_A_1, *TABLES_12_13, *OWN_TEXT, *BASELINES}
+    assert set(recipes()) == {*TABLE_A_1, *TABLES_12_13, *OWN_TEXT, *BASELINES, *SUCCESSORS}
 
 
 @pytest.mark.parametrize("name", TABLE_A_1)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from numpy.random import Generator
 
 from contrasent.errors import DataError, MissingExtraError
@@ -18,6 +19,7 @@ from contrasent.errors import DataError, MissingExtraError
 Edit = Callable[[Sequence[str], Generator], list[str]]
 """From the words of a sentence to the words of its edited copy."""
 
+_MOST_REPEATED = 10
 _WORD = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
 
 
@@ -50,6 +52,16 @@ def delete_one_word(words: Sequence[str], random: Generator) -> list[str]:
         return list(words)
     gone = int(random.integers(len(words)))
     return [*words[:gone], *words[gone + 1 :]]
+
+
+def repeat_tokens(ids: np.ndarray, random: Generator, share: float) -> np.ndarray:
+    """Repeat some of the L token ``ids``, each once (Wu et al. 2022, ESimCSE).
+
+    Their number is drawn from 0 to below ``share * L``, and below 10.
+    """
+    count = int(random.integers(max(1, min(_MOST_REPEATED, int(share * len(ids))))))
+    chosen = np.isin(np.arange(len(ids)), random.permutation(len(ids))[:count])
+    return np.repeat(ids, 1 + chosen)
 
 
 def replace_words(

@@ -27,6 +27,7 @@ class Need(Enum):
     NEXT_SENTENCES = "the sentence after each anchor"
     TOKEN_STATES = "the last states of all tokens"
     TOKENS = "the tokens, for a transformer of its own, whose memory grows with the batch"
+    ENCODER = "the weights of the encoder, which it also runs itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Batch:
             objective needs, such as its label.
         embedding_mask: ``(T, 1)`` or ``(T, D)``, factors of the embedding of each token, after the
             embedding layer; None for 1.
+        positions: ``(T,)`` int64, the position of each token in its sentence, where that is not
+            its place; None for 0, 1, 2 and so on.
     """
 
     token_ids: Tensor
@@ -56,6 +59,7 @@ class Batch:
     next_sentences: Batch | None = None
     columns: Mapping[Need, Tensor] = field(default_factory=dict)
     embedding_mask: Tensor | None = None
+    positions: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.longest:
@@ -109,9 +113,7 @@ class Batch:
         first, last = number * self.examples, (number + 1) * self.examples
         offsets = self.offsets[first : last + 1]
         tokens = slice(int(offsets[0]), int(offsets[-1]))
-        return Batch(
-            self.token_ids[tokens], offsets - offsets[0], embedding_mask=self._mask_of(tokens)
-        )
+        return Batch(self.token_ids[tokens], offsets - offsets[0], **self._beside(tokens))
 
     def select(self, sentences: Tensor, views: int = 1) -> Batch:
         """The sentences with these numbers, in this order, as ``views`` views.
@@ -122,17 +124,19 @@ class Batch:
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         shift = torch.repeat_interleave(self.offsets[sentences] - offsets[:-1], lengths)
         tokens = torch.arange(len(shift), device=shift.device) + shift
-        mask = self._mask_of(tokens)
-        return Batch(self.token_ids[tokens], offsets, views, embedding_mask=mask)
+        return Batch(self.token_ids[tokens], offsets, views, **self._beside(tokens))
 
-    def _mask_of(self, tokens: Tensor | slice) -> Tensor | None:
-        return None if self.embedding_mask is None else self.embedding_mask[tokens]
+    def _beside(self, tokens: Tensor | slice) -> dict[str, Tensor]:
+        """What some ``tokens`` have beside their ids."""
+        given = {"embedding_mask": self.embedding_mask, "positions": self.positions}
+        return {name: values[tokens] for name, values in given.items() if values is not None}
 
     def _map(
         self, change: Callable[[Tensor], Tensor], change_batch: Callable[[Batch], Batch]
     ) -> Batch:
         """The same batch with each tensor changed."""
-        duplicates, following, mask = self.duplicate_of, self.next_sentences, self.embedding_mask
+        duplicates, following = self.duplicate_of, self.next_sentences
+        beside = self._beside(slice(None))
         return replace(
             self,
             token_ids=change(self.token_ids),
@@ -140,7 +144,7 @@ class Batch:
             duplicate_of=None if duplicates is None else change(duplicates),
             next_sentences=None if following is None else change_batch(following),
             columns={need: change(values) for need, values in self.columns.items()},
-            embedding_mask=None if mask is None else change(mask),
+            **{name: change(values) for name, values in beside.items()},
         )
 
     def same_text(self) -> Tensor:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ _VOCABULARIES = (
     ("tokenizer.model",),
 )
 _DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json")
+_MASK = "{mask}"
 _SANE_LIMIT = 1_000_000
 _KEPT_BACKENDS = 4
 _LONGEST_REASON = 200
@@ -52,6 +54,18 @@ class SpecialIds:
     last: int | None
     pad: int | None
     every: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The ids of the tokens that stand before and after those of every sentence."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """How many tokens they are."""
+        return len(self.before) + len(self.after)
 
 
 class Tokenizer:
@@ -110,6 +124,79 @@ class Tokenizer:
             begins[:] = False
             begins[marked] = True
         return begins
+
+    @cached_property
+    def template(self) -> Template:
+        """What every sentence gets, ``[CLS]`` and ``[SEP]`` unless a prompt stands there."""
+        whole = self._backend(None)
+        ids = whole.encode("").ids
+        before = whole.encode("a").special_tokens_mask.index(0)
+        return Template(tuple(ids[:before]), tuple(ids[before:]))
+
+    def template_of(self, prompt: str) -> Template:
+        """The template that a prompt such as ``This sentence of "{text}" means {mask}`` stands for.
+
+        ``{text}`` is the place of the sentence and ``{mask}`` the mask token. ``[CLS]`` and
+        ``[SEP]`` stand around it, except in the place of a ``{mask}`` at that end. A space at an
+        end, or before ``{text}``, is no token.
+
+        Raises:
+            ConfigError: ``{text}`` is not there once, or there is no mask token for ``{mask}``.
+        """
+        parts = prompt.strip().split("{text}")
+        if len(parts) != 2:
+            raise ConfigError(
+                f"a prompt must have {{text}} once, in the place of the sentence, not {prompt!r}"
+            )
+        mask = self._backend(None).id_to_token(self.special_ids.mask or 0)
+        if self.special_ids.mask is None and _MASK in prompt:
+            raise ConfigError(f"the tokenizer of {self.source} has no mask token for {prompt!r}")
+        texts = (part.replace(_MASK, mask) for part in (parts[0].rstrip(), parts[1]))
+        encode = partial(self._backend(None).encode, add_special_tokens=False)
+        before, after = (encode(text).ids if text else [] for text in texts)
+        first, last = self.special_ids.first, self.special_ids.last
+        if first is not None and not parts[0].startswith(_MASK):
+            before = [first, *before]
+        if last is not None and not parts[1].endswith(_MASK):
+            after = [*after, last]
+        return Template(tuple(before), tuple(after))
+
+    def with_prompt(self, prompt: str) -> Tokenizer:
+        """The tokenizer that puts ``prompt`` around every sentence; see :meth:`template_of`.
+
+        Saved, it is in ``tokenizer.json``, so that whoever loads the folder gets the same ids, and
+        a sentence that is too long is cut, not the prompt.
+        """
+        from tokenizers import Tokenizer as RustTokenizer
+        from tokenizers.processors import TemplateProcessing
+        from transformers import PreTrainedTokenizerFast
+
+        template, old = self.template_of(prompt), self._pretrained
+        backend = RustTokenizer.from_str(old.backend_tokenizer.to_str())
+        around = {"before": template.before, "after": template.after}
+        pieces = [
+            {
+                "id": name,
+                "ids": list(ids),
+                "tokens": [backend.id_to_token(number) for number in ids],
+            }
+            for name, ids in around.items()
+            if ids
+        ]
+        single = [name for name in ("before", "$A", "after") if around.get(name, True)]
+        pair = [*single, *(name.replace("A", "B") for name in single)]
+        backend.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=pieces)
+        # BertTokenizer and its kin would put their own [CLS] and [SEP] back when they are loaded.
+        prompted: Any = PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            name_or_path=old.name_or_path,
+            model_max_length=old.model_max_length,
+            model_input_names=old.model_input_names,
+            padding_side=old.padding_side,
+            truncation_side=old.truncation_side,
+            **old.special_tokens_map,
+        )
+        return Tokenizer(prompted)
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -174,6 +261,11 @@ class Tokenizer:
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer as it was read, for transformers and sentence-transformers."""
         self._pretrained.save_pretrained(str(folder))
+        path = Path(folder) / "tokenizer_config.json"
+        text = path.read_text(encoding="utf-8")
+        # What transformers 5 calls the class of a tokenizer with a prompt is unknown to 4.
+        renamed = text.replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
+        path.write_text(renamed, encoding="utf-8")
 
     def _backend(self, max_tokens: int | None) -> Any:
         """One Rust tokenizer per limit: a limit is state, which threads would fight over."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
@@ -17,7 +17,7 @@ from contrasent.data.batch import Need
 from contrasent.data.examples import Examples, SourceExamples
 from contrasent.data.readers import Trouble, line_rows, stop
 from contrasent.data.token_store import IndexArray, TextStore, TokenStore
-from contrasent.data.tokenizer import Tokenizer
+from contrasent.data.tokenizer import Template, Tokenizer
 from contrasent.errors import ConfigError, DataError
 
 _NEEDED = (
@@ -218,6 +218,45 @@ class EditedWords(ViewSource):
         words = text.split()
         edited = self.edit(words, random)
         return text if edited == words else " ".join(edited)
+
+
+@dataclass(frozen=True, slots=True)
+class EditedTokens(ViewSource):
+    """A sentence, and copies of it with edited tokens, edited anew every epoch.
+
+    Attributes:
+        edit: from the token ids of a text to those of its edited copy.
+        template: what stands around a text, and is not edited.
+        longest: tokens that a copy has at most, if not None; one of more is the sentence itself.
+        anchors: edit the first view too.
+    """
+
+    store: TokenStore
+    template: Template
+    edit: Callable[[np.ndarray, Generator], np.ndarray]
+    views: int
+    longest: int | None
+    anchors: bool = False
+
+    @override
+    def __len__(self) -> int:
+        return len(self.store)
+
+    @override
+    def gather(self, examples: IndexArray, draws: Draws) -> Packed:
+        kept = 0 if self.anchors else 1
+        rows = [self.store.tokens(int(example), 0) for example in examples]
+        edited = [
+            self._edited(row, draws.of(int(example), view))
+            for view in range(kept, self.views)
+            for example, row in zip(examples, rows, strict=True)
+        ]
+        return end_to_end([*rows * kept, *edited])
+
+    def _edited(self, row: np.ndarray, random: Generator) -> np.ndarray:
+        start, end = len(self.template.before), len(row) - len(self.template.after)
+        edited = np.concatenate([row[:start], self.edit(row[start:end], random), row[end:]])
+        return row if self.longest and len(edited) > self.longest else edited
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from contrasent.data.augment import (
     Edit,
@@ -20,6 +21,7 @@ from contrasent.data.augment import (
     crop,
     delete_one_word,
     delete_words,
+    repeat_tokens,
     replace_words,
 )
 from contrasent.data.batch import Need
@@ -43,6 +45,7 @@ from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import (
     Columns,
     Documents,
+    EditedTokens,
     EditedWords,
     NextSentences,
     ViewSource,
@@ -70,6 +73,7 @@ class View:
     Attributes:
         edited: the edit of the sentence in words, with its share as ``{share}``.
         edit: the edit of its words, for a share; None if words are not edited here.
+        edit_tokens: the edit of its token ids, for a share; None if they are not edited here.
         takes_share: ``view.share`` says how much is edited.
         share: the share if the recipe does not give it; None for one word.
         reach: the positive is one of so many sentences that follow; 0 if it is the sentence itself.
@@ -78,6 +82,7 @@ class View:
 
     edited: str = ""
     edit: Callable[[float | None], Edit] | None = None
+    edit_tokens: Callable[[float], Callable[[np.ndarray, Generator], np.ndarray]] | None = None
     takes_share: bool = False
     share: float | None = None
     reach: int = 0
@@ -104,6 +109,12 @@ VIEWS = MappingProxyType(
             share=0.1,
         ),
         "delete_one_word": View("without one of its words", lambda _: delete_one_word),
+        "repeat": View(
+            "with up to {share} of its tokens repeated",
+            edit_tokens=lambda share: partial(repeat_tokens, share=share),
+            takes_share=True,
+            share=0.32,
+        ),
         "synonym": View(
             "with synonyms for {share} of its words",
             lambda share: partial(replace_words, share=share, synonyms=WordNet().synonyms),
@@ -199,12 +210,7 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     lengths = _document_lengths(settings.name, examples, needs)
     origin: dict[str, Any] = {**view.origin()}
     store = tokenize(examples, tokenizer, max_tokens, progress=progress)
-    source: ViewSource = Columns(store, views)
-    if view.edit is not None:
-        edit, both = view.edit(share_of(settings)), settings.sides == "both"
-        texts = keep_texts(examples)
-        _refuse_single_words(texts, examples.source, settings.name)
-        source = EditedWords(store, texts, text_numbers(store), tokenizer, edit, views, both)
+    source = _open_source(settings, examples, tokenizer, store, views)
     documents = None if lengths is None else documents_of(lengths, store)
     chosen = None
     if documents is not None:
@@ -224,6 +230,22 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     described = _LABELLED if labelled else _describe(settings, views, examples.views)
     described += "".join(words for need, words in _BESIDE.items() if need in needs)
     return Views(source, _left_out(store, max_tokens), described, origin)
+
+
+def _open_source(
+    settings: ViewSettings, examples: Examples, tokenizer: Tokenizer, store: TokenStore, views: int
+) -> ViewSource:
+    """The sentences of ``store``, edited if the view edits them."""
+    view, both = VIEWS[settings.name], settings.sides == "both"
+    if view.edit_tokens is not None:
+        edit = view.edit_tokens(share_of(settings) or 0.0)
+        longest = tokenizer.max_tokens or store.manifest.max_tokens
+        return EditedTokens(store, tokenizer.template, edit, views, longest, both)
+    if view.edit is None:
+        return Columns(store, views)
+    texts, edit_words = keep_texts(examples), view.edit(share_of(settings))
+    _refuse_single_words(texts, examples.source, settings.name)
+    return EditedWords(store, texts, text_numbers(store), tokenizer, edit_words, views, both)
 
 
 def _at(numbers: np.ndarray, rows: IndexArray) -> np.ndarray:

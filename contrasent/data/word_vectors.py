@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from typing_extensions import override
 
 from contrasent.data.cache import cached, map_array
 from contrasent.data.readers import lines
-from contrasent.data.tokenizer import SpecialIds, Tokenizer
+from contrasent.data.tokenizer import SpecialIds, Template, Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import sha256_of
 
@@ -219,6 +220,17 @@ class WordTokenizer(Tokenizer):
         first, last = self._marks or (None, None)
         every = tuple(sorted(self._marks))
         self.special_ids = SpecialIds(mask=None, first=first, last=last, pad=None, every=every)
+
+    @cached_property
+    @override
+    def template(self) -> Template:
+        """The marks."""
+        return Template(tuple(self._marks[:1]), tuple(self._marks[1:]))
+
+    @override
+    def template_of(self, prompt: str) -> Template:
+        """Refused: the words of a prompt might have no vector."""
+        raise ConfigError(f"word vectors take no prompt, but one is given: {prompt!r}")
 
     @property
     @override

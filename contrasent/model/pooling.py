@@ -58,6 +58,11 @@ def first_token(state: Tensor, batch: Batch) -> Tensor:
     return state if len(state) == batch.sentences else state[batch.offsets[:-1]]
 
 
+def last_token(state: Tensor, batch: Batch) -> Tensor:
+    """The state of each sentence's last token."""
+    return state[batch.offsets[1:] - 1]
+
+
 def mean_over_tokens(state: Tensor, batch: Batch) -> Tensor:
     """The mean of each sentence's states, in float32."""
     import torch
@@ -74,7 +79,8 @@ def largest_over_tokens(state: Tensor, batch: Batch) -> Tensor:
     return torch.segment_reduce(state.float(), "max", lengths=batch.lengths, axis=0)
 
 
-_CLS, _MEAN, _MAX = (f"pooling_mode_{mode}" for mode in ("cls_token", "mean_tokens", "max_tokens"))
+_MODES = ("cls_token", "mean_tokens", "max_tokens", "lasttoken")
+_CLS, _MEAN, _MAX, _LAST = (f"pooling_mode_{mode}" for mode in _MODES)
 
 POOLERS = {
     pooler.name: pooler
@@ -82,6 +88,7 @@ POOLERS = {
         Pooler("cls", (-1,), first_token, _CLS),
         Pooler("mean", (-1,), mean_over_tokens, _MEAN),
         Pooler("max", (-1,), largest_over_tokens, _MAX),
+        Pooler("last", (-1,), last_token, _LAST),
         Pooler("mean_top2", (-2, -1), mean_over_tokens, _MEAN),
         Pooler("mean_first_last", (1, -1), mean_over_tokens, _MEAN),
         Pooler("mean_embed_last", (0, -1), mean_over_tokens, _MEAN),

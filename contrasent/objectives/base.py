@@ -74,7 +74,7 @@ class Objective(nn.Module, ABC):
         views: how many sentences of each example it needs; data with one sentence per example
             gives it again as every view.
         needs: what it reads beside the embeddings of the views.
-        provides_views: :meth:`prepare` adds views to those of the data.
+        provides_views: :meth:`prepare` adds views to those of the data, or makes them differ.
         aligned: the second view that is embedded is a positive of the first, so that their
             alignment is worth logging.
         max_tokens: the longest sentence that its own transformers take.
@@ -108,6 +108,10 @@ class Objective(nn.Module, ABC):
         Views may be added after those of the data. What is drawn comes from torch's generator.
         """
         return batch
+
+    def after_step(self) -> None:
+        """Called after every update of the weights, for what follows them."""
+        return
 
     @abstractmethod
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:

@@ -87,6 +87,27 @@ def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
     return signed.astype(np.float32)
 
 
+def new_rows(path: Path, examples: Examples, width: int) -> np.ndarray:
+    """A file ``path`` for ``(N, width)`` float32 numbers of ``examples``, in memory as needed."""
+    shape = (sum(1 for _ in examples), width)
+    return np.lib.format.open_memmap(path, "w+", np.float32, shape)
+
+
+def write_rows(
+    rows: np.ndarray,
+    teacher: SentenceEncoder | WordEncoder,
+    examples: Examples,
+    *,
+    normalize: bool | None = None,
+    show_progress: bool = False,
+) -> None:
+    """Write the embeddings of the first sentence of each example into ``rows (N, E)``."""
+    texts, start = (text for text, *_ in examples), 0
+    for block in teacher.encode_stream(texts, normalize=normalize, show_progress=show_progress):
+        rows[start : start + len(block)] = block
+        start += len(block)
+
+
 def _open_targets(entry: Path) -> np.ndarray:
     targets: np.ndarray = np.asarray(np.load(entry / _TARGETS, mmap_mode="r"))
     return targets
@@ -101,21 +122,13 @@ def _write_targets(
     show_progress: bool,
 ) -> None:
     """Write ``(N, D)`` embeddings, of what may be more text than memory holds."""
-    count, start = sum(1 for _ in examples), 0
-
-    def matrix(name: str, dimensions: int) -> np.ndarray:
-        shape = (count, dimensions)
-        return np.lib.format.open_memmap(folder / name, "w+", np.float32, shape)
-
     wider = teacher.width > width
-    own = matrix("teacher.npy" if wider else _TARGETS, max(width, teacher.width))
-    texts = (text for text, *_ in examples)
-    for block in teacher.encode_stream(texts, show_progress=show_progress):
-        own[start : start + len(block), : teacher.width] = block
-        start += len(block)
+    path = folder / ("teacher.npy" if wider else _TARGETS)
+    own = new_rows(path, examples, max(width, teacher.width))
+    write_rows(own[:, : teacher.width], teacher, examples, show_progress=show_progress)
     if wider:
-        axes = principal_axes(own[:: -(-count // _SAMPLE)], width)
-        targets = matrix(_TARGETS, width)
-        for start in range(0, count, _SAMPLE):
+        axes = principal_axes(own[:: -(-len(own) // _SAMPLE)], width)
+        targets = new_rows(folder / _TARGETS, examples, width)
+        for start in range(0, len(own), _SAMPLE):
             targets[start : start + _SAMPLE] = own[start : start + _SAMPLE] @ axes.T
         (folder / "teacher.npy").unlink()

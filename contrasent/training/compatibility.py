@@ -243,6 +243,11 @@ RULES = (
         "of two encoders; choose encoder.encoders shared, or leave that term out",
     ),
     _late(
+        lambda c, _: c.twin and c.needs(Need.ENCODER),
+        "encoder.encoders is twin, but the objective {recipe.objective[name]} also runs the "
+        "encoder itself, of which there would be two; choose encoder.encoders shared",
+    ),
+    _late(
         lambda c, _: not c.recipe.objective.get("teacher", "not needed"),
         "the objective {recipe.objective[name]} follows the embeddings of another encoder, but "
         "objective.teacher is empty; name a folder or a model with --objective.teacher",

@@ -242,6 +242,7 @@ def run(
         with part("update"):
             set_rate(optimizer, settings, rate, progress.step)
             update(optimizer, norm, settings.clip)
+            objective.after_step()
         progress.step += 1
         if known and not after_steps(known):
             return

@@ -84,6 +84,8 @@ def new_word_lstm(settings: EncoderSettings) -> SentenceEncoder:
     tokenizer = WordTokenizer(store, sentence_marks(store))
     encoder = SentenceEncoder(WordLstm(store, settings.lstm), tokenizer, chosen)
     encoder.name = settings.name
+    if settings.prompt is not None:
+        encoder.tokenizer.template_of(settings.prompt)  # refused
     if settings.dropout is not None:
         encoder.backbone.set_dropout(settings.dropout)
     return encoder
@@ -347,6 +349,8 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
             "which training would leave behind; train the encoder that it was made from, and fit "
             "again with 'contrasent fit'"
         )
+    if settings.prompt is not None:
+        encoder.tokenizer = encoder.tokenizer.with_prompt(settings.prompt)
     if settings.dropout is not None:
         encoder.backbone.set_dropout(settings.dropout)
     return encoder

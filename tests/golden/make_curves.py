@@ -85,6 +85,14 @@ CURVES = {
     "next sentence, two encoders": TINY["next-sentence"],
     "infersent": TINY["infersent"],
     "nli softmax": TINY["nli-softmax"],
+    "prompt": TINY["prompt"],
+    "prompt, chain of thought": TINY["prompt-cot"],
+    "rank": TINY["rank"],
+    "rank, list net": TinyRun("rank", {"objective.loss": "list_net"}, teacher="glove"),
+    "esimcse": TINY["esimcse"],
+    "mixcse": TINY["mixcse"],
+    "infocse": TINY["infocse"],
+    "infocse and rtd": TINY["infocse-rtd"],
 }
 
 

@@ -67,6 +67,13 @@ TINY = {
         TinyRun("sup-adapt", SHORT, "triplets.csv"),
         TinyRun("improve", {"train.start_shares": []}),
         TinyRun("distil", SHORT, teacher="glove"),
+        TinyRun("prompt", start="masked-lm"),
+        TinyRun("prompt-cot", start="masked-lm"),
+        TinyRun("rank", teacher="glove"),
+        TinyRun("esimcse"),
+        TinyRun("mixcse"),
+        TinyRun("infocse", start="masked-lm"),
+        TinyRun("infocse-rtd", start="masked-lm"),
         TinyRun("quick-thoughts", data="documents.txt"),
         TinyRun("next-sentence", data="documents.txt"),
         TinyRun(

@@ -15,6 +15,7 @@ FROM_THE_FRONT = {
     "cls": [4],
     "mean": [4],
     "max": [4],
+    "last": [4],
     "mean_top2": [3, 4],
     "mean_first_last": [1, 4],
     "mean_embed_last": [0, 4],
@@ -49,7 +50,8 @@ def test_a_pooler_is_its_loop(name, states):
     rows = []
     start = 0
     for sentence in SENTENCES:
-        tokens = range(start, start + (1 if name == "cls" else len(sentence)))
+        end = start + len(sentence)
+        tokens = {"cls": [start], "last": [end - 1]}.get(name, range(start, end))
         row = torch.zeros(6)
         for layer in FROM_THE_FRONT[name]:
             for token in tokens:

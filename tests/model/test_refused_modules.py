@@ -96,10 +96,10 @@ def test_another_dense(settings, said, folder):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"pooling_mode": "lasttoken"}, "pools by lasttoken; only cls, mean and max"),
+        ({"pooling_mode": "sum"}, "pools by sum; only cls, mean, max and lasttoken"),
         ({"pooling_mode": ["cls", "mean"]}, r"pools by cls \+ mean; only"),
         ({"pooling_mode": "weightedmean"}, "pools by weightedmean; only"),
-        ({"pooling_mode_lasttoken": True}, "pools by lasttoken; only"),
+        ({"pooling_mode_weightedmean_tokens": True}, "pools by weightedmean; only"),
         (
             {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
             r"pools by cls \+ mean; only",

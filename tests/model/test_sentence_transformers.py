@@ -56,14 +56,9 @@ def position_weighted_mean(state, batch):
     return total / (batch.lengths * (batch.lengths + 1) / 2).unsqueeze(1)
 
 
-def last_token(state, batch):
-    return state[batch.offsets[1:] - 1]
-
-
 NEW = (
     Pooler("weighted", (-1,), position_weighted_mean, "pooling_mode_weightedmean_tokens"),
     Pooler("weighted_top2", (-2, -1), position_weighted_mean, "pooling_mode_weightedmean_tokens"),
-    Pooler("last", (-1,), last_token, "pooling_mode_lasttoken"),
 )
 
 

@@ -100,7 +100,7 @@ CASES = [
         {"view.name": "delete_one_word", "view.share": 0.2},
         (
             "view.share is 0.2, but the view delete_one_word takes none; leave it out, or",
-            "choose view.name crop, crop_sentences, delete_words, synonym, mlm",
+            "choose view.name crop, crop_sentences, delete_words, repeat, synonym, mlm",
         ),
     ),
     Case({"view.share": 0.2}, ("view.share is 0.2", "the view dropout takes none"), data_views=2),
@@ -108,7 +108,8 @@ CASES = [
         {"view.name": "next_sentence", "view.sides": "both"},
         (
             "view.sides is both, but the view next_sentence edits no sentence; leave it out, or",
-            "choose view.name crop, crop_sentences, delete_one_word, delete_words, mlm, synonym",
+            "choose view.name crop, crop_sentences, delete_one_word, delete_words, mlm, repeat, "
+            "synonym",
         ),
     ),
     Case(
@@ -145,6 +146,11 @@ CASES = [
         STATES,
     ),
     Case(TWINS, ("is twin", "also reads token states", "choose encoder.encoders shared"), STATES),
+    Case(
+        TWINS,
+        ("is twin", "also runs the encoder itself", "choose encoder.encoders shared"),
+        {"needs": frozenset({Need.ENCODER})},
+    ),
     Case(TWINS, ("is twin", "one view of each example", "encoder.encoders shared"), SINGLE),
     Case(
         {"view.name": "crop_sentences"},

@@ -5,6 +5,7 @@ Shapes: S sentences, L tokens of the longest, D width.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -157,6 +158,8 @@ class AutoBackbone(Backbone):
         padded = pad_sequence(list(sentences), batch_first=True, padding_value=padding)
         mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)
         inputs = {"input_ids": padded, "attention_mask": mask.long()}
+        if batch.positions is not None:
+            inputs["position_ids"] = self._positions(batch.positions, mask)
         if first_state is None and batch.embedding_mask is None:
             output = self.model(**inputs, output_hidden_states=True)
         else:
@@ -164,6 +167,17 @@ class AutoBackbone(Backbone):
             output = self._embedding_layer().forward(self.model, inputs, change)
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)
         return {n: states[n][:, 0] if first_only else states[n][mask] for n in wanted}
+
+    def _positions(self, positions: Tensor, mask: Tensor) -> Tensor:
+        """``(S, L)`` of ``(T,)``."""
+        if "position_ids" not in inspect.signature(self.model.forward).parameters:
+            raise ConfigError(
+                f"{self.model.config.model_type!r} models take no positions of tokens; choose an "
+                "architecture such as BERT, RoBERTa, MPNet, ELECTRA or ALBERT"
+            )
+        padded = torch.zeros(mask.shape, dtype=torch.int64, device=mask.device)
+        padded[mask] = positions
+        return padded + first_position(self.model)
 
     @override
     def require_first_state(self) -> None:

@@ -8,6 +8,7 @@ Dropout falls in the places, and with the rates, of the ``transformers`` modules
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class PackedBert(Backbone):
         device = batch.token_ids.device
         narrow, dtype = self._products(device)
         with torch.autocast(device.type, enabled=False):
-            plain = first_state is None and batch.embedding_mask is None
+            plain = first_state is None and batch.embedding_mask is None and batch.positions is None
             infers = plain and self._infers(device, dtype)
             if infers and batch.sentences == 1 and self._serving.is_open:
                 return self._alone(batch, wanted, dtype)
@@ -103,6 +104,24 @@ class PackedBert(Backbone):
             states = self._compute(batch, {self.depth}, dtype, False, None, additions)
         return states[self.depth]
 
+    def continue_from(self, batch: Batch, states: Tensor) -> Tensor:
+        """The last states ``(T, D)``, with ``states (T, D)`` as state 0 of every token."""
+        device = batch.token_ids.device
+        _, dtype = self._products(device)
+        with torch.autocast(device.type, enabled=False):
+            return self._compute(batch, {self.depth}, dtype, False, None, given=states)[self.depth]
+
+    def new_layers(self, count: int) -> PackedBert:
+        """So many layers of the same kind with new weights and no embedding layer.
+
+        They are for :meth:`continue_from`.
+        """
+        config = copy.deepcopy(self.model.config)
+        config.num_hidden_layers = count
+        model: Any = type(self.model)(config)
+        model.embeddings, model.pooler = nn.Identity(), None
+        return PackedBert(model).to(self.device)
+
     def _products(self, device: torch.device) -> tuple[bool, torch.dtype]:
         """Whether matrix products are in a number format of their own, and in which they are."""
         narrow = torch.is_autocast_enabled(device.type)
@@ -116,15 +135,17 @@ class PackedBert(Backbone):
         first_only: bool,
         first_state: Tensor | None,
         additions: Sequence[SentenceAddition] = (),
+        given: Tensor | None = None,
     ) -> dict[int, Tensor]:
         """The states of the layers ``wanted``, with gradients and dropout where they are on."""
         blocks = self._blocks(batch, dtype, causal=bool(additions))
         tokens = len(batch.token_ids)
-        state = self._embed(batch.token_ids, blocks.positions)
+        positions = blocks.positions if batch.positions is None else batch.positions
+        state = self._embed(batch.token_ids, positions) if given is None else given
         if first_state is not None:
-            given = first_state.reshape(batch.sentences, -1, self.width)
-            places = blocks.first.unsqueeze(1) + torch.arange(given.shape[1], device=state.device)
-            state = state.index_copy(0, places.flatten(), given.flatten(0, 1).to(state.dtype))
+            first = first_state.reshape(batch.sentences, -1, self.width)
+            places = blocks.first.unsqueeze(1) + torch.arange(first.shape[1], device=state.device)
+            state = state.index_copy(0, places.flatten(), first.flatten(0, 1).to(state.dtype))
         if batch.embedding_mask is not None:
             state = state * batch.embedding_mask.to(state.dtype)
         by_number = {0: state}

@@ -1,0 +1,182 @@
+"""Prompts: PromptBERT (Jiang et al. 2022, arXiv:2201.04337), CoT-BERT (Zhang et al. 2024).
+
+An embedding is the state at the mask token of a prompt around the sentence. The views of a sentence
+differ by their prompts. What a prompt gives without a sentence, its bias, is taken away from the
+embedding in training (PromptBERT, section 4.2); the saved encoder has the anchor's prompt and no
+bias, so that it is an ordinary encoder.
+
+Shapes: B examples, V views, S = V * B sentences, T tokens, N tokens of the longest text, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+from typing_extensions import override
+
+from contrasent.data.batch import Batch, Need, pack
+from contrasent.data.tokenizer import Template
+from contrasent.errors import ConfigError
+from contrasent.functional import cosine_matrix, info_nce
+from contrasent.model.heads import head_named
+from contrasent.model.protocol import Encoded
+from contrasent.objectives.base import Objective, Start, Terms, duplicates
+from contrasent.settings import settings
+
+
+@settings
+class Config:
+    """Settings of prompt-based contrastive learning; the anchor's prompt is `encoder.prompt`."""
+
+    temperature: PositiveFloat = 0.05
+    """tau; the cosine is divided by it."""
+
+    positive: str | None = None
+    """Prompt of the positive, such as 'This sentence : "{text}" means {mask}'; null takes the
+    anchor's."""
+
+    negative: str | None = None
+    """Prompt of a hard negative of each example that says the opposite (CoT-BERT), such as 'The
+    sentence : "{text}" does not mean {mask}'; null is no such negative."""
+
+    bias: Literal["positions", "padding", "none"] = "positions"
+    """What is taken away from an embedding: the one of the prompt alone, with the positions that
+    its tokens have around the text (PromptBERT), or around as much padding (CoT-BERT); or none."""
+
+    head: Literal["mlp", "batchnorm", "none"] = "mlp"
+    """A head that is trained and then dropped."""
+
+    exclude_duplicates: bool = True
+    """Leave candidates with the text of the anchor or of its positive out of the negatives."""
+
+
+class Prompt(Objective):
+    """In-batch contrastive loss on views of a sentence in different prompts, without their bias."""
+
+    config_class = Config
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        encoder = start.require_encoder()
+        tokenizer = encoder.tokenizer
+        self.config = config
+        self.templates = [tokenizer.template] * 2
+        if config.positive is not None:
+            self.templates[1] = tokenizer.template_of(config.positive)
+        if config.negative is not None:
+            self.templates.append(tokenizer.template_of(config.negative))
+        self.views = len(self.templates)
+        self.provides_views = len(set(self.templates)) > 1
+        _require_one_place(self.templates, encoder.pooler)
+        self._longest = max(map(len, self.templates))
+        self.max_tokens = encoder.max_tokens + len(tokenizer.template) - self._longest
+        self._padding = tokenizer.special_ids.pad
+        if config.bias != "none":
+            self.needs = frozenset({Need.ENCODER})
+        if config.bias == "padding" and self._padding is None:
+            raise ConfigError(
+                f"objective.bias is padding, but the tokenizer of {tokenizer.source} has no token "
+                "for it; take positions or none"
+            )
+        # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
+        self._encoder = (encoder,)
+        self.head = head_named(config.head, start.width)
+
+    @override
+    def prepare(self, batch: Batch) -> Batch:
+        """``batch`` with the prompt of each view around its texts."""
+        if all(template == self.templates[0] for template in self.templates):
+            return batch
+        return with_templates(batch, self.templates[0], self.templates)
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        embeddings = encoded.pooled
+        if self.config.bias != "none":
+            embeddings = embeddings - self._bias(batch)
+        anchor, positive, *negatives = self.head(embeddings)
+        temperature = self.config.temperature
+        contrast = info_nce(
+            anchor,
+            torch.cat([positive, *negatives]),
+            temperature,
+            excluded=duplicates(batch) if self.config.exclude_duplicates else None,
+            further=cosine_matrix(positive, negatives[0]) / temperature if negatives else None,
+        )
+        return Terms({"contrast": contrast})
+
+    def _bias(self, batch: Batch) -> Tensor:
+        """``(V, B, D)``, the embedding of each sentence's prompt without its text.
+
+        Prompts around texts of one length share their dropout masks, as in the authors' code.
+        """
+        (encoder,) = self._encoder
+        counts = batch.longest - self._longest + 1
+        alone: Encoded = encoder(self._without_texts(counts).to(batch.token_ids.device))
+        rows = alone.pooled.view(self.views, counts, -1)
+        sizes = torch.tensor([len(template) for template in self.templates], device=rows.device)
+        texts = batch.lengths.view(self.views, -1) - sizes.unsqueeze(1)
+        return rows.gather(1, texts.unsqueeze(-1).expand(-1, -1, rows.shape[-1]))
+
+    def _without_texts(self, counts: int) -> Batch:
+        """Each template around 0, 1, 2, ... padding tokens, or around as large a gap."""
+        padded = self.config.bias == "padding"
+        sentences, positions = [], []
+        for template in self.templates:
+            before, after = template.before, template.after
+            for count in range(counts):
+                end = len(before) + count
+                gap = [self._padding or 0] * count if padded else []
+                sentences.append([*before, *gap, *after])
+                positions += [*range(len(before)), *range(end, end + len(after))]
+        batch = pack(sentences)
+        return batch if padded else replace(batch, positions=torch.tensor(positions))
+
+
+def _require_one_place(templates: Sequence[Template], pooler: str) -> None:
+    """Raise ConfigError if the token that ``pooler`` reads is not the same in all prompts."""
+    first, last = {t.before[:1] for t in templates}, {t.after[-1:] for t in templates}
+    if len({"cls": first, "last": last}.get(pooler, ())) > 1:
+        raise ConfigError(
+            f"encoder.pooler is {pooler}, but the tokens that it reads differ from prompt to "
+            "prompt; begin all prompts with {mask} for cls, or end all with it for last"
+        )
+
+
+def with_templates(batch: Batch, present: Template, wanted: Sequence[Template]) -> Batch:
+    """``batch``, whose sentences are in the template ``present``, with another one for each view.
+
+    Nothing is asked of the device.
+    """
+    device, examples = batch.token_ids.device, batch.examples
+    tokens = len(batch.token_ids)
+    added = [len(template) - len(present) for template in wanted]
+    # A table of all tokens: those of the batch, then those of the templates.
+    rows = [(t.before, t.after) for t in wanted]
+    table = [number for before, after in rows for number in (*before, *after)]
+    token_ids = torch.cat([batch.token_ids, torch.tensor(table, device=device)])
+    starts = torch.tensor([0, *map(len, wanted)], device=device).cumsum(0)[:-1] + tokens
+    sizes = torch.tensor([[len(before), len(after)] for before, after in rows], device=device)
+
+    lengths = batch.lengths + torch.tensor(added, device=device).repeat_interleave(examples)
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    total = tokens + examples * sum(added)
+    sentence = torch.repeat_interleave(lengths, output_size=total)
+    view = sentence // examples
+    place = torch.arange(total, device=device) - offsets[sentence]
+    left = lengths[sentence] - place  # tokens from here to the end
+    before, after = sizes[view].unbind(1)
+    in_text = batch.offsets[sentence] + place - before + len(present.before)
+    in_after = starts[view] + before + after - left
+    source = torch.where(left <= after, in_after, in_text)
+    source = torch.where(place < before, starts[view] + place, source)
+    # In the third view a text says the opposite, so it is no text of the others.
+    texts = batch.same_text().view(batch.views, -1)
+    texts = torch.cat([texts[:2], texts[2:] + batch.sentences]).flatten()
+    longest = batch.longest + max(added)
+    return Batch(token_ids[source], offsets, batch.views, longest, duplicate_of=texts)

@@ -1,0 +1,140 @@
+"""RankCSE (Liu et al. 2023, arXiv:2305.16726): SimCSE, consistent rankings, and those of teachers.
+
+The teachers embed every sentence once, before the first step.
+
+Shapes: B examples, N sentences, E dimensions of all teachers together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+from typing_extensions import override
+
+from contrasent.data.batch import Batch, Need
+from contrasent.data.cache import cached
+from contrasent.data.examples import Examples
+from contrasent.functional import (
+    cosine_matrix,
+    dot_matrix,
+    info_nce,
+    jensen_shannon,
+    list_mle,
+    list_net,
+)
+from contrasent.model.heads import head_named
+from contrasent.model.loading import load_encoder
+from contrasent.model.protocol import Encoded
+from contrasent.objectives.base import Objective, Start, Terms, duplicates
+from contrasent.objectives.distil import new_rows, write_rows
+from contrasent.settings import settings
+
+_FORMAT, _ROWS = 1, "teachers.npy"
+
+
+@settings
+class Config:
+    """Settings of the RankCSE objective."""
+
+    teacher: str | None = None
+    """The encoder whose ranking of the batch is followed, which must be named: a folder, a training
+    run, a Hugging Face id, or word vectors."""
+
+    second_teacher: str | None = None
+    """Another one, whose cosines are averaged with those of the first; null is none."""
+
+    teacher_share: Annotated[float, Field(gt=0, lt=1)] = 0.33
+    """alpha, the share of the first teacher where there are two."""
+
+    loss: Literal["list_mle", "list_net"] = "list_mle"
+    """How the ranking is followed: the likelihood of the teachers' order (ListMLE), or the
+    cross-entropy of their top-one probabilities (ListNet)."""
+
+    temperature: PositiveFloat = 0.05
+    """tau; the cosine is divided by it."""
+
+    teacher_temperature: PositiveFloat = 0.025
+    """tau2, of the teachers' cosines in list_net."""
+
+    student_temperature: PositiveFloat = 0.05
+    """tau3, of the student's cosines in the ranking."""
+
+    consistency_weight: NonNegativeFloat = 1.0
+    """beta, of the Jensen-Shannon divergence of the two views' similarities to the batch."""
+
+    ranking_weight: NonNegativeFloat = 1.0
+    """gamma, of following the teachers."""
+
+    head: Literal["mlp", "batchnorm", "none"] = "mlp"
+    """A head that is trained and then dropped."""
+
+    exclude_duplicates: bool = True
+    """Leave candidates with the text of the anchor or of its positive out of the negatives."""
+
+
+class RankCSE(Objective):
+    """In-batch contrastive loss, consistency of both views, and the teachers' ranking."""
+
+    config_class = Config
+    views = 2
+    needs = frozenset({Need.TARGETS})
+
+    def __init__(self, config: Config, start: Start) -> None:
+        super().__init__()
+        self.config = config
+        self.head = head_named(config.head, start.width)
+        self._device = str(start.encoder.device) if start.encoder else None
+
+    @override
+    def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
+        config = self.config
+        names = [config.teacher or "", *filter(None, [config.second_teacher])]
+        shares = [1.0] if len(names) == 1 else [config.teacher_share, 1 - config.teacher_share]
+        teachers = [load_encoder(name, device=self._device) for name in names]
+        key = [_FORMAT, examples.sha256, examples.views, shares]
+        key += [[it.fingerprint(), it.resolve_precision("auto")] for it in teachers]
+
+        def write(folder: Path) -> None:
+            rows, first = new_rows(folder / _ROWS, examples, sum(it.width for it in teachers)), 0
+            for teacher, share in zip(teachers, shares, strict=True):
+                # Products of these rows are the mean of the teachers' cosines.
+                columns = rows[:, first : first + teacher.width]
+                write_rows(columns, teacher, examples, normalize=True, show_progress=show_progress)
+                columns *= math.sqrt(share)
+                first += teacher.width
+
+        def read(entry: Path) -> np.ndarray:
+            rows: np.ndarray = np.asarray(np.load(entry / _ROWS, mmap_mode="r"))
+            return rows
+
+        return {Need.TARGETS: cached("teachers", "the teachers' embeddings", key, read, write)}
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        config = self.config
+        first, second = self.head(encoded.pooled)
+        teachers = batch.column(Need.TARGETS)
+        cosines, wanted = cosine_matrix(first, second), dot_matrix(teachers, teachers)
+        contrast = info_nce(
+            first,
+            second,
+            config.temperature,
+            excluded=duplicates(batch) if config.exclude_duplicates else None,
+        )
+        logits = cosines / config.temperature
+        student = cosines / config.student_temperature
+        if config.loss == "list_net":
+            ranking = list_net(student, wanted / config.teacher_temperature)
+        else:
+            ranking = list_mle(student, wanted)
+        terms = {
+            "contrast": contrast,
+            "consistency": config.consistency_weight * jensen_shannon(logits, logits.T),
+            "ranking": config.ranking_weight * ranking,
+        }
+        return Terms(terms)
