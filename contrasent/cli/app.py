@@ -23,7 +23,16 @@ from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fit import flow, infersent, sif, whitening
 from contrasent.cli.mine import mine
 from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
-from contrasent.cli.search import add, build, encode, info, search, similarity
+from contrasent.cli.search import (
+    add,
+    build,
+    encode,
+    info,
+    optimize,
+    remove,
+    search,
+    similarity,
+)
 from contrasent.cli.train import pretrain, recipes, train
 from contrasent.errors import ContrasentError
 
@@ -172,12 +181,12 @@ _add(app, recipes, evaluate, analyze, neighbours, mteb, reproduce)
 _add(app, encode, similarity, calibrate, search)
 _add(fit_app, whitening, flow, sif)
 _add(import_app, infersent)
-_add(index_app, build, add, info)
+_add(index_app, build, add, remove, optimize, info)
 _add(data_app, check, fetch, leaks, mine)
 _add(build_app, nli, captions, duplicates, paraphrases)
 app.add_typer(fit_app, name="fit", help="Fit a map to an encoder's embeddings, to go with it.")
 app.add_typer(import_app, name="import", help="Make encoders of published weights of other forms.")
-app.add_typer(index_app, name="index", help="Build and extend a search index.")
+app.add_typer(index_app, name="index", help="Build and change a search index.")
 app.add_typer(data_app, name="data", help="Check and build training text; get evaluation data.")
 data_app.add_typer(build_app, name="build", help="Make training files from labelled sentences.")
 

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.word_encoder import WordEncoder
     from contrasent.profiling import StepProfile
+    from contrasent.search.index import Index
     from contrasent.search.sentences import Sentences
     from contrasent.search.shards import Written
+    from contrasent.search.snapshot import Hit
 
 
 Columns = Annotated[
@@ -182,6 +184,10 @@ Ids = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="The column of the ids; else texts are numbered from 0."),
 ]
+Folder = Annotated[Path, typer.Argument(help="The index.")]
+KINDS = (
+    "flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), or auto: chosen by the number of texts"
+)
 
 
 @grouped
@@ -194,6 +200,7 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
     ids: Ids = None,
     loading: Loading,
     precision: Precision = "auto",
+    kind: Annotated[str, typer.Option(help=f"{KINDS}.")] = "auto",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an index that is there already.")
     ] = False,
@@ -201,13 +208,15 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
     """Embed texts and write an index."""
     from contrasent.errors import pick
     from contrasent.model.precision import PRECISIONS
-    from contrasent.search.index import Index, require_folder
+    from contrasent.search.index import Index
+    from contrasent.search.nearest import kind_for
     from contrasent.search.sentences import open_sentences
+    from contrasent.search.storage import require_folder
 
     pick("precision", precision, PRECISIONS)
     require_folder(index, overwrite)
     with open_sentences(source, columns, ids) as sentences:
-        _announce(sentences)
+        kind_for(_announce(sentences), kind)
         encoder = loading.load(model)
         built = Index.build(
             encoder,
@@ -215,16 +224,24 @@ def build(  # noqa: PLR0913 - the arguments are the command's options
             index,
             sentences.ids(),
             precision=precision,
+            kind=kind,
             overwrite=overwrite,
             show_progress=True,
         )
-    typer.echo(
-        f"{index}: {len(built)} texts, {built.manifest.encoder.width} dimensions each", err=True
-    )
+    width = built.manifest.encoder.width
+    typer.echo(f"{index}: {len(built)} texts, {width} dimensions each{_searched(built)}", err=True)
+
+
+def _searched(index: Index) -> str:
+    """How an index is searched."""
+    ann = index.manifest.ann
+    if ann is None:
+        return ", searched exactly"
+    return f", searched by {ann.kind} (recall@10 {ann.recall:.3f})"
 
 
 def add(
-    index: Annotated[Path, typer.Argument(help="The index.")],
+    index: Folder,
     source: Source,
     columns: Columns = None,
     ids: Ids = None,
@@ -241,10 +258,43 @@ def add(
         before, loaded = len(opened), encoder_of(opened, encoder, device)
         opened.add(loaded, sentences, sentences.ids(), show_progress=True)
     typer.echo(f"{index}: {len(opened)} texts, {len(opened) - before} of them new", err=True)
+    if opened.needs_optimizing:
+        opened.optimize(show_progress=True)
+
+
+def remove(
+    index: Folder,
+    ids: Annotated[
+        list[str], typer.Argument(help="Ids of texts, or - for lines of standard input.")
+    ],
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="Pass over ids that are not in the index.")
+    ] = False,
+) -> None:
+    """Remove texts from an index, all of them or none."""
+    from contrasent.search.index import Index
+
+    opened = Index.open(index)
+    removed = opened.remove(_lines(ids), missing_ok=missing_ok)
+    typer.echo(f"{index}: {len(opened)} texts, {removed} removed", err=True)
+    if opened.needs_optimizing:
+        opened.optimize(show_progress=True)
+
+
+def optimize(
+    index: Folder,
+    kind: Annotated[str | None, typer.Option(help=f"{KINDS}; else what it was built as.")] = None,
+) -> None:
+    """Free the room of removed texts, and cover added ones by the index's kind of search."""
+    from contrasent.search.index import Index
+
+    opened = Index.open(index)
+    opened.optimize(kind, show_progress=True)
+    typer.echo(f"{index}: {len(opened)} texts{_searched(opened)}", err=True)
 
 
 def info(
-    index: Annotated[Path, typer.Argument(help="The index.")],
+    index: Folder,
     json: Json = False,
 ) -> None:
     """Say what an index holds, and which encoder made it."""
@@ -254,13 +304,17 @@ def info(
 
     opened = Index.open(index)
     files = [path for path in index.rglob("*") if path.is_file()]
+    manifest = opened.manifest
     described = {
         "index": str(index),
         "texts": len(opened),
-        "segments": len(opened.manifest.segments),
+        "segments": len(manifest.segments),
         "bytes": sum(path.stat().st_size for path in files),
-        **{"encoder" if k == "name" else k: v for k, v in asdict(opened.manifest.encoder).items()},
+        **{"encoder" if k == "name" else k: v for k, v in asdict(manifest.encoder).items()},
+        "kind": opened.kind,
     }
+    if manifest.ann is not None:
+        described |= {"covers": manifest.ann.rows, "recall@10": manifest.ann.recall}
     if json:
         print_json(described)
         return
@@ -268,31 +322,60 @@ def info(
         typer.echo(f"{key:<12} {value}")
 
 
-def _announce(sentences: Sentences) -> None:
+def _announce(sentences: Sentences) -> int:
     total = sentences.count()
     typer.echo(f"{sentences.source}: {total} texts; {sentences.examples.columns}", err=True)
     if sentences.examples.skipped:
         typer.echo(f"{sentences.examples.skipped} rows with an empty cell are left out", err=True)
+    return total
+
+
+def _lines(words: list[str]) -> list[str]:
+    """The words, or the lines of standard input in place of a single ``-``."""
+    if words != ["-"]:
+        return words
+    lines = (line.rstrip("\r\n") for line in typer.get_text_stream("stdin", encoding="utf-8"))
+    return [line for line in lines if line.strip()]
 
 
 def search(
     index: Annotated[Path, typer.Argument(help="A folder made by: contrasent index build")],
-    query: Annotated[str, typer.Argument(help="The text to look for.")],
+    query: Annotated[
+        list[str],
+        typer.Argument(help="Texts to look for, or - for lines of standard input."),
+    ],
     top_k: Annotated[int, typer.Option("--top-k", help="Hits to show.")] = 10,
+    threshold: Annotated[
+        float | None, typer.Option(help="Show only hits with this cosine or a larger one.")
+    ] = None,
     encoder: MovedEncoder = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Print the texts of an index that are nearest to a query."""
-    from contrasent.search.index import Index, encoder_of, require_query
+    """Print the texts of an index that are nearest to a query, or to each of several."""
+    from contrasent.search.index import Index, encoder_of
+    from contrasent.search.snapshot import require_query
 
-    require_query(query, top_k)
+    queries = _lines(query)
+    for each in queries:
+        require_query(each, top_k, threshold=threshold)
     opened = Index.open(index)
-    hits = opened.search(encoder_of(opened, encoder, device), [query], top_k)[0]
-    if json:
-        for rank, hit in enumerate(hits, start=1):
-            row = {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
-            print_json(row)
+    found = opened.search(encoder_of(opened, encoder, device), queries, top_k, threshold)
+    several = len(queries) > 1
+    for text, hits in zip(queries, found, strict=True):
+        if json:
+            for rank, hit in enumerate(hits, start=1):
+                row = {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}
+                print_json({"query": text, **row} if several else row)
+        else:
+            if several:
+                typer.echo(f"{'' if text is queries[0] else chr(10)}{' '.join(text.split())}")
+            _print_hits(hits)
+
+
+def _print_hits(hits: list[Hit]) -> None:
+    if not hits:
+        typer.echo("no hit")
         return
     width = max(len("id"), *(len(hit.id) for hit in hits))
     typer.echo(f"rank   score  {'id':<{width}}  text")

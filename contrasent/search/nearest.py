@@ -1,21 +1,36 @@
-"""Nearest rows by cosine: exact, in the same order on every machine.
+"""Nearest rows by cosine: exact, in the same order on every machine, or approximate by faiss.
 
 Shapes: Q queries, N rows of a segment, D dimensions of a unit vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import ConfigDict, PositiveInt
+
+from contrasent.errors import CheckpointError, ConfigError, pick
+from contrasent.files import writing
 
 _QUERIES = 64
 _RESCORED = 4_096
 _EXTRA = 8
 
+Live = np.ndarray | None
+"""``(N,)`` bool: the rows that were not removed; None if none was."""
+
 
 def nearest(
-    segments: Sequence[np.ndarray], queries: np.ndarray, top_k: int
+    segments: Sequence[np.ndarray],
+    queries: np.ndarray,
+    top_k: int,
+    live: Sequence[Live] | None = None,
+    ann: Ann | None = None,
 ) -> list[list[tuple[int, float]]]:
     """For each query the ``top_k`` rows with the largest cosine, each with it, best first.
 
@@ -23,44 +38,80 @@ def nearest(
     rounding could have put among the best are then scored once more in float64, row by row, so
     that equal vectors have equal scores wherever they lie; equal scores are ordered by row.
     ``segments`` are ``(N, D)`` float32 unit vectors each, whose rows are numbered through all of
-    them; ``queries`` are ``(Q, D)``.
+    them; ``queries`` are ``(Q, D)``. The candidates of the first rows come from ``ann``, if it is
+    given; the cosines are exact all the same.
     """
+    live = live or [None] * len(segments)
+    lengths = [len(segment) for segment in segments]
+    covered = 0 if ann is None else [*accumulate(lengths)].index(ann.rows) + 1
     hits: list[list[tuple[int, float]]] = []
     for start in range(0, len(queries), _QUERIES):
         block = np.ascontiguousarray(queries[start : start + _QUERIES], dtype=np.float32)
-        for query, candidates in zip(block, _candidates(segments, block, top_k), strict=True):
+        exact = _candidates(segments[covered:], live[covered:], block, top_k)
+        if ann is not None:
+            approximate = ann.candidates(lengths[:covered], block, top_k)
+            exact = [first + last for first, last in zip(approximate, exact, strict=True)]
+        for query, candidates in zip(block, exact, strict=True):
             hits.append(_best(segments, query, candidates, top_k))
     return hits
 
 
 def _candidates(
-    segments: Sequence[np.ndarray], queries: np.ndarray, top_k: int
+    segments: Sequence[np.ndarray], live: Sequence[Live], queries: np.ndarray, top_k: int
 ) -> list[list[np.ndarray]]:
     """For each query and segment, the rows that may be among the ``top_k`` of all segments."""
-    scores, rows = zip(*(_search(s, queries, top_k + _EXTRA) for s in segments), strict=True)
+    if not segments:
+        return [[] for _ in queries]
+    some = [
+        _search_live(*each, queries, top_k + _EXTRA) for each in zip(segments, live, strict=True)
+    ]
     # A float32 sum of D products of unit vectors is off by at most D * 2**-24, whatever the
     # order; the threshold and the row compared with it may both be off.
     margin = 2.0 * queries.shape[1] * 2.0**-24
-    together = np.concatenate(scores, axis=1)
+    together = np.concatenate(
+        [_without_removed(*s, kept) for s, kept in zip(some, live, strict=True)], axis=1
+    )
     last = min(top_k, together.shape[1]) - 1
     threshold = -np.sort(-together, axis=1)[:, last] - margin
     return [
         [
-            _at_least(segment, query, limit, s[q], r[q])
-            for segment, s, r in zip(segments, scores, rows, strict=True)
+            _at_least(segment, kept, query, limit, scores[q], rows[q])
+            for segment, kept, (scores, rows) in zip(segments, live, some, strict=True)
         ]
         for q, (query, limit) in enumerate(zip(queries, threshold, strict=True))
     ]
 
 
+def _without_removed(scores: np.ndarray, rows: np.ndarray, live: Live) -> np.ndarray:
+    return scores if live is None else np.where(live[rows], scores, -np.inf)
+
+
 def _at_least(
-    segment: np.ndarray, query: np.ndarray, limit: float, scores: np.ndarray, rows: np.ndarray
+    segment: np.ndarray,
+    live: Live,
+    query: np.ndarray,
+    limit: float,
+    scores: np.ndarray,
+    rows: np.ndarray,
 ) -> np.ndarray:
     """Rows of a segment with a score of ``limit`` or more, asking for more until one is below."""
     while scores[-1] >= limit and len(rows) < len(segment):
         more_scores, more_rows = _search(segment, query[None], 2 * len(rows))
         scores, rows = more_scores[0], more_rows[0]
-    return rows[scores >= limit]
+    wanted = scores >= limit
+    return rows[wanted if live is None else wanted & live[rows]]
+
+
+def _search_live(
+    segment: np.ndarray, live: Live, queries: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best rows of a segment, among which ``count`` are live, or all that are."""
+    scores, rows = _search(segment, queries, count)
+    if live is not None:
+        least = min(count, int(live.sum()))
+        while int(live[rows].sum(axis=1).min()) < least:
+            scores, rows = _search(segment, queries, 2 * rows.shape[1])
+    return scores, rows
 
 
 def _search(segment: np.ndarray, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -91,3 +142,224 @@ def _cosines(segment: np.ndarray, rows: np.ndarray, query: np.ndarray) -> np.nda
         part = segment[rows[start : start + _RESCORED]].astype(np.float64)
         scores[start : start + len(part)] = (part * wide).sum(axis=1)
     return scores
+
+
+KINDS = ("flat", "hnsw", "ivfpq")
+_FLAT_BELOW, _HNSW_BELOW = 50_000, 300_000
+"""Rows from which HNSW, and from which OPQ+IVF-PQ, is taken unless a kind is named."""
+_LEAST = {"flat": 1, "hnsw": 1, "ivfpq": 10_000}
+_CELL_ROWS = 64  # rows that a cell of the inverted file is trained with
+_TRAINING_CODES = 65_536  # rows that the rotation and the codes are trained with
+_CHUNK = 65_536
+_TARGET = 0.97
+_MEASURED, _MEASURED_AT = 500, 10
+_EFFORT = {"hnsw": (32, 1024), "ivfpq": (8, 1024)}
+"""The least and the most effort."""
+_RESCORE = {"hnsw": 4, "ivfpq": 20}
+"""Candidates for each of the ``top_k``: a byte per dimension orders them better than a quarter."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnInfo:
+    """An approximate index over the first rows of a folder, and how well it finds them.
+
+    Attributes:
+        file: its name in the folder.
+        kind: ``hnsw`` (32 links, int8 vectors) or ``ivfpq`` (OPQ, a byte for 4 dimensions).
+        rows: rows that it covers.
+        effort: nodes visited (efSearch), or cells (nprobe).
+        recall: share of the exact 10 nearest rows that are found, for rows as queries, each
+            without itself.
+        queries: how many of them.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
+    file: str
+    kind: str
+    rows: PositiveInt
+    effort: PositiveInt
+    recall: float
+    queries: PositiveInt
+
+
+def kind_for(rows: int, kind: str = "auto") -> str:
+    """The kind of index for a number of rows, or the one that is named.
+
+    Raises:
+        ConfigError: there is no such kind, or there are too few rows for it.
+    """
+    if pick("kind of index", kind, ("auto", *KINDS)) == "auto":
+        return "flat" if rows < _FLAT_BELOW else "hnsw" if rows < _HNSW_BELOW else "ivfpq"
+    if rows < _LEAST[kind]:
+        raise ConfigError(
+            f"{kind} is trained on the vectors and needs {_LEAST[kind]} of them, but there are "
+            f"{rows}; choose flat or hnsw"
+        )
+    return kind
+
+
+def write_ann(
+    segments: Sequence[np.ndarray],
+    kind: str,
+    folder: Path,
+    number: int,
+    start: Path | None,
+    on_rows: Callable[[int], object],
+) -> AnnInfo:
+    """Write an approximate index of all rows as file ``number`` of ``folder``, and measure it.
+
+    It is the one in ``start`` with more rows, if that is given. ``on_rows`` is called with the
+    number of rows that were added.
+    """
+    import faiss
+
+    index = _trained(segments, kind) if start is None else faiss.read_index(str(start))
+    before = index.ntotal
+    for segment in segments:
+        for first in range(0, len(segment), _CHUNK):
+            block = np.ascontiguousarray(segment[first : first + _CHUNK])
+            if before < len(block):
+                index.add(block[before:])
+            before = max(before - len(block), 0)
+            on_rows(len(block))
+    info = _measured(segments, index, kind, f"segments/{number:06d}.faiss")
+    with writing(folder / info.file) as path:
+        faiss.write_index(index, str(path))
+    return info
+
+
+def _trained(segments: Sequence[np.ndarray], kind: str) -> Any:
+    """An empty faiss index, trained on rows of ``segments``."""
+    import faiss
+
+    rows, width = sum(map(len, segments)), segments[0].shape[1]
+    if kind == "hnsw":
+        index = faiss.index_factory(width, "HNSW32,SQ8", faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = 100
+        training = _TRAINING_CODES
+    else:
+        codes = max(width // 4, 1)
+        cells = min(int(2 * rows**0.5), rows // 39)
+        name = f"OPQ{codes}_{min(4 * codes, width)},IVF{cells},PQ{codes}"
+        index = faiss.index_factory(width, name, faiss.METRIC_INNER_PRODUCT)
+        rotation = faiss.downcast_VectorTransform(index.chain.at(0))
+        rotation.max_train_points, rotation.niter = _TRAINING_CODES, 10
+        training = max(_CELL_ROWS * cells, _TRAINING_CODES)
+    index.train(_sample(segments, training))
+    return index
+
+
+def _sample(segments: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Rows drawn from all segments, with a fixed seed; all, if there are no more than ``count``."""
+    rows = sum(map(len, segments))
+    drawn = np.random.default_rng(0).permutation(rows)[:count]
+    return np.concatenate(list(_rows_of(segments, np.sort(drawn))))
+
+
+def _rows_of(segments: Sequence[np.ndarray], numbers: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows of sorted ``numbers``, segment by segment."""
+    for segment, local in zip(segments, split_rows(map(len, segments), numbers), strict=True):
+        yield np.asarray(segment[local], np.float32)
+
+
+def split_rows(lengths: Iterable[int], numbers: np.ndarray) -> list[np.ndarray]:
+    """Sorted row ``numbers`` as those within each segment."""
+    bounds = [0, *accumulate(lengths)]
+    cuts = np.searchsorted(numbers, bounds)
+    return [numbers[a:b] - first for (a, b), first in zip(pairwise(cuts), bounds, strict=False)]
+
+
+class Ann:
+    """An approximate index by faiss over the first rows of an index; threads may share it.
+
+    It keeps vectors in fewer bits, so :func:`nearest` scores its candidates once more. ``live``
+    are the rows that may be found.
+    """
+
+    def __init__(self, index: Any, kind: str, effort: int, live: Live = None) -> None:
+        import faiss
+
+        self.kind, self.effort, self.rows = kind, effort, int(index.ntotal)
+        self._index, self._live = index, live
+        self._only = None
+        if live is not None:
+            self._only = faiss.IDSelectorBitmap(np.packbits(live, bitorder="little"))
+
+    @classmethod
+    def open(cls, folder: Path, info: AnnInfo) -> Ann:
+        """Map the file of ``info``; CheckpointError if it is missing or damaged."""
+        import faiss
+
+        path = folder / info.file
+        remedy = f"make it anew with: contrasent index optimize {folder}"
+        try:
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[-200:]
+            raise CheckpointError(f"{path} cannot be read ({reason}); {remedy}") from error
+        if index.ntotal != info.rows:
+            raise CheckpointError(f"{path} holds {index.ntotal} rows, not {info.rows}; {remedy}")
+        return cls(index, info.kind, info.effort)
+
+    def with_live(self, live: Live) -> Ann:
+        """The same over other live rows."""
+        return Ann(self._index, self.kind, self.effort, live)
+
+    def candidates(
+        self, lengths: Sequence[int], queries: np.ndarray, top_k: int
+    ) -> list[list[np.ndarray]]:
+        """For each query and segment, rows to be scored; all live ones, if it finds too few."""
+        available = self.rows if self._live is None else int(self._live.sum())
+        count = min(max(_RESCORE[self.kind] * top_k, 50), available)
+        if not count:
+            return [[np.empty(0, np.int64) for _ in lengths] for _ in queries]
+        _, rows = self._index.search(queries, count, params=self._parameters(count))
+        found = [np.sort(some[some >= 0]) for some in rows]
+        return [
+            split_rows(lengths, some if len(some) >= min(top_k, available) else self._all_live())
+            for some in found
+        ]
+
+    def _all_live(self) -> np.ndarray:
+        return np.arange(self.rows) if self._live is None else np.flatnonzero(self._live)
+
+    def _parameters(self, count: int) -> Any:
+        """Search parameters of this call only."""
+        import faiss
+
+        if self.kind == "hnsw":
+            return faiss.SearchParametersHNSW(sel=self._only, efSearch=max(self.effort, count))
+        cells = faiss.SearchParametersIVF(sel=self._only, nprobe=self.effort)
+        return faiss.SearchParametersPreTransform(index_params=cells)
+
+
+def _measured(segments: Sequence[np.ndarray], index: Any, kind: str, file: str) -> AnnInfo:
+    """Raise the effort of a faiss index of all rows until its recall reaches 0.97.
+
+    The recall is the share of the exact 10 nearest rows that it finds, for up to 500 rows as
+    queries, each without itself. Of rows at an equal distance any counts.
+    """
+    rows = sum(map(len, segments))
+    numbers = np.sort(np.random.default_rng(1).permutation(rows)[:_MEASURED])
+    queries = np.concatenate(list(_rows_of(segments, numbers)))
+    near = min(_MEASURED_AT, rows - 1)
+
+    def others(ann: Ann | None) -> list[list[float]]:
+        hits = nearest(segments, queries, near + 1, ann=ann)
+        return [
+            [score for row, score in some if row != number][:near]
+            for some, number in zip(hits, numbers, strict=True)
+        ]
+
+    exact = others(None)
+    effort, most = _EFFORT[kind]
+    while True:
+        found = others(Ann(index, kind, effort))
+        shares = [
+            sum(score >= best[-1] for score in scores) / near if near else 1.0
+            for scores, best in zip(found, exact, strict=True)
+        ]
+        recall = sum(shares) / len(shares)
+        if recall >= _TARGET or effort >= min(most, rows):
+            return AnnInfo(file, kind, rows, effort, round(recall, 4), len(numbers))
+        effort *= 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -18,8 +18,9 @@ import numpy as np
 from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
 from contrasent.errors import CheckpointError, DataError
-from contrasent.files import write_text, writing
+from contrasent.files import recover_folder, refuse_existing, write_text, writing
 from contrasent.model.protocol import Encoder
+from contrasent.search.nearest import AnnInfo
 
 _HEADER = 128
 
@@ -89,7 +90,10 @@ def open_rows(path: Path, rows: int, width: int, remedy: str) -> np.ndarray:
 
 
 FILE = "manifest.json"
-_FORMAT = "contrasent-index-1"
+_FORMAT = "contrasent-index-2"
+_FORMATS = ("contrasent-index-1", _FORMAT)
+_VECTORS, _TEXTS = "segments/{}.npy", "segments/{}.arrow"
+_REMOVED = "segments/{:06d}.removed.npy"
 _REBUILD = "restore the folder from a copy or build the index again"
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
@@ -117,7 +121,7 @@ class Maker:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows that were added together; ``name`` is the stem of their files."""
+    """Rows that were written together; ``name`` is the stem of their files."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: str
@@ -126,23 +130,54 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class IndexManifest:
-    """What an index holds; it is ``numbered`` if every id is the number of its row."""
+    """What an index holds.
+
+    Attributes:
+        numbered: whether every id is a number that was given to its text.
+        kind: ``auto``, or the kind of index that was asked for.
+        ann: the approximate index over the first segments, if there is one.
+        removed: the file with the sorted numbers of removed rows.
+        given: ids that were given to texts without; None if as many as there are rows.
+        writes: how often the folder was written, which names its files.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     encoder: Maker
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     numbered: bool
+    kind: str = "auto"
+    ann: AnnInfo | None = None
+    removed: str | None = None
+    given: int | None = None
+    writes: int = 0
     format: str = _FORMAT
 
     @property
     def rows(self) -> int:
-        """Rows of all segments."""
+        """Rows of all segments, removed ones included."""
         return sum(segment.rows for segment in self.segments)
+
+    @property
+    def next_number(self) -> int:
+        """The id of the next text without one."""
+        return self.rows if self.given is None else self.given
+
+    @property
+    def next_write(self) -> int:
+        """What names the files of the next write: no file of any earlier one."""
+        return max(self.writes, len(self.segments)) + 1
+
+    @property
+    def files(self) -> set[str]:
+        """Names of its files in the folder."""
+        segments = (path.format(s.name) for s in self.segments for path in (_VECTORS, _TEXTS))
+        return {*segments, *filter(None, (self.removed, self.ann and self.ann.file))}
 
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:
     """Make ``manifest`` what the folder holds, at once."""
-    write_text(folder / FILE, json.dumps(asdict(manifest), indent=2) + "\n")
+    content = asdict(replace(manifest, format=_FORMAT))
+    write_text(folder / FILE, json.dumps(content, indent=2) + "\n")
 
 
 def read_manifest(folder: Path) -> IndexManifest:
@@ -158,9 +193,10 @@ def read_manifest(folder: Path) -> IndexManifest:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
         version = content.get("format") if isinstance(content, dict) else None
-        if version != _FORMAT:
+        if version not in _FORMATS:
             raise CheckpointError(
-                f"{path} has format {version!r}, but this version reads {_FORMAT!r}; build it again"
+                f"{path} has format {version!r}, but this version reads {' and '.join(_FORMATS)}; "
+                "build it again"
             )
         return TypeAdapter(IndexManifest).validate_json(text)
     except ValidationError as error:
@@ -171,24 +207,52 @@ def read_manifest(folder: Path) -> IndexManifest:
         raise CheckpointError(f"{path} is damaged ({error}); {_REBUILD}") from error
 
 
+def require_folder(folder: Path, overwrite: bool) -> None:
+    """Make sure that an index can be built at ``folder``, before anything expensive happens."""
+    recover_folder(folder.resolve())
+    is_index = (folder / FILE).is_file()
+    if not (is_index and overwrite):
+        remedy = "it is not an index, so it is left alone: name another folder"
+        if is_index:
+            remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
+        refuse_existing(folder, remedy)
+
+
 _CHUNK = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """An open segment, mapped from disk: ``(N, D)`` unit vectors, and Arrow columns of N cells."""
+    """An open segment, mapped from disk: ``(N, D)`` unit vectors, and Arrow columns of N cells.
+
+    ``live (N,)`` is False for removed rows; None if there are none.
+    """
 
     vectors: np.ndarray
     ids: Any
     texts: Any
+    live: np.ndarray | None = None
 
 
-def read_segment(folder: Path, segment: Segment, width: int) -> SegmentRows:
-    """Map the files of a segment; one that does not hold what the manifest says is refused."""
+@dataclass(frozen=True, slots=True)
+class IndexRows:
+    """Some rows of an index: ``(n, D)`` unit vectors, and n ids and texts."""
+
+    vectors: np.ndarray
+    ids: list[str]
+    texts: list[str]
+
+
+def read_segment(folder: Path, segment: Segment, width: int, removed: np.ndarray) -> SegmentRows:
+    """Map the files of a segment; one that does not hold what the manifest says is refused.
+
+    ``removed`` are the numbers of its removed rows.
+    """
     import pyarrow as pa
 
-    vectors = open_rows(_vectors(folder, segment.name), segment.rows, width, _REBUILD)
-    path = _texts(folder, segment.name)
+    vectors_path = folder / _VECTORS.format(segment.name)
+    vectors = open_rows(vectors_path, segment.rows, width, _REBUILD)
+    path = folder / _TEXTS.format(segment.name)
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (OSError, pa.ArrowInvalid) as error:
@@ -198,14 +262,72 @@ def read_segment(folder: Path, segment: Segment, width: int) -> SegmentRows:
             f"{path} has {table.num_rows} rows of {table.column_names}; expected "
             f"{segment.rows} rows of ['id', 'text']; {_REBUILD}"
         )
-    return SegmentRows(vectors, table.column("id"), table.column("text"))
+    live = None
+    if removed.size:
+        live = np.ones(segment.rows, bool)
+        live[removed] = False
+    return SegmentRows(vectors, table.column("id"), table.column("text"), live)
+
+
+def write_segment(folder: Path, number: int, blocks: Iterable[IndexRows], width: int) -> Segment:
+    """Write rows; DataError if there is none."""
+    import pyarrow as pa
+
+    folder.joinpath("segments").mkdir(exist_ok=True)
+    schema = pa.schema([("id", pa.string()), ("text", pa.string())])
+    name = f"{number:06d}"
+    with (
+        writing(folder / _VECTORS.format(name)) as vectors_path,
+        writing(folder / _TEXTS.format(name)) as texts_path,
+        NpyWriter(vectors_path, width) as vectors,
+        pa.OSFile(str(texts_path), "wb") as sink,
+        pa.ipc.new_file(sink, schema) as table,
+    ):
+        for block in blocks:
+            vectors.append(block.vectors)
+            table.write_batch(pa.record_batch([block.ids, block.texts], schema=schema))
+        if not vectors.rows:
+            raise DataError("there is no text to index")
+    return Segment(name, vectors.rows)
+
+
+def write_removed(folder: Path, number: int, rows: np.ndarray) -> str:
+    """Write the sorted numbers of removed rows; the name of their file."""
+    name = _REMOVED.format(number)
+    with writing(folder / name) as path, path.open("wb") as file:
+        np.save(file, rows.astype("<i8"), allow_pickle=False)
+    return name
+
+
+def read_removed(folder: Path, manifest: IndexManifest) -> np.ndarray:
+    """The sorted numbers of removed rows."""
+    if manifest.removed is None:
+        return np.empty(0, np.int64)
+    path = folder / manifest.removed
+    try:
+        rows: np.ndarray = np.load(path, allow_pickle=False)
+        if rows.dtype != np.int64 or rows.ndim != 1 or not (np.diff(rows) > 0).all():
+            raise ValueError("its numbers are not in order")
+        if rows.size and not 0 <= rows[0] <= rows[-1] < manifest.rows:
+            raise ValueError(f"there are only {manifest.rows} rows")
+    except (OSError, ValueError, EOFError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); {_REBUILD}") from error
+    return rows
+
+
+def remove_unlisted(folder: Path, manifest: IndexManifest) -> None:
+    """Delete what the manifest does not list: of a writer that died, or from before a merge."""
+    known = {folder / name for name in manifest.files}
+    for file in folder.joinpath("segments").glob("*"):
+        if file not in known:
+            file.unlink()
 
 
 def embed(encoder: Encoder, texts: Iterable[str], precision: str, show_progress: bool) -> Blocks:
     """Embed texts for an index, in bounded memory; an empty text is refused."""
     return blocks_with_texts(
         encoder,
-        _require_texts(texts),
+        require_texts(texts),
         chunk=_CHUNK,
         normalize=True,
         precision=precision,
@@ -213,54 +335,25 @@ def embed(encoder: Encoder, texts: Iterable[str], precision: str, show_progress:
     )
 
 
-def write_segment(
-    folder: Path,
-    number: int,
-    blocks: Blocks,
-    width: int,
-    ids: Sequence[str] | None,
-    first: int = 0,
-) -> Segment:
-    """Write texts and their vectors with one id each; without ids, numbers of rows from ``first``.
+def with_ids(blocks: Blocks, ids: Sequence[str] | None, first: int = 0) -> Iterator[IndexRows]:
+    """Rows of length 1 with one id each; without ids, numbers from ``first``.
 
-    Refused are no text, another number of ids, and a vector without a direction.
+    Refused are another number of ids, and a vector without a direction.
     """
-    import pyarrow as pa
-
-    folder.joinpath("segments").mkdir(exist_ok=True)
-    schema = pa.schema([("id", pa.string()), ("text", pa.string())])
-    name = f"{number:06d}"
-    with (
-        writing(_vectors(folder, name)) as vectors_path,
-        writing(_texts(folder, name)) as texts_path,
-        NpyWriter(vectors_path, width) as vectors,
-        pa.OSFile(str(texts_path), "wb") as sink,
-        pa.ipc.new_file(sink, schema) as table,
-    ):
-        for block, here in blocks:
-            start, end = vectors.rows, vectors.rows + len(here)
-            names = list(map(str, range(first + start, first + end)))
-            names = names if ids is None else list(ids[start:end])
-            if len(names) < len(here):
-                raise DataError(f"there are {start + len(names)} ids, but more texts")
-            table.write_batch(pa.record_batch([names, here], schema=schema))
-            vectors.append(_unit(block, vectors.rows, here))
-        if not vectors.rows:
-            raise DataError("there is no text to index")
-        if ids is not None and len(ids) > vectors.rows:
-            raise DataError(f"there are {len(ids)} ids, but {vectors.rows} texts")
-    return Segment(name, vectors.rows)
+    done = 0
+    for rows, texts in blocks:
+        numbers = range(first + done, first + done + len(texts))
+        names = list(map(str, numbers)) if ids is None else list(ids[done : done + len(texts)])
+        if len(names) < len(texts):
+            raise DataError(f"there are {done + len(names)} ids, but more texts")
+        yield IndexRows(_unit(rows, done, texts), names, texts)
+        done += len(texts)
+    if ids is not None and done and len(ids) > done:
+        raise DataError(f"there are {len(ids)} ids, but {done} texts")
 
 
-def remove_unlisted(folder: Path, listed: Sequence[Segment]) -> None:
-    """Delete what a writer that died before replacing the manifest left behind."""
-    known = {path(folder, segment.name) for segment in listed for path in (_vectors, _texts)}
-    for file in folder.joinpath("segments").glob("*"):
-        if file not in known:
-            file.unlink()
-
-
-def _require_texts(texts: Iterable[str]) -> Iterator[str]:
+def require_texts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts; DataError for one that is empty or no string."""
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise DataError(f"text {row} is {type(text).__name__}, not a string: {text!r}")
@@ -280,11 +373,3 @@ def _unit(rows: np.ndarray, before: int, texts: Sequence[str]) -> np.ndarray:
         )
     unit: np.ndarray = (rows / length).astype(np.float32)
     return unit
-
-
-def _vectors(folder: Path, name: str) -> Path:
-    return folder / "segments" / f"{name}.npy"
-
-
-def _texts(folder: Path, name: str) -> Path:
-    return folder / "segments" / f"{name}.arrow"

@@ -84,7 +84,7 @@ def test_texts_with_equal_vectors_come_in_the_order_of_their_rows(folder):
 
 def test_vectors_and_texts_stay_on_disk(encoder, folder):
     index = Index.build(encoder, TEXTS, folder)
-    rows = index._rows[0]
+    rows = index._snapshot.segments[0]
     assert isinstance(rows.vectors, np.memmap) and rows.vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(rows.vectors, axis=1), 1, atol=1e-6)
 

@@ -7,7 +7,7 @@ from helpers.dummy_encoder import DummyEncoder
 from typer.testing import CliRunner
 
 from contrasent.cli.app import guarded
-from contrasent.cli.search import add, build, encode, info, search, similarity
+from contrasent.cli.search import add, build, encode, info, optimize, remove, search, similarity
 from contrasent.model.encoder import SentenceEncoder
 
 TEXTS = ["one fish", "two fish", "red fish", "blue fish"]
@@ -31,7 +31,7 @@ def loaded(monkeypatch):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     app = typer.Typer()
-    for command in (encode, similarity, search, build, add, info):
+    for command in (encode, similarity, search, build, add, remove, optimize, info):
         app.command()(guarded(command))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
@@ -142,6 +142,28 @@ def test_build_search_add_info(run, loaded):
     assert set(loaded[1:]) == {("m", "cls", "none")}
 
 
+def test_several_queries_and_a_threshold(run):
+    run("build", "m", "texts.txt", "index", "--precision", "fp32")
+    told = run("search", "index", "-", "--threshold", "0.999", stdin="red fish\n\nno fish\n").stdout
+    assert told.splitlines()[0] == "red fish" and told.splitlines()[2].endswith("red fish")
+    assert told.splitlines()[4:] == ["no fish", "no hit"]
+    lines = run("search", "index", "red fish", "one fish", "--top-k", "1", "--json").stdout
+    hits = [json.loads(line) for line in lines.splitlines()]
+    assert [(hit["query"], hit["id"]) for hit in hits] == [("red fish", "2"), ("one fish", "0")]
+
+
+def test_remove_and_optimize(run):
+    run("build", "m", "texts.txt", "index", "--kind", "hnsw")
+    assert "index: 2 texts, 2 removed" in run("remove", "index", "-", stdin="0\n2\n").stderr
+    run("remove", "index", "0", "3", "--missing-ok")
+    told = json.loads(run("info", "index", "--json").stdout)
+    assert (told["texts"], told["segments"], told["kind"]) == (1, 1, "hnsw")
+    assert told["covers"] == 1 and told["recall@10"] == 1.0
+    hits = run("search", "index", "red fish", "--json").stdout
+    assert [json.loads(line)["text"] for line in hits.splitlines()] == ["two fish"]
+    assert "searched exactly" in run("optimize", "index", "--kind", "flat").stderr
+
+
 def test_an_index_remembers_a_local_encoder_by_its_full_path(run, tmp_path, loaded, monkeypatch):
     (tmp_path / "encoder").mkdir()
     run("build", "encoder", "texts.txt", "index")
@@ -167,6 +189,16 @@ def test_ids_from_a_column(run, tmp_path):
         (("add", "index", "texts.txt", "--encoder", "other"), "was built with m (pooler cls"),
         (("search", "index", " "), "the query is ' '; write what to look for"),
         (("search", "index", "q", "--top-k", "0"), "top_k must be at least 1, not 0"),
+        (
+            ("search", "index", "q", "--threshold", "2"),
+            "threshold is a cosine, from -1 to 1, not 2",
+        ),
+        (("remove", "index", "1", "9"), "no text of index has the id '9'; nothing was removed"),
+        (("optimize", "index", "--kind", "hsnw"), "unknown kind of index 'hsnw'"),
+        (
+            ("build", "m", "texts.txt", "new", "--kind", "ivfpq"),
+            "needs 10000 of them, but there are 4",
+        ),
         (("search", "nowhere", "q"), "there is no index at nowhere: it is not a folder"),
         (("info", "."), "there is no index at .: it holds no manifest.json"),
         (("build", "m", "texts.txt", "index"), "index exists already; pass --overwrite"),

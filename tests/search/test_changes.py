@@ -1,0 +1,309 @@
+"""Removal, merging, approximate search, threads, and processes that are killed while they write."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from helpers.dummy_encoder import DummyEncoder
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.search.index import Index
+
+TEXTS = [f"text number {i}" for i in range(40)]
+
+
+@pytest.fixture
+def encoder():
+    return DummyEncoder()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "index"
+
+
+def texts_of(index):
+    return {i: t for rows in index.blocks() for i, t in zip(rows.ids, rows.texts, strict=True)}
+
+
+def files_of(folder):
+    return sorted(path.name for path in (folder / "segments").iterdir())
+
+
+def test_hits_after_changes_are_those_of_an_index_of_what_is_left(encoder, folder, tmp_path):
+    """Any sequence of additions and removals, against a dict and an index built from it."""
+    draw, kept = random.Random(0), dict(zip(map(str, range(40)), TEXTS, strict=True))
+    index = Index.build(encoder, TEXTS, folder)
+    for step in range(30):
+        if draw.random() < 0.5:
+            new = [f"new {step} {i}" for i in range(draw.choice([1, 1, 2, 9]))]
+            rows = np.stack([3 * encoder.vector(text) for text in new])
+            kept |= dict(zip(index.add_vectors(rows, new), new, strict=True))
+        else:
+            gone = draw.sample(sorted(kept), draw.choice([1, 2, 5]))
+            assert index.remove(gone) == len(gone)
+            for each in gone:
+                del kept[each]
+        if step == 20:
+            index.optimize("hnsw")
+    assert texts_of(index) == texts_of(Index.open(folder)) == kept and len(index) == len(kept)
+    fresh = Index.build(encoder, list(kept.values()), tmp_path / "fresh", list(kept))
+    queries = ["a", "b", *list(kept.values())[:3]]
+    for top_k in (1, 7, 100):
+        assert index.search(encoder, queries, top_k) == fresh.search(encoder, queries, top_k)
+    index.optimize("flat")
+    assert len(files_of(folder)) == 2 + len([n for n in files_of(folder) if n not in known(index)])
+    assert index.search(encoder, queries, 7) == fresh.search(encoder, queries, 7)
+
+
+def known(index):
+    return {name.partition("/")[2] for name in index.manifest.files}
+
+
+def test_additions_one_by_one_leave_few_segments_and_files(encoder, folder):
+    index = Index.build(encoder, TEXTS[:1], folder)
+    for text in TEXTS[1:]:
+        index.add(encoder, [text])
+    assert len(index.manifest.segments) <= 6
+    index.add(encoder, ["last"])
+    assert len(files_of(folder)) <= 2 * 7 + 2
+    assert list(texts_of(index).values()) == [*TEXTS, "last"]
+
+
+def test_a_number_is_given_once_and_an_id_can_come_back(encoder, folder):
+    index = Index.build(encoder, TEXTS[:3], folder)
+    index.remove([2])
+    index.add(encoder, ["another"])
+    assert [*texts_of(index)] == ["0", "1", "3"]
+    index.optimize()
+    index.add(encoder, ["yet another"])
+    assert [*texts_of(index)] == ["0", "1", "3", "4"]
+    index.add(encoder, ["named"], [2])
+    assert texts_of(index)["2"] == "named"
+
+
+def test_all_can_be_removed(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder, kind="hnsw")
+    index.remove(range(40))
+    for opened in (index, Index.open(folder)):
+        assert len(opened) == 0 and opened.search(encoder, ["q"]) == [[]]
+    index.optimize()
+    index.add(encoder, ["new"])
+    assert [hit.text for hit in index.search(encoder, ["q"])[0]] == ["new"]
+
+
+def test_a_threshold_is_a_least_cosine(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder)
+    [hits] = index.search(encoder, ["q"], 40)
+    least = hits[5].score
+    assert index.search(encoder, ["q"], 40, least) == [hits[:6]]
+    assert index.search(encoder, ["q"], 3, least) == [hits[:3]]
+    assert index.search(encoder, ["q"], threshold=1.0) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "said"),
+    [
+        (lambda i: i.remove(["1", "x", "y"]), DataError, "'x', nor have 1 others; nothing was"),
+        (lambda i: i.remove("12"), ConfigError, "ids must be a list, not one string"),
+        (lambda i: i.add_vectors(np.ones((2, 8)), ["one"]), ConfigError, r"expected \(1, 8\)"),
+        (lambda i: i.add_vectors(np.ones((1, 9)), ["one"]), ConfigError, r"expected \(1, 8\)"),
+        (lambda i: i.add_vectors(np.zeros((1, 8)), ["one"]), CheckpointError, "a direction"),
+        (lambda i: i.add_vectors(np.ones((1, 8)), [" "]), DataError, "text 0 is empty"),
+        (lambda i: i.add_vectors(np.ones((0, 8)), []), DataError, "no text to index"),
+        (lambda i: i.search_vectors(np.ones(8)), ConfigError, r"expected \(Q, 8\)"),
+        (lambda i: i.search_vectors(np.zeros((1, 8))), DataError, "no direction"),
+        (lambda i: i.search_vectors(np.ones((1, 8)), threshold=2), ConfigError, "from -1 to 1"),
+        (lambda i: i.optimize("hsnw"), ConfigError, "Did you mean 'hnsw'"),
+    ],
+)
+def test_mistakes_change_nothing(encoder, folder, use, error, said):
+    index = Index.build(encoder, TEXTS, folder)
+    before = texts_of(index)
+    with pytest.raises(error, match=said):
+        use(index)
+    assert texts_of(index) == texts_of(Index.open(folder)) == before
+
+
+def test_an_index_of_the_first_format_opens_and_grows(encoder, folder):
+    Index.build(encoder, TEXTS, folder)
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    old = {key: content[key] for key in ("encoder", "segments", "numbered")}
+    path.write_text(json.dumps(old | {"format": "contrasent-index-1"}))
+    index = Index.open(folder)
+    assert len(index) == 40 and index.kind == "flat"
+    index.add(encoder, ["new"])
+    index.remove([0])
+    assert [*texts_of(index)] == list(map(str, range(1, 41)))
+
+
+# Approximate search
+
+
+@pytest.fixture(scope="module")
+def clustered():
+    """Vectors around 200 centres, as those of sentences lie, and queries beside them."""
+    draw = np.random.default_rng(0)
+    centres = draw.standard_normal((200, 16))
+    rows = centres[draw.integers(200, size=10_200)] + 0.5 * draw.standard_normal((10_200, 16))
+    return rows[:10_000].astype(np.float32), rows[10_000:].astype(np.float32)
+
+
+def exact(rows, ids, queries, top_k):
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    order = np.argsort(-(queries @ rows.T), axis=1)[:, :top_k]
+    return [{ids[row] for row in some} for some in order]
+
+
+def recall(index, queries, expected):
+    found = [{int(hit.id) for hit in hits} for hits in index.search_vectors(queries, 10)]
+    return np.mean([len(some & best) / 10 for some, best in zip(found, expected, strict=True)])
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivfpq"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_approximate_search_finds_what_exact_search_finds(kind, clustered, folder):
+    rows, queries = clustered
+    texts = list(map(str, range(len(rows))))
+    encoder = DummyEncoder(16, vectors=dict(zip(texts, rows, strict=True)))
+    index = Index.build(encoder, texts, folder, kind=kind)
+    ann = index.manifest.ann
+    assert (index.kind, ann.rows) == (kind, 10_000) and ann.recall >= 0.95
+    ids = np.arange(10_000)
+    expected = exact(rows, ids, queries, 10)
+    assert recall(index, queries, expected) == pytest.approx(ann.recall, abs=0.04)
+    [best] = index.search_vectors(queries[:1], 1)
+    unit = rows[int(best[0].id)] / np.linalg.norm(rows[int(best[0].id)])
+    assert best[0].score == pytest.approx(unit @ queries[0] / np.linalg.norm(queries[0]), abs=1e-6)
+
+    # The nearest texts of every query are removed, and others are added beside it.
+    gone = sorted({row for some in exact(rows, ids, queries, 5) for row in some})
+    index.remove(gone)
+    index.add_vectors(queries + 0.01, [f"near {i}" for i in range(len(queries))])
+    everything = np.concatenate([rows, queries + 0.01])
+    left = np.setdiff1d(np.arange(10_200), gone)
+    expected = exact(everything[left], left, queries, 10)
+    assert recall(index, queries, expected) >= 0.95
+    assert index.manifest.ann == ann
+    index.optimize()
+    assert index.manifest.ann.rows == len(left) and index.kind == kind
+    assert recall(Index.open(folder), queries, expected) >= 0.95
+
+
+def test_a_damaged_approximate_index_is_explained(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder, kind="hnsw")
+    path = folder / index.manifest.ann.file
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"faiss cannot be read .*contrasent index optimize"):
+        Index.open(folder)
+
+
+# Threads and processes
+
+
+def test_threads_search_add_and_remove_together(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder)
+
+    def add(thread):
+        for i in range(6):
+            index.add(encoder, [f"thread {thread} text {i}"])
+
+    def remove(_):
+        for i in range(12):
+            index.remove([i])
+
+    def search(_):
+        for _ in range(20):
+            hits = index.search(encoder, [TEXTS[20]], 10)[0]
+            assert hits[0].text == TEXTS[20] and len(hits) == 10
+
+    with ThreadPoolExecutor(5) as pool:
+        work = [add, add, remove, search, search]
+        for each in [pool.submit(work[n], n) for n in range(5)]:
+            each.result()
+    assert len(index) == len(Index.open(folder)) == 40 + 12 - 12
+
+
+def test_what_another_process_wrote_is_there_after_refresh(encoder, folder):
+    first = Index.build(encoder, TEXTS, folder, kind="hnsw")
+    second = Index.open(folder)
+    second.remove([3])
+    second.add(encoder, ["new"])
+    second.optimize()
+    assert len(first) == 40 and first.search(encoder, [TEXTS[3]], 1)[0][0].id == "3"
+    first.refresh()
+    assert texts_of(first) == texts_of(second)
+
+
+def _write_until_killed(folder, seed, pipe):
+    """Add, remove and optimize for ever; tell of each change before and after it."""
+    draw, encoder = random.Random(seed), DummyEncoder()
+    index = Index.open(folder)
+    kept = [i for rows in index.blocks() for i in rows.ids]
+    for step in range(10**9):
+        change = draw.choice(["add", "add", "remove", "optimize"])
+        if change == "add":
+            ids = [f"{seed}-{step}-{i}" for i in range(draw.choice([1, 3, 50]))]
+        else:
+            ids = draw.sample(kept, min(len(kept) // 2, 5)) if change == "remove" else []
+        pipe.send(("starts", change, ids))
+        if change == "add":
+            index.add(encoder, ids, ids)
+            kept += ids
+        elif change == "remove":
+            index.remove(ids)
+            kept = [i for i in kept if i not in ids]
+        else:
+            index.optimize(draw.choice(["flat", "hnsw"]))
+        pipe.send(("done", change, ids))
+
+
+def _changed(kept, change, ids):
+    return {"add": kept | set(ids), "remove": kept - set(ids)}.get(change, kept)
+
+
+@pytest.mark.parametrize(
+    "kills", [6, pytest.param(50, marks=pytest.mark.acceptance)], ids=lambda kills: f"{kills}_kills"
+)
+def test_every_acknowledged_write_survives_kill_9(folder, kills):
+    """The index always opens, with all that was acknowledged, and a change cut off whole or not."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["contrasent.search.index", "helpers.dummy_encoder"])
+    encoder, kept, draw = DummyEncoder(), {"start"}, random.Random(1)
+    Index.build(encoder, ["start"], folder, ["start"])
+    cut = 0
+    for seed in range(kills):
+        ours, theirs = context.Pipe(duplex=False)
+        child = context.Process(target=_write_until_killed, args=(folder, seed, theirs))
+        child.start()
+        theirs.close()
+        ours.poll(60)
+        time.sleep(draw.uniform(0.02, 0.6))
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        last = None
+        try:
+            while True:
+                last = ours.recv()
+                if last[0] == "done":
+                    kept = _changed(kept, *last[1:])
+        except EOFError:
+            pass
+        index = Index.open(folder)
+        now = {i for rows in index.blocks() for i in rows.ids}
+        if last[0] == "starts":
+            cut += 1
+            assert now in (kept, _changed(kept, *last[1:]))
+        else:
+            assert now == kept
+        kept = now
+        hits = index.search(encoder, sorted(now)[:3], 1)
+        assert [h[0].id for h in hits] == sorted(now)[:3] and len(index) == len(now)
+    assert cut > 0 and len(kept) > 1
