@@ -26,7 +26,7 @@ LAYERS = [
     {"training", "report"},
     {"fitting"},
     {"adaptation", "quickstart", "reproduce"},
-    {"api"},
+    {"api", "compat"},
     {"cli"},
     {"__main__"},
 ]
@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "model/checkpoint.py",
     ),
     "matplotlib": ("report/figures/",),
-    "faiss": ("search/",),
+    "faiss": ("compat.py", "search/"),
     "accelerate": ("training/",),
     "datasets": ("data/",),
     "typer": ("cli/",),

@@ -125,6 +125,7 @@ class Index:
         with exclusive(folder), writing_folder(folder.resolve()) as partial:
             blocks = with_ids(embed(encoder, texts, precision, show_progress), names)
             first = write_segment(partial, 1, blocks, encoder.width)
+            kind_for(first.rows, kind)
             manifest = IndexManifest(maker, (first,), ids is None, kind=kind, writes=1)
             with _indexing(first.rows, show_progress) as advance:
                 write_manifest(partial, optimized(partial, manifest, kind, advance))
@@ -227,8 +228,7 @@ class Index:
             if rows:
                 removed = np.union1d(now.removed, np.fromiter(rows.values(), np.int64))
                 number, was = now.manifest.next_write, now.manifest
-                file = write_removed(self.folder, number, removed)
-                given = was.next_number
+                file, given = write_removed(self.folder, number, removed), was.next_number
                 write_manifest(self.folder, replace(was, removed=file, given=given, writes=number))
         return len(rows)
 
@@ -246,7 +246,9 @@ class Index:
             ConfigError: no such kind, or too few texts for it; or another process writes.
         """
         with self._writing() as now, _indexing(now.texts, show_progress) as advance:
-            asked = now.manifest.kind if kind is None else kind
+            asked = now.manifest.kind
+            if kind is not None and kind_for(now.texts, kind):
+                asked = kind
             write_manifest(self.folder, optimized(self.folder, now.manifest, asked, advance))
 
     @property

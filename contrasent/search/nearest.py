@@ -147,7 +147,8 @@ def _cosines(segment: np.ndarray, rows: np.ndarray, query: np.ndarray) -> np.nda
 KINDS = ("flat", "hnsw", "ivfpq")
 _FLAT_BELOW, _HNSW_BELOW = 50_000, 300_000
 """Rows from which HNSW, and from which OPQ+IVF-PQ, is taken unless a kind is named."""
-_LEAST = {"flat": 1, "hnsw": 1, "ivfpq": 10_000}
+LEAST = {"ivfpq": 10_000}
+"""Rows without which a kind cannot be trained."""
 _CELL_ROWS = 64  # rows that a cell of the inverted file is trained with
 _TRAINING_CODES = 65_536  # rows that the rotation and the codes are trained with
 _CHUNK = 65_536
@@ -190,9 +191,9 @@ def kind_for(rows: int, kind: str = "auto") -> str:
     """
     if pick("kind of index", kind, ("auto", *KINDS)) == "auto":
         return "flat" if rows < _FLAT_BELOW else "hnsw" if rows < _HNSW_BELOW else "ivfpq"
-    if rows < _LEAST[kind]:
+    if rows < LEAST.get(kind, 1):
         raise ConfigError(
-            f"{kind} is trained on the vectors and needs {_LEAST[kind]} of them, but there are "
+            f"{kind} is trained on the vectors and needs {LEAST[kind]} of them, but there are "
             f"{rows}; choose flat or hnsw"
         )
     return kind

@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.search.nearest import Ann, kind_for, nearest, split_rows, write_ann
+from contrasent.search.nearest import LEAST, Ann, kind_for, nearest, split_rows, write_ann
 from contrasent.search.storage import (
     IndexManifest,
     IndexRows,
@@ -194,17 +194,18 @@ def optimized(
     """The manifest after removed rows are gone and a kind of index covers all others.
 
     An approximate index of the same kind is extended, unless rows that it covers were removed or
-    it would double. ``on_rows`` is called with numbers of rows that it took.
+    it would double. If too few rows are left for ``kind``, their number decides. ``on_rows`` is
+    called with numbers of rows that it took.
     """
-    snapshot = Snapshot.of(folder, manifest)
+    snapshot = Snapshot.of(folder, replace(manifest, ann=None))
     if not snapshot.texts:
         return manifest
-    chosen = kind_for(snapshot.texts, kind)
+    chosen = kind_for(snapshot.texts, kind if snapshot.texts >= LEAST.get(kind, 1) else "auto")
     old = manifest.ann
     if old is not None and (old.kind != chosen or (snapshot.removed < old.rows).any()):
         old = None
     if snapshot.removed.size or len(manifest.segments) > 1:
-        snapshot = Snapshot.of(folder, replace(snapshot, ann=None).rewritten(0))
+        snapshot = Snapshot.of(folder, snapshot.rewritten(0))
     manifest = replace(snapshot.manifest, ann=old, kind=kind)
     if chosen == "flat" or (old is not None and old.rows == manifest.rows):
         return manifest

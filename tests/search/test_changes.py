@@ -56,14 +56,17 @@ def test_hits_after_changes_are_those_of_an_index_of_what_is_left(encoder, folde
     fresh = Index.build(encoder, list(kept.values()), tmp_path / "fresh", list(kept))
     queries = ["a", "b", *list(kept.values())[:3]]
     for top_k in (1, 7, 100):
-        assert index.search(encoder, queries, top_k) == fresh.search(encoder, queries, top_k)
+        require_equal(index.search(encoder, queries, top_k), fresh.search(encoder, queries, top_k))
     index.optimize("flat")
-    assert len(files_of(folder)) == 2 + len([n for n in files_of(folder) if n not in known(index)])
-    assert index.search(encoder, queries, 7) == fresh.search(encoder, queries, 7)
+    assert index.manifest.removed is None and len(index.manifest.segments) == 1
+    require_equal(index.search(encoder, queries, 7), fresh.search(encoder, queries, 7))
 
 
-def known(index):
-    return {name.partition("/")[2] for name in index.manifest.files}
+def require_equal(found, expected):
+    """The same hits, but for the last digits, as vectors of another length were normalised."""
+    for some, others in zip(found, expected, strict=True):
+        assert [(hit.id, hit.text) for hit in some] == [(hit.id, hit.text) for hit in others]
+        assert [h.score for h in some] == pytest.approx([h.score for h in others], abs=1e-6)
 
 
 def test_additions_one_by_one_leave_few_segments_and_files(encoder, folder):
@@ -192,8 +195,9 @@ def test_approximate_search_finds_what_exact_search_finds(kind, clustered, folde
     expected = exact(everything[left], left, queries, 10)
     assert recall(index, queries, expected) >= 0.95
     assert index.manifest.ann == ann
+    index.add_vectors(rows[gone] + 3, [f"far {row}" for row in gone])  # enough to train with
     index.optimize()
-    assert index.manifest.ann.rows == len(left) and index.kind == kind
+    assert index.manifest.ann.rows == 10_200 and index.kind == kind
     assert recall(Index.open(folder), queries, expected) >= 0.95
 
 
@@ -270,7 +274,7 @@ def _changed(kept, change, ids):
 
 
 @pytest.mark.parametrize(
-    "kills", [6, pytest.param(50, marks=pytest.mark.acceptance)], ids=lambda kills: f"{kills}_kills"
+    "kills", [4, pytest.param(50, marks=pytest.mark.acceptance)], ids=lambda kills: f"{kills}_kills"
 )
 def test_every_acknowledged_write_survives_kill_9(folder, kills):
     """The index always opens, with all that was acknowledged, and a change cut off whole or not."""
