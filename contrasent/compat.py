@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _HEADS = {"cls": "mlp", "cls_before_pooler": "none"}
 
 
-class SimCSE:
+class SimCseTool:
     """Embeds sentences, compares them, and searches among them.
 
     Args:
@@ -237,3 +237,7 @@ def _read(sentences_or_file_path: str | Sequence[str]) -> list[str]:
             f"cannot read {path}: {error}; a string names a file of sentences, one in a line"
         ) from error
     return [line.rstrip() for line in lines if line.strip()]
+
+
+SimCSE = SimCseTool
+"""Its name in the tool."""
