@@ -91,6 +91,11 @@ COMMANDS = {
     "index add": ["INDEX", "SOURCE", "--columns", "--ids", "--encoder", "--device"],
     "index info": ["INDEX", "--json"],
     "search": ["INDEX", "QUERY...", "--top-k", "--threshold", "--encoder", "--device", "--json"],
+    "serve": [
+        *("MODEL", *LOADING, "--precision", "--host", "--port", "--workers", "--threads", "--name"),
+        *("--api-key", "--bitwise", "--batch-tokens", "--max-wait", "--cache-mb"),
+        *("--payload-limit", "--max-texts", "--max-requests", "--drain", "--cors"),
+    ],
     "data": [],
     "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--labels", "--json"],
     "data fetch": ["--data-dir", "--url", "--check"],

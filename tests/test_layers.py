@@ -25,7 +25,7 @@ LAYERS = [
     {"evaluation"},
     {"training", "report"},
     {"fitting"},
-    {"adaptation", "quickstart", "reproduce"},
+    {"adaptation", "quickstart", "reproduce", "serve"},
     {"api", "compat"},
     {"cli"},
     {"__main__"},
@@ -44,6 +44,10 @@ MAY_IMPORT = {
     "accelerate": ("training/",),
     "datasets": ("data/",),
     "typer": ("cli/",),
+    **dict.fromkeys(
+        ("fastapi", "fastapi_offline", "starlette", "uvicorn", "orjson", "prometheus_client"),
+        ("serve/",),
+    ),
     "sentence_transformers": (),
     "torchvision": (),
 }

@@ -33,6 +33,7 @@ from contrasent.cli.search import (
     search,
     similarity,
 )
+from contrasent.cli.serve import serve
 from contrasent.cli.train import pretrain, recipes, train
 from contrasent.errors import ContrasentError
 
@@ -178,7 +179,7 @@ def _add(to: typer.Typer, *commands: Callable[..., None], **settings: Any) -> No
 _add(app, quickstart)
 _add(app, adapt, train, pretrain, allow_extra_args=True, ignore_unknown_options=True)
 _add(app, recipes, evaluate, analyze, neighbours, mteb, reproduce)
-_add(app, encode, similarity, calibrate, search)
+_add(app, encode, similarity, calibrate, search, serve)
 _add(fit_app, whitening, flow, sif)
 _add(import_app, infersent)
 _add(index_app, build, add, remove, optimize, info)

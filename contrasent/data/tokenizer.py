@@ -68,6 +68,17 @@ class Template:
         return len(self.before) + len(self.after)
 
 
+@dataclass(frozen=True, slots=True)
+class TokenSpan:
+    """A token of a text, and the characters that it stands for, unless it is special."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
 class Tokenizer:
     """Text to token ids through the Rust backend of a Hugging Face tokenizer.
 
@@ -252,6 +263,20 @@ class Tokenizer:
         if max_tokens is not None:
             cut = sum(1 for e in encodings if len(e) == max_tokens and e.overflowing)
         return [np.array(e.ids, dtype=np.int32) for e in encodings], cut
+
+    def spans(self, texts: Sequence[str], *, specials: bool = True) -> list[list[TokenSpan]]:
+        """The tokens of each text, none cut, with or without special ones."""
+        backend = self._backend(None)
+        encodings = backend.encode_batch(list(texts), add_special_tokens=specials)
+        return [
+            [
+                TokenSpan(number, token, bool(special), *(place if not special else (None, None)))
+                for number, token, special, place in zip(
+                    e.ids, e.tokens, e.special_tokens_mask, e.offsets, strict=True
+                )
+            ]
+            for e in encodings
+        ]
 
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
         """How many of the sentences with these ``ids`` have words, none of which it knows: none."""

@@ -24,7 +24,7 @@ from contrasent.model.backbones.packing import (
     unpad,
 )
 
-_LONG = 128
+LONG = 128
 """Above this length weights, ``(N, Q, L)``, are not written out where no gradient needs them."""
 
 
@@ -67,7 +67,7 @@ def _writes_weights(packed: Tensor, blocks: Blocks, rate: float) -> bool:
     """
     # By the rate too, so that a pass without gradients draws the masks of one with them.
     needed = rate > 0 or torch.is_grad_enabled()
-    return packed.device.type == "cpu" and (needed or blocks.longest <= _LONG)
+    return packed.device.type == "cpu" and (needed or blocks.longest <= LONG)
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, rate: float) -> Tensor:

@@ -1,0 +1,158 @@
+"""``contrasent serve``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from contrasent.cli.options import Loading, Model, Precision, grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from contrasent.serve.application import ServerSettings
+    from contrasent.serve.batching import Batcher
+
+_PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "httptools", "orjson", "prometheus_client")
+
+
+@dataclass(frozen=True)
+class Serving(Loading):
+    """The options of the server beside those of loading."""
+
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine.")
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8080
+    workers: Annotated[
+        int, typer.Option(help="Processes that answer; they share the pages of the weights.")
+    ] = 1
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of matrix products; else the cores, shared out.")
+    ] = None
+    name: Annotated[
+        str | None, typer.Option(help="Name of the model in answers; else the end of MODEL.")
+    ] = None
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CONTRASENT_API_KEY",
+            show_envvar=True,
+            help="What clients must send as a bearer token.",
+        ),
+    ] = None
+    bitwise: Annotated[
+        bool,
+        typer.Option(
+            "--bitwise", help="Give bitwise the same vectors whatever else is in the batch."
+        ),
+    ] = False
+    batch_tokens: Annotated[int, typer.Option(help="Tokens computed at once.")] = 4096
+    max_wait: Annotated[
+        float, typer.Option(help="Seconds of work in the queue from which requests get 429.")
+    ] = 0.5
+    cache_mb: Annotated[
+        int, typer.Option("--cache-mb", help="Megabytes of embeddings to keep; 0 for none.")
+    ] = 256
+    payload_limit: Annotated[int, typer.Option(help="Bytes of a request's body.")] = 16_000_000
+    max_texts: Annotated[int, typer.Option(help="Texts of a request.")] = 10_000
+    max_requests: Annotated[int, typer.Option(help="Requests answered at the same time.")] = 512
+    drain: Annotated[
+        float, typer.Option(help="Seconds for requests in progress after SIGTERM.")
+    ] = 30.0
+    cors: Annotated[
+        list[str] | None,
+        typer.Option("--cors", metavar="ORIGIN", help="A web origin that may call; repeatable."),
+    ] = None
+
+
+@grouped
+def serve(*, model: Model, serving: Serving, precision: Precision = "auto") -> None:
+    """Serve embeddings over HTTP.
+
+    The routes are OpenAI's (/v1/embeddings) and text-embeddings-inference's (/embed); /docs lists
+    all of them. SIGTERM ends the server after it has answered what it has begun.
+    """
+    from contrasent.errors import MissingExtraError
+
+    missing = [package for package in _PACKAGES if find_spec(package) is None]
+    if missing:
+        raise MissingExtraError(
+            f"a server needs {', '.join(missing)}: pip install 'contrasent[serve]'"
+        )
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the products
+    with TemporaryDirectory(prefix="contrasent-metrics-") as folder:
+        if serving.workers > 1:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # before its library is imported
+        _serve(model, serving, precision)
+
+
+def _serve(model: str, serving: Serving, precision: str) -> None:
+    import torch
+
+    from contrasent.errors import ConfigError
+    from contrasent.serve.application import ServerSettings
+    from contrasent.serve.batching import Batcher, BatchSettings
+    from contrasent.serve.processes import Listening, serve
+    from contrasent.serve.telemetry import Metrics, log_json
+    from contrasent.serve.vector_cache import VectorCache
+
+    settings = ServerSettings(
+        name=serving.name or Path(model).name,
+        api_key=serving.api_key,
+        payload_limit=serving.payload_limit,
+        max_texts=serving.max_texts,
+        max_requests=serving.max_requests,
+        cors=tuple(serving.cors or ()),
+    )
+    listening = Listening(
+        host=serving.host,
+        port=serving.port,
+        workers=serving.workers,
+        drain_seconds=serving.drain,
+    )
+    bound = listening.bind()
+    if serving.workers > 1:
+        torch.set_num_threads(1)  # threads of the products would not live through a fork
+    encoder = serving.load(model)
+    if serving.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
+        raise ConfigError("several --workers share a model on the CPU only; add --device cpu")
+    batcher = Batcher(
+        encoder,
+        BatchSettings(
+            precision=encoder.resolve_precision(precision),
+            batch_tokens=serving.batch_tokens,
+            max_wait=serving.max_wait,
+            bitwise=serving.bitwise,
+        ),
+        VectorCache(serving.cache_mb * 1_000_000),
+        Metrics(),
+    )
+    undo = log_json()
+    batcher.warm_up()
+    try:
+        serve(_maker(settings, batcher, serving), listening, bound)
+    finally:
+        undo()
+
+
+def _maker(settings: ServerSettings, batcher: Batcher, serving: Serving) -> Callable[[], Any]:
+    import torch
+
+    from contrasent.serve.application import Service, build
+    from contrasent.serve.embedding_routes import EmbeddingRoutes
+
+    threads = serving.threads or max(1, len(os.sched_getaffinity(0)) // serving.workers)
+
+    def make() -> Any:
+        torch.set_num_threads(threads)
+        service = Service(settings, batcher, batcher.metrics)
+        return build(service, EmbeddingRoutes(service).router())
+
+    return make

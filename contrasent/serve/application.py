@@ -1,0 +1,337 @@
+"""The application: its settings, what every request passes, and how refusals look."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from contrasent import __version__
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.serve.batching import Batcher, OverloadedError
+from contrasent.serve.telemetry import LOG, Metrics
+
+T = TypeVar("T")
+
+_PUBLIC = re.compile(r"/(health|ping|page/.*|docs|openapi\.json|static-offline-docs/.*)?")
+"""Paths that need no key: they tell nothing, and a page must load to ask for the key."""
+_REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
+TOO_MANY, _SERVER_FAULTS = 429, 500
+_KINDS = {
+    400: "Empty",
+    401: "Unauthorized",
+    413: "Validation",
+    422: "Validation",
+    424: "Backend",
+    TOO_MANY: "Overloaded",
+    503: "Unhealthy",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What the server lets its clients do.
+
+    Attributes:
+        name: the name of the model in answers.
+        api_key: what clients must send as a bearer token, if anything.
+        payload_limit: bytes of a request's body.
+        max_texts: texts of a request.
+        max_requests: requests answered at the same time.
+        body_seconds: within which the body of a request must be there.
+        cors: the origins whose pages may call, if any.
+    """
+
+    name: str
+    api_key: str | None = field(default=None, repr=False)
+    payload_limit: int = 16_000_000
+    max_texts: int = 10_000
+    max_requests: int = 512
+    body_seconds: float = 30.0
+    cors: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("payload_limit", "max_texts", "max_requests", "body_seconds"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.api_key is not None and not self.api_key.strip():
+            raise ConfigError("the API key is empty; set one, or leave it out")
+
+
+@dataclass(slots=True)
+class Service:
+    """What the routes share."""
+
+    settings: ServerSettings
+    batcher: Batcher
+    metrics: Metrics
+    in_progress: int = 0
+
+
+class RefusalError(Exception):
+    """A request that is not answered as it was asked."""
+
+    def __init__(self, status: int, message: str, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind or _KINDS.get(status, "Validation")
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its answer was there."""
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """Await ``work``, but cancel it when the client closes the connection."""
+
+    async def closed() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(closed())
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGoneError
+    finally:
+        gone.cancel()
+        task.cancel()
+
+
+def build(service: Service, *routers: Any) -> FastAPI:
+    """The application with the given routers; its lifespan starts and stops the batcher."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.batcher.start()
+        yield
+        await service.batcher.close()
+
+    app = FastAPIOffline(
+        title="contrasent",
+        version=__version__,
+        description=f"Embeddings and search with {service.settings.name}.",
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    for router in routers:
+        app.include_router(router)
+
+    @app.get("/health", tags=["operations"])
+    @app.get("/ping", include_in_schema=False)
+    async def health() -> Response:
+        """200 as long as texts can be embedded, else 503."""
+        if not service.batcher.is_healthy:
+            raise RefusalError(503, "the threads that embed do not run; restart the server")
+        return Response(status_code=200)
+
+    @app.get("/metrics", tags=["operations"])
+    async def metrics() -> Response:
+        """Metrics for Prometheus."""
+        batcher, counts = service.batcher, service.metrics
+        counts.set_queue(batcher.queued, batcher.wait)
+        counts.cache_bytes.set(batcher.cache.bytes)
+        counts.cache_texts.set(len(batcher.cache))
+        return Response(counts.page(), media_type="text/plain; version=0.0.4")
+
+    for kind in (RefusalError, ContrasentError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _answer_error)
+    app.add_middleware(Gate, service=service)
+    if service.settings.cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.settings.cors,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type"],
+        )
+    return app
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    refusal = _refusal(error)
+    request.state.error = refusal.kind
+    headers = {}
+    if isinstance(error, OverloadedError):
+        headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    return Response(
+        _error_body(request.url.path, refusal),
+        refusal.status,
+        headers,
+        media_type="application/json",
+    )
+
+
+def _refusal(error: Exception) -> RefusalError:
+    if isinstance(error, RefusalError):
+        return error
+    if isinstance(error, OverloadedError):
+        return RefusalError(TOO_MANY, str(error))
+    if isinstance(error, HTTPException):
+        return RefusalError(error.status_code, str(error.detail))
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return RefusalError(422, f"{place}: {first['msg']}")
+    if isinstance(error, DataError | ConfigError):
+        return RefusalError(422, str(error))
+    if isinstance(error, CheckpointError):
+        return RefusalError(424, str(error))
+    return RefusalError(_SERVER_FAULTS, "the server failed; its log says why", "Backend")
+
+
+def _error_body(path: str, refusal: RefusalError) -> bytes:
+    """TEI's bodies; on OpenAI's routes there is OpenAI's ``error`` too."""
+    message = str(refusal)
+    if not path.startswith("/v1/"):
+        return orjson.dumps({"error": message, "error_type": refusal.kind})
+    kind = "server_error" if refusal.status >= _SERVER_FAULTS else "invalid_request_error"
+    return orjson.dumps(
+        {
+            "message": message,
+            "code": refusal.status,
+            "error_type": refusal.kind,
+            "error": {
+                "message": message,
+                "type": kind,
+                "param": None,
+                "code": refusal.kind.lower(),
+            },
+        }
+    )
+
+
+class Gate:
+    """What every request passes: its id, key, limits and body, then its metrics and log line."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app = app
+        self.service = service
+        key = service.settings.api_key
+        self._key = None if key is None else f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = headers.get(b"x-request-id", b"")
+        if not _REQUEST_ID.fullmatch(request_id):
+            request_id = uuid.uuid4().hex.encode()
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id.decode()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            await send(message)
+
+        self.service.in_progress += 1
+        self.service.metrics.in_progress.inc()
+        try:
+            self._require(scope["path"], headers)
+            body = await self._body(headers, receive)
+            await self.app(scope, _replay(body, receive), send_with_id)
+        except ClientGoneError:
+            status, state["error"] = 499, "Cancelled"
+        except Exception as error:
+            if status:  # the answer has begun
+                raise
+            await _last_answer(scope, error)(scope, receive, send_with_id)
+        finally:
+            self.service.in_progress -= 1
+            self.service.metrics.in_progress.dec()
+            self._tell(scope, status, time.perf_counter() - start)
+
+    def _require(self, path: str, headers: dict[bytes, bytes]) -> None:
+        settings = self.service.settings
+        if self._key is not None and not _PUBLIC.fullmatch(path):
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._key):
+                raise RefusalError(401, "send the server's API key: Authorization: Bearer KEY")
+        if self.service.in_progress > settings.max_requests and path not in ("/health", "/metrics"):
+            self.service.metrics.rejected.inc()
+            raise RefusalError(
+                TOO_MANY, f"{settings.max_requests} requests are being answered already"
+            )
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        settings = self.service.settings
+        too_large = RefusalError(
+            413, f"the body has more than {settings.payload_limit} bytes; send fewer texts at once"
+        )
+        stated = headers.get(b"content-length", b"0")
+        if stated.isdigit() and int(stated) > settings.payload_limit:
+            raise too_large
+        parts, size, more = [], 0, True
+        try:
+            async with asyncio.timeout(settings.body_seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGoneError
+                    parts.append(message.get("body", b""))
+                    size, more = size + len(parts[-1]), message.get("more_body", False)
+                    if size > settings.payload_limit:
+                        raise too_large
+        except TimeoutError as error:
+            seconds = settings.body_seconds
+            raise RefusalError(408, f"the body was not there within {seconds:g} s") from error
+        return b"".join(parts)
+
+    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+        state = scope["state"]
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self.service.metrics.answered(route, status, seconds, state.get("error"))
+        fields = {
+            "request_id": state["request_id"],
+            "client": (scope.get("client") or ("",))[0],
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "ms": round(seconds * 1000, 2),
+            **{name: state[name] for name in ("error", "texts", "tokens") if name in state},
+        }
+        LOG.info("request", extra={"fields": fields})
+
+
+def _last_answer(scope: Scope, error: Exception) -> Response:
+    """The answer to what the routes did not answer; the rest of the body is not read."""
+    refusal, state = _refusal(error), scope["state"]
+    state["error"] = refusal.kind
+    if not isinstance(error, RefusalError):
+        fields = {"request_id": state["request_id"]}
+        LOG.error("fault", exc_info=error, extra={"fields": fields})
+    headers = {"Connection": "close"}
+    if refusal.status == TOO_MANY:
+        headers["Retry-After"] = "1"
+    body = _error_body(scope["path"], refusal)
+    return Response(body, refusal.status, headers, media_type="application/json")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that gives the body that was read, and then what the server has to say."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return again

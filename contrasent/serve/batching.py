@@ -1,0 +1,394 @@
+"""Batching: the texts of all requests, embedded together by a budget of tokens.
+
+The event loop owns the queue and the cache; one thread tokenizes while another computes. D is the
+embedding width.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from contrasent.errors import CheckpointError, ContrasentError, DataError
+from contrasent.model.backbones.attention import LONG
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.encoding import by_length, embed
+from contrasent.model.word_encoder import WordEncoder
+from contrasent.serve.telemetry import Metrics
+from contrasent.serve.vector_cache import Embedded, Text, VectorCache
+
+_AT_ONCE = 256
+"""Texts of one request that are in the queue at a time, so that a large one leaves room."""
+_TOKENIZED_TOGETHER = 128
+_TELLING_TOKENS = 1024
+"""The speed is taken from batches of at least as many tokens."""
+_REMEMBERED = 0.8
+_PROBES = 24
+
+
+class OverloadedError(ContrasentError):
+    """The queue is too long; ``retry_after`` are the seconds after which it may not be."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__("the model is overloaded; try again later")
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """How texts are batched.
+
+    Attributes:
+        precision: of the matrix products, resolved.
+        batch_tokens: padded tokens computed at once.
+        max_wait: seconds of work in the queue from which new requests are refused.
+        bitwise: whether each vector is bitwise the same whatever is in its batch.
+    """
+
+    precision: str
+    batch_tokens: int
+    max_wait: float
+    bitwise: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
+    """A text in the queue, and the requests that wait for it."""
+
+    text: Text
+    size: int
+    done: asyncio.Future[Embedded]
+    waiters: int = 1
+    queued: float = field(default_factory=time.perf_counter)
+    ids: np.ndarray | None = None
+    tokens: int = 0
+    truncated: bool = False
+
+
+class Batcher:
+    """Embeds texts for an event loop, many requests at once.
+
+    A text that is in the queue already is not computed twice. A vector depends on the batch no
+    more than float rounding does; with ``settings.bitwise`` not at all.
+    """
+
+    def __init__(
+        self,
+        encoder: SentenceEncoder | WordEncoder,
+        settings: BatchSettings,
+        cache: VectorCache,
+        metrics: Metrics,
+    ) -> None:
+        self.encoder = encoder
+        self.settings = settings
+        self.cache = cache
+        self.metrics = metrics
+        self.alone = False
+        """Whether texts are computed one by one, since here a batch changes the bits."""
+        self._open = ExitStack()
+        self._works: dict[Text, _Queued] = {}
+        self._backlog = 0
+        self._speed = (1.0, 1e-6)
+        self._inbox: SimpleQueue[_Queued | None] = SimpleQueue()
+        self._ready: deque[_Queued] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._threads: list[threading.Thread] = []
+
+    def warm_up(self) -> None:
+        """Lay the weights out, measure the speed, and find out about batches if that matters.
+
+        Before processes are forked, with one torch thread, they share what is laid out here.
+        """
+        encoder = self.encoder
+        if isinstance(encoder, SentenceEncoder):
+            # Single sentences have a faster path, with other rounding.
+            bitwise = self.settings.bitwise
+            self._open.enter_context(
+                encoder.backbone.unchanging() if bitwise else encoder.serving()
+            )
+        texts = [" ".join(["embedding"] * (1 + 4 * (n % _PROBES))) for n in range(3 * _PROBES)]
+        ids = self._ids(texts)[0]
+        for _ in range(2):
+            start = time.perf_counter()
+            rows = self._rows(ids, texts)
+            self._speed = (float(sum(map(len, ids))), time.perf_counter() - start)
+        some = [slice(n, n + 1) for n in range(_PROBES)] if self.settings.bitwise else []
+        self.alone = any(
+            not np.array_equal(rows[part], self._rows(ids[part], texts[part]))
+            for part in (*some, slice(2, _PROBES // 2))
+        )
+
+    def start(self) -> None:
+        """Start the threads, on the running event loop."""
+        loop = asyncio.get_running_loop()
+        for name, work in (("tokenize", self._tokenize), ("compute", self._compute)):
+            thread = threading.Thread(target=work, args=(loop,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether both threads run."""
+        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+
+    async def close(self) -> None:
+        """Finish what is in the queue, and stop."""
+        self._inbox.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+        self._open.close()
+
+    @property
+    def wait(self) -> float:
+        """Seconds that the queue will take, about."""
+        sizes, seconds = self._speed
+        return self._backlog * seconds / sizes
+
+    @property
+    def queued(self) -> int:
+        """Texts in the queue or being computed."""
+        return len(self._works)
+
+    def require_room(self) -> None:
+        """Raise OverloadedError if a request that came now would wait too long."""
+        if self.wait > self.settings.max_wait:
+            self.metrics.rejected.inc()
+            raise OverloadedError(self.wait)
+
+    def cached(self, texts: Sequence[Text]) -> list[Embedded] | None:
+        """The embeddings of ``texts`` if all are in the cache."""
+        entries = [entry for text in texts if (entry := self.cache.get(text)) is not None]
+        if len(entries) < len(texts):
+            return None
+        self.metrics.cache_hits.inc(len(entries))
+        return entries
+
+    async def embed(self, texts: Sequence[Text]) -> list[Embedded]:
+        """Embed ``texts``, in their order.
+
+        Cancelling the call takes texts that nobody else waits for out of the queue.
+
+        Raises:
+            DataError: a text cannot be embedded, which the others do not notice.
+        """
+        entries: list[Embedded] = []
+        for start in range(0, len(texts), _AT_ONCE):
+            entries += await self._embed_some(texts[start : start + _AT_ONCE])
+        return entries
+
+    async def _embed_some(self, texts: Sequence[Text]) -> list[Embedded]:
+        found: dict[Text, Embedded] = {}
+        works: dict[Text, _Queued] = {}
+        for text in texts:
+            if text in found or text in works:
+                continue
+            entry = self.cache.get(text)
+            if entry is not None:
+                found[text] = entry
+            else:
+                works[text] = self._join(text)
+        self.metrics.cache_hits.inc(len(texts) - len(works))
+        try:
+            if works:
+                await asyncio.wait([work.done for work in works.values()])
+        finally:
+            for work in works.values():
+                work.waiters -= 1
+                if not work.waiters and not work.done.done():
+                    self.metrics.cancelled.inc()
+                    self._forget(work)
+        return [found[text] if text in found else works[text].done.result() for text in texts]
+
+    def _join(self, text: Text) -> _Queued:
+        work = self._works.get(text)
+        if work is not None:
+            self.metrics.cache_shared.inc()
+            work.waiters += 1
+            return work
+        loop = asyncio.get_running_loop()
+        work = self._works[text] = _Queued(text, self._size(text), loop.create_future())
+        self._backlog += work.size
+        self.metrics.cache_misses.inc()
+        self._inbox.put(work)
+        return work
+
+    def _forget(self, work: _Queued) -> None:
+        if self._works.get(work.text) is work:
+            del self._works[work.text]
+            self._backlog -= work.size
+
+    def _size(self, text: Text) -> int:
+        size = _size(text)
+        return min(size, self.encoder.max_tokens) if self.encoder.max_tokens else size
+
+    def _tokenize(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tokenize what comes in, until the batcher closes."""
+        more = True
+        while more:
+            works = [self._inbox.get()]
+            while len(works) < _TOKENIZED_TOGETHER:
+                try:
+                    works.append(self._inbox.get_nowait())
+                except Empty:
+                    break
+            more = None not in works
+            wanted = [work for work in works if work is not None and work.waiters]
+            start = time.perf_counter()
+            failed = self._tokenize_all(wanted)
+            if wanted:
+                self.metrics.tokenized(time.perf_counter() - start)
+            for work, error in failed:
+                loop.call_soon_threadsafe(self._fail, work, error)
+            with self._changed:
+                self._ready += [work for work in wanted if work.ids is not None]
+                self._closing = not more
+                self._changed.notify()
+
+    def _tokenize_all(self, works: Sequence[_Queued]) -> list[tuple[_Queued, Exception]]:
+        """Set the token ids of each; those that have none come back with the reason."""
+        failed: list[tuple[_Queued, Exception]] = []
+        try:
+            self._tokenize_batch(works)
+        except Exception as error:  # noqa: BLE001 - whatever it is, only its own text fails
+            if len(works) == 1:
+                return [(works[0], error)]
+            for work in works:
+                failed += self._tokenize_all([work])
+        return failed
+
+    def _tokenize_batch(self, works: Sequence[_Queued]) -> None:
+        ids = iter(self._ids([work.text for work in works if isinstance(work.text, str)])[0])
+        for work in works:
+            if isinstance(work.text, str):
+                work.ids = next(ids)
+                # Only a count of those that were cut is at hand, and few are this long.
+                if len(work.ids) == self.encoder.max_tokens:
+                    work.truncated = bool(self._ids([work.text])[1])
+            else:
+                work.ids, work.truncated = _given_ids(self.encoder, work.text)
+            work.tokens = len(work.ids)
+
+    def _ids(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
+        """The token ids of each, and how many were cut; of word vectors, a number per word."""
+        encoder = self.encoder
+        if isinstance(encoder, SentenceEncoder):
+            return encoder.tokenizer.ids(texts, encoder.max_tokens)
+        return [np.zeros(len(text.split()) or 1, np.int32) for text in texts], 0
+
+    def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Embed what is tokenized, until the batcher closes."""
+        while works := self._next():
+            self.metrics.batch(len(works), sum(work.tokens for work in works))
+            # The shortest first: their answers do not wait for the long ones.
+            for numbers in reversed(self._batches([work.tokens for work in works])):
+                part = [works[n] for n in numbers if works[n].waiters]
+                if part:
+                    self._embed_batch(loop, part)
+
+    def _batches(self, lengths: Sequence[int]) -> list[Sequence[int]]:
+        """Cut the numbers of texts into batches, the longest first."""
+        if not self.settings.bitwise:
+            return [numbers.tolist() for numbers in by_length(lengths, self.settings.batch_tokens)]
+        # A long sentence takes another kernel of attention, and all of its batch with it.
+        limit = 0 if self.alone else LONG
+        long = [[n] for n, length in enumerate(lengths) if length > limit]
+        short = [n for n, length in enumerate(lengths) if length <= limit]
+        batches = by_length([lengths[n] for n in short], self.settings.batch_tokens)
+        return [*long, *([short[n] for n in batch] for batch in batches)]
+
+    def _next(self) -> list[_Queued]:
+        """The texts that waited longest, up to the budget of tokens; none if it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._closing)
+            works: list[_Queued] = []
+            tokens = 0
+            while self._ready and (not works or tokens < self.settings.batch_tokens):
+                works.append(self._ready.popleft())
+                tokens += works[-1].tokens
+        return works
+
+    def _embed_batch(self, loop: asyncio.AbstractEventLoop, works: list[_Queued]) -> None:
+        start = time.perf_counter()
+        try:
+            ids = [work.ids for work in works if work.ids is not None]
+            rows = self._rows(ids, [str(work.text) for work in works])
+        except Exception as error:  # noqa: BLE001 - whatever it is, only its own text fails
+            if len(works) == 1:
+                loop.call_soon_threadsafe(self._fail, works[0], error)
+                return
+            for work in works:
+                self._embed_batch(loop, [work])
+            return
+        loop.call_soon_threadsafe(self._deliver, works, rows, start, time.perf_counter() - start)
+
+    def _rows(self, ids: Sequence[np.ndarray], texts: Sequence[str]) -> np.ndarray:
+        """``(N, D)``, of the same texts in both forms."""
+        encoder, precision = self.encoder, self.settings.precision
+        if isinstance(encoder, SentenceEncoder):
+            return embed(encoder, ids, self.settings.batch_tokens, precision, lambda _: None)
+        return encoder.encode(texts, normalize=False)
+
+    def _deliver(
+        self, works: list[_Queued], rows: np.ndarray, start: float, seconds: float
+    ) -> None:
+        """Answer all that wait, on the event loop."""
+        tokens = sum(work.tokens for work in works)
+        if tokens >= _TELLING_TOKENS:
+            size, sizes, spent = sum(w.size for w in works), *self._speed
+            self._speed = sizes * _REMEMBERED + size, spent * _REMEMBERED + seconds
+        finite = np.isfinite(rows).all(axis=1)
+        for work, row, usable in zip(works, rows, finite, strict=True):
+            self.metrics.computed(start - work.queued, seconds, work.tokens)
+            if not usable:
+                self._fail(work, CheckpointError("the encoder gives a vector that is not finite"))
+                continue
+            entry = Embedded(row.copy(), work.tokens, work.truncated)
+            self.cache.put(work.text, entry)
+            self._forget(work)
+            if not work.done.done():
+                work.done.set_result(entry)
+
+    def _fail(self, work: _Queued, error: Exception) -> None:
+        self._forget(work)
+        if work.waiters and not work.done.done():
+            work.done.set_exception(error)
+
+
+def _size(text: Text) -> int:
+    """Tokens of a text, about, before anything was done with it."""
+    return 2 + len(text) // 4 if isinstance(text, str) else len(text)
+
+
+def _given_ids(
+    encoder: SentenceEncoder | WordEncoder, text: tuple[int, ...]
+) -> tuple[np.ndarray, bool]:
+    """Ids that a client sent, between the special tokens if it sent none; and whether too long."""
+    if not isinstance(encoder, SentenceEncoder):
+        raise DataError(f"{encoder.name} holds word vectors, which take no token ids; send text")
+    specials = encoder.tokenizer.special_ids
+    highest = max(text, default=0)
+    if highest >= encoder.tokenizer.vocabulary:
+        raise DataError(
+            f"token id {highest} is not in the vocabulary, which ends at "
+            f"{encoder.tokenizer.vocabulary - 1}; send the ids of this model, or the text"
+        )
+    first = [] if specials.first is None else [specials.first]
+    last = [] if specials.last is None else [specials.last]
+    ids = list(text)
+    if not ids or ids[:1] != first:
+        ids = [*first, *ids, *last]
+    if not ids:
+        raise DataError("there are no token ids; send some, or the text")
+    kept = ids
+    if len(ids) > encoder.max_tokens:
+        kept = [*ids[: encoder.max_tokens - len(last)], *last]
+    return np.array(kept, np.int32), len(kept) < len(ids)

@@ -1,0 +1,298 @@
+"""Routes that embed, as OpenAI and as text-embeddings-inference (TEI) have them.
+
+Vectors are ``(N, D)`` in the order of the texts. Every answer says in ``X-Truncated`` how many
+texts were longer than the model reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field, StrictStr
+
+from contrasent import __version__
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.encoding import unit_rows
+from contrasent.serve.application import RefusalError, Service, unless_gone
+from contrasent.serve.vector_cache import Embedded, Text
+
+_BYTES = "application/octet-stream"
+_INLINE = 64
+"""Answers of more rows are written in a thread, so that others do not wait for them."""
+
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+Texts = StrictStr | list[StrictStr]
+
+
+class OpenAIRequest(BaseModel):
+    """OpenAI's request for embeddings."""
+
+    input: Texts | list[TokenId] | list[list[TokenId]]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(gt=0)] | None = None
+    user: str | None = None
+
+
+class EmbedRequest(BaseModel):
+    """TEI's request for embeddings."""
+
+    inputs: Texts
+    normalize: bool = True
+    truncate: bool | None = None
+    truncation_direction: Literal["right", "Right"] = "right"
+    prompt_name: str | None = None
+    dimensions: Annotated[int, Field(gt=0)] | None = None
+
+
+class SimilarityInputs(BaseModel):
+    """A sentence, and those it is compared with."""
+
+    source_sentence: StrictStr
+    sentences: list[StrictStr]
+
+
+class SimilarityRequest(BaseModel):
+    """TEI's request for cosines."""
+
+    inputs: SimilarityInputs
+
+
+class MatrixRequest(BaseModel):
+    """Two lists, all sentences of which are compared."""
+
+    first: list[StrictStr]
+    second: list[StrictStr]
+
+
+class TokenizeRequest(BaseModel):
+    """TEI's request for tokens."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+
+
+class EmbeddingRoutes:
+    """The routes, and what they share: from texts to vectors, with limits and counts."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._encoder = service.batcher.encoder
+        self._started = int(time.time())
+        self._fingerprint = self._encoder.fingerprint()
+
+    def router(self) -> APIRouter:
+        """All of them."""
+        router = APIRouter(tags=["embeddings"])
+        router.post("/v1/embeddings", summary="OpenAI's embeddings")(self.openai)
+        router.get("/v1/models", summary="OpenAI's list of models")(self.models)
+        router.get("/v1/models/{name:path}", summary="OpenAI's model")(self.model)
+        router.post("/embed", summary="TEI's embeddings")(self.embed)
+        router.post("/similarity", summary="TEI's cosines of one sentence with others")(
+            self.similarity
+        )
+        router.post("/matrix", summary="The cosines of two lists")(self.matrix)
+        router.post("/tokenize", summary="TEI's tokens")(self.tokenize)
+        router.get("/info", summary="The model and the limits")(self.info)
+        router.post("/", include_in_schema=False)(self.by_inputs)
+        for path in ("/rerank", "/predict", "/embed_sparse", "/embed_all"):
+            router.post(path, include_in_schema=False)(self.other_kind)
+        return router
+
+    async def embedded(self, request: Request, texts: Sequence[Text]) -> list[Embedded]:
+        """Embed the texts of a request; RefusalError or OverloadedError if that cannot be."""
+        batcher, counts = self._service.batcher, self._service.metrics
+        limit = self._service.settings.max_texts
+        if not texts:
+            raise RefusalError(400, "there is no text; send at least one")
+        if len(texts) > limit:
+            raise RefusalError(413, f"{len(texts)} texts are more than {limit}; send fewer at once")
+        entries = batcher.cached(texts)
+        if entries is None:
+            batcher.require_room()
+            entries = await unless_gone(request, batcher.embed(texts))
+        state = request.state
+        state.texts, state.tokens = len(entries), sum(entry.tokens for entry in entries)
+        counts.texts.inc(state.texts)
+        counts.tokens.inc(state.tokens)
+        counts.truncated.inc(sum(entry.truncated for entry in entries))
+        return entries
+
+    async def vectors(
+        self,
+        request: Request,
+        texts: Sequence[Text],
+        dimensions: int | None = None,
+        normalize: bool = True,
+    ) -> tuple[np.ndarray, list[Embedded]]:
+        """The first ``dimensions`` of each vector, ``(N, dimensions)``."""
+        width = self._encoder.width
+        if dimensions is not None and dimensions > width:
+            raise RefusalError(422, f"dimensions is {dimensions}, but the model has only {width}")
+        entries = await self.embedded(request, texts)
+        rows = np.stack([entry.row[:dimensions] for entry in entries])
+        return (unit_rows(rows) if normalize else rows), entries
+
+    async def openai(self, request: Request, body: OpenAIRequest) -> Response:
+        """Unit vectors of texts, or of the token ids that `/tokenize` gives."""
+        rows, entries = await self.vectors(request, _texts_of(body.input), body.dimensions)
+        if _wants_bytes(request):
+            return _bytes_answer(rows, entries)
+        tokens = sum(entry.tokens for entry in entries)
+        rest = {
+            "object": "list",
+            "model": self._service.settings.name,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "truncated": [n for n, entry in enumerate(entries) if entry.truncated],
+        }
+
+        def write() -> bytes:
+            embeddings: Any = rows
+            if body.encoding_format == "base64":
+                little = rows.astype("<f4", copy=False)
+                embeddings = [base64.b64encode(row.tobytes()).decode() for row in little]
+            data = [
+                {"object": "embedding", "index": n, "embedding": embedding}
+                for n, embedding in enumerate(embeddings)
+            ]
+            return _json({"data": data, **rest})
+
+        return await _answer(write, entries)
+
+    async def models(self) -> Response:
+        """The one that is served."""
+        return _json_response({"object": "list", "data": [self._described()]})
+
+    async def model(self, name: str) -> Response:
+        """The model of this name."""
+        known = self._service.settings.name
+        if name != known:
+            raise RefusalError(404, f"there is no model {name!r}, only {known!r}")
+        return _json_response(self._described())
+
+    def _described(self) -> dict[str, object]:
+        name, created = self._service.settings.name, self._started
+        return {"id": name, "object": "model", "created": created, "owned_by": "contrasent"}
+
+    async def embed(self, request: Request, body: EmbedRequest) -> Response:
+        """A list of vectors; `Accept: application/octet-stream` asks for their bytes."""
+        if body.prompt_name is not None:
+            raise RefusalError(422, "the model has no prompts; leave prompt_name out")
+        texts = _texts_of(body.inputs)
+        rows, entries = await self.vectors(request, texts, body.dimensions, body.normalize)
+        cut = next((n for n, entry in enumerate(entries) if entry.truncated), None)
+        if cut is not None and body.truncate is False:
+            limit = self._encoder.max_tokens
+            raise RefusalError(
+                413, f"text {cut} has more than {limit} tokens; shorten it, or set truncate"
+            )
+        if _wants_bytes(request):
+            return _bytes_answer(rows, entries)
+        return await _answer(lambda: _json(rows), entries)
+
+    async def similarity(self, request: Request, body: SimilarityRequest) -> Response:
+        """The cosine of the source sentence with each of the others."""
+        inputs = body.inputs
+        if not inputs.sentences:
+            raise RefusalError(400, "there are no sentences to compare with")
+        rows, entries = await self.vectors(request, [inputs.source_sentence, *inputs.sentences])
+        return await _answer(lambda: _json(rows[1:] @ rows[0]), entries)
+
+    async def matrix(self, request: Request, body: MatrixRequest) -> Response:
+        """A row for each sentence of the first list, a column for each of the second."""
+        if not (body.first and body.second):
+            raise RefusalError(400, "both lists need a sentence")
+        rows, entries = await self.vectors(request, [*body.first, *body.second])
+        half = len(body.first)
+        return await _answer(lambda: _json(rows[:half] @ rows[half:].T), entries)
+
+    async def by_inputs(self, request: Request, body: EmbedRequest | SimilarityRequest) -> Response:
+        """What huggingface_hub's InferenceClient calls."""
+        if isinstance(body, EmbedRequest):
+            return await self.embed(request, body)
+        return await self.similarity(request, body)
+
+    async def tokenize(self, body: TokenizeRequest) -> Response:
+        """The tokens of each text, none cut."""
+        if not isinstance(self._encoder, SentenceEncoder):
+            raise RefusalError(424, "word vectors have no tokenizer")
+        texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+        spans = self._encoder.tokenizer.spans
+        return _json_response(
+            await asyncio.to_thread(spans, texts, specials=body.add_special_tokens)
+        )
+
+    async def info(self) -> Response:
+        """What is served, with the fingerprint that indexes and records have too."""
+        encoder, settings = self._encoder, self._service.settings
+        batching = self._service.batcher.settings
+        return _json_response(
+            {
+                "model_id": encoder.name,
+                "model_sha": None,
+                "model_dtype": batching.precision,
+                "model_type": {"embedding": {"pooling": encoder.pooler}},
+                "served_model_name": settings.name,
+                "fingerprint": self._fingerprint,
+                "head": encoder.head_name,
+                "transform": encoder.transform_described,
+                "dimensions": encoder.width,
+                "engine": encoder.engine,
+                "bitwise": batching.bitwise,
+                "max_input_length": encoder.max_tokens,
+                "max_batch_tokens": batching.batch_tokens,
+                "max_concurrent_requests": settings.max_requests,
+                "max_client_batch_size": settings.max_texts,
+                "payload_limit": settings.payload_limit,
+                "auto_truncate": True,
+                "version": __version__,
+            }
+        )
+
+    async def other_kind(self) -> Response:
+        """Routes of TEI for other kinds of model."""
+        raise RefusalError(424, "this model gives sentence embeddings; use /embed")
+
+
+def _texts_of(given: Any) -> list[Text]:
+    """A list of texts or of tuples of token ids, of what OpenAI's ``input`` may be."""
+    if isinstance(given, str):
+        return [given]
+    if given and isinstance(given[0], int):
+        return [tuple(given)]
+    return [each if isinstance(each, str) else tuple(each) for each in given]
+
+
+def _json(content: Any) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _json_response(content: Any) -> Response:
+    return Response(_json(content), media_type="application/json")
+
+
+def _flags(entries: Sequence[Embedded]) -> dict[str, str]:
+    return {"X-Truncated": str(sum(entry.truncated for entry in entries))}
+
+
+async def _answer(write: Any, entries: Sequence[Embedded]) -> Response:
+    content = write() if len(entries) <= _INLINE else await asyncio.to_thread(write)
+    return Response(content, headers=_flags(entries), media_type="application/json")
+
+
+def _wants_bytes(request: Request) -> bool:
+    return _BYTES in request.headers.get("accept", "")
+
+
+def _bytes_answer(rows: np.ndarray, entries: Sequence[Embedded]) -> Response:
+    """The rows one after another, as little-endian float32."""
+    shape = ",".join(map(str, rows.shape))
+    content = np.ascontiguousarray(rows, "<f4").tobytes()
+    return Response(content, headers={"X-Shape": shape, **_flags(entries)}, media_type=_BYTES)

@@ -1,0 +1,172 @@
+"""Processes: one server, or several that share a socket and the pages of the weights."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import multiprocess
+from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from contrasent.errors import ConfigError
+from contrasent.serve.telemetry import LOG
+
+_BACKLOG = 2048
+_SWITCH_SECONDS = 0.0005
+"""The event loop lets the computing thread start its next operator after at most so long."""
+_HEADER_SECONDS = 10.0
+_RESTART_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where the server listens, and how it ends.
+
+    Attributes:
+        port: 0 for any that is free.
+        drain_seconds: for requests that are being answered when it is told to stop.
+    """
+
+    host: str
+    port: int
+    workers: int
+    drain_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError(f"workers must be at least 1, not {self.workers}")
+        if not 0 <= self.port < 2**16:
+            raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
+
+    def bind(self) -> socket.socket:
+        """The socket, before anything expensive happens; ConfigError if it cannot be had."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((self.host, self.port))
+        except OSError as error:
+            bound.close()
+            raise ConfigError(
+                f"cannot listen on {self.host} port {self.port}: {error.strerror or error}; "
+                "choose others with --host and --port"
+            ) from error
+        return bound
+
+
+class _Protocol(HttpToolsProtocol):
+    """HTTP/1.1; a client that does not finish the head of a request in time is let go."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    @override
+    def on_message_begin(self) -> None:
+        self._wait()
+        super().on_message_begin()
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def _wait(self) -> None:
+        self._stop_waiting()
+        self._deadline = self.loop.call_later(_HEADER_SECONDS, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+
+def serve(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; those that have begun are answered to the end.
+
+    ``make`` builds the application, in each worker after it was forked.
+    """
+    bound.listen(_BACKLOG)
+    host, port = bound.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    LOG.info("listening", extra={"fields": {"url": f"http://{shown}:{port}/"}})
+    if listening.workers == 1:
+        _run(make, listening, bound)
+    else:
+        _supervise(lambda: _run(make, listening, bound), listening.workers)
+
+
+def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket) -> None:
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    config = uvicorn.Config(
+        make(),
+        http=_Protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=int(listening.drain_seconds),
+    )
+    # uvicorn raises the signals that it drained for once more.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    uvicorn.Server(config).run(sockets=[bound])
+
+
+def _supervise(run: Callable[[], None], workers: int) -> None:
+    """Keep so many processes running until a signal says to stop."""
+    running: set[int] = set()
+    stopping = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopping
+        stopping = True
+        for pid in running:
+            os.kill(pid, signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    started = 0.0
+    while running or not stopping:
+        while len(running) < workers and not stopping:
+            time.sleep(max(0.0, _RESTART_SECONDS - (time.monotonic() - started) if started else 0))
+            pid = os.fork()
+            if not pid:
+                _leave_with(run)
+            running.add(pid)
+        started = time.monotonic()
+        pid, status = os.wait()
+        running.discard(pid)
+        multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
+        if not stopping:
+            fields = {"pid": pid, "exit": os.waitstatus_to_exitcode(status)}
+            LOG.error("a worker ended and is started again", extra={"fields": fields})
+
+
+def _leave_with(run: Callable[[], None]) -> None:
+    """Run, and end the process without the parent's clean-up."""
+    code = 1
+    try:
+        run()
+        code = 0
+    except BaseException as error:  # noqa: BLE001 - the parent starts another one
+        LOG.error("worker failed", exc_info=error)
+    finally:
+        os._exit(code)

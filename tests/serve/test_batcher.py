@@ -1,0 +1,203 @@
+"""The batcher: sharing, order, refusals, cancelling, and vectors that no neighbour changes."""
+
+import asyncio
+import random
+import threading
+
+import numpy as np
+import pytest
+from helpers.serving import batcher_of
+from helpers.tiny_models import WORDS, save_tiny
+
+from contrasent.errors import DataError
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.serve.batching import OverloadedError
+from contrasent.serve.vector_cache import Embedded, VectorCache
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert):
+    return SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+
+
+def texts_of(count, seed=0):
+    choose = random.Random(seed)
+    return [" ".join(choose.choices(WORDS, k=choose.randint(1, 30))) for _ in range(count)]
+
+
+def run(batcher, work):
+    """What the coroutine ``work`` gives while the batcher runs."""
+
+    async def inside():
+        batcher.start()
+        try:
+            return await asyncio.wait_for(work(), 30)
+        finally:
+            await batcher.close()
+
+    return asyncio.run(inside())
+
+
+class Slow:
+    """Calls of the encoder wait until they are let through, and are counted."""
+
+    def __init__(self, batcher, monkeypatch):
+        self.begun, self.go, self.texts = threading.Event(), threading.Event(), []
+        rows = batcher._rows
+
+        def slow(ids, texts):
+            self.texts += texts
+            self.begun.set()
+            assert self.go.wait(30)
+            return rows(ids, texts)
+
+        monkeypatch.setattr(batcher, "_rows", slow)
+
+    async def until_begun(self):
+        await asyncio.to_thread(self.begun.wait, 30)
+
+
+def test_requests_of_any_size_come_back_in_order(encoder):
+    batcher = batcher_of(encoder)
+    texts = texts_of(600)
+    texts += texts[:50]
+    entries = run(batcher, lambda: batcher.embed(texts))
+    expected = encoder.encode(texts, normalize=False, precision="fp32")
+    np.testing.assert_allclose(
+        np.stack([entry.row for entry in entries]), expected, atol=1e-5, rtol=0
+    )
+    lengths = [len(ids) for ids in encoder.tokenizer.ids(texts, encoder.max_tokens)[0]]
+    assert [entry.tokens for entry in entries] == lengths
+
+
+def test_what_is_cut_is_told(encoder):
+    batcher = batcher_of(encoder)
+    full = " ".join(["dog"] * (encoder.max_tokens - 2))
+    entries = run(batcher, lambda: batcher.embed([full, f"{full} dog", "a dog"]))
+    assert [entry.truncated for entry in entries] == [False, True, False]
+
+
+def test_equal_texts_are_computed_once(encoder, monkeypatch):
+    batcher = batcher_of(encoder)
+    slow = Slow(batcher, monkeypatch)
+
+    async def work():
+        first = asyncio.ensure_future(batcher.embed(["a dog"]))
+        await slow.until_begun()
+        second = asyncio.ensure_future(batcher.embed(["a dog", "a cat", "a cat"]))
+        await asyncio.sleep(0)
+        slow.go.set()
+        before = await first, await second
+        return *before, await batcher.embed(["a cat"])
+
+    one, three, cached = run(batcher, work)
+    assert sorted(slow.texts) == ["a cat", "a dog"]
+    assert three[0] is one[0]
+    assert cached[0] is three[1] is three[2]
+
+
+def test_a_text_that_fails_fails_alone(encoder, monkeypatch):
+    batcher = batcher_of(encoder)
+    rows = batcher._rows
+
+    def fails(ids, texts):
+        if any("fire" in text for text in texts):
+            raise RuntimeError("no room")
+        return rows(ids, texts)
+
+    monkeypatch.setattr(batcher, "_rows", fails)
+    texts = ["a dog", "a fire", "a \ud800", (999_999,), "a cat"]
+
+    async def work():
+        calls = [batcher.embed([text]) for text in texts]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    good, broken, half, unknown, other = run(batcher, work)
+    np.testing.assert_allclose(
+        good[0].row, encoder.encode(["a dog"], normalize=False, precision="fp32")[0], atol=1e-5
+    )
+    assert other[0].tokens == 4
+    assert isinstance(broken, RuntimeError)
+    assert isinstance(half, DataError)
+    assert isinstance(unknown, DataError)
+
+
+def test_a_call_that_is_cancelled_frees_its_texts_but_not_those_of_others(encoder, monkeypatch):
+    batcher = batcher_of(encoder, cache=0)
+    slow = Slow(batcher, monkeypatch)
+
+    async def work():
+        blocking = asyncio.ensure_future(batcher.embed(["horse"]))
+        await slow.until_begun()
+        leaving = asyncio.ensure_future(batcher.embed(["a dog", "a cat"]))
+        staying = asyncio.ensure_future(batcher.embed(["a cat"]))
+        await asyncio.sleep(0.01)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        queued = batcher.queued
+        slow.go.set()
+        await blocking
+        return queued, await staying
+
+    queued, _ = run(batcher, work)
+    assert queued == 2
+    assert sorted(slow.texts) == ["a cat", "horse"]
+    assert batcher.queued == 0
+    assert batcher.wait == 0
+
+
+def test_a_long_queue_refuses_at_once_and_recovers(encoder, monkeypatch):
+    batcher = batcher_of(encoder, max_wait=1e-9)
+    slow = Slow(batcher, monkeypatch)
+
+    async def work():
+        batcher.require_room()
+        first = asyncio.ensure_future(batcher.embed(texts_of(20)))
+        await slow.until_begun()
+        with pytest.raises(OverloadedError) as refused:
+            batcher.require_room()
+        slow.go.set()
+        await first
+        batcher.require_room()
+        return refused.value.retry_after
+
+    assert run(batcher, work) > 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bitwise_vectors_do_not_depend_on_the_batch(tmp_path, precision):
+    # Long enough for both kernels of attention.
+    folder = save_tiny(tmp_path / "bert", limit=200)
+    encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
+    texts = [*texts_of(60), " ".join(WORDS * 3)[:700], " ".join(WORDS * 4)[:800]]
+    batcher = batcher_of(encoder, cache=0, bitwise=True, precision=precision, batch_tokens=2048)
+    batcher.warm_up()
+
+    async def work():
+        alone = [(await batcher.embed([text]))[0].row for text in texts]
+        for seed in range(6):
+            some = random.Random(seed).sample(range(len(texts)), 5 + 11 * seed)
+            entries = await batcher.embed([texts[n] for n in some])
+            for n, entry in zip(some, entries, strict=True):
+                np.testing.assert_array_equal(entry.row, alone[n])
+
+    run(batcher, work)
+
+
+def test_the_cache_forgets_what_was_not_used_for_longest():
+    def entry():
+        return Embedded(np.zeros(100, np.float32), 3, False)
+
+    cache = VectorCache(10_000)
+    for n in range(100):
+        cache.put(f"text {n:03}", entry())
+        cache.get("text 000")
+        assert cache.bytes <= 10_000
+    assert cache.get("text 000")
+    assert cache.get("text 099")
+    assert cache.get("text 001") is None
+    kept = cache.bytes
+    cache.put("text 099", entry())
+    assert cache.bytes == kept
+    cache.put("x" * 20_000, entry())
+    assert cache.bytes == kept

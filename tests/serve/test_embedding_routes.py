@@ -1,0 +1,265 @@
+"""The routes: vectors equal to the encoder's, others' clients, refusals, limits and counts."""
+
+import base64
+import json
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+from helpers.command_line import refused, started
+from helpers.serving import batcher_of, call, serving
+from helpers.tiny_models import SENTENCES
+
+from contrasent.model.encoder import SentenceEncoder
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert):
+    return SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def server(encoder):
+    with serving(batcher_of(encoder), payload_limit=50_000, max_texts=500) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(encoder):
+    return encoder.encode(SENTENCES, normalize=True, precision="fp32")
+
+
+def close(rows, expected):
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+
+
+def test_every_form_of_an_answer_has_the_vectors_of_the_encoder(server, encoder, expected):
+    openai = server.call("/v1/embeddings", {"input": SENTENCES, "model": "any"}).json
+    assert [row["index"] for row in openai["data"]] == list(range(len(SENTENCES)))
+    close([row["embedding"] for row in openai["data"]], expected)
+    ids = encoder.tokenizer.ids(SENTENCES, None)[0]
+    assert openai["usage"]["prompt_tokens"] == sum(map(len, ids))
+
+    packed = {"input": SENTENCES, "encoding_format": "base64"}
+    rows = server.call("/v1/embeddings", packed).json["data"]
+    close([np.frombuffer(base64.b64decode(r["embedding"]), "<f4") for r in rows], expected)
+
+    for given in (ids, [i[1:-1] for i in ids]):
+        tokens = {"input": [each.tolist() for each in given]}
+        close(
+            [r["embedding"] for r in server.call("/v1/embeddings", tokens).json["data"]], expected
+        )
+
+    close(server.call("/embed", {"inputs": SENTENCES}).json, expected)
+    raw = server.call("/embed", {"inputs": SENTENCES, "normalize": False}).json
+    np.testing.assert_allclose(
+        raw, encoder.encode(SENTENCES, normalize=False, precision="fp32"), atol=1e-5
+    )
+    answer = server.call("/embed", {"inputs": SENTENCES}, accept="application/octet-stream")
+    assert answer.headers["x-shape"] == "7,16"
+    close(np.frombuffer(answer.body, "<f4").reshape(7, 16), expected)
+
+
+def test_fewer_dimensions_are_the_first_ones_of_length_one(server, expected):
+    rows = server.call("/embed", {"inputs": SENTENCES, "dimensions": 4}).json
+    first = expected[:, :4]
+    close(rows, first / np.linalg.norm(first, axis=1, keepdims=True))
+
+
+def test_cosines(server, expected):
+    inputs = {"source_sentence": SENTENCES[0], "sentences": SENTENCES[1:]}
+    close(server.call("/similarity", {"inputs": inputs}).json, expected[1:] @ expected[0])
+    lists = {"first": SENTENCES[:3], "second": SENTENCES[2:]}
+    close(server.call("/matrix", lists).json, expected[:3] @ expected[2:].T)
+
+
+def test_tokens_stand_where_they_are_in_the_text(server, encoder):
+    text = "a dogs"
+    for specials in (True, False):
+        body = {"inputs": text, "add_special_tokens": specials}
+        (pieces,) = server.call("/tokenize", body).json
+        whole = encoder.tokenizer.ids([text], None)[0][0].tolist()
+        assert [p["id"] for p in pieces] == (whole if specials else whole[1:-1])
+        spans = [text[p["start"] : p["stop"]] for p in pieces if not p["special"]]
+        assert spans == ["a", "dog", "s"]
+
+
+def test_what_is_cut_is_told_and_refused_on_request(server):
+    long = " ".join(["dog"] * 100)
+    answer = server.call("/v1/embeddings", {"input": ["a", long]})
+    assert (answer.headers["x-truncated"], answer.json["truncated"]) == ("1", [1])
+    answer = server.call("/embed", {"inputs": ["a", long], "truncate": False})
+    assert answer.status == 413
+    assert "text 1" in answer.json["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind"),
+    [
+        ("/embed", {"inputs": []}, 400, "Empty"),
+        ("/embed", b"{", 422, "Validation"),
+        ("/embed", b'{"inputs": "\xff"}', 400, "Empty"),
+        ("/embed", {"inputs": 3}, 422, "Validation"),
+        ("/embed", {"inputs": "a \ud800"}, 422, "Validation"),
+        ("/embed", {"inputs": "a", "dimensions": 17}, 422, "Validation"),
+        ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "Validation"),
+        ("/embed", {"inputs": ["a"] * 501}, 413, "Validation"),
+        ("/embed", {"inputs": "a" * 60_000}, 413, "Validation"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty"),
+        ("/rerank", {"query": "a", "texts": ["b"]}, 424, "Backend"),
+        ("/v1/embeddings", {"input": [10_000]}, 422, "Validation"),
+        ("/v1/embeddings", {"input": [[]]}, 422, "Validation"),
+        ("/v1/embeddings", {"input": [-1]}, 422, "Validation"),
+        ("/v1/models/other", None, 404, "Validation"),
+        ("/nothing", None, 404, "Validation"),
+    ],
+)
+def test_refusals_look_as_those_of_others(server, path, body, status, kind):
+    answer = server.call(path, body)
+    if body == {"input": [[]]}:  # between special tokens, no token is a text
+        assert answer.status == 200
+        return
+    assert answer.status == status
+    assert answer.json["error_type"] == kind
+    told = answer.json["error"]
+    assert told["message"] if path.startswith("/v1") else told
+    assert server.call("/health").status == 200
+
+
+def test_a_request_keeps_its_id(server):
+    assert server.call("/health", x_request_id="mine-1").headers["x-request-id"] == "mine-1"
+    odd = server.call("/health", x_request_id="two words").headers["x-request-id"]
+    assert len(odd) == 32
+
+
+def test_metrics_count_under_both_names(encoder):
+    with serving(batcher_of(encoder)) as server:
+        for _ in range(3):
+            server.call("/embed", {"inputs": ["a dog", "a cat"]})
+        server.call("/embed", {"inputs": []})
+        lines = server.call("/metrics").body.decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(values["contrasent_cache_hits_total"]) == 4
+    assert float(values["contrasent_cache_misses_total"]) == 2
+    assert float(values['contrasent_requests_total{route="/embed",status="200"}']) == 3
+    assert float(values["te_embed_count"]) == 4
+    assert float(values["te_embed_success"]) == 3
+    assert float(values['te_request_failure{err="Empty"}']) == 1
+    assert float(values["te_request_input_length_count"]) == 2
+
+
+def test_a_key_is_asked_for_where_something_is_told(encoder):
+    with serving(batcher_of(encoder), api_key="secret") as server:
+        for path in ("/info", "/metrics", "/v1/models"):
+            assert server.call(path).status == 401
+            assert server.call(path, authorization="Bearer secre").status == 401
+            assert server.call(path, authorization="Bearer secret").status == 200
+        assert server.call("/health").status == 200
+
+
+def test_overload_is_answered_at_once(encoder, monkeypatch):
+    batcher = batcher_of(encoder)
+    with serving(batcher) as server:
+        monkeypatch.setattr(type(batcher), "wait", property(lambda _: 90.4))
+        answer = server.call("/v1/embeddings", {"input": "a new text"})
+        assert answer.status == 429
+        assert answer.headers["retry-after"] == "90"
+        assert answer.json["error_type"] == "Overloaded"
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(encoder):
+    with serving(batcher_of(encoder), body_seconds=0.2) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as client:
+            client.sendall(b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+            assert client.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_client_that_leaves_frees_its_texts(encoder, monkeypatch):
+    batcher, go = batcher_of(encoder), threading.Event()
+    with serving(batcher) as server:
+        rows = batcher._rows
+        monkeypatch.setattr(batcher, "_rows", lambda *given: go.wait(30) and rows(*given))
+        host, port = server.url.removeprefix("http://").split(":")
+        body = json.dumps({"inputs": SENTENCES}).encode()
+        with socket.create_connection((host, int(port)), timeout=20) as client:
+            head = (
+                "POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n"
+            )
+            client.sendall(head.encode() + body)
+            until(lambda: batcher.queued == len(SENTENCES))
+        until(lambda: batcher.queued == 0)
+        go.set()
+
+
+def until(reached):
+    end = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_openai_client(server, expected):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    close(
+        [row.embedding for row in client.embeddings.create(input=SENTENCES, model="tiny").data],
+        expected,
+    )
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    with pytest.raises(openai.UnprocessableEntityError, match="dimensions is 99"):
+        client.embeddings.create(input="a", model="tiny", dimensions=99)
+
+
+def test_the_client_of_hugging_face(server, expected, monkeypatch):
+    from huggingface_hub import InferenceClient, constants
+
+    monkeypatch.setattr(constants, "is_offline_mode", lambda: False)
+    client = InferenceClient(server.url)
+    close(client.feature_extraction(SENTENCES), expected)
+    close(
+        client.sentence_similarity(SENTENCES[0], other_sentences=SENTENCES[1:]),
+        expected[1:] @ expected[0],
+    )
+
+
+def test_the_client_of_langchain(server, expected):
+    langchain = pytest.importorskip("langchain_openai")
+    client = langchain.OpenAIEmbeddings(
+        model="tiny", base_url=f"{server.url}/v1", api_key="none", check_embedding_ctx_length=False
+    )
+    close(client.embed_documents(SENTENCES), expected)
+
+
+def test_workers_answer_as_one_and_end_well(tiny_bert):
+    command = ("serve", tiny_bert, "--port", 0, "--workers", 2, "--threads", 1, "--name", "tiny")
+    process = started(*command, env={"CONTRASENT_API_KEY": "secret"})
+    try:
+        line = next(line for line in process.stderr if '"listening"' in line)
+        url, key = json.loads(line)["url"].rstrip("/"), {"authorization": "Bearer secret"}
+        until(lambda: call(f"{url}/health").status == 200)
+        for n in range(20):
+            assert call(f"{url}/embed", {"inputs": [f"dog {n}"]}, **key).status == 200
+        page = call(f"{url}/metrics", **key).body.decode()
+        assert 'contrasent_requests_total{route="/embed",status="200"} 20.0' in page
+        process.send_signal(signal.SIGTERM)
+        log = process.stderr.read()
+        assert process.wait(30) == 0, log
+        requests = [json.loads(line) for line in log.splitlines() if '"request"' in line]
+        assert sum(r["path"] == "/embed" and r["status"] == 200 for r in requests) == 20
+        assert len({r["request_id"] for r in requests}) == len(requests)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port}" in refused("serve", tmp_path, "--port", port)
+    assert "workers" in refused("serve", tmp_path, "--workers", 0)
+    assert "payload_limit" in refused("serve", tmp_path, "--payload-limit", 0)
