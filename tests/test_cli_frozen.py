@@ -68,9 +68,9 @@ COMMANDS = {
     ],
     "mteb": ["MODELS...", "--tasks", *LOADING, "--precision", "--output", "--json"],
     "reproduce": [
-        *("TABLE", "--output", "--encoder", "--words", "--sentences", "--documents", "--labelled"),
-        *("--triplets", "--scale", "--rows", "--tasks", "--jobs", "--data-dir", "--device"),
-        "--overwrite",
+        *("TABLES...", "--output", "--encoder", "--words", "--sentences", "--documents"),
+        *("--labelled", "--triplets", "--material", "--scale", "--seeds", "--html", "--rows"),
+        *("--tasks", "--jobs", "--data-dir", "--device", "--overwrite"),
     ],
     "encode": [
         *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),

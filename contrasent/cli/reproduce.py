@@ -29,6 +29,8 @@ from contrasent.cli.options import (
 if TYPE_CHECKING:
     from contrasent.evaluation.calibrate import Calibration
     from contrasent.evaluation.embed import Scores
+    from contrasent.reproduce.outcome import PaperRequest
+    from contrasent.reproduce.papers import PaperTable
 
 
 def quickstart(
@@ -54,14 +56,22 @@ def quickstart(
 
 
 def reproduce(  # noqa: PLR0913 - the arguments are the command's options
-    table: Annotated[str, typer.Argument(help="The table: baselines.")],
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE",
+            help="Tables and figures: simcse/T1, diffcse/T3, study/T4, simcse/F2, a paper (simcse, "
+            "diffcse, study), all, or baselines; after list what there is and what it needs; after "
+            "verdicts the papers' claims; after commands how every row is made.",
+        ),
+    ],
     output: Annotated[
         Path,
         typer.Option(
             help="The folder; what is done in it already is kept, so that the same command goes "
             "on with a run that was cut off."
         ),
-    ],
+    ] = Path("reproduction"),
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -90,13 +100,29 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         str | None,
         typer.Option(help="Premise, entailment, contradiction: 'contrasent data build nli'."),
     ] = None,
+    material: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PATH",
+            help="A further text, or a model in place of one by its id: qqp=qqp.csv, "
+            "roberta-base=FOLDER. Repeatable.",
+        ),
+    ] = None,
     scale: Annotated[
         str | None,
         typer.Option(
-            help="small: short runs, about an hour on two cores with a small encoder; smoke: two "
-            "steps each; paper: the recipes as they are.",
+            help="small: short runs of the encoder and data at hand; smoke: tiny models, made on "
+            "the spot, two steps each; paper: the papers' encoders, data and settings.",
             show_default="small",
         ),
+    ] = None,
+    seeds: Annotated[
+        str,
+        typer.Option(help="Comma-separated seeds of training; a cell is mean and deviation."),
+    ] = "42",
+    html: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write tables, figures and verdicts as one page too."),
     ] = None,
     rows: Annotated[
         str | None, typer.Option(help="Comma-separated rows, by name; else all.")
@@ -115,50 +141,83 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         typer.Option("--overwrite", help="Make rows again that were made with other settings."),
     ] = False,
 ) -> None:
-    """Make a table of the papers again: train, fit and score its rows, with the published numbers.
+    """Make tables and figures of the papers again, with the published numbers beside ours.
 
-    A row whose material is not given is left out, and the table says so.
+    A row whose material is not given is left out, and the table says so. What is done is kept.
     """
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    from contrasent.errors import ContrasentError
-    from contrasent.reproduce.document import page, read_rows, write_table
-    from contrasent.reproduce.reproduction import Request
-    from contrasent.reproduce.reproduction import reproduce as run
-
     materials = {
-        "encoder": encoder,
+        "bert-base-uncased": encoder,
         "words": words,
         "sentences": sentences,
         "documents": documents,
         "labelled": labelled,
         "triplets": triplets,
     }
-    request = Request(
-        table=table,
-        scale=scale,
-        given={name: value for name, value in materials.items() if value is not None},
-        rows=tuple(listed(rows or "")),
-        tasks=tuple(listed(tasks or "")),
-        data_dir=None if data_dir is None else str(data_dir),
-        jobs=jobs,
-        overwrite=overwrite,
-        device=device,
+    given = {name: value for name, value in materials.items() if value is not None}
+    given |= dict(map(_named, material or ()))
+    from contrasent.reproduce import outcome
+
+    what = tables[0] if tables[0] in ("list", "verdicts", "commands") else ""
+    names = tables[1:] if what else tables
+    if what == "commands":
+        typer.echo("\n".join(outcome.plan_lines(names)))
+        return
+    chosen = outcome.choose(names, listed(rows or ""), listed(tasks or ""))
+    request = outcome.PaperRequest(
+        scale or "small",
+        given,
+        outcome.read_seeds(seeds),
+        None if data_dir is None else str(data_dir),
+        jobs,
+        device,
     )
+    if what == "list":
+        _show(outcome.listing(request, chosen, output).markdown())
+    elif what == "verdicts":
+        judged = outcome.judge(request, chosen, output)
+        _show(outcome.verdicts_document(judged, request.scale))
+        if html:
+            outcome.write_page(Path(html), request, chosen, output)
+    else:
+        _make(request, chosen, output, html, overwrite)
+
+
+def _named(text: str) -> tuple[str, str]:
+    """The two sides of NAME=PATH."""
+    from contrasent.errors import ConfigError
+
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise ConfigError(f"--material {text} is not NAME=PATH, such as qqp=qqp.csv")
+    return name, path
+
+
+def _make(
+    request: PaperRequest, tables: list[PaperTable], output: Path, html: str | None, overwrite: bool
+) -> None:
+    """Make tables, show them, and tell what failed at the end."""
+    from contrasent.errors import ContrasentError
+    from contrasent.reproduce import outcome
+
+    tell = partial(typer.echo, err=True)
     try:
-        reproduction = run(request, output, partial(typer.echo, err=True))
+        filled = outcome.reproduce_tables(request, tables, output, tell, overwrite=overwrite)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the same command goes on with it") from error
-    done = read_rows(reproduction, output)
-    written = write_table(reproduction, done, table, output)
-    text = page(reproduction, done, figure=False)
+    _show("\n".join(outcome.document(table) for table in filled))
+    if html:
+        outcome.write_page(Path(html), request, tables, output)
+    if failed := outcome.failures(filled):
+        raise ContrasentError("cells that could not be made:\n" + "\n".join(failed))
+
+
+def _show(text: str) -> None:
+    """Markdown, laid out on a terminal and as it is elsewhere."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
     console = Console()
     console.print(Markdown(text)) if console.is_terminal else typer.echo(text, nl=False)
-    typer.echo(f"written: {', '.join(path.name for path in written)} in {output}", err=True)
-    if reproduction.failed:
-        failures = "\n".join(f"  {name}: {why}" for name, why in reproduction.failed.items())
-        raise ContrasentError(f"rows that could not be made:\n{failures}")
 
 
 @grouped

@@ -1,213 +1,236 @@
-"""``contrasent reproduce``, from materials to page, and again."""
+"""``contrasent reproduce`` at scale smoke, from nothing to tables, killed, and again."""
 
 import csv
 import json
-import shutil
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from helpers.command_line import call, refused, worked
 
-from contrasent.records import read_records
-from contrasent.report.saved import read_saved
-from contrasent.reproduce import reproduction
-from contrasent.reproduce.plan import load_plan
+from contrasent.records import record_of
+from contrasent.reproduce import runner
+from contrasent.reproduce.papers import load_tables
 
-FEW = "cls,whitening,sbert,ct-sbert,skip-thought"
+SMOKE = ("--scale", "smoke", "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path_factory, monkeypatch):
+    """No cache and no data but those of the test."""
+    for name in ("CONTRASENT_CACHE", "XDG_DATA_HOME", "NLTK_DATA"):
+        monkeypatch.setenv(name, str(tmp_path_factory.mktemp("home")))
+    monkeypatch.delenv("CONTRASENT_DATA", raising=False)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, shelf):
-    """A folder with some rows, and what the command said; do not write there."""
-    output = tmp_path_factory.mktemp("table") / "out"
+def made(tmp_path_factory):
+    """A folder with some rows of three tables over two seeds; do not write there."""
+    output = tmp_path_factory.mktemp("reproduction") / "out"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("CONTRASENT_DATA", str(shelf.folder / "senteval"))
         patched.setenv("CONTRASENT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        said = worked(*command(output, shelf, "--rows", FEW))
+        rows = "none (unsup,dropout 0.1,dropout 0.5,first-last avg"
+        tables = ("simcse/T1", "simcse/T3", "diffcse/T11")
+        said = worked(
+            *("reproduce", *tables, "--output", output, "--rows", rows, "--seeds", "42,43"),
+            *(*SMOKE, "--html", output / "page.html"),
+        )
     return output, said
 
 
-def command(output, shelf, *more, left_out=()):
-    scale = () if "--scale" in more else ("--scale", "smoke")
-    options = shelf.options(*left_out)
-    return ("reproduce", "baselines", "--output", output, *scale, *options, *more)
-
-
-def numbers(output):
-    with (output / "baselines.csv").open() as file:
+def numbers(output, table):
+    with (output / f"{table}.csv").open() as file:
         return {(it["row"], it["column"]): it for it in csv.DictReader(file)}
 
 
-def test_every_row_has_its_numbers(made):
-    output, said = made
-    names = ("cls", "first-last", "whitening", "sbert", "ct-sbert")
-    found = numbers(output)
-    for name in names:
-        records = read_records(output / "rows" / name / "records.jsonl")
-        ours = next(r.value for r in records if (r.metric, r.aggregation) == ("spearman", "all"))
-        assert float(found[name, "stsb"]["ours"]) == 100 * ours
-        assert {record.encoder for record in records} == {name}
-        assert f"{100 * ours:.2f}" in said.out
-    less = found["sbert", "stsb"]
-    assert float(less["difference"]) == float(less["ours"]) - float(less["published"])
-    assert len(read_records(output / "records.jsonl")) == sum(
-        len(read_records(output / "rows" / name / "records.jsonl")) for name in names
-    )
+def jobs(output):
+    """The jobs that were made, by their labels."""
+    found = [json.loads(path.read_text()) for path in output.glob("jobs/*/job.json")]
+    return sorted((it["label"], it["seed"]) for it in found)
 
 
-def test_the_page_says_what_the_numbers_are(made):
-    output, said = made
-    page = (output / "baselines.md").read_text()
-    assert "Skip-thought (published)" in page
-    assert "STS from Gao et al. 2021, Table 5, row 'SBERT-base'" in page
-    assert "2 steps, batch 16, rate 2e-05, seed 42, pooler mean, fp32" in page
-    assert "Scale `smoke`" in page
-    assert str(output) not in page
-    assert page.replace("## Alignment and uniformity", "").startswith(said.out[:400])
-    assert (output / "alignment-uniformity.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_analyze_draws_what_was_saved(made):
+def test_a_run_is_trained_once_for_all_tables(made):
     output, _ = made
-    saved = read_saved([output / "geometry.jsonl", output / "records.jsonl"])
-    assert [it.encoder for it in saved.geometries] == [
-        "cls",
-        "first-last",
-        "whitening",
-        "sbert",
-        "ct-sbert",
+    assert jobs(output) == [
+        ("dropout 0.5", 42),
+        ("dropout 0.5", 43),
+        ("none (unsup SimCSE)", 42),
+        ("none (unsup SimCSE)", 43),
     ]
+    one = numbers(output, "simcse-T1")["none (unsup SimCSE)", "STS-B dev"]
+    assert one["ours"] == numbers(output, "simcse-T3")["dropout 0.1", "STS-B dev"]["ours"]
+    assert (one["published"], one["study"]) == ("82.5", "81.61")
 
 
-def test_maps_of_known_embeddings_score_as_the_encoder_with_the_map(made):
+def test_a_cell_is_mean_and_deviation_over_the_seeds(made):
+    output, said = made
+    cell = numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]
+    each = [float(it) for it in cell["seeds"].split()]
+    assert len(each) == 2
+    assert float(cell["ours"]) == pytest.approx(statistics.fmean(each))
+    assert float(cell["deviation"]) == pytest.approx(statistics.stdev(each))
+    assert float(cell["difference"]) == pytest.approx(statistics.fmean(each) - 71.0)
+    assert f"{statistics.fmean(each):.2f} ± {statistics.stdev(each):.2f} | 71.0" in said.out
+    assert "Table 3: Dropout (scale smoke)" in said.out
+
+
+def test_a_cell_is_what_evaluate_says_of_the_run(made):
     output, _ = made
-    told = worked("evaluate", output / "rows/whitening/fitted", "--tasks", "stsb", "--json", "-")
-    direct = [json.loads(each) for each in told.out.splitlines()]
-    records = read_records(output / "rows" / "whitening" / "records.jsonl")
-    assert [it.value for it in records] == pytest.approx([it["value"] for it in direct], abs=1e-5)
-    assert {it.transform for it in records} == {it["transform"] for it in direct}
-    assert records[0].transform.startswith("whitening to ")
+    cell = numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]
+    runs = {}
+    for path in output.glob("jobs/*/job.json"):
+        job = json.loads(path.read_text())
+        runs[job["label"], job["seed"]] = path.parent / job["encoder"]
+    told = worked(
+        *("evaluate", runs["dropout 0.5", 42], "--tasks", "stsb-dev", "--json", "-"),
+        *("--data-dir", output / "materials" / "senteval"),
+    )
+    records = [record_of(json.loads(line)) for line in told.out.splitlines()]
+    value = next(it.value for it in records if (it.metric, it.aggregation) == ("spearman", "all"))
+    assert float(cell["seeds"].split()[0]) == pytest.approx(100 * value, abs=1e-9)
 
 
-def test_ct_sbert_starts_from_sbert(made):
+def test_the_same_command_again_does_nothing_and_prints_the_same(made):
+    output, said = made
+    before = {path: path.stat().st_mtime_ns for path in output.glob("jobs/*/*.json")}
+    rows = "none (unsup,dropout 0.1,dropout 0.5,first-last avg"
+    again = worked(
+        *("reproduce", "simcse/T1", "simcse/T3", "diffcse/T11", "--output", output),
+        *("--rows", rows, "--seeds", "42,43", *SMOKE),
+    )
+    assert again.out == said.out
+    assert "0 jobs to do" in again.err
+    assert {path: path.stat().st_mtime_ns for path in output.glob("jobs/*/*.json")} == before
+
+
+def test_verdicts_and_page_are_of_what_was_made(made):
     output, _ = made
-    run = json.loads((output / "rows" / "ct-sbert" / "row.json").read_text())
-    assert run["recipe"]["encoder"]["name"] == str(output / "rows" / "sbert" / "run")
-    assert run["identity"]["of"]["row"]["recipe"] == "nli-softmax"
+    told = worked("reproduce", "verdicts", "simcse/T3", "--output", output, *SMOKE)
+    assert "| S6 | The default dropout 0.1 is best | cannot be told |" in told.out
+    assert "scale smoke" in told.out
+    page = (output / "page.html").read_text()
+    assert "Verdicts on the claims" in page
+    assert 'id="simcse-T3"' in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-def test_a_second_call_makes_only_what_is_missing(made, shelf, tmp_path):
-    output = tmp_path / "copy"
-    shutil.copytree(made[0], output)
-    before = {path: path.read_bytes() for path in output.glob("rows/*/*.json*")}
-    (output / "rows" / "whitening" / "row.json").unlink()
-    said = worked(*command(output, shelf, "--rows", FEW))
-    assert "4 of 5 rows are done already" in said.err
-    assert "whitening: done" in said.err
-    assert "cls: done" not in said.err
-    for path, content in before.items():
-        if path.name != "row.json" or path.parent.name != "whitening":
-            assert path.read_bytes() == content
+def test_list_tells_what_is_done_and_needed(made, tmp_path):
+    output, _ = made
+    done = worked("reproduce", "list", "simcse/T3", "--output", output, *SMOKE)
+    assert "| simcse/T3 | Dropout | 8 | 2 of 8 |" in done.out
+    small = worked("reproduce", "list", "simcse/T2", "--output", tmp_path / "none")
+    assert "--material sentences=FILE" in small.out
+    assert "bert-base-uncased=FOLDER" in small.out
 
 
-def test_a_run_that_was_cut_off_goes_on_where_it_was(shelf, tmp_path):
+def test_what_fails_stays_in_its_cell(tmp_path):
     output = tmp_path / "out"
-    words = command(output, shelf, "--rows", "cls,sbert")
-    score = reproduction.score
-
-    def interrupted(encoder, *more):
-        if encoder.name == "sbert":
-            raise KeyboardInterrupt
-        return score(encoder, *more)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reproduction, "score", interrupted)
-        said = call(*words)
-    assert said.code == 130
-    assert "the same command goes on with it" in said.err
-    assert not (output / "baselines.md").exists()
-    assert "sbert was made with other settings" in refused(
-        *words, "--rows", "sbert", "--tasks", "stsb-dev"
-    )
-    weights = (output / "rows" / "sbert" / "run" / "last" / "model.safetensors").read_bytes()
-    said = worked(*words)
-    assert "sbert/run is complete: nothing to resume" in said.err
-    assert (
-        output / "rows" / "sbert" / "run" / "last" / "model.safetensors"
-    ).read_bytes() == weights
-    assert {row for row, _ in numbers(output)} == {"cls", "sbert"}
-    assert {path.name for path in (output / "rows" / "sbert").iterdir()} == {
-        *("run", "row.json", "records.jsonl", "geometry.jsonl")
-    }
-
-
-def test_rows_made_otherwise_are_not_mixed(made, shelf, tmp_path):
-    output = tmp_path / "copy"
-    shutil.copytree(made[0], output)
-    other = command(output, shelf, "--rows", "cls", "--tasks", "stsb-dev,stsb")
-    message = refused(*other)
-    assert "cls was made with other settings, text or tasks" in message
-    assert "--overwrite" in message
-    said = worked(*other, "--overwrite")
-    assert "cls: done" in said.err
-    tasks = {(r.task, r.split) for r in read_records(output / "rows" / "cls" / "records.jsonl")}
-    assert tasks == {("stsb", "dev"), ("stsb", "test")}
-
-
-def test_two_jobs_give_the_rows_of_one(made, shelf, tmp_path):
-    output = tmp_path / "out"
-    worked(*command(output, shelf, "--rows", "cls,whitening", "--jobs", "2"))
-    one, two = numbers(made[0]), numbers(output)
-    assert {row for row, _ in two} == {"cls", "first-last", "whitening"}
-    for key, found in two.items():
-        assert float(found["ours"]) == pytest.approx(float(one[key]["ours"]), abs=1e-3)
-
-
-def test_rows_without_material_are_left_out_and_said(shelf, tmp_path):
-    said = worked(
-        *command(tmp_path / "out", shelf, "--rows", "cls,glove,sbert", left_out=["labelled"])
-    )
-    assert "not made: it needs --labelled" in said.out
-    assert (tmp_path / "out" / "rows" / "glove" / "row.json").is_file()
-    assert not (tmp_path / "out" / "rows" / "sbert").exists()
-
-
-def test_a_row_that_fails_leaves_the_others(shelf, tmp_path):
-    two = tmp_path / "two.csv"
-    two.write_text("premise,hypothesis,label\n" + "a dog,a cat,entailment\na cat,no,neutral\n" * 20)
-    options = command(tmp_path / "out", shelf, "--rows", "cls,ct-sbert", left_out=["labelled"])
-    said = call(*options, "--labelled", two)
+    rows = ("--rows", "synonym,10%", "--tasks", "stsb-dev")
+    said = call("reproduce", "simcse/T1", "--output", output, *SMOKE, *rows, "--jobs", "2")
     assert said.code == 2
-    assert "rows that could not be made" in said.err
-    assert "sbert, which it is made from, failed" in said.err
-    assert numbers(tmp_path / "out")["cls", "stsb"]["ours"]
-    assert not (tmp_path / "out" / "rows" / "sbert" / "row.json").exists()
+    assert "simcse/T1 synonym replacement: view synonym needs WordNet" in said.err
+    cells = numbers(output, "simcse-T1")
+    assert cells["crop 10%", "STS-B dev"]["ours"]
+    assert "WordNet" in cells["synonym replacement", "STS-B dev"]["reason"]
+    assert cells["synonym replacement", "STS-B dev"]["published"] == "77.4"
+
+
+def test_a_job_that_breaks_leaves_the_others(tmp_path, monkeypatch):
+    output, measure = tmp_path / "out", runner.measure_encoder
+
+    def out_of_memory(name, encoder, context):
+        if encoder.name == "dropout 0.5":
+            raise MemoryError("no room")
+        return measure(name, encoder, context)
+
+    monkeypatch.setattr(runner, "measure_encoder", out_of_memory)
+    words = ("reproduce", "simcse/T3", "--output", output, *SMOKE, "--rows", "0.5,0.2")
+    said = call(*words)
+    assert (said.code, "MemoryError: no room" in said.err) == (2, True)
+    cells = numbers(output, "simcse-T3")
+    assert cells["dropout 0.2", "STS-B dev"]["ours"]
+    assert cells["dropout 0.5", "STS-B dev"]["reason"] == "MemoryError: no room"
+    monkeypatch.setattr(runner, "measure_encoder", measure)
+    worked(*words)
+    assert numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]["ours"]
+
+
+def test_a_row_without_its_material_keeps_the_published_number(tmp_path):
+    output = tmp_path / "out"
+    said = worked("reproduce", "diffcse/T6", "--output", output, "--rows", "tiny")
+    assert "needs --material sentences=FILE" in said.out
+    assert "needs --material google/bert_uncased_L-2_H-128_A-2=FOLDER" in said.out
+    cell = numbers(output, "diffcse-T6")["generator BERT-tiny", "STS-B dev"]
+    assert (cell["published"], cell["ours"]) == ("81.40", "")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (("--scale", "tiny"), "unknown scale 'tiny'"),
-        (("--rows", "bert"), "unknown row 'bert'"),
-        (("--tasks", "stsx"), "stsx"),
+        (("simcse/T99",), "simcse/T9"),
+        (("simcse/T1", "--scale", "tiny"), "unknown scale 'tiny'"),
+        (("simcse/T1", "--seeds", "a"), "--seeds a"),
+        (("simcse/T1", "--material", "qpq=x"), "Did you mean 'qqp'"),
+        (("simcse/T1", "--material", "qqp"), "NAME=PATH"),
     ],
 )
-def test_mistakes_are_told_before_any_work(shelf, tmp_path, words, told):
-    assert told in refused(*command(tmp_path / "out", shelf, *words))
-    assert not (tmp_path / "out" / "rows").exists()
+def test_mistakes_are_told_before_any_work(tmp_path, words, message):
+    assert message in refused("reproduce", *words, "--output", tmp_path / "out")
+    assert not (tmp_path / "out" / "jobs").exists()
 
 
-def test_a_missing_material_is_told_before_any_work(shelf, tmp_path):
-    options = command(tmp_path / "out", shelf, left_out=["triplets"])
-    message = refused(*options, "--triplets", tmp_path / "none.csv")
-    assert "none.csv is not there; it is to be premise, entailment, contradiction" in message
-    assert not (tmp_path / "out" / "rows").exists()
+def start(output, *tables, environment=None):
+    words = ["reproduce", *tables, "--output", str(output), *SMOKE]
+    return subprocess.Popen(
+        [sys.executable, "-m", "contrasent", *words],
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
-@pytest.mark.slow
-def test_every_row_can_be_made(shelf, tmp_path):
-    said = worked(*command(tmp_path / "out", shelf))
-    page = (tmp_path / "out" / "baselines.md").read_text()
-    assert "not made" not in page
-    assert said.out.count(" (published) |") == 2
-    made = {name for name, row in load_plan("baselines").rows.items() if row.make != "cited"}
-    assert {path.parent.name for path in tmp_path.glob("out/rows/*/row.json")} == made
+def made_jobs(output):
+    return {path: path.stat().st_mtime_ns for path in Path(output).glob("jobs/*/*.json")}
+
+
+def kill_when(output, process, count):
+    """Kill the process once so many results are there."""
+    for _ in range(6000):
+        if len(made_jobs(output)) >= count or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_a_killed_command_goes_on(tmp_path):
+    output = tmp_path / "out"
+    kill_when(output, start(output, "simcse/T7"), 3)
+    before = made_jobs(output)
+    assert 0 < len(before) < 10
+    worked("reproduce", "simcse/T7", "--output", output, *SMOKE)
+    after = made_jobs(output)
+    assert before.items() <= after.items()
+    whole = tmp_path / "whole"
+    worked("reproduce", "simcse/T7", "--output", whole, *SMOKE)
+    assert (output / "simcse-T7.csv").read_bytes() == (whole / "simcse-T7.csv").read_bytes()
+
+
+@pytest.mark.acceptance
+def test_everything_is_made_in_minutes_however_often_it_is_killed(tmp_path):
+    output, started = tmp_path / "out", time.monotonic()
+    for count in (20, 90, 170, 260, 330):
+        before = made_jobs(output)
+        kill_when(output, start(output, "all"), count)
+        assert before.items() <= made_jobs(output).items()
+    said = call("reproduce", "all", "--output", output, *SMOKE, "--html", tmp_path / "page.html")
+    assert time.monotonic() - started < 12 * 60
+    assert said.code in (0, 2)  # without WordNet the row of synonyms fails
+    for table in load_tables().values():
+        for key, cell in numbers(output, table.name.replace("/", "-")).items():
+            assert cell["ours"] or cell["reason"], (table.name, key)

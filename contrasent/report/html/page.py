@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contrasent import __version__
 from contrasent.errors import ConfigError
@@ -41,33 +41,41 @@ _NAMED = 4
 
 def page(contents: Contents) -> str:
     """The report as HTML; the same contents give the same text."""
-    from markupsafe import Markup
-
     by_identity = rows_of(contents)
     rows = list(by_identity.values())
     labels = [row.label for row in rows]
     scores, geometry = score_tables(rows), geometry_tables(contents, by_identity)
     drawn = figures(contents, by_identity)
+    return render(
+        "report.html",
+        heading=_heading(labels),
+        overview=_overview(scores, len(drawn)),
+        warnings=[*contents.warnings, *doubts(contents, by_identity)],
+        best=_best_scores(scores),
+        summary=_key_numbers(labels, scores, geometry),
+        scores=scores,
+        compared=comparison_tables(contents, by_identity),
+        geometry=geometry,
+        figures=drawn,
+        browsers=browsers(contents, by_identity),
+        every=_records_table(rows) if contents.records else None,
+        settings=settings_tables(contents, rows),
+        command=contents.command,
+        commands=contents.commands,
+        commands_complete=contents.commands_complete,
+    )
+
+
+def render(template: str, **contents: Any) -> str:
+    """A page of our templates, with its style and script inside."""
+    from markupsafe import Markup
+
     script, style = _template("script.js"), _template("style.css")
     return (
         _environment()
-        .get_template("report.html")
+        .get_template(template)
         .render(
-            heading=_heading(labels),
-            overview=_overview(scores, len(drawn)),
-            warnings=[*contents.warnings, *doubts(contents, by_identity)],
-            best=_best_scores(scores),
-            summary=_key_numbers(labels, scores, geometry),
-            scores=scores,
-            compared=comparison_tables(contents, by_identity),
-            geometry=geometry,
-            figures=drawn,
-            browsers=browsers(contents, by_identity),
-            every=_records_table(rows) if contents.records else None,
-            settings=settings_tables(contents, rows),
-            command=contents.command,
-            commands=contents.commands,
-            commands_complete=contents.commands_complete,
+            **contents,
             version=__version__,
             # Ours, and not a word of it from what is reported.
             script=Markup(script),

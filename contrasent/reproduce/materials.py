@@ -1,0 +1,210 @@
+"""Materials: what a user gives, what is made of it, and what is tiny and made on the spot."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import chain, islice
+from pathlib import Path
+
+from contrasent.data.readers import lines
+from contrasent.data.senteval import senteval_root
+from contrasent.errors import ConfigError, ContrasentError, DataError
+from contrasent.files import sha256_of, writing
+from contrasent.model.hub import resolve
+from contrasent.reproduce import smoke
+from contrasent.reproduce.papers import SAMPLE, load_scales
+
+SMOKE, PAPER = "smoke", "paper"
+_KEY = 16
+
+
+class Materials:
+    """Models, texts and tasks by their names in the plan, found or made once."""
+
+    def __init__(self, scale: str, given: Mapping[str, str], folder: Path) -> None:
+        """Know what a user gave.
+
+        Args:
+            scale: at ``smoke`` what is not given is tiny and made; at ``paper`` models are
+                downloaded.
+            given: folders, files and ids by material, or by the id of a model.
+            folder: for what is made.
+        """
+        self._scale_name, self._given, self._folder = scale, dict(given), folder
+        self._definitions, scales = load_scales()
+        self._rows = scales[scale].rows
+        self._models: dict[str, str | ContrasentError] = {}
+        self._texts: dict[str, str | ContrasentError] = {}
+
+    def model(self, name: str) -> str:
+        """The folder in place of a model's id, or word vectors.
+
+        Raises:
+            ContrasentError: it cannot be had; the message says what to give.
+        """
+        return _once(self._models, name, self._model)
+
+    def text(self, name: str) -> str:
+        """The file of a material, cut to the rows of the scale.
+
+        Raises:
+            ContrasentError: it cannot be had; the message says what to give.
+        """
+        return _once(self._texts, name, self._text)
+
+    def _model(self, name: str) -> str:
+        if name in self._definitions:
+            return self.text(name)
+        if name in self._given:
+            return str(resolve(self._given[name]))
+        if self._scale_name == SMOKE:
+            return str(smoke.make_model(name, self._folder / "models" / name.replace("/", "-")))
+        if self._scale_name == PAPER:
+            return str(resolve(name))
+        raise ConfigError(f"needs --material {name}=FOLDER: a model in its place")
+
+    def _text(self, name: str) -> str:
+        plain = name.removeprefix(SAMPLE)
+        limit = self._rows.get("sample" if plain != name else plain, self._rows.get("full"))
+        source = self._source(plain)
+        if limit is None or plain == "words":
+            return str(source)
+        return str(_beginning(source, plain, limit, self._folder / str(limit)))
+
+    def _source(self, name: str) -> Path:
+        definition = self._definitions[name]
+        if name in self._given:
+            path = Path(self._given[name]).expanduser()
+            if not path.is_file():
+                raise DataError(f"{path} is not there; it is to be {definition.about}")
+            return path
+        if definition.of in self._given or (definition.of and self._scale_name == SMOKE):
+            return _derived(name, self._source(definition.of), self._folder / "derived")
+        if self._scale_name == SMOKE:
+            return smoke.make_material(name, self._folder / "texts")
+        ways = [name, *([definition.of] if definition.of else [])]
+        options = " or ".join(f"--material {way}=FILE" for way in ways)
+        raise ConfigError(f"needs {options}: {definition.about}")
+
+
+def _once(known: dict[str, str | ContrasentError], name: str, find: Callable[[str], str]) -> str:
+    """What ``find`` gave the first time, or raised."""
+    if name not in known:
+        try:
+            known[name] = find(name)
+        except ContrasentError as error:
+            known[name] = error
+    found = known[name]
+    if isinstance(found, ContrasentError):
+        raise found
+    return found
+
+
+def content_hash(content: object) -> str:
+    """A short hash of anything that JSON can hold."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY]
+
+
+@cache
+def file_sha256(path: str) -> str:
+    """Of a file, computed once in a process."""
+    return sha256_of(path)
+
+
+@cache
+def model_sha256(path: str) -> str:
+    """Of a model's folder, or of a file of word vectors."""
+    return _folder_sha256(Path(path)) if Path(path).is_dir() else sha256_of(path)
+
+
+@cache
+def data_sha256(data_dir: str | None) -> str:
+    """Of all files of SentEval's folder; empty without it."""
+    root = senteval_root(data_dir)
+    return _folder_sha256(root) if root.is_dir() else ""
+
+
+def _derived(name: str, labelled: Path, folder: Path) -> Path:
+    """A material made of premises, hypotheses and labels, by SimCSE's rules (section 4)."""
+    from contrasent.data.build.base import build
+    from contrasent.data.build.nli import WANTED, Nli
+    from contrasent.data.rows import open_rows_of
+
+    source = open_rows_of(str(labelled), WANTED)
+    folder.mkdir(parents=True, exist_ok=True)
+    origin = file_sha256(str(labelled))[:8]
+    if name == "nli-sentences":
+        path = folder / f"{name}-{origin}.txt"
+        if not path.is_file():
+            rows = (cells[:2] for _, cells in source.rows(_refuse))
+            sentences = dict.fromkeys(str(it).strip() for cells in rows for it in cells)
+            with writing(path) as partial:
+                partial.write_text("".join(f"{it}\n" for it in sentences if it), "utf-8")
+        return path
+    path = folder / f"{name}-{origin}.csv"
+    if not path.is_file():
+        build(Nli([source], name), path)
+    return path
+
+
+def _refuse(error: DataError) -> None:
+    raise error
+
+
+def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
+    """The first lines or whole documents of a text; of a table as many rows, drawn."""
+    text = ".csv" not in source.suffixes
+    path = folder / f"{name}-{file_sha256(str(source))[:8]}{'.txt' if text else '.csv'}"
+    if path.is_file():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    if text:
+        blocks = name == "documents"
+        with writing(path) as partial, partial.open("w", encoding="utf-8") as file:
+            file.writelines(_head_of_text(source, limit, blocks=blocks))
+        return path
+    header, *rows = csv.reader(line for _, line in lines(source))
+    keyed = sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit]
+    with writing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *(rows[k] for k in sorted(keyed))])
+    return path
+
+
+def _head_of_text(path: Path, limit: int, *, blocks: bool) -> Iterator[str]:
+    """The first lines of a text; with ``blocks`` whole documents, which blank lines part."""
+    return _first_documents(path, limit) if blocks else _first_lines(path, limit)
+
+
+def _first_lines(path: Path, limit: int) -> Iterator[str]:
+    return (f"{line.rstrip()}\n" for _, line in islice(lines(path), limit))
+
+
+def _first_documents(path: Path, limit: int) -> Iterator[str]:
+    """Whole documents, with the blank lines after them, that end within the first lines.
+
+    The first document is taken whatever its length.
+    """
+    taken = 0
+    document: list[str] = []
+    for line in chain((line for _, line in lines(path)), [None]):
+        if line is not None:
+            document.append(f"{line.rstrip()}\n")
+        if line is None or not line.strip():
+            if taken and taken + len(document) > limit:
+                return
+            yield from document
+            taken += len(document)
+            document = []
+
+
+def _folder_sha256(folder: Path) -> str:
+    """Hash of the names and contents of all files of a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of(path)}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,376 @@
+"""The outcome of a reproduction: tables made from jobs; their Markdown, CSV, figures and page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from contrasent.data.senteval import senteval_root
+from contrasent.errors import ConfigError, pick
+from contrasent.evaluation.geometry import Geometry
+from contrasent.evaluation.task_names import STS, TRANSFER
+from contrasent.files import exclusive, remove_folder, write_text
+from contrasent.report.figures.curves import densities, spectra, trajectories
+from contrasent.report.figures.plane import plane
+from contrasent.report.figures.style import Colours, Picture, inline_svg, write_pictures
+from contrasent.report.html.page import render
+from contrasent.report.table import Table, text_table
+from contrasent.reproduce import smoke
+from contrasent.reproduce.cells import FilledTable, Filler
+from contrasent.reproduce.jobs import Planner, Store
+from contrasent.reproduce.materials import PAPER, SMOKE, Materials
+from contrasent.reproduce.measures import geometry_of
+from contrasent.reproduce.papers import (
+    ALL,
+    PaperTable,
+    System,
+    chosen_tables,
+    load_scales,
+    load_tables,
+    packaged,
+)
+from contrasent.reproduce.runner import Notify, duration, plan_work, run_work, seconds_left
+from contrasent.reproduce.verdicts import Verdict, verdict_table, verdicts
+
+_PANELS = ("Unsupervised", "Supervised")
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRequest:
+    """Tables to reproduce, and what with.
+
+    Attributes:
+        scale: ``smoke``, ``small`` or ``paper``.
+        given: files, folders and ids by material, or by the id of a model.
+        seeds: of the training runs; every cell is their mean.
+        data_dir: SentEval's folder.
+        jobs: jobs that are worked on at once, each with its share of the cores.
+        device: what computes; None takes the accelerator if there is one.
+    """
+
+    scale: str
+    given: Mapping[str, str]
+    seeds: tuple[int, ...]
+    data_dir: str | None = None
+    jobs: int = 1
+    device: str | None = None
+
+
+def choose(
+    names: Sequence[str], rows: Sequence[str] = (), tasks: Sequence[str] = ()
+) -> list[PaperTable]:
+    """Tables by their names, all by default.
+
+    Args:
+        names: as :func:`contrasent.reproduce.papers.chosen_tables` takes them.
+        rows: keep only rows with one of these labels, or with one of these words in them.
+        tasks: keep only columns of these tasks, such as ``stsb`` or ``transfer``.
+
+    Raises:
+        ConfigError: there is no such paper or table, or no row or column is left.
+    """
+    chosen = []
+    for table in chosen_tables(names or [ALL]):
+        kept = [row for row in table.rows if not rows or _is_named(row.label, table, rows)]
+        columns = [it for it in table.columns if not tasks or _is_of(it.value, tasks)]
+        if kept and columns:
+            chosen.append(replace(table, rows=tuple(kept), columns=tuple(columns)))
+    if not chosen:
+        raise ConfigError(
+            f"no table has a row with {' or '.join(rows) or 'any name'} and a column of "
+            f"{' or '.join(tasks) or 'any task'}; 'contrasent reproduce commands' shows them"
+        )
+    return chosen
+
+
+def _is_named(label: str, table: PaperTable, words: Sequence[str]) -> bool:
+    """Whether a word is the label, or a part of it where no other label is that word."""
+    labels = {row.label for row in table.rows}
+    return any(word == label if word in labels else word.lower() in label.lower() for word in words)
+
+
+def _is_of(value: str, tasks: Sequence[str]) -> bool:
+    task = value.partition("/")[0].removesuffix("-dev")
+    groups = {**dict.fromkeys(STS, "sts"), **dict.fromkeys(TRANSFER, "transfer")}
+    return bool({value, task, groups.get(task, task)} & set(tasks))
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Seeds between commas, each once.
+
+    Raises:
+        ConfigError: one is no whole number from 0 on.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"--seeds {text} must be whole numbers from 0 on, such as 42,43,44")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def open_filler(request: PaperRequest, output: Path) -> Filler:
+    """What fills tables from what is in a folder.
+
+    Raises:
+        ConfigError: a material is of another name.
+        DataError: a folder was named for SentEval's data, and it is not there.
+    """
+    pick("scale", request.scale, load_scales()[1])
+    for name in request.given:
+        pick("material", name, known_models())
+    made = output / "materials"
+    data_dir = request.data_dir
+    if request.scale == SMOKE and data_dir is None:
+        data_dir = str(smoke.make_tasks(made / "senteval"))
+    else:
+        data_dir = str(senteval_root(data_dir))
+    materials = Materials(request.scale, request.given, made)
+    return Filler(Planner(request.scale, materials, data_dir), Store(output), request.seeds)
+
+
+def reproduce_tables(
+    request: PaperRequest,
+    tables: Sequence[PaperTable],
+    output: Path,
+    notify: Notify,
+    *,
+    overwrite: bool = False,
+) -> list[FilledTable]:
+    """Make what is missing for tables, and write them.
+
+    Args:
+        request: at what scale, with what.
+        tables: to make.
+        output: the folder; jobs that are done in it are left as they are.
+        notify: takes a line on every job.
+        overwrite: make the jobs of these tables again.
+
+    Raises:
+        ConfigError: another process writes to the folder.
+        DataError: a folder was named for SentEval's data, and it is not there.
+    """
+    with exclusive(output):
+        filler = open_filler(request, output)
+        wanted = list(filler.measurements(tables))
+        if overwrite:
+            for job in {it.job.key: it.job for it in wanted}.values():
+                remove_folder(filler.store.folder(job))
+        planner = filler.planner
+        common = {
+            "scale": request.scale,
+            "data_dir": planner.data_dir,
+            "preset": planner.scale.preset,
+            "device": request.device,
+        }
+        work = plan_work(wanted, filler.store, common)
+        cost = seconds_left(work, planner.scale.seconds) / request.jobs
+        done = len({it.job.key for it in wanted}) - len({it.job.key for it in work})
+        notify(f"{len(work)} jobs to do, {max(0, done)} done: about {duration(cost)}")
+        run_work(work, request.jobs, planner.scale.seconds, notify)
+        filled = [filler.table(table) for table in tables]
+        for table in filled:
+            write_text(output / f"{table.name}.md", document(table))
+            write_text(output / f"{table.name}.csv", table.numbers())
+            if picture := figure(filler, table):
+                write_pictures(output, [picture])
+        return filled
+
+
+def judge(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -> list[Verdict]:
+    """Verdicts on the claims about tables, by what is in a folder; on all if these are all."""
+    names = [table.name for table in tables]
+    some = [] if len(names) == len(load_tables()) else names
+    return verdicts(open_filler(request, output), some)
+
+
+def verdicts_document(judged: Sequence[Verdict], scale: str) -> str:
+    """Verdicts as Markdown."""
+    table = verdict_table(judged, scale)
+    notes = "".join(f"\n{note}\n" for note in table.notes)
+    return f"# {table.title}\n\n{table.markdown()}{notes}"
+
+
+def failures(filled: Sequence[FilledTable]) -> list[str]:
+    """What was tried and failed, each reason once."""
+    known = {
+        cell.reason: f"  {table.table.name} {row.row.label}: {cell.reason}"
+        for table in filled
+        for row in table.rows
+        for cell in row.cells.values()
+        if cell.failed
+    }
+    return list(known.values())
+
+
+def write_page(
+    path: Path, request: PaperRequest, tables: Sequence[PaperTable], output: Path
+) -> None:
+    """Write tables, figures and verdicts as one page, whole or not at all."""
+    filler = open_filler(request, output)
+    filled = [filler.table(table) for table in tables]
+    write_text(path, html(filler, filled, judge(request, tables, output)))
+
+
+def document(filled: FilledTable) -> str:
+    """A table as a Markdown page."""
+    table = filled.shown()
+    image = f"\n![{filled.heading}]({filled.name}.svg)\n" if filled.table.figure else ""
+    notes = "".join(f"\n{note}\n" for note in (_about(filled), *table.notes))
+    return f"# {filled.heading}\n\n{table.markdown()}{notes}{image}"
+
+
+def _about(filled: FilledTable) -> str:
+    scale = load_scales()[1][filled.scale]
+    seeds = ", ".join(map(str, filled.seeds))
+    return (
+        f"Scale {filled.scale}: {scale.about}. Seeds {seeds}; ± is the standard deviation over "
+        "seeds, the difference is ours less the published number."
+    )
+
+
+def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -> Table:
+    """Every table: its rows, what is done in a folder, what it needs, and what it costs."""
+    filler = open_filler(request, output)
+    common = {"scale": request.scale, "data_dir": None, "preset": "", "device": None}
+    rows = []
+    for table in tables:
+        filled = filler.table(table)
+        cells = [cell for row in filled.rows for cell in row.cells.values()]
+        done = sum(bool(cell.ours or cell.text) for cell in cells)
+        needs = dict.fromkeys(
+            it.removeprefix("needs ").partition(": ")[0]
+            for cell in cells
+            for it in cell.reason.split("; ")
+            if it.startswith("needs ")
+        )
+        work = plan_work(filler.measurements([table]), filler.store, common)
+        cost = seconds_left(work, filler.planner.scale.seconds)
+        shown = duration(cost) if work else "-"
+        counts = (str(len(table.rows)), f"{done} of {len(cells)}", "; ".join(needs), shown)
+        rows.append((table.name, table.title, *counts))
+    headings = ("table", "title", "rows", "cells done", "needs", "cost")
+    return text_table(headings, rows, "tables", f"Tables and figures (scale {request.scale})")
+
+
+def figure(filler: Filler, filled: FilledTable) -> Picture | None:
+    """What a figure shows of the first seed; None for a table, and where nothing was measured."""
+    table = filled.table
+    if not table.figure:
+        return None
+    plans = {row.label: filler.plan(row, table.columns[-1])[0] for row in table.rows}
+    chosen = {label: of_seeds[0][0] for label, of_seeds in plans.items() if of_seeds}
+    if table.figure == "trajectories":
+        runs = {label: filler.trajectory(it) for label, it in chosen.items()}
+        drawn = {label: run for label, run in runs.items() if run is not None}
+        return replace(trajectories(drawn), name=filled.name) if drawn else None
+    places = {
+        label: geometry_of(filler.store.path(it))
+        for label, it in chosen.items()
+        if filler.store.result(it) is not None
+    }
+    if not places:
+        return None
+    if table.figure == "plane":
+        averages = {row.row.label: row.cells["Avg"].mean for row in filled.rows}
+        colours = {k: v / 100 for k, v in averages.items() if k in places and v is not None}
+        picture = plane(places, Colours("STS Avg.", colours), size=(9.0, 6.4))
+    else:
+        draw: Callable[[Mapping[str, Mapping[str, Geometry]]], Picture]
+        draw = spectra if table.figure == "spectra" else densities
+        picture = draw(_panels(table, places))
+    return replace(picture, name=filled.name)
+
+
+def _panels(table: PaperTable, places: Mapping[str, Geometry]) -> dict[str, dict[str, Geometry]]:
+    if not table.panels:
+        return {"": dict(places)}
+    order = {row.label: _PANELS[k // table.panels] for k, row in enumerate(table.rows)}
+    panels: dict[str, dict[str, Geometry]] = {}
+    for label, geometry in places.items():
+        panels.setdefault(order[label], {})[label] = geometry
+    return panels
+
+
+def html(filler: Filler, filled: Sequence[FilledTable], judged: Sequence[Verdict]) -> str:
+    """Tables, verdicts and figures as one page that loads nothing."""
+    parts: list[dict[str, Any]] = []
+    for table in filled:
+        drawn = figure(filler, table)
+        name = table.name.replace(".", "-")
+        svg = inline_svg(drawn, f"{name}-", table.heading) if drawn else ""
+        shown = replace(table.shown(), name=name, title=table.heading)
+        parts.append({"table": shown, "svg": svg, "short": table.table.name})
+    scale = filler.planner.scale_name
+    claims = verdict_table(judged, scale)
+    cells = [cell for table in filled for row in table.rows for cell in row.cells.values()]
+    made = sum(bool(cell.ours or cell.text) for cell in cells)
+    about = f"{_about(filled[0])} {made:,} of {len(cells):,} cells are filled." if filled else ""
+    return render(
+        "reproduction.html",
+        heading=f"Reproduction at scale {scale}",
+        about=about,
+        parts=parts,
+        claims=claims,
+        judged=judged,
+    )
+
+
+def models_of(tables: Iterable[PaperTable]) -> list[str]:
+    """The ids of the models that tables start from or generate with, each once."""
+    found: dict[str, None] = {}
+    for table in tables:
+        for row in table.rows:
+            system = row.system(PAPER)
+            if system.recipe:
+                recipe = packaged(system.recipe)
+                usual = recipe.objective.get("generator")
+                generator = system.settings.get("objective.generator", usual)
+                found |= {system.start or recipe.encoder.name: None}
+                found |= {str(generator): None} if generator else {}
+            elif system.start:
+                found[system.start] = None
+    return list(found)
+
+
+def known_models() -> list[str]:
+    """The names that materials may have: those of the plan, and ids of models."""
+    return [*load_scales()[0], *models_of(load_tables().values())]
+
+
+def command_of(system: System) -> str:
+    """What ``contrasent train`` takes to make a row, or what else makes it."""
+    options = "".join(f" --{key} {_shown(value)}" for key, value in system.settings.items())
+    start = f" --encoder {system.start}" if system.start and system.recipe else ""
+    return {
+        "train": f"`train {system.recipe}{start}{options}`",
+        "start": f"{system.start or system.of} as it is"
+        + (f", pooler `{system.pooler}`" if system.pooler else ""),
+        "data": f"the data {system.data}",
+        "cited": "published only",
+    }.get(system.make, f"`fit {system.make}` of {system.of}")
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def plan_lines(names: Sequence[str] = ()) -> Iterator[str]:
+    """The lines of ``docs/tables.md``: how every row of tables is made at scale paper."""
+    if not names:
+        materials, _ = load_scales()
+        yield from ("## Data", "", "| data | is |", "|---|---|")
+        yield from (f"| {name} | {it.about} |" for name, it in materials.items())
+        yield from ("", "`sample:` before a name: the same data made with `--sample 134000`.")
+        yield "`target`: the text of the task that is scored, without its scores."
+    for table in chosen_tables(names or [ALL]):
+        yield from ("", f"## `{table.name}` {table.heading}", "")
+        if table.note:
+            yield from (f"{table.note[0].upper()}{table.note[1:]}.", "")
+        for heading, recipe, other in table.swapped_recipes:
+            yield from (f"For {heading}, `{other}` in place of `{recipe}`.", "")
+        yield from ("| row | made by | data | note |", "|---|---|---|---|")
+        for row in table.rows:
+            system = row.system("paper")
+            data = "" if system.make == "data" else system.data
+            yield f"| {row.label} | {command_of(system)} | {data} | {system.note} |"

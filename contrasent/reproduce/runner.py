@@ -1,0 +1,385 @@
+"""The work of a reproduction: jobs made and measured, one after the other or several at once.
+
+A failure is written beside its job and stays in its cell; everything else goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from contrasent.errors import ContrasentError
+from contrasent.files import remove_folder, write_text
+from contrasent.reproduce.jobs import DONE, Job, Measurement, Store
+from contrasent.reproduce.measures import (
+    CachedEncoder,
+    MeasureContext,
+    Measured,
+    measure_data,
+    measure_encoder,
+)
+
+Notify = Callable[[str], None]
+"""Takes a line on every job."""
+
+_RUN, _FITTED = "run", "fitted"
+_PAPERS_TOKENS = 64
+_TRAINED = "trained"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job, what is to be measured of it, and with what.
+
+    Attributes:
+        job: to be made, unless it is made.
+        measurements: that have no result yet.
+        store: where everything is kept.
+        scale: its name, for the records.
+        data_dir: SentEval's folder.
+        preset: SentEval's settings of the transfer tasks' classifiers.
+        device: what computes; None takes the accelerator if there is one.
+    """
+
+    job: Job
+    measurements: tuple[Measurement, ...]
+    store: Store
+    scale: str
+    data_dir: str | None
+    preset: str
+    device: str | None
+
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether the job has to be made for its measures."""
+        return not self.measurements or any(not _counts(it) for it in self.measurements)
+
+
+def _counts(measurement: Measurement) -> bool:
+    """Whether parameters are counted of a run that need not be made."""
+    return measurement.job.system.count == _TRAINED
+
+
+def plan_work(
+    measurements: Iterable[Measurement], store: Store, common: Mapping[str, Any]
+) -> list[Work]:
+    """What is left to do, a job once, each after those that it is made from."""
+    wanted: dict[str, list[Measurement]] = {}
+    jobs: dict[str, Job] = {}
+    for measurement in measurements:
+        counted = _counts(measurement)
+        for job in [measurement.job] if counted else measurement.job.chain():
+            jobs.setdefault(job.key, job)
+        asked = wanted.setdefault(measurement.job.key, [])
+        if measurement.name and store.result(measurement) is None and measurement not in asked:
+            asked.append(measurement)
+    work = [
+        Work(job, tuple(wanted.get(key, ())), store, **common)
+        for key, job in sorted(jobs.items(), key=lambda it: len(list(it[1].chain())))
+    ]
+    return [
+        it
+        for it in work
+        if it.measurements or (not store.is_made(it.job) and it.job.system.count != _TRAINED)
+    ]
+
+
+def seconds_left(work: Sequence[Work], usual: Mapping[str, float]) -> float:
+    """What the work takes, by the jobs of its kind that were made, else as the scale says."""
+    total = 0.0
+    if not work:
+        return total
+    known = _known_seconds(work[0].store)
+    for it in work:
+        if not it.store.is_made(it.job) and it.needs_encoder:
+            total += known.get(it.job.system.recipe or it.job.kind, usual.get(it.job.kind, 0.0))
+        for measurement in it.measurements:
+            total += known.get(measurement.name, usual["measure"])
+    return total
+
+
+def _known_seconds(store: Store) -> dict[str, float]:
+    """Mean seconds of the recipes and measures that were made here."""
+    times: dict[str, list[float]] = {}
+    for path in store.root.glob("jobs/*/*.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        name = content.get("of") or path.name.partition("-")[0]
+        times.setdefault(name, []).append(content.get("seconds", 0.0))
+    return {name: sum(each) / len(each) for name, each in times.items()}
+
+
+def run_work(work: Sequence[Work], jobs: int, usual: Mapping[str, float], notify: Notify) -> None:
+    """Do all of it, several jobs at once with several ``jobs``."""
+    for it in work:
+        _forget_failure(it)
+    started, first = time.monotonic(), seconds_left(work, usual)
+    progress = _Progress(len(work), started, first, jobs, notify)
+    if jobs == 1 or len(work) < 2:
+        for place, it in enumerate(work):
+            progress.tell(_perform(it), lambda place=place: seconds_left(work[place + 1 :], usual))
+        return
+    _Pool(work, jobs, usual, progress).run()
+
+
+@dataclass
+class _Progress:
+    total: int
+    started: float
+    estimate: float
+    jobs: int
+    notify: Notify
+    done: int = 0
+
+    def tell(self, line: str, left: Callable[[], float]) -> None:
+        """A line on a job that was done, and the time that is left."""
+        self.done += 1
+        rest = left() / self.jobs
+        self.notify(f"[{self.done}/{self.total}] {line}; about {duration(rest)} left")
+
+
+def duration(seconds: float) -> str:
+    """Such as ``3 h 5 min``."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+class _Pool:
+    """Several processes, of which one that is killed takes only its own job with it."""
+
+    def __init__(
+        self, work: Sequence[Work], jobs: int, usual: Mapping[str, float], progress: _Progress
+    ) -> None:
+        self._left = list(work)
+        self._pending = {it.job.key for it in work}
+        self._jobs, self._usual, self._progress = jobs, usual, progress
+        self._threads = max(1, (os.cpu_count() or 1) // jobs)
+
+    def run(self) -> None:
+        while self._left:
+            context = get_context("spawn")
+            with ProcessPoolExecutor(self._jobs, context, _start_worker, (self._threads,)) as pool:
+                try:
+                    self._run(pool)
+                except KeyboardInterrupt:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+
+    def _run(self, pool: ProcessPoolExecutor) -> None:
+        running: dict[Future[str], Work] = {}
+        while self._left or running:
+            self._submit(pool, running)
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            broken = False
+            for future in finished:
+                it = running.pop(future)
+                try:
+                    line = future.result()
+                except BrokenProcessPool:
+                    broken = True
+                    line = _fail(it, "its process was killed, perhaps for want of memory")
+                self._pending.discard(it.job.key)
+                rest = [*self._left, *running.values()]
+                self._progress.tell(line, lambda rest=rest: seconds_left(rest, self._usual))
+            if broken:
+                for it in running.values():  # these were killed with it, and are tried again
+                    self._left.insert(0, it)
+                return
+
+    def _submit(self, pool: ProcessPoolExecutor, running: dict[Future[str], Work]) -> None:
+        ready = [it for it in self._left if not self._waits(it)]
+        for it in ready[: self._jobs - len(running)]:
+            self._left.remove(it)
+            running[pool.submit(_perform, it)] = it
+
+    def _waits(self, work: Work) -> bool:
+        return any(job.key in self._pending for job in list(work.job.chain())[:-1])
+
+
+def _start_worker(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _perform(work: Work) -> str:
+    """Make and measure a job; a line on what came of it."""
+    started = time.perf_counter()
+    try:
+        above = next((it for it in work.job.chain() if not work.store.is_made(it)), work.job)
+        if above is not work.job and work.needs_encoder:
+            reason = work.store.failure(above)
+            return _fail(work, f"{above.label}, which it is made from, failed: {reason}")
+        if work.needs_encoder and not work.store.is_made(work.job):
+            _make(work)
+        failed = _measure(work)
+    except Exception as error:  # noqa: BLE001 - a job's failure is its own, whatever it is
+        return _fail(work, _reason(error))
+    seed = f" (seed {work.job.seed})" if work.job.seed is not None else ""
+    line = f"{work.job.label}{seed}: {time.perf_counter() - started:.0f} s"
+    return f"{line}; failed: {'; '.join(failed)}" if failed else line
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ContrasentError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _fail(work: Work, reason: str) -> str:
+    write_text(work.store.folder(work.job) / "failed.txt", reason)
+    return f"{work.job.label} failed: {reason}"
+
+
+def _forget_failure(work: Work) -> None:
+    for path in work.store.folder(work.job).glob("*failed.txt"):
+        path.unlink()
+
+
+def _make(work: Work) -> None:
+    from contrasent.training.run_folder import environment
+
+    job, folder = work.job, work.store.folder(work.job)
+    started, busy = time.perf_counter(), time.process_time()
+    more = _train(work) if job.kind == "train" else _fit(work)
+    description = {
+        "label": job.label,
+        "scale": work.scale,
+        "seed": job.seed,
+        "of": job.system.recipe or job.kind,
+        "identity": job.identity,
+        "recipe": asdict(job.recipe) if job.recipe else None,
+        "seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - busy,
+        "environment": environment(),
+        **more,
+    }
+    write_text(folder / DONE, json.dumps(description, indent=1) + "\n")
+
+
+def _train(work: Work) -> dict[str, Any]:
+    """Train, and keep the encoder of the best step after the first, else the last one.
+
+    The start takes part in the selection of a run, but is no system of the papers' tables.
+    """
+    from contrasent.training.run import train
+
+    job, run = work.job, work.store.folder(work.job) / _RUN
+    recipe = job.recipe
+    if recipe is None:
+        raise ContrasentError(f"{job.label} has no recipe")
+    if job.above is not None:
+        start = str(encoder_folder(work.store, job.above))
+        recipe = replace(recipe, encoder=replace(recipe.encoder, name=start))
+    train(recipe, run, resume=True, device=work.device)
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    kept = "best" if result["best_step"] else "last"
+    for name in {"best", "last", "best-twin", "last-twin"} - {kept}:
+        shutil.rmtree(run / name, ignore_errors=True)
+    note = "no step was better than the start; the last one is scored"
+    return {
+        "encoder": f"{_RUN}/{kept}",
+        "note": note if result["best_step"] == 0 else "",
+        "steps": result["step"],
+        "examples": result["examples"],
+    }
+
+
+def _fit(work: Work) -> dict[str, Any]:
+    from contrasent.fitting.maps import Embedding, fit_glow, fit_whitening
+    from contrasent.fitting.sif import fit_sif
+    from contrasent.fitting.text import open_fitting_text
+    from contrasent.model.word_encoder import WordEncoder
+
+    job, place = work.job, work.store.folder(work.job) / _FITTED
+    text = open_fitting_text([job.text], None, work.data_dir)
+    remove_folder(place)
+    plain = load_job(work.store, job.above or job, work.device)
+    if isinstance(plain, WordEncoder):
+        encoder, info = fit_sif(plain, text)
+        encoder.save(place, info)
+    else:
+        given = plain, text, None, Embedding(max_tokens=_PAPERS_TOKENS)
+        whitens = job.system.make == "whitening"
+        fitted = fit_whitening(*given) if whitens else fit_glow(*given)[0]
+        fitted.encoder.save(place, fitted.info)
+    return {"encoder": _FITTED, "note": ""}
+
+
+def encoder_folder(store: Store, job: Job) -> Path | str:
+    """The folder of a job's encoder, or the start that it is."""
+    if job.kind == "start":
+        return encoder_folder(store, job.above) if job.above else job.source
+    return store.folder(job) / str(store.description(job)["encoder"])
+
+
+def load_job(store: Store, job: Job, device: str | None) -> Any:
+    """The encoder of a job that was made."""
+    from contrasent.model.loading import load_encoder
+    from contrasent.model.word_encoder import are_words
+
+    place = encoder_folder(store, job)
+    if job.kind == "start" and not are_words(place):
+        return load_encoder(place, pooler=job.system.pooler, head="none", device=device)
+    return load_encoder(place, device=None if are_words(place) else device)
+
+
+def _measure(work: Work) -> list[str]:
+    """Measure what has no result yet; what failed."""
+    encoder: CachedEncoder | None = None
+    failed = []
+    for measurement in work.measurements:
+        path = work.store.path(measurement)
+        context = MeasureContext(
+            work.data_dir, work.preset, path, measurement.argument, work.job.seed
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        started = time.perf_counter()
+        try:
+            if work.job.kind == "data":
+                measured = measure_data(measurement.name, work.job.source, context)
+            elif _counts(measurement):
+                measured = _count_trained(work)
+            else:
+                if encoder is None:
+                    loaded = load_job(work.store, work.job, work.device)
+                    encoder = CachedEncoder(loaded, work.job.label)
+                measured = measure_encoder(measurement.name, encoder, context)
+        except Exception as error:  # noqa: BLE001 - a cell's failure is its own
+            write_text(path.with_name(f"{path.name}.failed.txt"), _reason(error))
+            failed.append(_reason(error))
+            continue
+        measured = replace(measured, seconds=time.perf_counter() - started)
+        measured.write(path.with_name(f"{path.name}.json"))
+    return failed
+
+
+def _count_trained(work: Work) -> Measured:
+    """The parameters that a run trains: those of the encoder and of its objective."""
+    import torch
+
+    from contrasent.training.loop import trainable_parameters
+    from contrasent.training.setup import complete, prepare
+
+    if work.job.recipe is None:
+        raise ContrasentError(f"{work.job.label} has no recipe")
+    parts = prepare(complete(work.job.recipe), torch.device("cpu"))
+    trained = trainable_parameters(parts.encoder, parts.objective, parts.twin)
+    return Measured({"parameters": sum(it.numel() for it in trained)})
+
+
+def print_line(text: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

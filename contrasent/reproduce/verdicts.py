@@ -1,0 +1,304 @@
+"""Verdicts on the papers' claims: whether a difference holds here, with the test that says so.
+
+A claim is a set of comparisons of rows. A difference is judged by an interval that holds what
+changes with the test pairs (paired bootstrap) and with the seeds of training (paired over seeds):
+its half-width is the root of the sum of squares of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from statistics import NormalDist, fmean, stdev
+
+import numpy as np
+
+from contrasent.errors import pick
+from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.embed import draws
+from contrasent.evaluation.sts_data import Task
+from contrasent.evaluation.task_names import STS, STS_TASKS
+from contrasent.report.table import ABSENT, Table, text_table
+from contrasent.reproduce.cells import Filler, PaperCell, as_number
+from contrasent.reproduce.jobs import Measurement
+from contrasent.reproduce.materials import SMOKE
+from contrasent.reproduce.measures import similarities_of, sts_suite
+from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_claims, load_tables
+
+HOLDS, CONTRARY, OPEN = "holds", "does not hold", "cannot be told"
+MARGIN = 1.0
+"""Points within which two results are called alike: the papers' own runs differ by as much."""
+
+_LEVEL = 0.05
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPart:
+    """One comparison of a claim.
+
+    Attributes:
+        better: the label of the row that is said to have the larger number.
+        other: the label of the other row.
+        alike: the two are said to be within :data:`MARGIN`.
+        published: the difference of the printed numbers; None where they are not printed.
+        cells: ours, of both.
+        pair_error: standard error of the difference over test pairs; None if it was not computed.
+        seed_error: standard error over seeds, and its degrees of freedom; None if unknown.
+    """
+
+    better: str
+    other: str
+    alike: bool
+    published: float | None
+    cells: tuple[PaperCell, PaperCell]
+    pair_error: float | None = None
+    seed_error: tuple[float, int] | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours."""
+        first, second = (cell.mean for cell in self.cells)
+        return None if first is None or second is None else first - second
+
+    def reach(self, level: float) -> float | None:
+        """Half the width of the interval of the difference; None where seeds tell nothing."""
+        if self.seed_error is None:
+            return None
+        from scipy.stats import t
+
+        error, freedom = self.seed_error
+        of_seeds = float(t.ppf(1 - level / 2, freedom)) * error
+        of_pairs = NormalDist().inv_cdf(1 - level / 2) * (self.pair_error or 0.0)
+        return sqrt(of_seeds**2 + of_pairs**2)
+
+    def status(self, tests: int) -> str:
+        """Whether it holds; to be contrary it has to stand the correction for ``tests`` parts."""
+        difference, reach = self.difference, self.reach(_LEVEL)
+        corrected = self.reach(_LEVEL / tests)
+        if difference is None or reach is None or corrected is None:
+            return OPEN
+        if self.alike:
+            if abs(difference) + reach < MARGIN:
+                return HOLDS
+            return CONTRARY if abs(difference) - corrected > MARGIN else OPEN
+        if difference - reach > 0:
+            return HOLDS
+        return CONTRARY if difference + corrected < 0 else OPEN
+
+    def described(self) -> str:
+        """Labels, numbers and interval in a line."""
+        sign = "~" if self.alike else ">"
+        shown = [cell.shown().text for cell in self.cells]
+        line = f"{self.better} {shown[0]} {sign} {self.other} {shown[1]}"
+        if self.difference is None:
+            return line
+        reach = self.reach(_LEVEL)
+        ends = "" if reach is None else f" ± {reach:.2f}"
+        told = "" if self.published is None else f", published {self.published:+.2f}"
+        return f"{line}: {self.difference:+.2f}{ends}{told}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a claim here.
+
+    Attributes:
+        number: such as ``S1``.
+        claim: in words.
+        status: holds, does not hold, or cannot be told.
+        parts: its comparisons.
+        note: why it cannot be told, and the likely cause of contradictions.
+    """
+
+    number: str
+    claim: str
+    status: str
+    parts: tuple[ClaimPart, ...] = ()
+    note: str = ""
+
+
+def verdicts(filler: Filler, names: Sequence[str] = ()) -> list[Verdict]:
+    """The claims of these tables, of all by default, one by one, by what is in the store."""
+    judged = []
+    errors = _SeedErrors(filler)
+    for number, claim in load_claims().items():
+        if names and claim.get("cells") not in names:
+            continue
+        judged.append(_judge(filler, errors, number, claim))
+    return judged
+
+
+def _judge(filler: Filler, errors: _SeedErrors, number: str, claim: Mapping[str, str]) -> Verdict:
+    cause = [claim["cause"]] if "cause" in claim else []
+    if "why" in claim:
+        return Verdict(number, claim["claim"], OPEN, note=claim["why"])
+    table = load_tables()[claim["cells"]]
+    column = next(it for it in table.columns if it.heading == claim["column"])
+    parts = [
+        _tested(filler, errors, table, column, part)
+        for part in comparisons(table, column, claim["says"])
+    ]
+    statuses = [part.status(len(parts)) for part in parts]
+    status = CONTRARY if CONTRARY in statuses else OPEN if OPEN in statuses else HOLDS
+    notes = []
+    if filler.planner.scale_name == SMOKE:
+        status, notes = OPEN, ["scale smoke: weights are random"]
+    elif missing := [it for it in parts if it.difference is None]:
+        notes = [f"{len(missing)} of {len(parts)} comparisons lack a number"]
+    elif any(part.seed_error is None for part in parts):
+        notes = ["one seed, and no cell here says how much seeds change"]
+    return Verdict(number, claim["claim"], status, tuple(parts), "; ".join([*notes, *cause]))
+
+
+def comparisons(table: PaperTable, column: PaperColumn, says: Sequence[str]) -> Iterator[ClaimPart]:
+    """The comparisons of a claim with their published difference.
+
+    Raises:
+        ConfigError: the table has no such row.
+    """
+    rows = {row.label: row for row in table.rows}
+    for text in says:
+        sign = " ~ " if " ~ " in text else " > "
+        better, _, other = text.partition(sign)
+        others = [other]
+        if other == "*":
+            others = [it for it in rows if it != better and "published" not in rows[it].raw]
+        for label in others:
+            pair = rows[pick("row", better, rows)], rows[pick("row", label, rows)]
+            printed = [as_number(table.printed(row, column)) for row in pair]
+            known = [it for it in printed if it is not None]
+            published = known[0] - known[1] if len(known) == 2 else None
+            empty = PaperCell(None, None)
+            yield ClaimPart(better, label, sign == " ~ ", published, (empty, empty))
+
+
+def _tested(
+    filler: Filler, errors: _SeedErrors, table: PaperTable, column: PaperColumn, part: ClaimPart
+) -> ClaimPart:
+    rows = {row.label: row for row in table.rows}
+    pair = rows[part.better], rows[part.other]
+    first, second = (filler.cell(table, row, column) for row in pair)
+    if first.mean is None or second.mean is None:
+        return replace(part, cells=(first, second))
+    return replace(
+        part,
+        cells=(first, second),
+        pair_error=_pair_error(filler, pair, column),
+        seed_error=errors.of(column, first, second),
+    )
+
+
+class _SeedErrors:
+    """How much a difference changes with the seeds."""
+
+    def __init__(self, filler: Filler) -> None:
+        self._filler = filler
+        self._pooled: dict[str, tuple[float, int] | None] = {}
+
+    def of(
+        self, column: PaperColumn, first: PaperCell, second: PaperCell
+    ) -> tuple[float, int] | None:
+        """Standard error and degrees of freedom: paired over common seeds, else pooled.
+
+        Pooled is the deviation of all cells of the column that have several seeds.
+        """
+        if len(first.ours) == len(second.ours) == len(self._filler.seeds) > 1:
+            each = [a - b for a, b in zip(first.ours, second.ours, strict=True)]
+            return stdev(each) / sqrt(len(each)), len(each) - 1
+        pooled = self._of_column(column)
+        if pooled is None:
+            return None
+        deviation, freedom = pooled
+        return deviation * sqrt(1 / len(first.ours) + 1 / len(second.ours)), freedom
+
+    def _of_column(self, column: PaperColumn) -> tuple[float, int] | None:
+        key = column.value
+        if key not in self._pooled:
+            cells = [
+                self._filler.cell(other, row, it)
+                for other in load_tables().values()
+                for it in other.columns
+                if it.value == key
+                for row in other.rows
+            ]
+            several = [cell.ours for cell in cells if len(cell.ours) > 1]
+            freedom = sum(len(each) - 1 for each in several)
+            squares = sum((len(each) - 1) * stdev(each) ** 2 for each in several)
+            self._pooled[key] = (sqrt(squares / freedom), freedom) if freedom else None
+        return self._pooled[key]
+
+
+def _pair_error(
+    filler: Filler, pair: tuple[PaperRow, PaperRow], column: PaperColumn
+) -> float | None:
+    """Standard error of a difference of correlations x 100 over pairs, of mean over seeds.
+
+    Of an average the mean of the tasks' errors, as if they went together: their texts overlap.
+    """
+    value = column.value.partition("/")[0]
+    split = "dev" if value.endswith("-dev") else "test"
+    task = value.removesuffix("-dev")
+    names = STS if value == "sts" else (task,)
+    if "/" in column.value or any(name not in STS_TASKS for name in names):
+        return None
+    plans = [filler.plan(row, column)[0] for row in pair]
+    errors = []
+    for place, name in enumerate(names):
+        label = f"{name}-dev" if split == "dev" else name
+        sides = [[_of_task(filler, it, place, label) for it in of_seeds] for of_seeds in plans]
+        if any(column is None for side in sides for column in side):
+            return None
+        tasks = sts_suite(filler.planner.data_dir, split, (name,)).tasks("sts")
+        errors.append(_difference_error(tasks[0], sides))
+    return fmean(errors)
+
+
+def _of_task(
+    filler: Filler, measurements: Sequence[Measurement], place: int, label: str
+) -> np.ndarray | None:
+    measurement = measurements[place if len(measurements) > 1 else 0]
+    if filler.store.result(measurement) is None:
+        return None
+    known = similarities_of(filler.store.path(measurement))
+    return known.get(label)
+
+
+def _difference_error(task: Task, sides: Sequence[Sequence[np.ndarray | None]]) -> float:
+    """Deviation of the difference over resamples that are common to all runs."""
+    sizes = np.cumsum([len(subset.gold) for subset in task.subsets])[:-1]
+    columns = [
+        tuple(np.split(np.asarray(it, dtype=np.float64), sizes)) for side in sides for it in side
+    ]
+    drawn = draws(task, columns, "spearman", Bootstrap(resamples=_RESAMPLES), ("all",))["all"]
+    count = len(sides[0])
+    difference = drawn[:count].mean(axis=0) - drawn[count:].mean(axis=0)
+    return 100 * float(np.nanstd(difference, ddof=1))
+
+
+def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
+    """Claims, verdicts and numbers."""
+    rows = [
+        (
+            *(it.number, it.claim, it.status),
+            "; ".join(part.described() for part in it.parts) or ABSENT,
+            it.note,
+        )
+        for it in judged
+    ]
+    counts = ", ".join(
+        f"{sum(it.status == status for it in judged)} {status}"
+        for status in (HOLDS, CONTRARY, OPEN)
+    )
+    headings = ("claim", "in words", "verdict", "comparisons", "note")
+    table = text_table(headings, rows, "verdicts", f"Verdicts on the claims (scale {scale})")
+    notes = (
+        f"{counts}.",
+        "A comparison is the difference of means over the seeds, with its 95 % interval: paired "
+        "bootstrap over test pairs, and paired over seeds (where rows have one seed, the "
+        "deviation of all cells of the column that have several). A claim holds if all its "
+        "comparisons do, and does not if one is contrary after Bonferroni's correction; two "
+        f"results are alike within {MARGIN:g} point.",
+    )
+    return replace(table, notes=notes)

@@ -1,0 +1,158 @@
+"""The plan: every row can be made of what it says, by the right settings, at every scale."""
+
+from pathlib import Path
+
+import pytest
+
+from contrasent.errors import ConfigError
+from contrasent.recipe import load_recipe
+from contrasent.reproduce.measures import measure_of
+from contrasent.reproduce.outcome import choose, known_models, plan_lines, read_seeds
+from contrasent.reproduce.papers import (
+    chosen_tables,
+    load_claims,
+    load_scales,
+    load_tables,
+    recipe_of,
+)
+from contrasent.reproduce.verdicts import MARGIN, comparisons
+
+SCALES = ("smoke", "small", "paper")
+DOCS = Path(__file__).parents[2] / "docs" / "tables.md"
+
+
+def settings(table, row, scale="paper", column=None):
+    """The recipe of a row."""
+    found = load_tables()[table]
+    row = next(it for it in found.rows if it.label == row)
+    column = next((it for it in found.columns if it.heading == column), None)
+    system = row.system(scale, column)
+    overrides, start = recipe_of(system, load_scales()[1][scale])
+    return load_recipe(system.recipe, overrides), start, system
+
+
+def test_every_recipe_takes_its_settings_at_every_scale():
+    materials, scales = load_scales()
+    systems = {}
+    for table in load_tables().values():
+        for row in table.rows:
+            for scale in SCALES:
+                system = row.system(scale, table.columns[-1])
+                if system.recipe:
+                    assert system.data.removeprefix("sample:") in materials
+                    systems[scale, system.recipe, str(system.settings)] = system
+    # Reading a recipe takes a while: all settings of a row at scale smoke, and one row of each
+    # recipe at the others.
+    others = {(key[0], key[1]): it for key, it in systems.items() if key[0] != "smoke"}
+    smoke = {("smoke", *key[1:]): it for key, it in systems.items() if key[0] == "smoke"}
+    for key, system in {**others, **smoke}.items():
+        load_recipe(system.recipe, recipe_of(system, scales[key[0]])[0])
+
+
+def test_every_column_can_be_measured():
+    elsewhere = ("setting:", "protocol:", "machine:", "trace:", "generator:")
+    for table in load_tables().values():
+        for column in table.columns:
+            value = (
+                column.value.split(":")[1] if column.value.startswith("delta:") else column.value
+            )
+            assert value.startswith(elsewhere) or measure_of(value)
+
+
+def test_all_tables_and_figures_are_there():
+    numbers = {
+        "simcse": "T1 T2 T3 T4 T5 T6 T7 T8 TA.1 TB.1 TB.2 TB.3 TC.1 TD.1 TD.2 TE.1 F2 F3 FF.1 FG.1",
+        "diffcse": "T1 T2 T3 T4 T5 T6 T7 T8 T9 T10 T11 T12 T13 T14 T15 F2",
+        "study": "T1 T2 T3 T4 T5 T6 T7 F1",
+    }
+    for paper, named in numbers.items():
+        assert {f"{paper}/{number}" for number in named.split()} <= set(load_tables())
+
+
+def test_transfer_columns_are_of_the_transfer_settings():
+    sts, *_ = settings("diffcse/T3", "DiffCSE", column="STS-B dev")
+    transfer, *_ = settings("diffcse/T3", "DiffCSE", column="transfer avg dev")
+    assert (sts.train.learning_rate, sts.objective["rtd_weight"]) == (7e-6, 0.005)
+    assert (transfer.train.learning_rate, transfer.objective["rtd_weight"]) == (2e-6, 0.05)
+    assert settings("diffcse/T2", "DiffCSE-BERT-base")[0].train.learning_rate == 2e-6
+
+
+def test_rows_have_the_papers_settings():
+    assert settings("diffcse/T1", "DiffCSE-BERT-base")[0].objective["edit"] == "argmax"
+    assert settings("diffcse/T1", "DiffCSE-BERT-base, as the text says")[0].objective["edit"] == (
+        "sample"
+    )
+    roberta, start, _ = settings("simcse/TE.1", "SimCSE-RoBERTa-large w/ MLM (unsup)")
+    assert (start, roberta.train.batch_size, roberta.objective["mlm_weight"]) == (
+        "roberta-large",
+        512,
+        0.1,
+    )
+    assert settings("simcse/T7", "no hard negative")[2].data == "entailment"
+    assert settings("simcse/T5", "IS-BERT-base")[2].data == "nli-sentences"
+    declutr, start, system = settings("simcse/T5", "DeCLUTR-RoBERTa-base")
+    assert (start, system.recipe, declutr.data.max_tokens) == ("roberta-base", "declutr", 512)
+    study, *_ = settings("study/T6", "SimCSE-RoBERTa-base (unsup), by its script")
+    assert (study.train.batch_size, study.objective["mlm_weight"]) == (256, 0.1)
+    small, *_ = settings("simcse/T7", "contradiction, alpha 0.5", "small")
+    assert (small.train.batch_size, small.objective["hard_negative_weight"]) == (64, 0.5)
+
+
+def test_tables_are_chosen_by_their_names():
+    assert [it.name for it in chosen_tables(["simcse/E.1", "diffcse/t3", "simcse/F2"])] == [
+        "simcse/TE.1",
+        "diffcse/T3",
+        "simcse/F2",
+    ]
+    assert len(chosen_tables(["all"])) == len(load_tables())
+    assert "baselines/further" in [it.name for it in chosen_tables(["baselines"])]
+    (table,) = choose(["simcse/T5"], ["glove", "SBERT-base"], ["stsb"])
+    assert table.rows[0].label == "GloVe avg"
+    assert [column.heading for column in table.columns] == ["STS-B"]
+
+
+@pytest.mark.parametrize(
+    ("names", "more", "message"),
+    [
+        (["simcsee/T1"], {}, "Did you mean 'simcse'"),
+        (["simcse/T55"], {}, "Did you mean 'simcse/T5'"),
+        (["simcse/T1"], {"rows": ["zebra"]}, "zebra"),
+    ],
+)
+def test_unknown_names_are_refused(names, more, message):
+    with pytest.raises(ConfigError, match=message):
+        choose(names, **more)
+
+
+def test_seeds_are_whole_numbers():
+    assert read_seeds("42, 43,42") == (42, 43)
+    with pytest.raises(ConfigError, match="42,43,44"):
+        read_seeds("42,x")
+
+
+def test_models_can_be_given_by_their_ids():
+    assert {"roberta-base", "distilbert-base-uncased", "qqp", "bert-large-uncased"} <= set(
+        known_models()
+    )
+
+
+def test_every_claim_is_there_and_agrees_with_the_published_numbers():
+    numbers = {name.rstrip("b") for name in load_claims()}
+    papers = {"S": 35, "R": 16, "D": 18}
+    assert numbers == {f"{p}{k}" for p, count in papers.items() for k in range(1, count + 1)}
+    checked = 0
+    for number, claim in load_claims().items():
+        if "why" in claim:
+            continue
+        table = load_tables()[claim["cells"]]
+        column = next(it for it in table.columns if it.heading == claim["column"])
+        for part in comparisons(table, column, claim["says"]):
+            if part.published is not None:
+                checked += 1
+                holds = abs(part.published) <= MARGIN + 1e-9 if part.alike else part.published > 0
+                assert holds, (number, part.better, part.other)
+    assert checked > 150
+
+
+def test_the_page_of_tables_is_current():
+    assert "\n".join(plan_lines()).strip() in DOCS.read_text(encoding="utf-8")

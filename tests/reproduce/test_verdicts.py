@@ -1,0 +1,63 @@
+"""Verdicts, on numbers whose answer is known."""
+
+from math import sqrt
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from contrasent.reproduce.cells import PaperCell
+from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, ClaimPart
+
+
+def part(first, second, *, alike=False, pair_error=0.1, seed_error=None):
+    cells = PaperCell(None, None, tuple(first)), PaperCell(None, None, tuple(second))
+    return ClaimPart("a", "b", alike, None, cells, pair_error, seed_error)
+
+
+def paired(first, second):
+    each = [a - b for a, b in zip(first, second, strict=True)]
+    return stdev(each) / sqrt(len(each)), len(each) - 1
+
+
+def test_the_interval_holds_pairs_and_seeds():
+    first, second = (80.0, 80.6, 80.3), (79.0, 79.2, 79.4)
+    error, freedom = paired(first, second)
+    found = part(first, second, pair_error=0.2, seed_error=(error, freedom))
+    expected = sqrt((t.ppf(0.975, freedom) * error) ** 2 + (1.959963984540054 * 0.2) ** 2)
+    assert found.reach(0.05) == pytest.approx(expected, rel=1e-9)
+    assert found.difference == pytest.approx(fmean(first) - fmean(second))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike", "seeds", "status"),
+    [
+        ((82.0,), (78.0,), False, (0.3, 10), HOLDS),
+        ((78.0,), (82.0,), False, (0.3, 10), CONTRARY),
+        ((80.0,), (79.8,), False, (0.3, 10), OPEN),
+        ((82.0,), (78.0,), False, None, OPEN),
+        ((), (78.0,), False, (0.3, 10), OPEN),
+        ((80.0,), (80.1,), True, (0.1, 30), HOLDS),
+        ((80.0,), (85.0,), True, (0.1, 30), CONTRARY),
+        ((80.0,), (80.9,), True, (0.1, 30), OPEN),
+    ],
+)
+def test_a_comparison_is_judged_by_its_interval(first, second, alike, seeds, status):
+    assert part(first, second, alike=alike, seed_error=seeds).status(1) == status
+
+
+def test_contrary_stands_the_correction_for_several_comparisons():
+    near = part((79.0,), (79.7,), pair_error=0.0, seed_error=(0.3, 200))
+    assert near.status(1) == CONTRARY
+    assert near.status(20) == OPEN
+
+
+def test_a_judgement_of_random_seeds_is_rarely_wrong():
+    draw = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(400):
+        first, second = draw.normal(80, 0.5, 3), draw.normal(80, 0.5, 3)
+        found = part(first, second, pair_error=0.0, seed_error=paired(first, second))
+        wrong += found.status(1) != OPEN
+    assert wrong / 400 < 0.085
