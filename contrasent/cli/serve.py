@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from contrasent.serve.application import ServerSettings
-    from contrasent.serve.batching import Batcher
 
 _PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "httptools", "orjson", "prometheus_client")
 
@@ -26,6 +26,15 @@ _PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "httptools", "orjson", "pr
 class Serving(Loading):
     """The options of the server beside those of loading."""
 
+    index: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="An index that MODEL built, to search.")
+    ] = None
+    beside: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="An index by another encoder, to show its neighbours beside."
+        ),
+    ] = None
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine.")
     ] = "127.0.0.1"
@@ -71,13 +80,23 @@ class Serving(Loading):
         typer.Option("--cors", metavar="ORIGIN", help="A web origin that may call; repeatable."),
     ] = None
 
+    @property
+    def indexes(self) -> tuple[Path | None, Path | None]:
+        """The folder to search, and the one beside it."""
+        from contrasent.errors import ConfigError
+
+        if self.beside is not None and self.index is None:
+            raise ConfigError("--beside shows a second index: name the first with --index")
+        return self.index, self.beside
+
 
 @grouped
 def serve(*, model: Model, serving: Serving, precision: Precision = "auto") -> None:
-    """Serve embeddings over HTTP.
+    """Serve embeddings and search over HTTP.
 
     The routes are OpenAI's (/v1/embeddings) and text-embeddings-inference's (/embed); /docs lists
-    all of them. SIGTERM ends the server after it has answered what it has begun.
+    all of them, and / is a page for people. With --index texts are searched, added and removed.
+    SIGTERM ends the server after it has answered what it has begun.
     """
     from contrasent.errors import MissingExtraError
 
@@ -96,12 +115,9 @@ def serve(*, model: Model, serving: Serving, precision: Precision = "auto") -> N
 def _serve(model: str, serving: Serving, precision: str) -> None:
     import torch
 
-    from contrasent.errors import ConfigError
     from contrasent.serve.application import ServerSettings
-    from contrasent.serve.batching import Batcher, BatchSettings
     from contrasent.serve.processes import Listening, serve
-    from contrasent.serve.telemetry import Metrics, log_json
-    from contrasent.serve.vector_cache import VectorCache
+    from contrasent.serve.telemetry import log_json
 
     settings = ServerSettings(
         name=serving.name or Path(model).name,
@@ -117,12 +133,45 @@ def _serve(model: str, serving: Serving, precision: str) -> None:
         workers=serving.workers,
         drain_seconds=serving.drain,
     )
-    bound = listening.bind()
-    if serving.workers > 1:
-        torch.set_num_threads(1)  # threads of the products would not live through a fork
+    with closing(listening.bind()) as bound:
+        if serving.workers > 1:
+            torch.set_num_threads(1)  # threads of the products would not live through a fork
+        make = _maker(settings, model, serving, precision)
+        undo = log_json()
+        try:
+            serve(make, listening, bound)
+        finally:
+            undo()
+
+
+def _maker(
+    settings: ServerSettings, model: str, serving: Serving, precision: str
+) -> Callable[[], Any]:
+    """Load everything, and return what builds the application of a process."""
+    import torch
+
+    from contrasent.errors import ConfigError
+    from contrasent.search.index import Index, encoder_of
+    from contrasent.serve.application import Service, build
+    from contrasent.serve.batching import Batcher, BatchSettings
+    from contrasent.serve.embedding_routes import EmbeddingRoutes
+    from contrasent.serve.index_routes import IndexRoutes, Searched
+    from contrasent.serve.telemetry import Metrics
+    from contrasent.serve.vector_cache import VectorCache
+
+    indexes = [None if folder is None else Index.open(folder) for folder in serving.indexes]
     encoder = serving.load(model)
     if serving.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
         raise ConfigError("several --workers share a model on the CPU only; add --device cpu")
+    first, second = indexes
+    searched = beside = None
+    if first is not None:
+        first.require(encoder)
+        precision = first.manifest.encoder.precision if precision == "auto" else precision
+        searched = Searched(first, encoder, settings.name)
+    if second is not None:
+        other = encoder_of(second, device=serving.device)
+        beside = Searched(second, other, Path(other.name).name)
     batcher = Batcher(
         encoder,
         BatchSettings(
@@ -134,25 +183,14 @@ def _serve(model: str, serving: Serving, precision: str) -> None:
         VectorCache(serving.cache_mb * 1_000_000),
         Metrics(),
     )
-    undo = log_json()
     batcher.warm_up()
-    try:
-        serve(_maker(settings, batcher, serving), listening, bound)
-    finally:
-        undo()
-
-
-def _maker(settings: ServerSettings, batcher: Batcher, serving: Serving) -> Callable[[], Any]:
-    import torch
-
-    from contrasent.serve.application import Service, build
-    from contrasent.serve.embedding_routes import EmbeddingRoutes
-
     threads = serving.threads or max(1, len(os.sched_getaffinity(0)) // serving.workers)
 
     def make() -> Any:
         torch.set_num_threads(threads)
         service = Service(settings, batcher, batcher.metrics)
-        return build(service, EmbeddingRoutes(service).router())
+        embedding = EmbeddingRoutes(service)
+        index = IndexRoutes(service, embedding, searched, beside)
+        return build(service, embedding.router(), index.router())
 
     return make

@@ -247,7 +247,7 @@ class Gate:
         self.service.in_progress += 1
         self.service.metrics.in_progress.inc()
         try:
-            self._require(scope["path"], headers)
+            self._require(scope, headers)
             body = await self._body(headers, receive)
             await self.app(scope, _replay(body, receive), send_with_id)
         except ClientGoneError:
@@ -261,9 +261,10 @@ class Gate:
             self.service.metrics.in_progress.dec()
             self._tell(scope, status, time.perf_counter() - start)
 
-    def _require(self, path: str, headers: dict[bytes, bytes]) -> None:
-        settings = self.service.settings
-        if self._key is not None and not _PUBLIC.fullmatch(path):
+    def _require(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        settings, path = self.service.settings, scope["path"]
+        public = scope["method"] == "GET" and _PUBLIC.fullmatch(path)
+        if self._key is not None and not public:
             given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, self._key):
                 raise RefusalError(401, "send the server's API key: Authorization: Bearer KEY")

@@ -157,6 +157,7 @@ def test_a_key_is_asked_for_where_something_is_told(encoder):
             assert server.call(path).status == 401
             assert server.call(path, authorization="Bearer secre").status == 401
             assert server.call(path, authorization="Bearer secret").status == 200
+        assert server.call("/", {"inputs": "a"}).status == 401
         assert server.call("/health").status == 200
 
 

@@ -1,0 +1,258 @@
+"""Routes over an index: search, changes, its map, and the page at ``/``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field, StrictStr
+from starlette.responses import FileResponse
+
+from contrasent.errors import ConfigError
+from contrasent.model.protocol import Encoder
+from contrasent.search.index import Index
+from contrasent.serve.application import RefusalError, Service
+from contrasent.serve.embedding_routes import EmbeddingRoutes, Texts
+
+T = TypeVar("T")
+
+_PAGE = Path(__file__).parent / "page"
+_ASSETS = {"page.css": "text/css", "page.js": "text/javascript"}
+_POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "frame-ancestors 'none'"
+)
+"""The page runs and loads nothing from elsewhere; the plots style themselves."""
+_WRITE_SECONDS = 5.0
+_MAPPED = 2000
+"""Points of a map; of a larger index it shows every so-manieth text."""
+
+
+@dataclass(slots=True)
+class Searched:
+    """An index with the encoder that built it; ``name`` is what the page calls them."""
+
+    index: Index
+    encoder: Encoder
+    name: str
+    lock: Lock = field(default_factory=Lock)
+    _written: int = 0
+
+    def newest(self) -> Index:
+        """The index, with what other processes wrote."""
+        with self.lock:
+            written = (self.index.folder / "manifest.json").stat().st_mtime_ns
+            if written != self._written:
+                self.index.refresh()
+                self._written = written
+        return self.index
+
+
+class SearchRequest(BaseModel):
+    """Queries, and which hits are wanted."""
+
+    queries: Texts
+    top_k: Annotated[int, Field(ge=1, le=1000)] = 10
+    threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
+
+
+class IndexChange(BaseModel):
+    """Ids to remove, then texts to add, with one id each or with none."""
+
+    remove: list[StrictStr] = []
+    missing_ok: bool = False
+    texts: list[StrictStr] = []
+    ids: list[StrictStr] | None = None
+
+
+class IndexRoutes:
+    """The routes; without an index those of the page remain, which then only compares."""
+
+    def __init__(
+        self,
+        service: Service,
+        embedding: EmbeddingRoutes,
+        searched: Searched | None,
+        beside: Searched | None = None,
+    ) -> None:
+        self._service = service
+        self._embedding = embedding
+        self._searched = searched
+        self._beside = beside
+        self._maps: dict[tuple[str, int], bytes] = {}
+
+    def router(self) -> APIRouter:
+        """All of them."""
+        router = APIRouter(tags=["search"])
+        if self._searched is not None:
+            router.post("/search", summary="Nearest texts of the index")(self.search)
+            router.post("/index", summary="Remove and add texts")(self.change)
+            router.get("/index", summary="What the index holds")(self.facts)
+            router.get("/map", summary="The index in two dimensions")(self.map)
+        if self._beside is not None:
+            router.post("/neighbours", summary="Nearest texts in two encoders")(self.neighbours)
+        router.get("/", include_in_schema=False)(self.page)
+        router.get("/page/about", include_in_schema=False)(self.about)
+        router.get("/page/plotly.js", include_in_schema=False)(self.plots)
+        router.get("/page/{name}", include_in_schema=False)(self.asset)
+        return router
+
+    @property
+    def _index(self) -> Searched:
+        if self._searched is None:
+            raise RefusalError(404, "no index is served; start with --index DIR")
+        return self._searched
+
+    async def search(self, request: Request, body: SearchRequest) -> Response:
+        """For each query the texts with the largest cosines, best first."""
+        queries = [body.queries] if isinstance(body.queries, str) else body.queries
+        if not queries or not all(query.strip() for query in queries):
+            raise RefusalError(400, "a query is empty; write what to look for")
+        rows, _ = await self._embedding.vectors(request, queries)
+        index = await asyncio.to_thread(self._index.newest)
+        hits = await asyncio.to_thread(index.search_vectors, rows, body.top_k, body.threshold)
+        return _json({"results": hits})
+
+    async def change(self, request: Request, body: IndexChange) -> Response:
+        """Remove, then add, each all or none; when the answer comes, both are on disk."""
+        if body.ids is not None and len(body.ids) != len(body.texts):
+            raise RefusalError(422, f"{len(body.texts)} texts need as many ids")
+        index, removed, added = self._index.index, 0, list[str]()
+        rows = (await self._embedding.vectors(request, body.texts))[0] if body.texts else None
+        if body.remove:
+            removed = await _write(lambda: index.remove(body.remove, missing_ok=body.missing_ok))
+        if rows is not None:
+            added = await _write(lambda: index.add_vectors(rows, body.texts, body.ids))
+        self._service.metrics.index_texts.set(len(index))
+        return _json({"removed": removed, "added": added, "texts": len(index)})
+
+    async def facts(self) -> Response:
+        """Its size, kind, recall and encoder."""
+        index = await asyncio.to_thread(self._index.newest)
+        self._service.metrics.index_texts.set(len(index))
+        ann = index.manifest.ann
+        return _json(
+            {
+                "texts": len(index),
+                "kind": index.kind,
+                "approximate": None if ann is None else asdict(ann),
+                "encoder": asdict(index.manifest.encoder),
+            }
+        )
+
+    async def neighbours(self, body: SearchRequest) -> Response:
+        """The nearest texts to each query, by the encoder of the index and by the one beside it."""
+        queries = [body.queries] if isinstance(body.queries, str) else body.queries
+        both = [pair for pair in (self._index, self._beside) if pair is not None]
+
+        def hits(pair: Searched) -> list[Any]:
+            index = pair.newest()
+            with pair.lock:
+                return index.search(pair.encoder, queries, body.top_k, body.threshold)
+
+        found = [await asyncio.to_thread(hits, pair) for pair in both]
+        sides = [{"name": pair.name, "results": f} for pair, f in zip(both, found, strict=True)]
+        return _json({"encoders": sides})
+
+    async def map(self, method: Literal["pca", "tsne"] = "pca") -> Response:
+        """Points of the plane, by principal components or t-SNE (van der Maaten & Hinton 2008)."""
+        index = await asyncio.to_thread(self._index.newest)
+        key = method, index.manifest.writes
+        if key not in self._maps:
+            drawn = await asyncio.to_thread(_draw, index, method)
+            self._maps = {k: v for k, v in self._maps.items() if k[1] == key[1]} | {key: drawn}
+        return Response(self._maps[key], media_type="application/json")
+
+    async def page(self) -> Response:
+        """The page."""
+        headers = {"Content-Security-Policy": _POLICY}
+        return FileResponse(_PAGE / "page.html", headers=headers, media_type="text/html")
+
+    async def asset(self, name: str) -> Response:
+        """What the page loads."""
+        if name not in _ASSETS:
+            raise RefusalError(404, "the page has no such part")
+        return FileResponse(_PAGE / name, media_type=_ASSETS[name])
+
+    async def plots(self) -> Response:
+        """The plotting library, from its own package."""
+        spec = find_spec("plotly")
+        if spec is None or spec.origin is None:
+            raise RefusalError(404, "the map needs plotly: pip install 'contrasent[serve]'")
+        path = Path(spec.origin).parent / "package_data" / "plotly.min.js"
+        return FileResponse(path, headers={"Cache-Control": "max-age=86400"})
+
+    async def about(self) -> Response:
+        """What the page can do here."""
+        return _json(
+            {
+                "model": self._service.settings.name,
+                "key": self._service.settings.api_key is not None,
+                "index": self._searched is not None,
+                "beside": self._beside is not None,
+            }
+        )
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")
+
+
+async def _write(change: Callable[[], T]) -> T:
+    """Change the index; another process that writes at the same time is waited for."""
+    end = time.monotonic() + _WRITE_SECONDS
+    while True:
+        try:
+            return await asyncio.to_thread(change)
+        except ConfigError as error:
+            if time.monotonic() > end:
+                raise RefusalError(503, str(error), "Overloaded") from error
+            await asyncio.sleep(0.05)
+
+
+def _draw(index: Index, method: str) -> bytes:
+    """The JSON of a map: columns ``x``, ``y``, ``id`` and ``text``."""
+    every = max(1, -(-len(index) // _MAPPED))
+    rows: list[np.ndarray] = []
+    ids: list[str] = []
+    texts: list[str] = []
+    before = 0
+    for block in index.blocks():
+        kept = slice(-before % every, None, every)
+        rows.append(block.vectors[kept])
+        ids += block.ids[kept]
+        texts += [text[:200] for text in block.texts[kept]]
+        before += len(block.ids)
+    vectors = np.concatenate(rows) if rows else np.zeros((0, 2), np.float32)
+    points = _plane(vectors, method)
+    x, y = points.T.astype(float).round(4).tolist()
+    drawn = {"x": x, "y": y, "id": ids, "text": texts}
+    return orjson.dumps({**drawn, "shown": len(ids), "texts": len(index), "method": method})
+
+
+def _plane(vectors: np.ndarray, method: str) -> np.ndarray:
+    """``(N, D)`` to ``(N, 2)``; t-SNE starts from the principal components."""
+    centred = vectors - vectors.mean(axis=0) if len(vectors) else vectors
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    flat = np.zeros((len(vectors), 2))
+    flat[:, : len(axes)] = centred @ axes[:2].T
+    if method == "pca" or len(vectors) < 5:
+        return flat
+    if find_spec("sklearn") is None:
+        raise ConfigError("t-SNE needs scikit-learn: pip install 'contrasent[serve]'")
+    from sklearn.manifold import TSNE
+
+    perplexity = min(30.0, (len(vectors) - 1) / 3)
+    mapped: np.ndarray = TSNE(
+        2, perplexity=perplexity, init=flat / (flat[:, 0].std() or 1.0) * 1e-4, random_state=0
+    ).fit_transform(centred)
+    return mapped

@@ -1,0 +1,160 @@
+"""Search and changes over HTTP against the index itself, the map, and the page in a browser."""
+
+import shutil
+
+import numpy as np
+import pytest
+from helpers.command_line import refused
+from helpers.serving import batcher_of, serving
+from helpers.tiny_models import SENTENCES, WORDS
+
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.search.index import Index
+from contrasent.serve.embedding_routes import EmbeddingRoutes
+from contrasent.serve.index_routes import IndexRoutes, Searched
+
+TEXTS = [*SENTENCES, *(f"{first} {second}" for first in WORDS[:12] for second in WORDS[20:22])]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert):
+    return SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def other(tiny_bert):
+    return SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
+
+
+@pytest.fixture
+def index(encoder, tmp_path):
+    return Index.build(encoder, TEXTS, tmp_path / "index", precision="fp32")
+
+
+@pytest.fixture
+def server(encoder, other, index, tmp_path):
+    second = Index.build(other, TEXTS, tmp_path / "other", precision="fp32")
+
+    def routers(service):
+        pair = Searched(index, encoder, "mean"), Searched(second, other, "cls")
+        return (IndexRoutes(service, EmbeddingRoutes(service), *pair).router(),)
+
+    with serving(batcher_of(encoder), routers) as running:
+        yield running
+
+
+def as_rows(results):
+    return [
+        [(hit["id"], hit["text"], pytest.approx(hit["score"], abs=1e-5)) for hit in hits]
+        for hits in results
+    ]
+
+
+def of_index(results):
+    return [[(hit.id, hit.text, hit.score) for hit in hits] for hits in results]
+
+
+def test_hits_are_those_of_the_index(server, encoder, other, index, tmp_path):
+    queries = ["a dog runs", "no fire"]
+    found = server.call("/search", {"queries": queries, "top_k": 4, "threshold": 0.1}).json
+    assert of_index(index.search(encoder, queries, 4, 0.1)) == as_rows(found["results"])
+    both = server.call("/neighbours", {"queries": queries, "top_k": 3}).json["encoders"]
+    second = Index.open(tmp_path / "other")
+    expected = index.search(encoder, queries, 3), second.search(other, queries, 3)
+    for side, hits in zip(both, expected, strict=True):
+        assert of_index(hits) == as_rows(side["results"])
+    assert [side["name"] for side in both] == ["mean", "cls"]
+
+
+def test_what_is_acknowledged_is_on_disk(server, encoder, index):
+    answer = server.call("/index", {"texts": ["two cats", "three cats"], "remove": ["0", "3"]}).json
+    assert (answer["removed"], answer["texts"]) == (2, len(TEXTS))
+    written = Index.open(index.folder)
+    ids = {id_ for block in written.blocks() for id_ in block.ids}
+    assert {*answer["added"]} <= ids
+    assert not {"0", "3"} & ids
+    assert (
+        server.call("/search", {"queries": "two cats", "top_k": 1}).json["results"][0][0]["text"]
+        == "two cats"
+    )
+    assert server.call("/index").json["texts"] == len(TEXTS)
+    # What another process writes is seen as well.
+    written.add(encoder, ["people sing today"])
+    hit = server.call("/search", {"queries": "people sing today", "top_k": 1}).json["results"][0][0]
+    assert hit["text"] == "people sing today"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/search", {"queries": []}, 400),
+        ("/search", {"queries": " "}, 400),
+        ("/search", {"queries": "a", "top_k": 0}, 422),
+        ("/search", {"queries": "a", "threshold": 2}, 422),
+        ("/index", {"remove": ["nothing"]}, 422),
+        ("/index", {"texts": [" "]}, 422),
+        ("/index", {"texts": ["a"], "ids": []}, 422),
+        ("/map?method=other", None, 422),
+        ("/page/other.js", None, 404),
+    ],
+)
+def test_refusals(server, index, path, body, status):
+    answer = server.call(path, body)
+    assert answer.status == status
+    assert answer.json["error"]
+    assert len(Index.open(index.folder)) == len(TEXTS)
+
+
+def test_the_map_keeps_most_of_the_distances(server, index):
+    drawn = server.call("/map").json
+    vectors = np.concatenate([block.vectors for block in index.blocks()])
+    assert drawn["text"] == TEXTS
+    centred = vectors - vectors.mean(0)
+    values, axes = np.linalg.eigh(centred.T @ centred)
+    points = np.array([drawn["x"], drawn["y"]])
+    np.testing.assert_allclose((points**2).sum(1), values[[-1, -2]], rtol=1e-2)
+    np.testing.assert_allclose(np.abs(points[0]), np.abs(centred @ axes[:, -1]), atol=1e-3)
+    assert len(server.call("/map?method=tsne").json["x"]) == len(TEXTS)
+
+
+def test_a_second_index_needs_a_first(tiny_bert, tmp_path):
+    assert "--index" in refused("serve", tiny_bert, "--beside", tmp_path, "--port", 0)
+
+
+@pytest.mark.acceptance
+def test_the_page_in_a_browser(server):
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        phone = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
+        asked, faults = [], []
+        phone.on("request", lambda request: asked.append(request.url))
+        phone.on("pageerror", lambda error: faults.append(str(error)))
+        phone.goto(f"{server.url}/")
+        phone.get_by_role("searchbox").fill(SENTENCES[1])
+        phone.keyboard.press("Enter")
+        phone.locator("#hits li").first.wait_for()
+        assert SENTENCES[1] in phone.locator("#hits li").first.inner_text()
+        # By keyboard from tab to tab.
+        phone.get_by_role("tab", name="Search").focus()
+        phone.keyboard.press("ArrowRight")
+        phone.get_by_role("button", name="Compare").click()
+        phone.locator("#matrix td").nth(5).wait_for()
+        assert phone.locator("#matrix tr").count() == 3
+        phone.get_by_role("tab", name="Two encoders").click()
+        phone.locator("#sentence").fill("a dog")
+        phone.keyboard.press("Enter")
+        phone.locator("#sides li").nth(15).wait_for()
+        phone.get_by_role("tab", name="Map").click()
+        phone.locator("#plot .point").nth(len(TEXTS) - 1).wait_for(state="attached")
+        phone.get_by_role("tab", name="About").click()
+        phone.get_by_text("texts in the index").wait_for()
+        for tab in ("search", "compare", "neighbours", "map", "about"):
+            phone.goto(f"{server.url}/#{tab}")
+            assert phone.evaluate("document.documentElement.scrollWidth") <= 360
+        assert not faults
+        assert all(url.startswith((server.url, "data:", "blob:")) for url in asked)
+        browser.close()
