@@ -57,7 +57,7 @@ class Searched:
         return self.index
 
 
-class SearchRequest(BaseModel):
+class QueryRequest(BaseModel):
     """Queries, and which hits are wanted."""
 
     queries: Texts
@@ -112,7 +112,7 @@ class IndexRoutes:
             raise RefusalError(404, "no index is served; start with --index DIR")
         return self._searched
 
-    async def search(self, request: Request, body: SearchRequest) -> Response:
+    async def search(self, request: Request, body: QueryRequest) -> Response:
         """For each query the texts with the largest cosines, best first."""
         queries = [body.queries] if isinstance(body.queries, str) else body.queries
         if not queries or not all(query.strip() for query in queries):
@@ -149,7 +149,7 @@ class IndexRoutes:
             }
         )
 
-    async def neighbours(self, body: SearchRequest) -> Response:
+    async def neighbours(self, body: QueryRequest) -> Response:
         """The nearest texts to each query, by the encoder of the index and by the one beside it."""
         queries = [body.queries] if isinstance(body.queries, str) else body.queries
         both = [pair for pair in (self._index, self._beside) if pair is not None]

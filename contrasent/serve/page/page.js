@@ -111,8 +111,8 @@ async function draw() {
     margin: { l: 0, r: 0, t: 0, b: 0 }, xaxis: axis, yaxis: { ...axis, scaleanchor: "x" },
     dragmode: "pan", paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     hoverlabel: { bgcolor: colour("--paper"), bordercolor: colour("--line"), font: { color: colour("--ink") }, align: "left" },
-  }, { scrollZoom: true, displaylogo: false, responsive: true });
-  at("shown").textContent = `${points.shown} of ${points.texts} texts; scroll to zoom`;
+  }, { scrollZoom: true, displayModeBar: false, responsive: true });
+  at("shown").textContent = `${points.shown} of ${points.texts} texts; scroll to zoom, double-click to see all`;
 }
 
 async function facts(about) {
