@@ -26,7 +26,8 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import OFFLINE_NAMES, offline_folder
 from contrasent.recipe import load_recipe
 from contrasent.records import Record
-from contrasent.search.index import Hit, Index
+from contrasent.search.index import Index
+from contrasent.search.snapshot import Hit
 from contrasent.training.run import train
 from contrasent.training.scoring import AS_IT_COMES
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -126,7 +127,7 @@ class Batch:
         tokens = torch.arange(len(shift), device=shift.device) + shift
         return Batch(self.token_ids[tokens], offsets, views, **self._beside(tokens))
 
-    def _beside(self, tokens: Tensor | slice) -> dict[str, Tensor]:
+    def _beside(self, tokens: Tensor | slice) -> dict[str, Any]:
         """What some ``tokens`` have beside their ids."""
         given = {"embedding_mask": self.embedding_mask, "positions": self.positions}
         return {name: values[tokens] for name, values in given.items() if values is not None}
@@ -136,15 +137,15 @@ class Batch:
     ) -> Batch:
         """The same batch with each tensor changed."""
         duplicates, following = self.duplicate_of, self.next_sentences
-        beside = self._beside(slice(None))
+        beside = {name: change(values) for name, values in self._beside(slice(None)).items()}
+        changed: dict[str, Any] = {**beside, "token_ids": change(self.token_ids)}
         return replace(
             self,
-            token_ids=change(self.token_ids),
             offsets=change(self.offsets),
             duplicate_of=None if duplicates is None else change(duplicates),
             next_sentences=None if following is None else change_batch(following),
             columns={need: change(values) for need, values in self.columns.items()},
-            **{name: change(values) for name, values in beside.items()},
+            **changed,
         )
 
     def same_text(self) -> Tensor:

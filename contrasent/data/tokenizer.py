@@ -198,7 +198,7 @@ class Tokenizer:
         pair = [*single, *(name.replace("A", "B") for name in single)]
         backend.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=pieces)
         # BertTokenizer and its kin would put their own [CLS] and [SEP] back when they are loaded.
-        prompted: Any = PreTrainedTokenizerFast(
+        prompted = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=backend,
             name_or_path=old.name_or_path,
             model_max_length=old.model_max_length,

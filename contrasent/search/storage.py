@@ -171,7 +171,8 @@ class IndexManifest:
     def files(self) -> set[str]:
         """Names of its files in the folder."""
         segments = (path.format(s.name) for s in self.segments for path in (_VECTORS, _TEXTS))
-        return {*segments, *filter(None, (self.removed, self.ann and self.ann.file))}
+        others = (self.removed, self.ann.file if self.ann else None)
+        return {*segments, *(name for name in others if name)}
 
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:
