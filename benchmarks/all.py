@@ -32,13 +32,42 @@ COMMANDS = {
 }
 """The arguments of each benchmark, by the name of its result."""
 
+GPU = {
+    "gpu-train": f"train {_RANDOM_BASE} --batch-size 512 --steps 20 --rounds 3 --tokens 32",
+    "gpu-objectives": (
+        "objectives --encoder bert-base-random --batch-size 512 --steps 10 --rounds 2"
+    ),
+    "gpu-encode": (
+        f"encode {_RANDOM_BASE} --sentences 200000 --engine torch --peer torch --rounds 2"
+    ),
+}
+"""The same for one GPU, where :data:`COMMANDS` would be over at once; ``benchmarks/gpu.sh``."""
+
+TINY = {
+    "--encoder": "minilm-random",
+    "--batch-size": "2",
+    "--steps": "2",
+    "--rounds": "1",
+    "--sentences": "20",
+}
+"""Sizes with which a machine of any kind tries the commands in a moment."""
+
 _TAKES_PEER_PYTHON = ("train", "encode", "evaluate", "latency")
 _TAKES_DATA = ("train", "objectives", "encode", "latency", "memory")
 
 
-def command(name: str, results: Path, *, data: str | None, peer_python: str | None) -> list[str]:
-    """The command line of one benchmark."""
-    words = shlex.split(COMMANDS[name])
+def command(
+    name: str,
+    results: Path,
+    *,
+    data: str | None,
+    peer_python: str | None,
+    tiny: bool = False,
+) -> list[str]:
+    """The command line of one benchmark; ``tiny`` to see whether it works."""
+    words = shlex.split({**COMMANDS, **GPU}[name])
+    if tiny:
+        words = [TINY.get(before, word) for before, word in zip(["", *words], words, strict=False)]
     line = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
     if data and words[0] in _TAKES_DATA:
         line += ["--data", data]
@@ -50,19 +79,20 @@ def command(name: str, results: Path, *, data: str | None, peer_python: str | No
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run them; the exit code is that of the first that failed."""
     parser = argparse.ArgumentParser(prog="benchmarks.all", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMMANDS)}")
+    names = {**COMMANDS, **GPU}
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--data", type=Path, help="sentences, one per line")
     parser.add_argument("--peer-python", help="see the benchmarks' own --help")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, to see if it works")
     parser.add_argument("--page", type=Path, default=_ROOT / "docs" / "performance.md")
     given = parser.parse_args(arguments)
-    unknown = [name for name in given.names if name not in COMMANDS]
+    unknown = [name for name in given.names if name not in names]
     if unknown:
-        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(COMMANDS)}")
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(names)}")
     data = str(given.data.resolve()) if given.data else None
     for name in given.names or COMMANDS:
-        line = command(
-            name, given.page.parent / "results", data=data, peer_python=given.peer_python
-        )
+        results, peer = given.page.parent / "results", given.peer_python
+        line = command(name, results, data=data, peer_python=peer, tiny=given.tiny)
         print(shlex.join(line), file=sys.stderr, flush=True)
         if code := subprocess.run(line, cwd=_ROOT, check=False).returncode:
             return code

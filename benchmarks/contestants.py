@@ -9,8 +9,11 @@ from benchmarks.options import PRECISION_BITS
 from benchmarks.remote import Spec
 from contrasent.model.precision import default_device, torch_precisions
 
-PEERS = ("torch", "onnx", "openvino")
-"""Backends of sentence-transformers."""
+PEERS = ("torch", "onnx", "openvino", "onnx-qint8", "openvino-qint8")
+"""Backends of sentence-transformers; qint8 are its quantised models, the fastest that it documents
+for a CPU."""
+
+_FLASH = {"attn_implementation": "flash_attention_2"}
 
 EXACT = "contrasent fp32"
 """The one that the others' embeddings are compared with."""
@@ -35,17 +38,27 @@ def ours(job: str, settings: Mapping[str, Any], engines: Sequence[str]) -> list[
 def sentence_transformers(
     job: str, settings: Mapping[str, Any], backends: Sequence[str], other_python: str | None
 ) -> list[Spec]:
-    """Its default, its model cast to bf16, and each other backend as it comes."""
+    """Its default, its model cast to bf16, and each other backend as it comes.
+
+    On a GPU also cast to fp16, and in bf16 with FlashAttention, if that is installed.
+    """
     torch = [("fp32", 32), ("bf16", 16)] if "torch" in backends else []
+    on_gpu = default_device().type == "cuda"
+    if torch and on_gpu:
+        torch += [("fp16", 16), ("bf16 flash", 16)]
     made = [
         Spec(
-            name=f"sentence-transformers {precision}",
+            name=f"sentence-transformers {name}",
             job=f"benchmarks.jobs.st:{job}",
-            settings={**settings, "precision": precision},
+            settings={
+                **settings,
+                "precision": name.split()[0],
+                **({"model_kwargs": _FLASH} if "flash" in name else {}),
+            },
             other_python=other_python,
             bits=bits,
         )
-        for precision, bits in torch
+        for name, bits in torch
     ]
     return made + [
         Spec(

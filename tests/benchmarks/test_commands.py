@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,7 +220,7 @@ def test_sentences_are_read_again_where_there_are_too_few(tmp_path):
 def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):
     commands = {"train": train, "encode": encode, "evaluate": evaluate, "latency": latency}
     commands |= {"memory": memory, "objectives": objectives, "transfer": transfer}
-    for name in all_of_them.COMMANDS:
+    for name in (*all_of_them.COMMANDS, *all_of_them.GPU):
         line = all_of_them.command(name, tmp_path, data="d.txt", peer_python="python")
         assert line[:2] == [sys.executable, "-m"]
         module = commands[line[2].removeprefix("benchmarks.")]
@@ -236,6 +237,27 @@ def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):
         assert reached and shlex.join(line)
     with pytest.raises(SystemExit):
         all_of_them.main(["no-such-benchmark"])
+
+
+@pytest.mark.parametrize("name", all_of_them.GPU)
+def test_the_benchmarks_of_a_gpu_run_with_tiny_sizes(name, text, encoder, tmp_path, monkeypatch):
+    tiny = encoder if name != "gpu-objectives" else str(save_tiny_masked_lm(tmp_path / "tiny"))
+    monkeypatch.setitem(all_of_them.TINY, "--encoder", tiny)
+    line = all_of_them.command(name, tmp_path, data=str(text), peer_python=None, tiny=True)
+    module = {"train": train, "objectives": objectives, "encode": encode}[line[2].split(".")[1]]
+    peers = [] if module is objectives else ["--peer", "none"]
+    result = module.main([word for word in line[3:] if word != "--peer-python"] + peers, start=Here)
+    assert result.entries and read(tmp_path / f"{name}.json") == result
+
+
+@pytest.mark.acceptance
+def test_everything_for_a_gpu_is_tried_in_one_call(text):
+    script = Path(all_of_them.__file__).with_name("gpu.sh")
+    said = subprocess.run(
+        [script, "--tiny", text], capture_output=True, text=True, timeout=1800, check=False
+    )
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "sentence-transformers fp32" in said.stdout and "backward" in said.stderr
 
 
 @pytest.mark.acceptance
