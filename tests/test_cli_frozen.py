@@ -74,7 +74,8 @@ COMMANDS = {
     ],
     "encode": [
         *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),
-        *("--normalize/--no-normalize", "--columns", "--shard-size", "--overwrite", "--profile"),
+        *("--normalize/--no-normalize", "--columns", "--shard-size", "--shards", "--workers"),
+        *("--shard", "--ray", "--overwrite", "--profile"),
     ],
     "similarity": ["MODEL", "TEXT_A", "TEXT_B", *LOADING, "--precision", "--json"],
     "calibrate": [

@@ -19,20 +19,12 @@ from contrasent import __version__
 from contrasent.cli.adapt import adapt
 from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
+from contrasent.cli.encode import encode
 from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fit import flow, infersent, sif, whitening
 from contrasent.cli.mine import mine
 from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
-from contrasent.cli.search import (
-    add,
-    build,
-    encode,
-    info,
-    optimize,
-    remove,
-    search,
-    similarity,
-)
+from contrasent.cli.search import add, build, info, optimize, remove, search, similarity
 from contrasent.cli.serve import serve
 from contrasent.cli.train import pretrain, recipes, train
 from contrasent.errors import ContrasentError
@@ -100,7 +92,8 @@ def _speaking_on_stderr() -> Iterator[None]:
     logger = logging.getLogger("contrasent")
     level, propagate, handler = logger.level, logger.propagate, _Stderr()
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    # Of several processes, which torchrun numbers, the first one speaks.
+    logger.setLevel(logging.ERROR if os.environ.get("RANK", "0") != "0" else logging.INFO)
     logger.propagate = False
     try:
         with warnings.catch_warnings():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,12 +19,8 @@ from contrasent.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.word_encoder import WordEncoder
-    from contrasent.profiling import StepProfile
     from contrasent.search.index import Index
     from contrasent.search.sentences import Sentences
-    from contrasent.search.shards import Written
     from contrasent.search.snapshot import Hit
 
 
@@ -33,110 +28,6 @@ Columns = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="The column of the texts, by name or by number from 0."),
 ]
-
-
-@grouped
-def encode(  # noqa: PLR0913 - the arguments are the command's options
-    *,
-    model: Model,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="A file or data set with one sentence per row; - reads lines of standard input. "
-            "Blank lines are left out, so they have no row in OUTPUT.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Argument(
-            help=".npy: a float32 matrix, a row per sentence; .parquet: columns text, embedding."
-        ),
-    ],
-    loading: Loading,
-    precision: Precision = "auto",
-    batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens computed at once; memory grows with it.")
-    ] = None,
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize/--no-normalize",
-            help="Scale every row to length 1; else as the encoder was saved.",
-        ),
-    ] = None,
-    columns: Columns = None,
-    shard_size: Annotated[
-        int, typer.Option(help="Sentences written at a time; a kill loses no more than that.")
-    ] = 65_536,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace OUTPUT, and shards made from something else."),
-    ] = False,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.json.gz",
-            help="Record batches 4 to 6 into this trace, and tell where their time went.",
-        ),
-    ] = None,
-) -> None:
-    """Write the embedding of every sentence to a file; a rerun after a kill goes on."""
-    from contrasent.profiling import StepProfile
-    from contrasent.search.sentences import open_sentences
-    from contrasent.search.shards import Settings, require_output, write_embeddings
-
-    settings = Settings(
-        batch_tokens=batch_tokens, normalize=normalize, precision=precision, shard_size=shard_size
-    )
-    require_output(output, overwrite)
-    recorded = None if profile is None else StepProfile(profile)
-    with open_sentences(source, columns) as sentences:
-        total = sentences.count()
-        typer.echo(f"{sentences.source}: {total} sentences; {sentences.examples.columns}", err=True)
-        if skipped := sentences.examples.skipped:
-            typer.echo(
-                f"{skipped} rows without a sentence are left out: the rows of {output} are those "
-                "of the other rows, in order",
-                err=True,
-            )
-        encoder = loading.load(model)
-        with _recording(recorded, encoder):
-            written = write_embeddings(
-                encoder, sentences, output, settings, overwrite=overwrite, show_progress=True
-            )
-    _report(output, written, encoder.max_tokens)
-    if recorded is not None:
-        from rich.console import Console
-
-        from contrasent.report.table import print_profile
-
-        print_profile(Console(stderr=True), recorded)
-
-
-def _recording(
-    recorded: StepProfile | None, encoder: SentenceEncoder | WordEncoder
-) -> AbstractContextManager[object]:
-    from contrasent.errors import ConfigError
-    from contrasent.model.word_encoder import WordEncoder
-
-    if recorded is None:
-        return nullcontext()
-    if isinstance(encoder, WordEncoder):
-        raise ConfigError(f"{encoder.name} holds word vectors: nothing to --profile")
-    return recorded.of_forward(encoder.backbone)
-
-
-def _report(output: Path, written: Written, max_tokens: int) -> None:
-    if written.resumed:
-        typer.echo(f"{written.resumed} rows came from shards of an earlier run", err=True)
-    if written.truncated:
-        typer.echo(
-            f"{written.truncated} sentences were longer than {max_tokens} tokens and cut", err=True
-        )
-    new = written.rows - written.resumed
-    rate = f", {new / written.seconds:.0f} sentences/s" if new else ""
-    typer.echo(f"{output}: {written.rows} rows of {written.width} dimensions{rate}", err=True)
 
 
 @grouped

@@ -1,7 +1,9 @@
 """Shards of a long piece of embedding, resumable, and the one file that is made of them.
 
-Shards lie in a hidden folder beside the final file. A shard counts once its note is there, and the
-note is written after the shard.
+Shards lie in a hidden folder beside the final file, or in a folder that is the result. A shard
+counts once its note, with its hash, is there, and the note is written after the shard. Which
+sentences are in a shard does not depend on who writes it, so any number of workers may share them,
+and go on with what others left.
 
 Shapes: N sentences, D embedding width.
 """
@@ -11,23 +13,29 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
-from contrasent.files import exclusive, refuse_existing, write_text, writing
+from contrasent.files import exclusive, refuse_existing, sha256_of, write_text, writing
 from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
 from contrasent.search.sentences import Sentences
-from contrasent.search.storage import NpyWriter, blocks_with_texts, open_rows
+from contrasent.search.shard_writers import NpyRows, ParquetRows, embed_blocks
+from contrasent.search.storage import NpyWriter, open_rows
+from contrasent.search.workers import Worker
 
+KINDS = (".npy", ".parquet")
 _CHUNK = 8_192
+_MANIFEST = "manifest.json"
 _FORMAT = "contrasent-parts-1"
 _REMEDY = "pass --overwrite to start again"
 
@@ -41,12 +49,14 @@ class Settings:
         normalize: scale rows to length 1; None leaves it to the encoder, as for ``batch_tokens``.
         precision: ``fp32``, ``bf16`` or ``auto``.
         shard_size: sentences in a shard, the work lost by a kill.
+        keep: leave a folder of shards of this kind, ``npy`` or ``parquet``; empty for one file.
     """
 
     batch_tokens: int | None = None
     normalize: bool | None = None
     precision: str = "auto"
     shard_size: int = 65_536
+    keep: str = ""
 
     def __post_init__(self) -> None:
         pick("precision", self.precision, PRECISIONS)
@@ -54,117 +64,184 @@ class Settings:
             raise ConfigError(f"batch_tokens must be at least 1, not {self.batch_tokens}")
         if self.shard_size < 1:
             raise ConfigError(f"shard_size must be at least 1, not {self.shard_size}")
+        if self.keep:
+            pick("kind of shards", self.keep, [kind[1:] for kind in KINDS])
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """The arguments of `Encoder.encode_stream`."""
+        return {
+            "chunk": _CHUNK,
+            "batch_tokens": self.batch_tokens,
+            "normalize": self.normalize,
+            "precision": self.precision,
+            "on_overflow": "truncate",
+        }
+
+    @property
+    def suffix(self) -> str:
+        """The ending of a shard."""
+        return f".{self.keep or 'npy'}"
+
+
+_ALONE = Worker()
 
 
 class Shards:
-    """The shards beside an output."""
+    """The shards of an output, and the notes of those that are whole, by number."""
 
-    def __init__(self, folder: Path, width: int, notes: list[dict[str, int]]) -> None:
+    def __init__(self, folder: Path, width: int, total: int, settings: Settings) -> None:
         """Use :meth:`open`."""
         self.folder = folder
-        self._width = width
-        self._notes = notes
+        self._width, self._total, self._settings = width, total, settings
+        self._notes: dict[int, dict[str, Any]] = {}
+        self.look()
+
+    @property
+    def count(self) -> int:
+        """How many there are to be."""
+        return -(-self._total // self._settings.shard_size)
 
     @property
     def rows(self) -> int:
         """Rows in whole shards."""
-        return sum(note["rows"] for note in self._notes)
+        return sum(note["rows"] for note in self._notes.values())
 
     @property
     def truncated(self) -> int:
         """Sentences that were cut, in whole shards."""
-        return sum(note["truncated"] for note in self._notes)
+        return sum(note["truncated"] for note in self._notes.values())
+
+    @property
+    def missing(self) -> int:
+        """Shards that nobody has finished."""
+        return self.count - len(self._notes)
 
     @classmethod
-    def open(cls, output: Path, made_from: dict[str, Any], overwrite: bool) -> Shards:
+    def open(
+        cls,
+        folder: Path,
+        made_from: dict[str, Any],
+        total: int,
+        settings: Settings,
+        overwrite: bool,
+    ) -> Shards:
         """Find the shards of an unfinished run, or start with none."""
-        folder = output.with_name(f".{output.name}.parts")
-        manifest = folder / "manifest.json"
-        other = _differences(manifest, made_from) if _shard(folder, 0).exists() else ""
-        if other and not overwrite:
-            raise ConfigError(
-                f"{folder} holds shards of an unfinished run with another {other}; "
-                f"repeat that run to finish it, or {_REMEDY}"
-            )
-        if other:
-            shutil.rmtree(folder)
-        folder.mkdir(exist_ok=True)
-        write_text(manifest, json.dumps(made_from, indent=2) + "\n")
-        notes = []
-        for number in count():
-            note = _shard(folder, number).with_suffix(".json")
-            if not note.exists():
-                break
-            notes.append(json.loads(note.read_text(encoding="utf-8")))
-        return cls(folder, made_from["width"], notes)
+        with exclusive(folder):
+            manifest = folder / _MANIFEST
+            started = any(folder.glob("[0-9]*[0-9].json")) or _shard(folder, 0).exists()
+            other = _differences(manifest, made_from) if started else ""
+            if other and not overwrite:
+                raise ConfigError(
+                    f"{folder} holds shards of an unfinished run with another {other}; "
+                    f"repeat that run to finish it, or {_REMEDY}"
+                )
+            if other:
+                shutil.rmtree(folder)
+            folder.mkdir(exist_ok=True)
+            if other or not started:
+                write_text(manifest, json.dumps(made_from, indent=2) + "\n")
+        return cls(folder, made_from["width"], total, settings)
+
+    def look(self) -> None:
+        """Find the shards that are whole, whoever wrote them."""
+        for number in range(self.count):
+            note = self._path(number).with_suffix(".json")
+            if number not in self._notes and note.exists():
+                self._notes[number] = json.loads(note.read_text(encoding="utf-8"))
 
     def fill(
-        self,
-        encoder: Encoder,
-        sentences: Sentences,
-        settings: Settings,
-        total: int,
-        show_progress: bool,
+        self, encoder: Encoder, sentences: Sentences, worker: Worker, *, show_progress: bool
     ) -> None:
-        """Write the shards that are missing."""
+        """Write the shards of ``worker`` that are missing, and that nobody else is writing."""
         from contrasent.progress import sentence_progress
 
-        rest = islice(iter(sentences), self.rows, None)
-        with sentence_progress(total, show_progress) as advance:
-            advance(self.rows)
-            while self.rows < total:
-                shard = islice(rest, settings.shard_size)
-                path = _shard(self.folder, len(self._notes))
-                with writing(path) as partial, NpyWriter(partial, self._width) as writer:
-                    truncated = 0
-                    for block, cut in _embed_blocks(encoder, shard, settings):
-                        writer.append(block)
-                        truncated += cut
-                        advance(len(block))
-                if not writer.rows:
-                    raise DataError(f"{sentences.source} became shorter while it was read")
-                note = {"rows": writer.rows, "truncated": truncated}
-                write_text(path.with_suffix(".json"), json.dumps(note))
-                self._notes.append(note)
+        own = range(worker.number - 1, self.count, worker.count)
+        missing = [number for number in own if number not in self._notes]
+        rest, read, size = iter(sentences), 0, self._settings.shard_size
+        share = sum(self._size(number) for number in own)
+        with sentence_progress(share, show_progress) as advance:
+            advance(share - sum(self._size(number) for number in missing))
+            for number in missing:
+                with suppress(_TakenError), self._alone(number):
+                    deque(islice(rest, number * size - read), maxlen=0)
+                    read = (number + 1) * size
+                    note = self._write(number, encoder, islice(rest, size), advance)
+                    if note["rows"] != self._size(number):
+                        raise DataError(f"{sentences.source} became shorter while it was read")
+                    write_text(self._path(number).with_suffix(".json"), json.dumps(note))
+                    self._notes[number] = note
+
+    @contextmanager
+    def _alone(self, number: int) -> Iterator[None]:
+        """Keep other workers from a shard; _TakenError if one writes it, or has written it."""
+        lock = ExitStack()
+        try:
+            lock.enter_context(exclusive(self._path(number)))
+        except ConfigError as error:
+            raise _TakenError from error
+        with lock:
+            self.look()
+            if number in self._notes:
+                raise _TakenError
+            yield
+
+    def _write(
+        self,
+        number: int,
+        encoder: Encoder,
+        texts: Iterable[str],
+        advance: Callable[[int], None],
+    ) -> dict[str, Any]:
+        """Write a shard; returns its note."""
+        path, truncated = self._path(number), 0
+        writer_of = ParquetRows if path.suffix == ".parquet" else NpyRows
+        with writing(path) as partial:
+            with writer_of(partial, encoder) as writer:
+                for block, names, cut in embed_blocks(encoder, texts, self._settings.encoding):
+                    writer.append(block, names)
+                    truncated += cut
+                    advance(len(block))
+            digest = sha256_of(partial)
+        return {"rows": writer.rows, "truncated": truncated, "sha256": digest}
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """All rows in order, a few at a time."""
-        for number, note in enumerate(self._notes):
-            rows = open_rows(_shard(self.folder, number), note["rows"], self._width, _REMEDY)
+        """All rows in order, a few at a time; CheckpointError if a shard is damaged."""
+        for number in range(self.count):
+            note, path = self._notes[number], self._path(number)
+            rows = open_rows(path, note["rows"], self._width, _REMEDY)
+            if note.get("sha256", digest := sha256_of(path)) != digest:
+                raise CheckpointError(
+                    f"{path} is damaged: its SHA-256 is not the one in its note; remove "
+                    f"{path.with_suffix('.json')} and run the command again, or {_REMEDY}"
+                )
             for start in range(0, len(rows), _CHUNK):
                 yield rows[start : start + _CHUNK]
 
+    def list_in_manifest(self, made_from: dict[str, Any]) -> None:
+        """Make the folder the result: its manifest lists the shards, and their notes go."""
+        shards = [{"file": self._path(n).name, **self._notes[n]} for n in range(self.count)]
+        listed = {**made_from, "rows": self.rows, "shards": shards}
+        write_text(self.folder / _MANIFEST, json.dumps(listed, indent=2) + "\n")
+        for number in range(self.count):
+            self._path(number).with_suffix(".json").unlink()
 
-def _embed_blocks(
-    encoder: Encoder, sentences: Iterable[str], settings: Settings
-) -> Iterator[tuple[np.ndarray, int]]:
-    """Blocks of rows, each with the number of its sentences that were cut."""
-    blocks = blocks_with_texts(
-        encoder,
-        sentences,
-        chunk=_CHUNK,
-        batch_tokens=settings.batch_tokens,
-        normalize=settings.normalize,
-        precision=settings.precision,
-        on_overflow="truncate",
-    )
-    for block, texts in blocks:
-        bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
-        if bad.size:
-            text = texts[int(bad[0])][:80]
-            raise CheckpointError(f"{encoder.name} gives numbers that are not finite: {text!r}")
-        yield block, _count_truncated(encoder, texts)
+    def _path(self, number: int) -> Path:
+        return _shard(self.folder, number).with_suffix(self._settings.suffix)
+
+    def _size(self, number: int) -> int:
+        """Rows that a shard is to have."""
+        size = self._settings.shard_size
+        return min(size, self._total - number * size)
 
 
-def _count_truncated(encoder: Encoder, texts: list[str]) -> int:
-    # A token stands for at least one byte, so only these can be too long: the others need not be
-    # tokenized a second time.
-    long = [text for text in texts if len(text.encode()) + 2 > encoder.max_tokens]
-    return encoder.count_truncated(long) if long else 0
+class _TakenError(Exception):
+    """Another worker writes a shard."""
 
 
 def provenance_of(encoder: Encoder, sentences: Sentences, settings: Settings) -> dict[str, Any]:
     """Everything that decides what is in the shards."""
+    kept = {"kind": settings.keep} if settings.keep else {}
     return {
         "format": _FORMAT,
         "input": sentences.examples.sha256,
@@ -173,6 +250,7 @@ def provenance_of(encoder: Encoder, sentences: Sentences, settings: Settings) ->
         "normalize": settings.normalize,
         "precision": settings.precision,
         "shard_size": settings.shard_size,
+        **kept,
     }
 
 
@@ -190,17 +268,15 @@ def _shard(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.npy"
 
 
-KINDS = (".npy", ".parquet")
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """``(rows, width)`` embeddings that were written.
 
     Attributes:
         truncated: sentences that were longer than the encoder reads, and were cut.
-        resumed: rows that an earlier, unfinished run had written already.
+        resumed: rows that were there already, of an unfinished run or of other workers.
         seconds: time spent on the other rows.
+        missing: shards that other workers have not finished; without any, the output is there.
     """
 
     rows: int
@@ -208,19 +284,34 @@ class Written:
     truncated: int
     resumed: int
     seconds: float
+    missing: int = 0
 
 
-def require_output(output: Path, overwrite: bool) -> None:
+def require_output(output: Path, overwrite: bool, keep: str = "") -> None:
     """Make sure that ``output`` can be written, before anything expensive happens."""
-    if output.suffix not in KINDS:
-        raise ConfigError(f"{output}: the output must end in {' or '.join(KINDS)}")
-    if output.is_dir():
-        raise ConfigError(f"{output} is a folder; name a file")
+    if keep:
+        if output.is_dir() and not _is_complete(output):
+            if any(output.iterdir()) and not (output / _MANIFEST).is_file():
+                raise ConfigError(f"{output} holds other files; name a new folder")
+            return
+    else:
+        if output.suffix not in KINDS:
+            raise ConfigError(f"{output}: the output must end in {' or '.join(KINDS)}")
+        if output.is_dir():
+            raise ConfigError(f"{output} is a folder; name a file")
     if not overwrite:
         refuse_existing(output, "pass --overwrite to replace it")
 
 
-def write_embeddings(
+def _is_complete(folder: Path) -> bool:
+    """Whether a folder of shards is a finished one."""
+    try:
+        return "shards" in json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+
+
+def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     encoder: Encoder,
     sentences: Sentences,
     output: str | Path,
@@ -228,12 +319,16 @@ def write_embeddings(
     *,
     overwrite: bool = False,
     show_progress: bool = False,
+    worker: Worker = _ALONE,
+    run_others: Callable[[], None] | None = None,
 ) -> Written:
     """Embed every sentence and write ``(N, D)`` float32 rows, in their order.
 
     ``output`` is the matrix as ``.npy``, or a ``.parquet`` with the columns ``text`` and
-    ``embedding``. With ``overwrite``, it is replaced, and shards that were made from something else
-    are dropped.
+    ``embedding``, or with ``settings.keep`` a folder of shards. With ``overwrite``, it is replaced,
+    and shards that were made from something else are dropped. A ``worker`` of several writes its
+    shards; who finishes the last one makes the output, unless a process waits for it that called
+    ``run_others`` to have them write first.
 
     Raises:
         ConfigError: see :func:`require_output`; or shards of another input, encoder or setting
@@ -241,40 +336,65 @@ def write_embeddings(
         DataError: a row cannot be read, or there is no sentence.
     """
     output = Path(output)
-    require_output(output, overwrite)
-    total = sentences.count()
-    with exclusive(output):
-        for left in output.parent.glob(f".{escape(output.name)}.*.partial"):
-            left.unlink()  # by a run that was killed while it joined its shards
-        parts = Shards.open(output, provenance_of(encoder, sentences, settings), overwrite)
-        resumed, started = parts.rows, time.perf_counter()
-        parts.fill(encoder, sentences, settings, total, show_progress)
+    require_output(output, overwrite, settings.keep)
+    total, made_from = sentences.count(), provenance_of(encoder, sentences, settings)
+    folder = output if settings.keep else output.with_name(f".{output.name}.parts")
+    if settings.keep and _is_complete(output):
+        shutil.rmtree(output)
+    with ExitStack() as whole:
+        if worker.count == 1:
+            whole.enter_context(exclusive(output))
+        shards = Shards.open(folder, made_from, total, settings, overwrite)
+        resumed, started = shards.rows, time.perf_counter()
+        if run_others is not None:
+            run_others()
+            shards.look()
+        shards.fill(encoder, sentences, worker, show_progress=show_progress)
         seconds = time.perf_counter() - started
-        join = _join_parquet if output.suffix == ".parquet" else _join_npy
-        with writing(output) as path:
-            join(path, parts, encoder, sentences)
-        shutil.rmtree(parts.folder)
-    return Written(parts.rows, encoder.width, parts.truncated, resumed, seconds)
+        if worker.count > 1:
+            try:
+                whole.enter_context(exclusive(output))
+            except ConfigError:  # somebody else makes the output
+                return Written(shards.rows, encoder.width, shards.truncated, resumed, seconds)
+        shards.look()
+        if not shards.missing and folder.is_dir():
+            _finish(output, shards, encoder, sentences, made_from)
+        elif shards.missing and worker.count == 1:
+            raise ConfigError(
+                f"{shards.missing} of {shards.count} shards in {folder} are being written by other "
+                "processes; run the command again once they have finished"
+            )
+    cut = shards.truncated
+    return Written(shards.rows, encoder.width, cut, resumed, seconds, shards.missing)
 
 
-def _join_npy(path: Path, parts: Shards, encoder: Encoder, _: Sentences) -> None:
+def _finish(
+    output: Path,
+    shards: Shards,
+    encoder: Encoder,
+    sentences: Sentences,
+    made_from: dict[str, Any],
+) -> None:
+    """Make the output of the shards."""
+    if shards.folder == output:
+        shards.list_in_manifest(made_from)
+        return
+    for left in output.parent.glob(f".{escape(output.name)}.*.partial"):
+        left.unlink()  # by a run that was killed while it joined its shards
+    join = _join_parquet if output.suffix == ".parquet" else _join_npy
+    with writing(output) as path:
+        join(path, shards, encoder, sentences)
+    shutil.rmtree(shards.folder)
+
+
+def _join_npy(path: Path, shards: Shards, encoder: Encoder, _: Sentences) -> None:
     with NpyWriter(path, encoder.width) as writer:
-        for block in parts.blocks():
+        for block in shards.blocks():
             writer.append(block)
 
 
-def _join_parquet(path: Path, parts: Shards, encoder: Encoder, sentences: Sentences) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    vectors = pa.list_(pa.float32(), encoder.width)
-    about = {"encoder": encoder.name, "pooler": encoder.pooler, "head": encoder.head_name}
-    about["fingerprint"] = encoder.fingerprint()
-    schema = pa.schema([("text", pa.string()), ("embedding", vectors)], metadata=about)
+def _join_parquet(path: Path, shards: Shards, encoder: Encoder, sentences: Sentences) -> None:
     texts = iter(sentences)
-    with parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
-        for block in parts.blocks():
-            flat = pa.array(np.ascontiguousarray(block).reshape(-1))
-            rows = pa.FixedSizeListArray.from_arrays(flat, encoder.width)
-            names = pa.array(islice(texts, len(block)), pa.string())
-            writer.write_batch(pa.record_batch([names, rows], schema=schema))
+    with ParquetRows(path, encoder) as writer:
+        for block in shards.blocks():
+            writer.append(block, texts)

@@ -1,0 +1,113 @@
+"""Workers that share the shards of one output: processes of this machine, or actors of Ray.
+
+Each runs the command with its own ``--shard``; it is given paths and writes files, so that no
+vector passes between them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from contrasent.errors import ConfigError, ContrasentError, MissingExtraError
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One of ``count`` workers, the ``number``-th from 1: it writes every ``count``-th shard."""
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Worker:
+        """Read ``3/16``; ConfigError if it is something else."""
+        number, _, count = text.partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            raise ConfigError(f"{text!r} is no share of the work; give one such as 3/16")
+        return cls(int(number), int(count))
+
+
+def commands(words: Sequence[str], count: int) -> list[list[str]]:
+    """The command ``words`` for each of ``count`` workers, without the options that start them."""
+    own, rest = [], iter(words)
+    for word in rest:
+        name = word.partition("=")[0]
+        if name == "--workers":
+            if name == word:
+                next(rest, None)
+        elif name != "--ray":
+            own.append(word)
+    python = [sys.executable, "-m", "contrasent"]
+    return [[*python, *own, "--shard", f"{number}/{count}"] for number in range(1, count + 1)]
+
+
+def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
+    """Run the commands side by side, on a share of the cores or on one of ``devices`` each.
+
+    Raises:
+        ContrasentError: one has failed; the others have ended.
+    """
+    processes = []
+    for number, line in enumerate(lines):
+        environment = {**os.environ, **_share(number, len(lines), devices)}
+        processes.append(subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL))
+    try:
+        statuses = [process.wait() for process in processes]
+    except BaseException:
+        for process in processes:
+            process.terminate()
+        raise
+    _require_success(statuses)
+
+
+def run_ray(lines: Sequence[Sequence[str]], devices: int) -> None:
+    """Run each command in a task of Ray, on the cluster of ``RAY_ADDRESS`` or on this machine.
+
+    All nodes must see the paths. Errors as :func:`run_processes`; MissingExtraError without Ray.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError(
+            "--ray needs Ray: pip install 'contrasent[ray]', or leave it out for --workers alone"
+        ) from error
+    ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)
+    try:
+        needs = {"num_gpus": 1} if devices else {"num_cpus": 1}
+        task = ray.remote(**needs, max_retries=0)(_run)
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        threads = {} if devices else _share(0, min(len(lines), cores), 0)
+        folder = os.getcwd()  # noqa: PTH109 - of this process; a task starts in another
+        _require_success(ray.get([task.remote([*line], folder, threads) for line in lines]))
+    finally:
+        ray.shutdown()
+
+
+def _run(line: list[str], folder: str, environment: dict[str, str]) -> int:
+    """Run a command in a folder; returns its exit status."""
+    return subprocess.run(
+        line, cwd=folder, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, check=False
+    ).returncode
+
+
+def _share(number: int, count: int, devices: int) -> dict[str, str]:
+    """The environment of a worker: one device, or its share of the cores."""
+    if devices:
+        return {"CUDA_VISIBLE_DEVICES": str(number % devices)}
+    if "OMP_NUM_THREADS" in os.environ:
+        return {}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"OMP_NUM_THREADS": str(max(1, (cores or 1) // count))}
+
+
+def _require_success(statuses: Sequence[int]) -> None:
+    failed = [f"{n} (status {status})" for n, status in enumerate(statuses, start=1) if status]
+    if failed:
+        raise ContrasentError(
+            f"of {len(statuses)} workers these failed: {', '.join(failed)}; their messages are "
+            "above. The shards of the others are whole: run the command again for the rest"
+        )

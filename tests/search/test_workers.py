@@ -1,0 +1,168 @@
+"""Workers share the shards of one output: the same bytes, whoever writes which."""
+
+import hashlib
+import json
+import signal
+import time
+
+import numpy as np
+import pytest
+from helpers.command_line import call, refused, started, worked
+from helpers.dummy_encoder import DummyEncoder
+from helpers.tiny_sentences import sentence
+from pyarrow import parquet
+
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.files import exclusive
+from contrasent.search import workers
+from contrasent.search.sentences import open_sentences
+from contrasent.search.shards import Settings, write_embeddings
+from contrasent.search.workers import Worker, commands
+
+ALONE = Worker()
+
+TEXTS = [sentence(n, 3 + n % 5) for n in range(50)]
+
+
+def expected():
+    return np.stack([DummyEncoder().vector(text) for text in TEXTS])
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n")
+    return path
+
+
+@pytest.fixture
+def write(source, tmp_path):
+    def run(worker=ALONE, encoder=None, name="rows.npy", **settings):
+        with open_sentences(str(source)) as sentences:
+            how = Settings(**{"shard_size": 6, **settings})
+            encoder = encoder or DummyEncoder()
+            return write_embeddings(encoder, sentences, tmp_path / name, how, worker=worker)
+
+    return run
+
+
+@pytest.mark.parametrize("kind", [".npy", ".parquet"])
+def test_the_worker_that_finishes_last_makes_the_output_of_one(kind, write, tmp_path):
+    write(name=f"alone{kind}")
+    missing = [write(Worker(n, 3), name=f"shared{kind}").missing for n in (2, 3, 1)]
+    assert missing == [6, 3, 0]
+    alone, shared = (tmp_path / f"{name}{kind}" for name in ("alone", "shared"))
+    assert shared.read_bytes() == alone.read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_each_shard_is_computed_once_by_whatever_number_of_workers(write):
+    encoders = [DummyEncoder() for _ in range(3)]
+    write(Worker(2, 3), encoders[0])
+    write(Worker(1, 2), encoders[1])
+    write(Worker(), encoders[2])
+    embedded = [text for encoder in encoders for text in encoder.embedded]
+    assert sorted(embedded) == sorted(TEXTS)
+
+
+def test_a_shard_that_another_worker_writes_is_left_to_it(write, tmp_path):
+    with exclusive(tmp_path / ".rows.npy.parts" / "000002.npy"):
+        assert write(Worker(1, 2)).missing == 9 - 4
+        with pytest.raises(ConfigError, match=r"1 of 9 shards .* being written by other processes"):
+            write()
+    assert write().resumed == 44
+
+
+def test_a_damaged_shard_is_named_and_can_be_had_again(write, tmp_path):
+    write(Worker(1, 2))
+    shard = tmp_path / ".rows.npy.parts" / "000002.npy"
+    shard.write_bytes(shard.read_bytes()[:-4] + b"1234")
+    with pytest.raises(CheckpointError, match=r"000002.npy is damaged.* remove .*000002.json and"):
+        write()
+    shard.with_suffix(".json").unlink()
+    write()
+    assert (np.load(tmp_path / "rows.npy") == expected()).all()
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_a_folder_of_shards_lists_them_with_their_hashes(kind, write, tmp_path):
+    write(Worker(2, 2), name="rows", keep=kind)
+    assert write(Worker(1, 2), name="rows", keep=kind).missing == 0
+    folder = tmp_path / "rows"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    files = [folder / shard["file"] for shard in manifest["shards"]]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *(path.name for path in files),
+        "manifest.json",
+    ]
+    for path, shard in zip(files, manifest["shards"], strict=True):
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == shard["sha256"]
+    if kind == "npy":
+        rows = np.concatenate([np.load(path) for path in files])
+    else:
+        rows = np.array(parquet.read_table(files)["embedding"].to_pylist(), np.float32)
+        assert parquet.read_table(files)["text"].to_pylist() == TEXTS
+    assert (rows == expected()).all() and manifest["rows"] == 50
+    with pytest.raises(ConfigError, match="exists already"):
+        write(name="rows", keep=kind)
+
+
+@pytest.mark.parametrize("text", ["3", "0/2", "3/2", "a/b", "1/0", "-1/2"])
+def test_what_is_no_share_is_refused(text):
+    with pytest.raises(ConfigError, match=f"'{text}' is no share of the work; give one such as"):
+        Worker.parse(text)
+
+
+def test_the_command_line_starts_workers(source, tiny_bert, tmp_path, monkeypatch):
+    def run(lines, devices):
+        assert devices == 0
+        for line in lines:
+            worked(*line[3:])
+
+    worked("encode", tiny_bert, source, tmp_path / "alone.npy")
+    monkeypatch.setattr(workers, "run_processes", run)
+    words = ["encode", tiny_bert, source, tmp_path / "rows.npy", "--shard-size", 7]
+    said = worked(*words, "--workers", 2)
+    assert "made by the worker that finishes last" not in said.err
+    np.testing.assert_allclose(
+        np.load(tmp_path / "rows.npy"), np.load(tmp_path / "alone.npy"), atol=1e-6
+    )
+    message = refused(*words, "--workers", 2, "--shard", "1/2")
+    assert "--shard 1/2 is one worker, and --workers starts all" in message
+    assert "can be read once" in refused("encode", tiny_bert, "-", "o.npy", "--shard", "1/2")
+    assert "remove OUTPUT" in refused(*words, "--workers", 2, "--overwrite")
+
+
+def test_a_worker_gets_the_words_of_the_command_without_those_that_start_it():
+    words = ["encode", "m", "t", "o", "--workers", "2", "--ray", "--shard-size=3", "--workers=2"]
+    assert [line[3:] for line in commands(words, 2)] == [
+        ["encode", "m", "t", "o", "--shard-size=3", "--shard", f"{n}/2"] for n in (1, 2)
+    ]
+
+
+@pytest.mark.acceptance
+def test_two_workers_that_are_killed_ten_times_write_the_same_bytes(tiny_bert, tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"{sentence(n, 3 + n % 9)} {n}\n" for n in range(200_000)))
+    words = ["encode", tiny_bert, path, "--shard-size", 4000, "--precision", "fp32"]
+    worked(*words[:3], tmp_path / "alone.npy", *words[3:])
+    whole, times = [], {}
+    for kill in range(11):
+        process = started(*words[:3], tmp_path / "rows.npy", *words[3:], "--workers", 2)
+        deadline = time.monotonic() + (12 + kill if kill < 10 else 3600)
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        notes = {*(tmp_path / ".rows.npy.parts").glob("*.json")}
+        times |= {note: note.stat().st_mtime_ns for note in notes if note not in times}
+        whole.append(len(notes))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert whole == sorted(whole)
+    assert (tmp_path / "rows.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
+
+
+def test_ray_without_ray_names_the_extra(source, tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    said = call("encode", tiny_bert, source, tmp_path / "rows.npy", "--ray", "--workers", 2)
+    assert said.code == 2 and "pip install 'contrasent[ray]'" in said.err
