@@ -1,5 +1,7 @@
 """Formulas on tensors. No module here keeps state, reads a config, or knows a model.
 
+In a training step of several processes, each computes its rows of a matrix of all pairs.
+
 Shapes: B anchors, C candidates (C >= B), D embedding width; S sentences, T tokens end to end, M of
 them masked.
 """
@@ -12,6 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from contrasent.distributed import own_rows, total
 
 _ROWS = 1024
 """Rows of a matrix of all pairs that are in memory at once."""
@@ -67,18 +71,18 @@ def info_nce(
         A scalar, in nats.
     """
     examples, count = len(anchor), len(candidates)
-    logits = _SIMILARITIES[similarity](anchor, candidates) / temperature
-    target = torch.arange(examples, device=anchor.device)
+    logits = _SIMILARITIES[similarity](own_rows(anchor), candidates) / temperature
+    target = own_rows(torch.arange(examples, device=anchor.device))
     if own_weight != 1.0 and count > examples:
         own = torch.arange(count, device=anchor.device) % examples == target.unsqueeze(1)
         own[:, :examples] = False
         logits = logits + math.log(own_weight) * own
     if excluded is not None:
         positive = torch.arange(count, device=anchor.device) == target.unsqueeze(1)
-        logits = logits.masked_fill(excluded & ~positive, float("-inf"))
+        logits = logits.masked_fill(own_rows(excluded) & ~positive, float("-inf"))
     if further is not None:
-        logits = torch.cat([logits, further], dim=1)
-    return F.cross_entropy(logits, target)
+        logits = torch.cat([logits, own_rows(further)], dim=1)
+    return total(F.cross_entropy(logits, target, reduction="sum")) / examples
 
 
 def nt_xent(
@@ -107,8 +111,9 @@ def nt_xent(
     left_out = numbers == numbers.unsqueeze(1)
     if excluded is not None:
         left_out = left_out | (excluded & (numbers != other.unsqueeze(1)))
-    logits = cosine_matrix(rows, rows) / temperature
-    return F.cross_entropy(logits.masked_fill(left_out, float("-inf")), other)
+    logits = cosine_matrix(own_rows(rows), rows) / temperature
+    logits = logits.masked_fill(own_rows(left_out), float("-inf"))
+    return total(F.cross_entropy(logits, own_rows(other), reduction="sum")) / len(rows)
 
 
 def self_guided(
@@ -131,13 +136,16 @@ def self_guided(
         A scalar, in nats.
     """
     layers, examples = guides.shape[:2]
-    scores = cosine_matrix(own, guides.flatten(0, 1)).view(examples, layers, examples) / temperature
-    positive = scores.diagonal(dim1=0, dim2=2)
+    numbers = own_rows(torch.arange(examples, device=own.device))
+    scores = cosine_matrix(own_rows(own), guides.flatten(0, 1)) / temperature
+    scores = scores.view(len(numbers), layers, examples)
+    positive = scores.gather(2, numbers.view(-1, 1, 1).expand(-1, layers, 1)).squeeze(2).T
     left_out = torch.eye(examples, dtype=torch.bool, device=own.device)
     if excluded is not None:
         left_out = left_out | excluded
-    others = scores.masked_fill(left_out.unsqueeze(1), float("-inf")).flatten(1).logsumexp(1)
-    return (torch.logaddexp(positive, others) - positive).mean()
+    left_out = own_rows(left_out).unsqueeze(1)
+    others = scores.masked_fill(left_out, float("-inf")).flatten(1).logsumexp(1)
+    return total((torch.logaddexp(positive, others) - positive).sum()) / (examples * layers)
 
 
 def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
@@ -277,24 +285,34 @@ def replaced_token_loss(
     Returns:
         A scalar, in nats.
     """
-    total = F.cross_entropy(logits.float(), edited.long(), reduction="sum")
+    summed = F.cross_entropy(logits.float(), edited.long(), reduction="sum")
+    return summed / rtd_divisor(lengths, len(edited), reduction=reduction, padding=padding)
+
+
+def rtd_divisor(
+    lengths: Tensor, tokens: int, *, reduction: str = "mean", padding: str = "ignored"
+) -> Tensor | int:
+    """By what :func:`replaced_token_loss` divides the sum over ``tokens`` of these lengths."""
     if reduction == "sum":
-        return total
-    if padding == "as_reference":
-        return total / (len(lengths) * lengths.max())
-    return total / len(edited)
+        return 1
+    return len(lengths) * lengths.max() if padding == "as_reference" else tokens
 
 
-def masked_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+def masked_cross_entropy(logits: Tensor, targets: Tensor, *, mean: bool = True) -> Tensor:
     """Mean cross-entropy, in nats, of ``logits (M, vocabulary)`` for the ids ``targets (M,)``.
 
-    0 where nothing was masked, M = 0.
+    0 where nothing was masked, M = 0. Without ``mean`` the sum.
     """
-    return F.cross_entropy(logits.float(), targets, reduction="sum") / max(len(targets), 1)
+    summed = F.cross_entropy(logits.float(), targets, reduction="sum")
+    return summed / max(len(targets), 1) if mean else summed
 
 
 def corrective_lm(
-    logits: Tensor, targets: Tensor, copy_logits: Tensor, edited: Tensor, chosen: Tensor
+    logits: Tensor,
+    targets: Tensor,
+    copy_logits: Tensor,
+    edited: Tensor,
+    chosen: Tensor,
 ) -> tuple[Tensor, Tensor]:
     r"""Recover the original tokens, by copying or anew (COCO-LM, Meng et al. 2021, section 3.2).
 

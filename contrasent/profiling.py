@@ -45,6 +45,16 @@ def give_back_freed_memory() -> None:
         library.malloc_trim(0)
 
 
+def keep_few_compiled_products() -> None:
+    """Cut the caches of compiled matrix products of torch on a CPU, before the first product.
+
+    oneDNN and torch's layer above it keep the last 1,024, one for each number of rows, of up to
+    2 MB; batches of a long text hardly ever have as many tokens again.
+    """
+    for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")
+
+
 def _glibc() -> ctypes.CDLL | None:
     if sys.platform != "linux":
         return None
@@ -55,7 +65,15 @@ def _glibc() -> ctypes.CDLL | None:
 SUFFIX = ".json.gz"
 _WARM_UP, _RECORDED = 3, 3
 
-PARTS = ("encoder", "generator", "vocabulary", "discriminator", "backward", "update")
+PARTS = (
+    "encoder",
+    "generator",
+    "vocabulary",
+    "discriminator",
+    "backward",
+    "communication",
+    "update",
+)
 """Names of the spans that a training step marks in a trace; none lies in another."""
 
 

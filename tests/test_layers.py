@@ -16,7 +16,7 @@ ROOT = Path(contrasent.__file__).parent
 LAYERS = [
     {"__init__"},
     {"errors"},
-    {"files", "progress", "settings"},
+    {"distributed", "files", "progress", "settings"},
     {"functional", "metrics", "profiling", "records", "recipe"},
     {"data"},
     {"model"},
@@ -55,11 +55,13 @@ AT_THE_TOP = {
     "torch": (
         "data/batch.py",
         "data/loader.py",
+        "data/parts.py",
         "evaluation/logistic_regression.py",
         "fitting/",
         "functional.py",
         "model/",
         "objectives/",
+        "distributed.py",
         "training/",
     ),
     "transformers": ("model/backbones/",),

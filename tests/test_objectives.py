@@ -1,23 +1,19 @@
 """What holds for every objective: a new file under contrasent/objectives is tested at once."""
 
-import dataclasses
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 import torch
+from helpers.split_steps import given
 from pydantic import PositiveFloat
 
 from contrasent import objectives
-from contrasent.data.batch import Need, pack
-from contrasent.data.views import COLUMNS
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
 from contrasent.recipe import explanations, fields_of, load_recipe
 from contrasent.settings import settings
 from contrasent.training.run import train
-
-SENTENCES = [[2, 5 + n % 30, 7 + n % 11, 9, 3][: 4 + n % 2] for n in range(40)]
 
 
 @pytest.fixture(params=objectives.available())
@@ -38,18 +34,6 @@ def built(name, encoder, data_views=1):
 def objective(name, request, encoder):
     torch.manual_seed(0)
     return built(name, encoder, request.param)
-
-
-def given(objective, examples):
-    batch = pack(SENTENCES[: objective.views * examples], objective.views)
-    values = {Need.LABELS: torch.arange(examples) % 3, Need.POSITIONS: torch.arange(examples)}
-    values[Need.TARGETS] = torch.randn(examples, 16)
-    given_ahead = objective.needs & {*COLUMNS, Need.TARGETS}
-    columns = {need: values.get(need, torch.arange(examples)) for need in given_ahead}
-    following = None
-    if Need.NEXT_SENTENCES in objective.needs:
-        following = pack([[2, *range(5, 45), 3]] * examples)
-    return dataclasses.replace(batch, columns=columns, next_sentences=following)
 
 
 def scored(objective, encoder, examples=4):

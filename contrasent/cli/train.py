@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import textwrap
 from collections.abc import Mapping
@@ -194,7 +195,7 @@ def train(
 
     folder = output or Path("runs") / Path(recipe).stem
     _check_run(folder, loaded, options)
-    recorded = _profile(loaded, folder, options.overwrite) if profile else None
+    recorded = _profile(loaded, folder, options.overwrite) if profile and _leads() else None
 
     with recorded.of_updates() if recorded else nullcontext():
         result = _run(folder, loaded, options)
@@ -208,6 +209,11 @@ def train(
         print_profile(Console(stderr=True), recorded)
 
 
+def _leads() -> bool:
+    """Whether this is the first of the processes of a run."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
     """The folder of a run, and the file of its text, looked at before anything is loaded.
 
@@ -219,6 +225,8 @@ def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
     from contrasent.training.run_folder import RunFolder
 
     folder = RunFolder(root)
+    if not _leads():
+        return folder
     folder.check_place(resume=options.resume, overwrite=options.overwrite)
     if recipe.data.file and not (options.resume and folder.is_complete):
         text_kind(recipe.data.file)
@@ -227,17 +235,14 @@ def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
 
 def _run(folder: Path, recipe: Recipe, options: TrainOptions) -> Result | None:
     """Train in ``folder``; whoever interrupts that is told how to go on."""
+    from contrasent.distributed import leave
     from contrasent.training.run import train as run
 
     try:
-        return run(
-            recipe,
-            folder,
-            resume=options.resume,
-            overwrite=options.overwrite,
-            device=options.device,
-            show_progress=True,
-        )
+        kept = {"resume": options.resume, "overwrite": options.overwrite}
+        result = run(recipe, folder, **kept, device=options.device, show_progress=True)
+        leave()
+        return result
     except KeyboardInterrupt as error:
         if not (folder / "recipe.yaml").is_file():
             raise
@@ -344,7 +349,9 @@ def pretrain(
             f"objective.name is {recipe.objective['name']}, but pretrain trains with mlm alone; "
             "for other objectives take contrasent train"
         )
-    scores = HeldOutScores.of_start(recipe, held_out, options.device) if held_out else None
+    scores = (
+        HeldOutScores.of_start(recipe, held_out, options.device) if held_out and _leads() else None
+    )
     result = _run(folder.root, recipe, options)
     if result is not None:
         _print_speed(result)

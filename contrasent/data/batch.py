@@ -123,9 +123,15 @@ class Batch:
         """
         lengths = self.lengths[sentences]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        shift = torch.repeat_interleave(self.offsets[sentences] - offsets[:-1], lengths)
-        tokens = torch.arange(len(shift), device=shift.device) + shift
+        tokens = self.places(sentences)
         return Batch(self.token_ids[tokens], offsets, views, **self._beside(tokens))
+
+    def places(self, sentences: Tensor) -> Tensor:
+        """The numbers of the tokens of these sentences, one sentence after the other."""
+        lengths = self.lengths[sentences]
+        starts = lengths.cumsum(0) - lengths
+        shift = torch.repeat_interleave(self.offsets[sentences] - starts, lengths)
+        return torch.arange(len(shift), device=shift.device) + shift
 
     def _beside(self, tokens: Tensor | slice) -> dict[str, Any]:
         """What some ``tokens`` have beside their ids."""

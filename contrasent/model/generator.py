@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from contrasent.data.batch import Batch
+from contrasent.data.parts import rows_by_parts
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.backbones.inference import Map
@@ -183,6 +184,21 @@ class Generator:
         backbone = self._masked_lm.backbone
         if backbone.training != dropout:
             backbone.train(dropout)
+
+        def write(part: Batch, token_ids: Tensor, chosen: Tensor) -> Tensor:
+            return self._write(part, Masked(token_ids, chosen), pick, positions)
+
+        columns = [masked.token_ids, masked.chosen]
+        return rows_by_parts(write, batch, tokens=columns, of_tokens=True)
+
+    def _write(
+        self,
+        batch: Batch,
+        masked: Masked,
+        pick: Literal["argmax", "sample"],
+        positions: Literal["all", "masked"],
+    ) -> Tensor:
+        backbone = self._masked_lm.backbone
         hidden = Batch(masked.token_ids, batch.offsets, batch.views, batch.longest)
         rows = _after_the_first(batch) if positions == "all" else _chosen(batch, masked)
         if not len(rows):

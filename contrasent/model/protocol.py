@@ -25,12 +25,14 @@ ON_OVERFLOW = ("error", "truncate", "warn")
 class Encoded:
     """Embeddings ``pooled (V, B, D)``, and the token states, ``(T, D)`` each, that were asked for.
 
-    ``convolved`` are the last states after the encoder's convolutions, if it has any.
+    ``convolved`` are the last states after the encoder's convolutions, if it has any. In a run of
+    several processes, each has the token states of the sentences with the numbers ``own`` alone.
     """
 
     pooled: Tensor
     states: Mapping[int, Tensor]
     convolved: Tensor | None = None
+    own: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, concat
-from contrasent.functional import corrective_lm, masked_cross_entropy
+from contrasent.data.parts import sums_by_parts
+from contrasent.functional import corrective_lm, masked_cross_entropy, replaced_token_loss
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.masked_lm import mask_tokens
 from contrasent.model.token_edits import Edit, Editing, delete, insert, replace
@@ -84,33 +87,51 @@ class ReplacedTokens(Difference):
         conditional: Conditional,
         editing: Editing,
         operations: Sequence[str],
-        loss: Callable[[Tensor, Tensor, Tensor], Tensor],
+        divisor: Callable[[Tensor, int], Tensor | int],
     ) -> None:
+        """``divisor`` of the lengths and the number of tokens makes a loss of a sum over tokens."""
         super().__init__(conditional, editing)
-        self._operations, self._loss = operations, loss
+        self._operations, self._divisor = operations, divisor
 
     @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
         edits = [OPERATIONS[name](batch, self.editing) for name in self._operations]
         together = concat([edit.batch for edit in edits])
-        states = self.conditional(together, embeddings.repeat(len(edits), 1))
-        parts = torch.split(states, [len(edit.edited) for edit in edits])
-        logits = [
-            self.conditional.logits(name, part)
-            for name, part in zip(self._operations, parts, strict=True)
-        ]
-        losses = [
-            self._loss(logit, edit.edited, edit.batch.lengths)
-            for logit, edit in zip(logits, edits, strict=True)
-        ]
         edited = torch.cat([edit.edited for edit in edits])
-        right = torch.cat(logits).argmax(-1) == edited
+        operation = [
+            torch.full_like(edit.edited, number, dtype=torch.long)
+            for number, edit in enumerate(edits)
+        ]
+        *losses, found, kept = sums_by_parts(
+            self._sums,
+            together,
+            rows=[embeddings.repeat(len(edits), 1)],
+            tokens=[edited, torch.cat(operation)],
+        )
+        means = [
+            loss / self._divisor(edit.batch.lengths, len(edit.edited))
+            for loss, edit in zip(losses, edits, strict=True)
+        ]
         measures = {
-            "rtd_accuracy_edited": (right & edited).sum() / edited.sum(),
-            "rtd_accuracy_original": (right & ~edited).sum() / (~edited).sum(),
+            "rtd_accuracy_edited": found.detach() / edited.sum(),
+            "rtd_accuracy_original": kept.detach() / (~edited).sum(),
             "share_edited": edited.float().mean(),
         }
-        return Terms({"rtd": torch.stack(losses).mean()}, measures)
+        return Terms({"rtd": torch.stack(means).mean()}, measures)
+
+    def _sums(self, batch: Batch, embeddings: Tensor, edited: Tensor, operation: Tensor) -> Tensor:
+        """The cross-entropy of each operation, and how many edited and other tokens are found."""
+        states, one = self.conditional(batch, embeddings), len(self._operations) == 1
+        losses, found, kept = [], [], []
+        for number, name in enumerate(self._operations):
+            own = slice(None) if one else operation == number
+            logits, label = self.conditional.logits(name, states[own]), edited[own]
+            losses.append(replaced_token_loss(logits, label, batch.lengths, reduction="sum"))
+            right = logits.detach().argmax(-1) == label
+            found.append((right & label).sum())
+            kept.append((right & ~label).sum())
+        counts = torch.stack([torch.stack(found).sum(), torch.stack(kept).sum()])
+        return torch.cat([torch.stack(losses), counts.float()])
 
 
 class MaskedTokens(Difference):
@@ -121,13 +142,19 @@ class MaskedTokens(Difference):
         editing = self.editing
         masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
         hidden = dataclasses.replace(batch, token_ids=masked.token_ids, duplicate_of=None)
-        states = self.conditional(hidden, embeddings)[masked.chosen]
-        logits = self.conditional.logits("vocabulary", states)
-        wanted = batch.token_ids[masked.chosen]
-        right = (logits.argmax(-1) == wanted).float()
+        columns = [masked.chosen, batch.token_ids]
+        loss, right, count = sums_by_parts(self._sums, hidden, rows=[embeddings], tokens=columns)
         return Terms(
-            {"cmlm": masked_cross_entropy(logits, wanted)}, {"cmlm_accuracy": right.mean()}
+            {"cmlm": loss / count.clamp(min=1)}, {"cmlm_accuracy": (right / count).detach()}
         )
+
+    def _sums(self, batch: Batch, embeddings: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
+        """The cross-entropy of the masked tokens, how many are right, and their number."""
+        states = self.conditional(batch, embeddings)[chosen]
+        logits, targets = self.conditional.logits("vocabulary", states), wanted[chosen]
+        right = (logits.detach().argmax(-1) == targets).float().sum()
+        loss = masked_cross_entropy(logits, targets, mean=False)
+        return torch.stack([loss, right, loss.new_full((), len(targets))])
 
 
 class CorrectedTokens(Difference):
@@ -136,11 +163,21 @@ class CorrectedTokens(Difference):
     @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
         edit = replace(batch, self.editing)
-        states = self.conditional(edit.batch, embeddings)
-        copies = self.conditional.logits("copy", states).squeeze(-1)
-        logits = self.conditional.logits("vocabulary", states[edit.chosen])
-        wanted = batch.token_ids[edit.chosen]
-        corrected, copying = corrective_lm(logits, wanted, copies, edit.edited, edit.chosen)
-        right = ((copies < 0) == edit.edited).float()
-        measures = {"copy_accuracy": right.mean(), "share_edited": edit.edited.float().mean()}
+        columns = [edit.edited, edit.chosen, batch.token_ids]
+        whole = [len(edit.edited), edit.chosen.sum().clamp(min=1)]
+        corrected, copying, right = sums_by_parts(
+            partial(self._shares, *whole), edit.batch, rows=[embeddings], tokens=columns
+        )
+        measures = {"copy_accuracy": right.detach(), "share_edited": edit.edited.float().mean()}
         return Terms({"copy": copying, "corrective": corrected}, measures)
+
+    def _shares(self, tokens: int, masked: Tensor, *part: Any) -> Tensor:
+        """What a part adds to both losses, and to the accuracy of copies."""
+        batch, embeddings, edited, chosen, wanted = part
+        states = self.conditional(batch, embeddings)
+        copies = self.conditional.logits("copy", states).squeeze(-1)
+        logits, targets = self.conditional.logits("vocabulary", states[chosen]), wanted[chosen]
+        corrected, copying = corrective_lm(logits, targets, copies, edited, chosen)
+        right, share = ((copies.detach() < 0) == edited).float().mean(), len(edited) / tokens
+        corrected = corrected * (masked.new_full((), max(len(targets), 1)) / masked)
+        return torch.stack([corrected, share * copying, share * right])

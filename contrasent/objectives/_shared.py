@@ -14,9 +14,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, concat
+from contrasent.distributed import split, total
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.functional import masked_cross_entropy
 from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
@@ -24,6 +26,8 @@ from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Start, Terms
 
 CLASSES = 3
+_HIDDEN = 256
+"""Hidden tokens whose logits are in memory at once, of a step in chunks."""
 
 Feature = Literal["u", "v", "difference", "product", "max_square"]
 SBERT: tuple[Feature, ...] = ("u", "v", "difference")
@@ -118,18 +122,51 @@ class HiddenTokens(nn.Module):
         return replace(hidden, token_ids=both.token_ids, offsets=both.offsets, views=both.views)
 
     @override
-    def forward(self, states: Tensor, batch: Batch) -> Terms:
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         """The mean cross-entropy of the M hidden tokens, 0 if there are none.
 
-        ``states (T', D)`` are those of ``batch``, which :meth:`hide` or :meth:`beside` made.
+        ``encoded`` are the last states of ``batch``, which :meth:`hide` or :meth:`beside` made.
         """
         hidden = require_masked(batch)
-        chosen = hidden.masked.chosen.nonzero().squeeze(1)
-        wanted = hidden.source.token_ids[chosen]
-        rows = states[-len(hidden.source.token_ids) :].index_select(0, chosen)
-        logits = self.head(rows)
-        right = (logits.detach().argmax(-1) == wanted).float().mean()
-        return Terms({"mlm": masked_cross_entropy(logits, wanted)}, {"mlm_accuracy": right})
+        before = len(batch.token_ids) - len(hidden.source.token_ids)
+        chosen, wanted = self.columns(hidden)
+        chosen, wanted = F.pad(chosen, (before, 0)), F.pad(wanted, (before, 0))
+        if encoded.own is not None:
+            places = batch.places(encoded.own)
+            chosen, wanted = chosen[places], wanted[places]
+        return self.terms(total(self.sums(encoded.states[-1], chosen, wanted)))
+
+    def columns(self, hidden: MaskedBatch) -> tuple[Tensor, Tensor]:
+        """``(T,)`` each: the tokens to predict, and all tokens before some were hidden."""
+        return hidden.masked.chosen, hidden.source.token_ids
+
+    def sums(self, states: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
+        """``(3,)``: the cross-entropy of the chosen tokens, how many are right, and their number.
+
+        Args:
+            states: ``(T, D)``.
+            chosen: ``(T,)`` bool.
+            wanted: ``(T,)`` the tokens before some were hidden.
+        """
+        places = chosen.nonzero().squeeze(1)
+        pieces = [places] if split().chunk is None else places.split(_HIDDEN)
+
+        def score(piece: Tensor) -> Tensor:
+            logits, targets = self.head(states.index_select(0, piece)), wanted[piece]
+            right = (logits.detach().argmax(-1) == targets).float().sum()
+            return torch.stack([masked_cross_entropy(logits, targets, mean=False), right])
+
+        if len(pieces) == 1:
+            sums = score(pieces[0])
+        else:
+            parts = [checkpoint(score, piece, use_reentrant=False) for piece in pieces]
+            sums = torch.stack(parts).sum(0)
+        return torch.cat([sums, sums.new_full((1,), len(places))])
+
+    def terms(self, sums: Tensor) -> Terms:
+        """The mean of both over the tokens."""
+        loss, right, count = sums
+        return Terms({"mlm": loss / count.clamp(min=1)}, {"mlm_accuracy": (right / count).detach()})
 
 
 class AuxiliaryMlm(nn.Module):
@@ -153,11 +190,9 @@ class AuxiliaryMlm(nn.Module):
 
     def forward(self, encoded: Encoded, batch: Batch) -> tuple[Encoded, Batch, Terms]:
         """Take the masked copies out of embeddings and batch, and score them: the weighted term."""
-        terms = self.tokens(encoded.states[-1], batch)
+        terms = self.tokens(encoded, batch)
         source = require_masked(batch).source
-        count = len(source.token_ids)
-        states = {number: state[:count] for number, state in encoded.states.items()}
-        kept = Encoded(encoded.pooled[: source.views], states)
+        kept = Encoded(encoded.pooled[: source.views], {})
         return kept, source, Terms({"mlm": self._weight * terms["mlm"]}, terms.measures)
 
 

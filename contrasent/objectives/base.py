@@ -79,6 +79,9 @@ class Objective(nn.Module, ABC):
             alignment is worth logging.
         max_tokens: the longest sentence that its own transformers take.
         spans: its views are spans of documents, drawn as this says.
+        in_parts: what it computes of tokens it computes part by part
+            (:mod:`contrasent.data.parts`), and of token states it reads those of the sentences
+            ``encoded.own``; so gradient caching and several processes can be had with it.
     """
 
     config_class: ClassVar[type[Any]]
@@ -88,6 +91,7 @@ class Objective(nn.Module, ABC):
     aligned: bool = True
     max_tokens: int | None = None
     spans: Spans | None = None
+    in_parts: bool = False
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -117,8 +121,13 @@ class Objective(nn.Module, ABC):
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         """Score one batch: weighted scalar terms whose sum is minimised.
 
-        ``encoded.pooled`` is ``(V, B, D)``, view by view, of the tokens in ``batch``.
+        ``encoded.pooled`` is ``(V, B, D)``, view by view, of the tokens in ``batch``. Of several
+        processes each has the whole batch and all embeddings, and returns the same terms.
         """
+
+    def negatives(self, examples: int) -> int:  # noqa: ARG002 - none here
+        """Of an anchor in a batch of so many examples, duplicates counted; 0 if it has none."""
+        return 0
 
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
         """Write what was trained, with ``info``, replacing ``folder``: by default the encoder."""

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
+from contrasent.data.parts import sums_by_parts
 from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._shared import HiddenTokens
+from contrasent.objectives._shared import HiddenTokens, require_masked
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 
@@ -42,6 +43,7 @@ class Cmlm(Objective):
     """Cross-entropy of the hidden tokens of the next sentence, given the embedding."""
 
     config_class = Config
+    in_parts = True
     views = 1
     needs = frozenset({Need.NEXT_SENTENCES, Need.TOKENS})
 
@@ -67,13 +69,16 @@ class Cmlm(Objective):
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        hidden = batch.following()
+        hidden = require_masked(batch.following())
         (backbone,) = self._backbone
-        vectors = self._vectors(encoded.pooled[0])
-        after, places = _make_room(hidden, vectors.shape[1])
-        states: Tensor = backbone(after, first_state=vectors)[-1]
-        terms: Terms = self.tokens(states.float().index_select(0, places), hidden)
-        return terms
+
+        def sums(part: Batch, vectors: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
+            after, places = _make_room(part, vectors.shape[1])
+            states: Tensor = backbone(after, first_state=vectors)[-1]
+            return self.tokens.sums(states.float().index_select(0, places), chosen, wanted)
+
+        vectors, tokens = self._vectors(encoded.pooled[0]), self.tokens.columns(hidden)
+        return self.tokens.terms(sums_by_parts(sums, hidden, rows=[vectors], tokens=tokens))
 
     def _vectors(self, embeddings: Tensor) -> Tensor:
         """``(B, N, D)`` of ``(B, D)``."""

@@ -91,6 +91,10 @@ class Consert(Objective):
         return replace(both, duplicate_of=torch.cat([texts, texts]), columns=batch.columns)
 
     @override
+    def negatives(self, examples: int) -> int:
+        return 2 * examples - 2
+
+    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         first, second = encoded.pooled.chunk(2)
         texts = batch.same_text().view(len(encoded.pooled), -1)

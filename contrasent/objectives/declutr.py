@@ -58,6 +58,7 @@ class Declutr(Objective):
     """NT-Xent of anchors and the means of their positives, and masked language modelling."""
 
     config_class = Config
+    in_parts = True
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
@@ -85,6 +86,10 @@ class Declutr(Objective):
         return batch if self.tokens is None else self.tokens.hide(batch, self.config.anchors)
 
     @override
+    def negatives(self, examples: int) -> int:
+        return 2 * self.config.anchors * examples - 2
+
+    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         anchors, positives = encoded.pooled.tensor_split([self.config.anchors])
         # (A * P, B, D) -> (A, P, B, D) -> the mean of each anchor's own positives
@@ -92,6 +97,6 @@ class Declutr(Objective):
         loss = nt_xent(anchors.flatten(0, 1), means.flatten(0, 1), self.config.temperature)
         if self.tokens is None:
             return Terms({"contrast": loss})
-        mlm = self.tokens(encoded.states[-1], batch)
+        mlm = self.tokens(encoded, batch)
         weighted = self.config.mlm_weight * mlm["mlm"]
         return Terms({"contrast": loss, "mlm": weighted}, mlm.measures)

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
-from contrasent.functional import info_nce, replaced_token_loss
+from contrasent.functional import info_nce, rtd_divisor
 from contrasent.model.generator import Generator
 from contrasent.model.heads import head_named
 from contrasent.model.masked_lm import MaskedLm, require_mask_token
@@ -110,6 +110,7 @@ class DiffCSE(Objective):
     """A contrastive term on dropout views, and a task on an edit that the embedding helps with."""
 
     config_class = Config
+    in_parts = True
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
@@ -136,6 +137,10 @@ class DiffCSE(Objective):
         anchors = batch.view(0)
         edits = [OPERATIONS[name](anchors, self._editing).batch for name in self._operations]
         return concat([batch, *edits], batch.views + len(edits))
+
+    @override
+    def negatives(self, examples: int) -> int:
+        return (self.views - 1) * examples - 1 if self.config.contrast else 0
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -191,10 +196,8 @@ class DiffCSE(Objective):
             return MaskedTokens(conditional, editing)
         if config.task == "corrective":
             return CorrectedTokens(conditional, editing)
-        loss = partial(
-            replaced_token_loss, reduction=config.rtd_reduction, padding=config.rtd_padding
-        )
-        return ReplacedTokens(conditional, editing, self._operations, loss)
+        divisor = partial(rtd_divisor, reduction=config.rtd_reduction, padding=config.rtd_padding)
+        return ReplacedTokens(conditional, editing, self._operations, divisor)
 
 
 def _editing(config: Config, start: Start) -> Editing:

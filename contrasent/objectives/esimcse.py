@@ -12,6 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
+from contrasent.data.parts import rows_by_parts
 from contrasent.functional import info_nce
 from contrasent.model.heads import head_named
 from contrasent.model.protocol import Encoded
@@ -65,7 +66,8 @@ class ESimCSE(Objective):
             excluded=duplicates(batch) if self.config.exclude_duplicates else None,
             further=self.queue.logits(anchor, self.config.temperature),
         )
-        self.queue.put(self.momentum.embed(batch.view(0))[0])
+        embed = self.momentum.embed
+        self.queue.put(rows_by_parts(lambda part: embed(part)[0], batch.view(0)))
         return Terms({"contrast": contrast})
 
     @override

@@ -12,9 +12,11 @@ from typing import Annotated
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
+from contrasent.data.parts import sums_by_parts
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.protocol import Encoded
@@ -80,13 +82,18 @@ class InfoCSE(diffcse.DiffCSE):
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         terms = super().forward(encoded, batch)
         hidden = self.tokens.hide(batch)
-        (lower,) = self._lower
-        with torch.no_grad():
-            states = lower(hidden, (self._depth,))[self._depth]
-        embeddings = encoded.pooled.flatten(0, 1).to(states.dtype)
-        states = states.index_copy(0, hidden.offsets[:-1], embeddings)
-        with part("masked lm"):
-            mlm: Terms = self.tokens(self.upper.continue_from(hidden, states).float(), hidden)
+        rows, tokens = [encoded.pooled.flatten(0, 1)], self.tokens.columns(hidden)
+        mlm = self.tokens.terms(sums_by_parts(self._sums, hidden, rows=rows, tokens=tokens))
         terms["mlm"] = self.info.mlm_weight * mlm["mlm"]
         terms.measures.update(mlm.measures)
         return terms
+
+    def _sums(self, hidden: Batch, embeddings: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
+        """What :meth:`HiddenTokens.sums` makes of the states above the embeddings."""
+        (lower,) = self._lower
+        with torch.no_grad():
+            states = lower(hidden, (self._depth,))[self._depth]
+        states = states.index_copy(0, hidden.offsets[:-1], embeddings.to(states.dtype))
+        with part("masked lm"):
+            above = self.upper.continue_from(hidden, states).float()
+            return self.tokens.sums(above, chosen, wanted)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
+from contrasent.distributed import total
 from contrasent.errors import ConfigError
 from contrasent.functional import dot_matrix
 from contrasent.model.protocol import Encoded
@@ -24,7 +25,12 @@ from contrasent.settings import settings
 
 
 def jensen_shannon(
-    tokens: Tensor, sentences: Tensor, lengths: Tensor, *, excluded: Tensor | None = None
+    tokens: Tensor,
+    sentences: Tensor,
+    lengths: Tensor,
+    *,
+    excluded: Tensor | None = None,
+    own: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Minus the Jensen-Shannon estimate of the mutual information of tokens and sentences.
 
@@ -34,22 +40,27 @@ def jensen_shannon(
     with sp(x) = log(1 + e^x), c the ``tokens (T, D)``, e the ``sentences (S, D)``, s(t) the one
     of token t, by ``lengths (S,)``, and N the tokens with all others but the ``excluded (S, S)``:
     the estimator of Zhang et al. 2020 (IS-BERT), with the means of their code, and its shift by
-    log 2, with which tokens that say nothing of their sentence give 0.
+    log 2, with which tokens that say nothing of their sentence give 0. In a process of several,
+    the tokens are those of the sentences ``own`` alone.
 
     Returns:
         The loss in nats; and the share of tokens with no higher score than their own sentence's.
     """
     numbers = torch.arange(len(sentences), device=tokens.device)
-    owner = torch.repeat_interleave(numbers, lengths, output_size=len(tokens))
+    here = numbers if own is None else own
+    owner = torch.repeat_interleave(here, lengths[here], output_size=len(tokens))
     scores = dot_matrix(tokens, sentences)
     others = owner.unsqueeze(1) != numbers
     if excluded is not None:
         others = others & ~excluded[owner]
-    apart = ((F.softplus(scores) - math.log(2)) * others).sum() / others.sum().clamp(min=1)
     own_scores = scores.gather(1, owner.unsqueeze(1))
-    together = (math.log(2) - F.softplus(-own_scores)).mean()
-    highest = (scores.detach() <= own_scores.detach()).all(1).float().mean()
-    return apart - together, highest
+    highest = (scores.detach() <= own_scores.detach()).all(1)
+    apart = ((F.softplus(scores) - math.log(2)) * others).sum()
+    together = (math.log(2) - F.softplus(-own_scores)).sum()
+    count = apart.new_full((), len(tokens))
+    sums = torch.stack([apart, together, others.sum().float(), highest.sum().float(), count])
+    apart, together, pairs, right, count = total(sums)
+    return apart / pairs.clamp(min=1) - together / count, (right / count).detach()
 
 
 @settings
@@ -64,6 +75,7 @@ class IsBert(Objective):
     """The Jensen-Shannon estimate of the mutual information of tokens and sentences."""
 
     config_class = Config
+    in_parts = True
     views = 1
     needs = frozenset({Need.TOKEN_STATES})
 
@@ -83,5 +95,7 @@ class IsBert(Objective):
         tokens = encoded.states[-1] if encoded.convolved is None else encoded.convolved
         sentences = encoded.pooled.flatten(0, 1)
         excluded = same_texts(batch) if self.config.exclude_duplicates else None
-        loss, accuracy = jensen_shannon(tokens, sentences, batch.lengths, excluded=excluded)
+        loss, accuracy = jensen_shannon(
+            tokens, sentences, batch.lengths, excluded=excluded, own=encoded.own
+        )
         return Terms({"information": loss}, {"token_accuracy": accuracy})

@@ -33,6 +33,7 @@ class Mlm(Objective):
     """Predict the hidden tokens of each sentence; data with several per example is refused."""
 
     config_class = Config
+    in_parts = True
     views = 1
     needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
 
@@ -51,7 +52,7 @@ class Mlm(Objective):
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        terms: Terms = self.tokens(encoded.states[-1], batch)
+        terms: Terms = self.tokens(encoded, batch)
         return terms
 
     @override

@@ -66,6 +66,10 @@ class QuickThoughts(Objective):
         return dataclasses.replace(both, duplicate_of=duplicates, columns=batch.columns)
 
     @override
+    def negatives(self, examples: int) -> int:
+        return examples - 1
+
+    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         first, second = encoded.pooled
         near = self._near(batch)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
+from contrasent.data.parts import rows_by_parts
 from contrasent.functional import self_guided
 from contrasent.model.heads import init_linear
 from contrasent.model.pooling import mean_over_tokens
@@ -45,6 +46,7 @@ class SgOpt(Objective):
     """The tuned embedding against all layers of the frozen clone."""
 
     config_class = Config
+    in_parts = True
     views = 1
     needs = frozenset({Need.TOKENS})
 
@@ -69,8 +71,13 @@ class SgOpt(Objective):
         init_linear(self.projector)
 
     @override
+    def negatives(self, examples: int) -> int:
+        return examples - 1
+
+    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        embeddings, guides = self._project(encoded.pooled[0]), self._project(self._layers(batch))
+        embeddings = self._project(encoded.pooled[0])
+        guides = rows_by_parts(self._guides, batch).transpose(0, 1)
         excluded = same_texts(batch) if self.config.exclude_duplicates else None
         terms = {
             "guided": self_guided(embeddings, guides, self.config.temperature, excluded=excluded)
@@ -78,6 +85,10 @@ class SgOpt(Objective):
         if self.config.distance_weight:
             terms["distance"] = self.config.distance_weight * self._distance()
         return Terms(terms)
+
+    def _guides(self, batch: Batch) -> Tensor:
+        """``(B, L, P)``."""
+        return self._project(self._layers(batch)).transpose(0, 1)
 
     def _layers(self, batch: Batch) -> Tensor:
         """``(L, B, D)``, the mean over tokens of each state of the frozen clone."""

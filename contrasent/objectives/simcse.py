@@ -58,6 +58,7 @@ class SimCSE(Objective):
     """In-batch contrastive loss on two dropout views, on pairs, or with hard negatives."""
 
     config_class = Config
+    in_parts = True
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
@@ -80,6 +81,10 @@ class SimCSE(Objective):
     @override
     def prepare(self, batch: Batch) -> Batch:
         return batch if self.mlm is None else self.mlm.prepare(batch)
+
+    @override
+    def negatives(self, examples: int) -> int:
+        return (self.views - 1) * examples - 1
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
+from contrasent.data.parts import sums_by_parts
 from contrasent.errors import ConfigError
 from contrasent.functional import masked_cross_entropy
 from contrasent.model.backbones.packed_bert import PackedBert, SentenceAddition
@@ -78,6 +79,7 @@ class Tsdae(Objective):
     """Mean cross-entropy of the tokens of whole sentences, given embeddings of damaged ones."""
 
     config_class = Config
+    in_parts = True
     views = 1
     needs = frozenset({Need.TOKENS})
     _begins_word: Tensor
@@ -123,12 +125,18 @@ class Tsdae(Objective):
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         if not isinstance(batch, DamagedBatch) or batch.whole is None:
             raise TypeError("no word of this batch is deleted: prepare it first")
-        (backbone,) = self._backbone
-        given, wanted = shifted(batch.whole)
-        with part("decoder"):
-            additions = [attend(encoded.pooled[0]) for attend in self.cross_attention]
-            logits = self.head(backbone.decode(given, additions))
-        return Terms({"reconstruction": masked_cross_entropy(logits, wanted)})
+        (backbone,), whole = self._backbone, batch.whole
+
+        def sums(sentences: Batch, embeddings: Tensor) -> Tensor:
+            given, wanted = shifted(sentences)
+            with part("decoder"):
+                additions = [attend(embeddings) for attend in self.cross_attention]
+                logits = self.head(backbone.decode(given, additions))
+            return masked_cross_entropy(logits, wanted, mean=False).unsqueeze(0)
+
+        (summed,) = sums_by_parts(sums, whole, rows=[encoded.pooled[0]])
+        predicted = len(whole.token_ids) - whole.sentences
+        return Terms({"reconstruction": summed / max(predicted, 1)})
 
 
 def kept_words(batch: Batch, begins: Tensor, special: Tensor, rate: float) -> Tensor:

@@ -29,7 +29,8 @@ _EDITING = ", ".join(sorted(name for name, view in VIEWS.items() if view.edited)
 class Combination:
     """Settings, data, objective and encoder of a run; the last two as soon as they are loaded.
 
-    ``generator_tokens`` is the longest sentence that the generator of the view mlm takes.
+    ``generator_tokens`` is the longest sentence that the generator of the view mlm takes,
+    ``processes`` the number of those that train together.
     """
 
     recipe: Recipe
@@ -37,6 +38,7 @@ class Combination:
     objective: Objective | None = None
     encoder: SentenceEncoder | None = None
     generator_tokens: int | None = None
+    processes: int = 1
 
     @property
     def twin(self) -> bool:
@@ -272,13 +274,29 @@ RULES = (
         f"others; {_NO_CACHE}, or choose an encoder with LayerNorm",
     ),
     _late(
-        lambda c, _: (
-            c.recipe.train.gradcache_chunk is not None and c.needs(Need.TOKEN_STATES, Need.TOKENS)
+        lambda c, objective: (
+            c.recipe.train.gradcache_chunk is not None
+            and c.needs(Need.TOKEN_STATES, Need.TOKENS)
+            and not objective.in_parts
         ),
-        "train.gradcache_chunk is {recipe.train.gradcache_chunk}, and gradient caching keeps "
-        "embeddings only, but the objective also reads the states or the tokens of every sentence, "
-        f"which need the memory that it saves; {_NO_CACHE}, and with train.gradient_checkpointing "
-        "to save memory",
+        "train.gradcache_chunk is {recipe.train.gradcache_chunk}, but the objective also reads the "
+        "states or the tokens of all sentences at once, which need the memory that it saves; "
+        f"{_NO_CACHE}, and with train.gradient_checkpointing to save memory",
+    ),
+    # several processes
+    _late(
+        lambda c, _: c.processes > 1 and c.batch_norm,
+        "{processes} processes share the train.batch_size of {recipe.train.batch_size}, but "
+        "{batch_norm} of the encoder normalises over the batch, so its embeddings would be others; "
+        "train in one process, or choose an encoder with LayerNorm",
+    ),
+    _late(
+        lambda c, objective: (
+            c.processes > 1 and c.needs(Need.TOKEN_STATES) and not objective.in_parts
+        ),
+        "{processes} processes share the train.batch_size of {recipe.train.batch_size}, but the "
+        "objective {recipe.objective[name]} reads the token states of all sentences at once; train "
+        "in one process, or choose another objective",
     ),
     # tokens of a sentence
     _late(

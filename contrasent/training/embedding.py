@@ -5,13 +5,15 @@ Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from contrasent.data.batch import Batch
+from contrasent.data.batch import Batch, concat
+from contrasent.data.parts import shares, similar_lengths
+from contrasent.distributed import own_draws, reunited, split
 from contrasent.errors import ContrasentError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
@@ -44,26 +46,29 @@ class Chunks:
         host = replace(batch, duplicate_of=None, next_sentences=None, columns={}).to(
             torch.device("cpu")
         )
-        order = torch.argsort(host.lengths, stable=True)
-        count = -(-host.sentences // sentences)
-        # A sentence belongs to the part in which the middle of its tokens falls.
-        middle = 2 * host.lengths[order].cumsum(0) - host.lengths[order]
-        part = middle * count // (2 * len(host.token_ids))
-        sizes = torch.bincount(part, minlength=count).tolist()
-        parts = [host.select(numbers) for numbers in torch.split(order, sizes) if len(numbers)]
-        return cls([part.to(device) for part in parts], torch.argsort(order).to(device))
+        groups = similar_lengths(host.lengths, sentences)
+        parts = [host.select(numbers).to(device) for numbers in groups]
+        return cls(parts, torch.argsort(torch.cat(groups)).to(device))
 
 
 class GradientCache:
     """Embeds a batch of any size; then takes the gradient back to the encoder, chunk by chunk.
 
     Chunks of ``sentences`` are encoded twice: without gradients for the loss of the whole batch,
-    then again with the gradient that it gives to their embeddings. Both times with the same
-    dropout: in SimCSE the masks *are* the data. ``precision`` is that of the second time.
+    then again with the gradient that it gives to their embeddings and to the token states of
+    ``layers``, which are kept. Both times with the same dropout: in SimCSE the masks *are* the
+    data. ``precision`` is that of the second time.
     """
 
-    def __init__(self, encoder: SentenceEncoder, sentences: int, precision: str) -> None:
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        sentences: int,
+        precision: str,
+        layers: Sequence[int] = (),
+    ) -> None:
         self._encoder, self._sentences, self._precision = encoder, sentences, precision
+        self._layers = tuple(layers)
         self._compared = False
 
     def embed(self, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
@@ -75,39 +80,59 @@ class GradientCache:
         """
         device = batch.token_ids.device
         if batch.sentences <= self._sentences:
-            return self._encoder(batch), lambda: None
+            return self._encoder(batch, self._layers), lambda: None
         chunks = Chunks.of(batch, self._sentences)
-        draws, rows = [], []
+        draws, outputs = [], []
         with torch.no_grad(), self._encoder.backbone.unchanging():
             for part in chunks.parts:
                 draws.append(random_state(device))
-                rows.append(self._encode(part))
-        first = torch.cat(rows)
-        pooled = first[chunks.place].requires_grad_()
+                outputs.append(self._encode(part))
+        kept = [torch.cat(tensors).requires_grad_() for tensors in zip(*outputs, strict=True)]
 
         def backward() -> None:
-            whole = torch.zeros_like(first)
-            if pooled.grad is not None:
-                whole[chunks.place] = pooled.grad
-            gradients = torch.split(whole, [len(part) for part in rows])
+            gradients = [
+                torch.zeros_like(whole) if whole.grad is None else whole.grad for whole in kept
+            ]
+            sizes = zip(*([len(tensor) for tensor in tensors] for tensors in outputs), strict=True)
+            pieces = zip(
+                *(whole.split(size) for whole, size in zip(gradients, sizes, strict=True)),
+                strict=True,
+            )
             before = random_state(device)
-            for number, (part, draw) in enumerate(zip(chunks.parts, draws, strict=True), start=1):
+            again: list[Tensor]
+            for number, (part, draw, wanted) in enumerate(
+                zip(chunks.parts, draws, pieces, strict=True), start=1
+            ):
                 set_random_state(draw, device)
                 with matrix_precision(self._precision, device):
                     again = self._encode(part)
                 if not self._compared:
-                    _refuse_other_draws(rows[number - 1], again.detach())
-                torch.autograd.backward(again, gradients[number - 1])
+                    _refuse_other_draws(outputs[number - 1][0], again[0].detach())
+                torch.autograd.backward(again, wanted)
                 if number % _CHUNKS_BETWEEN_TRIMS == 0:
                     give_back_freed_memory()
             set_random_state(before, device)
             self._compared = True
 
-        return Encoded(pooled.view(batch.views, -1, self._encoder.width), {}), backward
+        return self._reunited(batch, kept, chunks), backward
 
-    def _encode(self, part: Batch) -> Tensor:
-        encoded: Encoded = self._encoder(part)
-        return encoded.pooled[0]
+    def _reunited(self, batch: Batch, kept: list[Tensor], chunks: Chunks) -> Encoded:
+        """The embeddings and token states of the chunks, in the order of ``batch``."""
+        pooled, *states = kept
+        pooled = pooled.index_select(0, chunks.place)
+        if states:
+            places = concat(chunks.parts).places(chunks.place)
+            states = [state.index_select(0, places) for state in states]
+        layers = dict(zip(self._layers, states, strict=False))
+        convolved = states[-1] if len(states) > len(layers) else None
+        return Encoded(pooled.view(batch.views, -1, self._encoder.width), layers, convolved)
+
+    def _encode(self, part: Batch) -> list[Tensor]:
+        """Embeddings ``(S, D)``, then what there is of token states ``(T, D)``."""
+        encoded: Encoded = self._encoder(part, self._layers)
+        kept = [encoded.pooled[0], *(encoded.states[layer] for layer in self._layers)]
+        convolved = self._layers and encoded.convolved is not None
+        return [*kept, encoded.convolved] if convolved else kept
 
 
 def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
@@ -142,12 +167,39 @@ def embedding(
 
     def whole(model: SentenceEncoder) -> Embedding:
         if settings.gradcache_chunk is not None:
-            return GradientCache(model, settings.gradcache_chunk, precision).embed
+            return GradientCache(model, settings.gradcache_chunk, precision, objective.layers).embed
         return lambda batch: (model(batch, objective.layers), lambda: None)
 
+    one = _by_all(whole(encoder))
     if twin is not None:
-        return _by_two(whole(encoder), whole(twin))
-    return _once(whole(encoder), objective.views) if fixed_dropout else whole(encoder)
+        return _by_two(one, _by_all(whole(twin)))
+    return _once(one, objective.views) if fixed_dropout else one
+
+
+def _by_all(one: Embedding) -> Embedding:
+    """Embed a share of the sentences in each process; all have all embeddings, with gradient.
+
+    Token states stay where they were computed.
+    """
+
+    def embed(batch: Batch) -> tuple[Encoded, Callable[[], None]]:
+        how = split()
+        if how.processes == 1:
+            return one(batch)
+        device = batch.token_ids.device
+        numbers = shares(batch.lengths.cpu(), how.processes)
+        own = numbers[how.rank].to(device)
+        # A process without a sentence embeds one that nobody looks at: all take part.
+        share = batch.select(own if len(own) else own.new_zeros(1))
+        with own_draws(device):
+            encoded, backward = one(share)
+        pooled = reunited(encoded.pooled[0, : len(own)], numbers).unflatten(0, (batch.views, -1))
+        tokens = int(share.offsets[len(own)])
+        states = {layer: state[:tokens] for layer, state in encoded.states.items()}
+        convolved = None if encoded.convolved is None else encoded.convolved[:tokens]
+        return Encoded(pooled, states, convolved, own), backward
+
+    return embed
 
 
 def _once(one: Embedding, views: int) -> Embedding:

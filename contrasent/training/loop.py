@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contrasent.data.batch import Batch
+from contrasent.distributed import WHOLE, Split, splitting, sum_gradients
 from contrasent.functional import alignment, uniformity
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
@@ -163,6 +164,7 @@ class Training:
         twin: the second encoder, for all other views.
         mlm_view: makes the view ``mlm`` of a batch; None if the view is another.
         fixed_dropout: all views of an example have the same dropout masks.
+        split: how each step is split among processes and into chunks.
     """
 
     encoder: SentenceEncoder
@@ -175,6 +177,7 @@ class Training:
     twin: SentenceEncoder | None = None
     mlm_view: MlmView | None = None
     fixed_dropout: bool = False
+    split: Split = WHOLE
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -215,11 +218,13 @@ def run(
         twin=training.twin,
         fixed_dropout=training.fixed_dropout,
     )
+    processes = training.split.processes
     keep_freed_memory()
     for module in training.modules.values():
         module.train()
     for loaded in batches:
-        with matrix_precision(training.precision, device):
+        step_split = splitting(training.split, settings.seed, progress.step)
+        with matrix_precision(training.precision, device), step_split:
             batch = loaded.to(device)
             if training.mlm_view is not None:
                 batch = training.mlm_view(batch)
@@ -229,8 +234,11 @@ def run(
             terms = objective(encoded, batch)
         loss = torch.stack(list(terms.values())).sum()
         with part("backward"):
-            training.accelerator.backward(loss)
+            training.accelerator.backward(loss if processes == 1 else loss / processes)
             backward_through_encoder()
+        if processes > 1:
+            with part("communication"):
+                sum_gradients(parameters)
         norm = gradient_norm(parameters)
 
         rate = learning_rate(settings, training.steps, progress.step) * progress.rate_factor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
+from contrasent.distributed import launched, timeout
 from contrasent.errors import ConfigError, ContrasentError, MissingExtraError, pick
 from contrasent.files import write_text
 from contrasent.recipe import Recipe
@@ -132,12 +134,16 @@ class MetricsReader:
 
 
 class MetricsFile:
-    """``metrics.jsonl``: a line per step and per evaluation; those from ``first_step`` on go."""
+    """``metrics.jsonl``: a line per step and per evaluation; those from ``first_step`` on go.
 
-    def __init__(self, path: Path, first_step: int) -> None:
-        kept = [line for line in _whole_lines(path) if _is_before(line, first_step)]
-        write_text(path, "".join(kept))
-        self._file = path.open("a", encoding="utf-8")
+    Without a path, in a process that writes nothing, lines are dropped.
+    """
+
+    def __init__(self, path: Path | None, first_step: int) -> None:
+        if path is not None:
+            kept = [line for line in _whole_lines(path) if _is_before(line, first_step)]
+            write_text(path, "".join(kept))
+        self._file = (path or Path(os.devnull)).open("a", encoding="utf-8")
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Append a line; it is on disk when the process dies, not when the machine does."""
@@ -244,27 +250,33 @@ def accelerator_on(
 ) -> Accelerator:
     """The accelerator of a run on ``device``, with trackers that write to ``folder``."""
     from accelerate import Accelerator
-    from accelerate.utils import ProjectConfiguration
+    from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration
 
     from contrasent.model.precision import training_device
 
-    accelerator = Accelerator(
-        cpu=training_device(device).type == "cpu",
-        log_with=list(names) or None,
-        project_config=ProjectConfiguration(logging_dir=str(folder)),
-    )
+    here, patience = launched(), timeout()
+    try:
+        accelerator = Accelerator(
+            cpu=training_device(device).type == "cpu",
+            log_with=list(names) or None,
+            project_config=ProjectConfiguration(logging_dir=str(folder)),
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=patience)],
+        )
+    except RuntimeError as error:
+        if here.processes == 1:
+            raise
+        raise ContrasentError(
+            f"process {here.rank} of {here.processes} did not meet the others within "
+            f"{patience.total_seconds():g} seconds ({str(error).splitlines()[0][:200]}); see that "
+            "all were started with the same MASTER_ADDR and MASTER_PORT, or wait longer with "
+            "CONTRASENT_TIMEOUT (seconds)"
+        ) from error
     refuse_launcher_settings(accelerator)
     return accelerator
 
 
 def refuse_launcher_settings(accelerator: Accelerator) -> None:
     """Raise ConfigError if ``accelerate launch`` would train otherwise than the recipe says."""
-    count = accelerator.num_processes
-    if count > 1:
-        raise ConfigError(
-            f"training runs in one process, not {count}: start it without torchrun or "
-            "accelerate launch"
-        )
     if accelerator.gradient_accumulation_steps != 1 or accelerator.mixed_precision == "fp16":
         raise ConfigError(
             "accelerate was told to use "

@@ -6,8 +6,8 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator
 
 from contrasent.data.examples import Rows, keep_rows
+from contrasent.distributed import ProcessGroup, explaining_lost_processes, launched
 from contrasent.errors import CheckpointError, DataError
 from contrasent.files import write_text
 from contrasent.model.encoder import SentenceEncoder
@@ -22,7 +23,7 @@ from contrasent.model.precision import FULL_FP32
 from contrasent.profiling import give_back_freed_memory
 from contrasent.progress import progress_bar
 from contrasent.recipe import Recipe
-from contrasent.records import Record, write_records
+from contrasent.records import write_records
 from contrasent.training import metrics_log
 from contrasent.training.callbacks import Callbacks, DevScore, GeometryLog, Variants
 from contrasent.training.loop import (
@@ -35,7 +36,7 @@ from contrasent.training.loop import (
 )
 from contrasent.training.metrics_log import StepMetrics
 from contrasent.training.run_folder import RunFolder
-from contrasent.training.scoring import BeforeAndAfter, DevTask, Scorer, before_and_after
+from contrasent.training.scoring import BeforeAndAfter, DevTask, Result, Scorer, before_and_after
 from contrasent.training.setup import (
     RunParts,
     complete,
@@ -53,46 +54,6 @@ from contrasent.training.state import (
 
 logger = logging.getLogger("contrasent")
 _STEPS_BETWEEN_TRIMS = 25
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of a run.
-
-    Attributes:
-        best: folder of the encoder with the highest dev score, which is the start as it comes if
-            nothing beat it; None without a dev task.
-        last: folder of the encoder after the last step.
-        steps: updates made.
-        best_step: the update after which ``best`` was saved; 0 for the start.
-        best_is_start: nothing beat the start as it comes, so ``best`` is that.
-        best_score: its dev score, in [-1, 1].
-        seconds: time of the steps of this process, evaluation left out.
-        examples: examples trained on in that time.
-        scores: the start and ``best``, else ``last``, on the final tasks.
-        dev_metric: what ``best_score`` is, such as ``spearman``; None without a dev task.
-    """
-
-    best: Path | None
-    last: Path
-    steps: int
-    best_step: int | None
-    best_is_start: bool
-    best_score: float | None
-    seconds: float
-    examples: int
-    scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
-    dev_metric: str | None = None
-
-    @property
-    def before(self) -> list[Record]:
-        """Records of the start as it comes."""
-        return self.scores.before
-
-    @property
-    def after(self) -> list[Record]:
-        """Records of ``best``, else of ``last``."""
-        return self.scores.after
 
 
 def train(  # noqa: PLR0913 - what a caller may choose, by name
@@ -124,8 +85,11 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
             later.
         on_evaluation: is called after each evaluation on the dev task with its scores.
 
+    Started by torchrun or another launcher, all processes train one run: each embeds its share of
+    every batch, and the first evaluates and writes.
+
     Returns:
-        Where it ended; None if ``resume`` finds the run complete.
+        Where it ended; None if ``resume`` finds the run complete, and in all but the first process.
 
     Raises:
         ContrasentError: see :func:`contrasent.training.setup.prepare`; ``output`` holds another
@@ -135,20 +99,30 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
         recipe = replace(recipe, data=replace(recipe.data, file=str(keep_rows(data))))
     recipe = complete(recipe)
     folder = RunFolder(Path(output))
-    folder.check(recipe, resume=resume, overwrite=overwrite)
+    leads = launched().leads
+    if leads:
+        folder.check(recipe, resume=resume, overwrite=overwrite)
     metrics_log.check_trackers(recipe.train.trackers)
     if resume and folder.is_complete:
         logger.info("%s is complete: nothing to resume", folder.root)
         return None
     accelerator = metrics_log.accelerator_on(device, recipe.train.trackers, folder.trackers)
     holds_out = folder.holds_out if resume else None
-    parts = prepare(recipe, accelerator.device, show_progress, holds_out)
-    lock = folder.hold(recipe, parts.data, resume=resume, overwrite=overwrite)
-    with folder.explaining_a_full_disk(), lock, metrics_log.log_file(folder.log):
-        callbacks = Callbacks(on_step, on_evaluation)
-        session = _Session(recipe, folder, parts, accelerator, callbacks)
+    group = ProcessGroup()
+    show_progress, count = show_progress and leads, group.split.processes
+    parts = prepare(recipe, accelerator.device, show_progress, holds_out, count)
+    callbacks = Callbacks(on_step, on_evaluation) if leads else Callbacks()
+    with explaining_lost_processes(), ExitStack() as open_files:
+        group.require_equal(parts.data["sha256"], "not all processes read the same training data")
+        if leads:
+            open_files.enter_context(folder.explaining_a_full_disk())
+            hold = folder.hold(recipe, parts.data, resume=resume, overwrite=overwrite)
+            open_files.enter_context(hold)
+            open_files.enter_context(metrics_log.log_file(folder.log))
+        group.from_leader(None)  # the others look for a state once the folder is taken
+        session = _Session(recipe, folder, parts, accelerator, group, callbacks)
         session.train(show_progress)
-        return session.finish(show_progress)
+        return session.finish(show_progress) if leads else None
 
 
 class _Session:
@@ -160,8 +134,10 @@ class _Session:
         folder: RunFolder,
         parts: RunParts,
         accelerator: Accelerator,
+        group: ProcessGroup,
         callbacks: Callbacks,
     ) -> None:
+        self.group = group
         self.recipe, self.folder, self.parts, self.callbacks = recipe, folder, parts, callbacks
         settings = recipe.train
         optimizer = optimizer_of(
@@ -178,12 +154,20 @@ class _Session:
             twin=parts.twin,
             mlm_view=parts.mlm_view,
             fixed_dropout=recipe.view.fixed_dropout,
+            split=replace(group.split, chunk=settings.gradcache_chunk),
         )
         self.seconds, self.examples = 0.0, 0
         self.variants = Variants.of_start(recipe, parts.encoder, parts.whitening_text)
         restored = load_state(folder.state, self.training.modules, optimizer, accelerator.device)
         self.progress = restored or Progress()
-        self.metrics = metrics_log.MetricsFile(folder.metrics, self.progress.step)
+        group.require_equal(
+            self.progress.step,
+            f"not all processes go on from the same step, so {folder.root} is not one folder that "
+            "all see; put it on a file system that they share",
+        )
+        group.copy_weights([*self.training.modules.values()])
+        file = folder.metrics if group.split.leads else None
+        self.metrics = metrics_log.MetricsFile(file, self.progress.step)
         self.geometry = GeometryLog(recipe, parts.followed, self.metrics, parts.steps)
         self.watch = metrics_log.Stopwatch()
 
@@ -198,6 +182,7 @@ class _Session:
             self.training.precision,
             self.training.accelerator.device,
         )
+        self._log_split()
         shown_progress = progress_bar(
             *("training", "bar", "count", "loss {task.fields[loss]:.4f}", "elapsed", "remaining"),
             total=steps,
@@ -218,9 +203,10 @@ class _Session:
             end = first if self.progress.ended else steps
             pinned = self.training.accelerator.device.type == "cuda"
             with closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches, FULL_FP32:
-                if not first:
+                if not first and self.group.split.leads:
                     self.geometry.measure(0, self.parts.encoder, self.training.accelerator)
                     self._evaluate_start()
+                self._share_progress()
                 self.watch.lap()
                 run(self.training, batches, self.progress, self._is_due, after_steps)
 
@@ -258,11 +244,26 @@ class _Session:
             if self.recipe.train.trackers:
                 self.training.accelerator.log(values, step=step.number)
         if self._is_due(self.progress.step):
-            self._after_update(self.progress)
+            if self.group.split.leads:
+                self._after_update(self.progress)
+            self._share_progress()
         if self.progress.step % _STEPS_BETWEEN_TRIMS == 0:
             give_back_freed_memory()
         self.watch.lap()
         return not self.progress.ended
+
+    def _share_progress(self) -> None:
+        """Let the other processes wait for the first, and go on as it does."""
+        for name, value in self.group.from_leader(asdict(self.progress)).items():
+            setattr(self.progress, name, value)
+
+    def _log_split(self) -> None:
+        """Say what each of several processes computes, and how many negatives there are."""
+        count, batch_size = self.group.split.processes, self.recipe.train.batch_size
+        if count > 1:
+            negatives = self.parts.objective.negatives(batch_size)
+            shared = f", {negatives} negatives of an anchor from all of them" if negatives else ""
+            logger.info("%d processes: %.4g examples in each%s", count, batch_size / count, shared)
 
     def _evaluates(self, step: int) -> bool:
         every = self.recipe.evaluation.every

@@ -22,7 +22,7 @@ from contrasent.records import installed_versions
 
 logger = logging.getLogger("contrasent")
 
-_DECIDING = ("threads", "cpu", "gpu", "torch")
+_DECIDING = ("threads", "cpu", "gpu", "torch", "processes")
 _RECIPE, _DATA, _ENVIRONMENT = "recipe.yaml", "data.json", "environment.json"
 _LOCK = ".state.lock"
 _HEADER = "# The recipe of the training run in this folder, as contrasent understood it.\n"
@@ -56,6 +56,8 @@ def environment() -> dict[str, Any]:
     """The software and hardware of this process, as ``environment.json`` keeps it."""
     import torch
 
+    from contrasent.distributed import split_of_group
+
     return {
         "versions": installed_versions(),
         "platform": platform.platform(),
@@ -63,6 +65,7 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "processes": split_of_group().processes,
     }
 
 
@@ -78,14 +81,15 @@ def warn_if_not_reproducible(then: Mapping[str, Any], now: Mapping[str, Any]) ->
         threads_differ = before["threads"] != here["threads"]
         logger.warning(
             "sums are rounded otherwise here than where this run began (%s), so it will not end "
-            "with the bits of a run that was never cut off%s",
+            "with the bits of a run that was never cut off; the order of the data stays%s",
             "; ".join(changed),
             "; OMP_NUM_THREADS sets the threads" if threads_differ else "",
         )
 
 
 def _deciding(kept: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: kept.get(name) for name in _DECIDING}, "torch": kept["versions"]["torch"]}
+    here = {name: kept.get(name) for name in _DECIDING}
+    return {**here, "torch": kept["versions"]["torch"], "processes": kept.get("processes", 1)}
 
 
 class RunFolder:

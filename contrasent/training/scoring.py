@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -100,6 +101,46 @@ class BeforeAndAfter:
         """The labels of the better start and of the result."""
         own = not self.gains or self.gains[0].start == AS_IT_COMES
         return [*self.rows][0 if own else 1], "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a run.
+
+    Attributes:
+        best: folder of the encoder with the highest dev score, which is the start as it comes if
+            nothing beat it; None without a dev task.
+        last: folder of the encoder after the last step.
+        steps: updates made.
+        best_step: the update after which ``best`` was saved; 0 for the start.
+        best_is_start: nothing beat the start as it comes, so ``best`` is that.
+        best_score: its dev score, in [-1, 1].
+        seconds: time of the steps of this process, evaluation left out.
+        examples: examples trained on in that time.
+        scores: the start and ``best``, else ``last``, on the final tasks.
+        dev_metric: what ``best_score`` is, such as ``spearman``; None without a dev task.
+    """
+
+    best: Path | None
+    last: Path
+    steps: int
+    best_step: int | None
+    best_is_start: bool
+    best_score: float | None
+    seconds: float
+    examples: int
+    scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
+    dev_metric: str | None = None
+
+    @property
+    def before(self) -> list[Record]:
+        """Records of the start as it comes."""
+        return self.scores.before
+
+    @property
+    def after(self) -> list[Record]:
+        """Records of ``best``, else of ``last``."""
+        return self.scores.after
 
 
 def dev_task(settings: EvaluationSettings) -> DevTask | None:

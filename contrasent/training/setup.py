@@ -187,6 +187,7 @@ def prepare(
     device: torch.device,
     show_progress: bool = False,
     holds_out: bool | None = None,
+    processes: int = 1,
 ) -> RunParts:
     """Read the data, load the encoder, build the objective of a :func:`complete` recipe.
 
@@ -195,6 +196,7 @@ def prepare(
         device: of the encoder.
         show_progress: a progress bar while the text is read.
         holds_out: whether the run that goes on keeps text out of training; None for a new one.
+        processes: how many train together.
 
     Raises:
         ConfigError: settings are missing, wrong or at odds with each other or with the data.
@@ -240,7 +242,7 @@ def prepare(
         batch_size=recipe.train.batch_size,
     ).to(device)
     longest = mlm_view.generator.max_tokens if mlm_view else None
-    refuse(Combination(recipe, examples.views, objective, encoder, longest))
+    refuse(Combination(recipe, examples.views, objective, encoder, longest, processes))
     views = _open_views(recipe, text, encoder, objective, show_progress)
     logger.info("%d examples; %s", len(views.source), views.left_out)
     loader = Loader(

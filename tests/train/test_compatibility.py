@@ -52,6 +52,7 @@ class Case:
     recipe: str = "unsup-simcse"
     batch_norm: bool = False
     generator_tokens: int | None = None
+    processes: int = 1
     more: dict = field(default_factory=dict)
 
 
@@ -175,6 +176,8 @@ CASES = [
     ),
     Case(CHUNKS, ("chunk is 4", "states or the tokens", "without train.gradcache_chunk"), STATES),
     Case(CHUNKS, ("chunk is 4", "states or the tokens", "without train.gradcache_chunk"), TOKENS),
+    Case({}, ("2 processes", "BatchNorm1d", "in one process"), {}, batch_norm=True, processes=2),
+    Case({}, ("2 processes", "token states", "in one process"), STATES, processes=2),
     Case({"data.max_tokens": 65}, ("data.max_tokens is 65", "most 64 tokens; lower it"), {}),
     Case(LONG, ("is 60", "simcse leaves room for 50 tokens", "lower it"), {"max_tokens": 50}),
     Case(
@@ -202,8 +205,9 @@ def combination(tiny_bert):
         if case.objective is None:
             return Combination(recipe, case.data_views)
         encoder.head = nn.Sequential(nn.BatchNorm1d(16)) if case.batch_norm else None
-        objective = Stub(**case.objective)
-        return Combination(recipe, case.data_views, objective, encoder, case.generator_tokens)
+        objective, longest = Stub(**case.objective), case.generator_tokens
+        parts = (objective, encoder, longest, case.processes)
+        return Combination(recipe, case.data_views, *parts)
 
     return make
 
@@ -256,6 +260,7 @@ def test_a_rule_names_settings_and_a_remedy(rule):
         (TWINS, {}, 1),
         (TWINS, {"views": 3}, 3),
         ({}, STATES, 2),
+        (CHUNKS, {**STATES, "in_parts": True}, 2),
         ({"data.shuffle": False}, ORDERED, 1),
         ({"data.labels": "nli"}, LABELS, 2),
         ({"view.name": "mlm", "view.share": 0.2, "view.generator": "g"}, {}, 1),

@@ -1,18 +1,23 @@
 """A gradient taken chunk by chunk is that of the whole batch, under the same dropout masks."""
 
+import dataclasses
+
 import pytest
 import torch
 from helpers.tiny_models import seeded
 from torch import nn
 
 from contrasent import objectives
+from contrasent.data import parts
 from contrasent.data.batch import Need, pack
+from contrasent.distributed import Split, splitting
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import Encoded
+from contrasent.objectives import _shared
 from contrasent.objectives.base import Objective
 from contrasent.training.embedding import Chunks, GradientCache
 
@@ -194,6 +199,54 @@ def test_a_batch_that_fits_into_one_chunk_is_encoded_once(make_encoder, monkeypa
     backward()
 
 
+TOKENS = {
+    "auxiliary mlm": ("simcse", {"mlm_weight": 0.5}),
+    "diffcse": ("diffcse", {"rtd_weight": 1.0}),
+    "diffcse, corrective": ("diffcse", {"rtd_weight": 1.0, "task": "corrective"}),
+    "mlm": ("mlm", {}),
+    "tsdae": ("tsdae", {}),
+    "is-bert": ("is_bert", {}),
+}
+
+
+def step(name, settings, tiny_masked_lm, embed):
+    """Loss and gradients of a step in chunks, every dropout on, by a way to embed."""
+    encoder = SentenceEncoder.load(tiny_masked_lm, pooler="cls", head="none", device="cpu").train()
+    torch.manual_seed(0)
+    objective = objectives.build(name, settings, width=16, data_views=2, encoder=encoder).train()
+    batch = objective.prepare(dataclasses.replace(examples(2), views=objective.views))
+    torch.manual_seed(3)
+    encoded, backward = embed(GradientCache(encoder, CHUNK, "fp32", objective.layers), batch)
+    with splitting(Split(chunk=CHUNK)):
+        loss = torch.stack(list(objective(encoded, batch).values())).sum()
+    loss.backward()
+    backward()
+    return loss.detach(), taken(encoder, objective), torch.get_rng_state()
+
+
+def with_graph(cache, batch):
+    """Embed all chunks with gradients, as no machine without their memory could."""
+    chunks = Chunks.of(batch, CHUNK)
+    outputs = zip(*(cache._encode(part) for part in chunks.parts), strict=True)
+    return cache._reunited(batch, [torch.cat(tensors) for tensors in outputs], chunks), lambda: None
+
+
+@pytest.mark.parametrize("case", TOKENS)
+def test_what_is_computed_of_tokens_has_the_gradient_of_one_pass_too(
+    case, tiny_masked_lm, monkeypatch
+):
+    name, settings = TOKENS[case]
+    loss, found, left = step(name, settings, tiny_masked_lm, GradientCache.embed)
+    for module in (parts, _shared):
+        monkeypatch.setattr(module, "checkpoint", lambda compute, part, **_: compute(part))
+    expected_loss, expected, drawn = step(name, settings, tiny_masked_lm, with_graph)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-6, atol=1e-6)
+    assert len(found) == len(expected) > 20
+    for gradient, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=2e-6)
+    assert left.equal(drawn)
+
+
 # chunks
 
 
@@ -222,8 +275,9 @@ def test_it_is_refused_before_the_text_is_read(recipe, tmp_path, monkeypatch):
     from contrasent.training.run import train
 
     monkeypatch.setattr(SimCSE, "needs", {Need.TOKEN_STATES})
+    monkeypatch.setattr(SimCSE, "in_parts", False)
     monkeypatch.setattr("contrasent.training.setup.open_views", None)
-    with pytest.raises(ConfigError, match="gradient caching keeps embeddings only"):
+    with pytest.raises(ConfigError, match="the states or the tokens of all sentences at once"):
         train(recipe(train__gradcache_chunk=4), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

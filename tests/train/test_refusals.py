@@ -246,7 +246,6 @@ def test_an_unreachable_hub_is_told_quickly():
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ((2, 1, "no"), r"training runs in one process, not 2: start it without torchrun or .*"),
         ((1, 4, "no"), r"accelerate was told to use 4 gradient accumulation steps .*"),
         ((1, 1, "fp16"), r"accelerate was told .*mixed precision 'fp16'; start without .*"),
     ],

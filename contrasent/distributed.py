@@ -1,0 +1,232 @@
+"""Processes of a training run: how a step is split among them, and collectives with gradient.
+
+Every process holds the whole batch of a step, makes the same draws for it, and ends with the same
+loss. What is expensive, a transformer or the rows of a matrix of all pairs, each computes for its
+share alone; the shares are put together by torch's differentiable collectives. Each process takes
+the gradient of a W-th of the loss, and the gradient of a weight is the sum over all W: that of one
+process with the whole batch. (SimCSE's code gathers without gradient, and its embeddings get the
+W-th part; DistributedDataParallel's mean would do the same here.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F
+
+from contrasent.errors import ConfigError, ContrasentError
+
+_TIMEOUT = "CONTRASENT_TIMEOUT"
+_SECONDS = 600
+_LONG = timedelta(days=7)
+_BUCKET = 1 << 25
+"""Numbers of a gradient that are summed at once: 128 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a step is split: among ``processes``, of which this is ``rank``, and into chunks.
+
+    ``chunk`` sentences go through a transformer at once, for gradient caching; None for all.
+    """
+
+    rank: int = 0
+    processes: int = 1
+    chunk: int | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process evaluates and writes."""
+        return self.rank == 0
+
+
+WHOLE = Split()
+_current: ContextVar[Split] = ContextVar("split", default=WHOLE)
+_seeds: ContextVar[Random] = ContextVar("seeds")
+
+
+def split() -> Split:
+    """How the step that is being computed is split; not at all outside of :func:`splitting`."""
+    return _current.get()
+
+
+@contextmanager
+def splitting(how: Split, seed: int = 0, step: int = 0) -> Iterator[None]:
+    """Split what is computed inside, in step ``step`` of a run with ``seed``."""
+    token, other = _current.set(how), _seeds.set(Random(f"{seed} {step} {how.rank}"))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        _seeds.reset(other)
+
+
+def own_rows(matrix: Tensor) -> Tensor:
+    """The rows of a matrix that this process computes: every W-th."""
+    how = split()
+    return matrix if how.processes == 1 else matrix[how.rank :: how.processes]
+
+
+def total(sums: Tensor) -> Tensor:
+    """The sum over all processes, with gradient."""
+    return sums if split().processes == 1 else _gathered(sums.unsqueeze(0)).sum(0)
+
+
+def reunited(rows: Tensor, numbers: Sequence[Tensor]) -> Tensor:
+    """The rows of all processes in the order of their numbers, with gradient.
+
+    Args:
+        rows: ``(n, ...)``, of this process.
+        numbers: ``(n,)`` for each process, which rows of the whole its own are.
+    """
+    sizes = [len(own) for own in numbers]
+    most = max(sizes)
+    padding = [0, 0] * (rows.dim() - 1) + [0, most - len(rows)]
+    gathered = _gathered(F.pad(rows, padding))
+    places = [torch.arange(size) + rank * most for rank, size in enumerate(sizes)]
+    order = torch.cat([own.cpu() for own in numbers]).argsort()
+    return gathered.index_select(0, torch.cat(places)[order].to(rows.device))
+
+
+def _gathered(rows: Tensor) -> Tensor:
+    """``(W * n, ...)``, the rows of all processes, of which each has n; the gradient is summed."""
+    from torch.distributed import _functional_collectives as collectives
+
+    # torch 2.13 gave it another name
+    name = "all_gather_single_autograd"
+    gather = getattr(collectives, name, None) or collectives.all_gather_tensor_autograd
+    every: Tensor = gather(rows.contiguous(), 0, distributed.group.WORLD)
+    return every
+
+
+@contextmanager
+def own_draws(device: torch.device) -> Iterator[None]:
+    """Draw numbers of this process inside; afterwards torch's generator goes on as if it had not.
+
+    So all processes draw the same numbers for the whole batch, and one process would too.
+    """
+    if split().processes == 1:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(_seeds.get().getrandbits(62))
+        yield
+
+
+def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Add up the gradients of all processes; all have gradients of the same parameters."""
+    waiting: list[Tensor] = []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            waiting.append(parameter.grad)
+        if sum(gradient.numel() for gradient in waiting) >= _BUCKET:
+            _sum_together(waiting)
+    _sum_together(waiting)
+
+
+def _sum_together(gradients: list[Tensor]) -> None:
+    if not gradients:
+        return
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    distributed.all_reduce(flat)
+    for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(summed.view_as(gradient))
+    gradients.clear()
+
+
+# The group of a run.
+
+
+def launched() -> Split:
+    """The rank of this process and their number, as a launcher puts them into the environment."""
+    return Split(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def timeout() -> timedelta:
+    """How long the others are waited for: ``$CONTRASENT_TIMEOUT`` seconds, else ten minutes."""
+    given = os.environ.get(_TIMEOUT, str(_SECONDS))
+    try:
+        return timedelta(seconds=float(given))
+    except ValueError as error:
+        raise ConfigError(f"{_TIMEOUT} is {given!r}; it must be a number of seconds") from error
+
+
+@contextmanager
+def explaining_lost_processes() -> Iterator[None]:
+    """Raise ContrasentError where another process does not answer any more."""
+    try:
+        yield
+    except RuntimeError as error:
+        if split_of_group().processes == 1 or not _is_of_a_peer(error):
+            raise
+        raise ContrasentError(
+            f"process {split_of_group().rank} lost another process of the run "
+            f"({str(error).splitlines()[0][:200]}); the message of the one that ended first says "
+            "why. What was saved is whole: go on with the same command and --resume"
+        ) from error
+
+
+def _is_of_a_peer(error: Exception) -> bool:
+    words = str(error).lower()
+    known = ("gloo", "nccl", "connection", "timed out", "timeout", "socket")
+    return isinstance(error, distributed.DistError) or any(word in words for word in known)
+
+
+def split_of_group() -> Split:
+    """The rank of this process in torch's group, and the group's size."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return WHOLE
+    return Split(distributed.get_rank(), distributed.get_world_size())
+
+
+class ProcessGroup:
+    """The processes of a run outside of its steps, where one may be waited for long."""
+
+    def __init__(self) -> None:
+        self.split = split_of_group()
+        self._group: Any = None
+        if self.split.processes > 1:
+            self._group = distributed.new_group(backend="gloo", timeout=_LONG)
+
+    def from_leader(self, value: Any) -> Any:
+        """The value that the first process has; the others wait for it."""
+        if self._group is None:
+            return value
+        values = [value]
+        distributed.broadcast_object_list(values, group=self._group, group_src=0)
+        return values[0]
+
+    def require_equal(self, value: Any, problem: str) -> None:
+        """Raise ConfigError with ``problem`` if not all processes have the same value."""
+        if self._group is None:
+            return
+        values = [None] * self.split.processes
+        distributed.all_gather_object(values, value, group=self._group)
+        different = next((rank for rank, other in enumerate(values) if other != values[0]), None)
+        if different is not None:
+            raise ConfigError(
+                f"{problem}: process 0 has {values[0]}, process {different} {values[different]}"
+            )
+
+    def copy_weights(self, modules: Sequence[nn.Module]) -> None:
+        """Give all processes the weights of the first."""
+        if self._group is None:
+            return
+        for module in modules:
+            for tensor in (*module.parameters(), *module.buffers()):
+                distributed.broadcast(tensor.detach(), src=0)
+
+
+def leave() -> None:
+    """Leave torch's group, if this process is in one."""
+    if split_of_group().processes > 1:
+        distributed.destroy_process_group()

@@ -1,0 +1,77 @@
+"""Several processes train one run: each step is that of one process with the whole batch."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers.run_files import RunFiles, logged_losses
+from helpers.split_steps import CASES, differences
+from helpers.tiny_models import save_tiny_masked_lm
+
+from contrasent.data.parts import shares
+from contrasent.training.run import train
+
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="session")
+def two(tmp_path_factory):
+    """The differences of all cases in two processes, which are started once."""
+    folder = tmp_path_factory.mktemp("two")
+    return differences(2, save_tiny_masked_lm(folder / "lm"), folder), folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loss_and_gradients_are_those_of_one_process_and_of_one_chunk(case, two):
+    for words, found in two[0][case].items():
+        assert max(found[:2]) < TOLERANCE, f"{words}: {found}"
+
+
+def test_a_run_that_is_cut_off_and_resumed_is_bitwise_equal(two):
+    whole, cut = (RunFiles.read(two[1] / name) for name in ("whole", "cut"))
+    assert cut == whole
+    assert len([values for values in whole.metrics if "loss" in values]) == 6
+
+
+@pytest.mark.acceptance
+def test_also_in_three_processes(tmp_path):
+    found = differences(3, save_tiny_masked_lm(tmp_path / "lm"), tmp_path)
+    for case, ways in found.items():
+        for words, values in ways.items():
+            assert max(values[:2]) < TOLERANCE, f"{case}, {words}: {values}"
+
+
+def test_every_process_gets_as_many_sentences_and_about_as_many_tokens():
+    lengths = torch.randint(2, 33, (101,), generator=torch.Generator().manual_seed(0))
+    dealt = shares(lengths, 4)
+    assert torch.cat(dealt).sort().values.equal(torch.arange(101))
+    assert [len(own) for own in dealt] == [26, 25, 25, 25]
+    tokens = [int(lengths[own].sum()) for own in dealt]
+    assert max(tokens) - min(tokens) <= 32
+    assert [len(own) for own in shares(lengths[:2], 3)] == [1, 1, 0]
+
+
+def torchrun(*words):
+    """Start two processes of the command line, as a user does."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node", "2", "-m", "contrasent", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_torchrun_trains_the_run_of_one_process(recipe, text_file, tiny_bert, tmp_path):
+    changes = {"evaluation.task": "none", "evaluation.final": "none", "encoder.dropout": 0.0}
+    changes |= {"train.max_steps": 6, "train.precision": "fp32"}
+    one = recipe(**{key.replace(".", "__"): value for key, value in changes.items()})
+    train(one, tmp_path / "one")
+    settings = [word for key, value in changes.items() for word in (f"--{key}", value)]
+    words = ["train", "unsup-simcse", "--encoder", tiny_bert, "--data", text_file]
+    words += ["--device", "cpu", "--lr", 1e-3, "--batch-size", 8, "--output", tmp_path / "two"]
+    said = torchrun(*words, *settings)
+    assert said.returncode == 0, said.stderr
+    assert "2 processes: 4 examples in each, 7 negatives of an anchor from all" in said.stderr
+    assert said.stderr.count("training: 6 steps") == 1
+    assert len(re.findall("^encoder: ", said.stdout, re.MULTILINE)) == 1
+    losses = [logged_losses(tmp_path / name) for name in ("one", "two")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
