@@ -162,41 +162,52 @@ class FilledTable:
 
 def _narrow(filled: FilledTable) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
     """Ours, published, study and difference beside one another."""
-    headings = [""]
+    headings, blocks = [""], []
     for column in filled.table.columns:
-        headings += [column.heading, "published"]
-        headings += ["study"] if filled.table.study else []
-        headings.append("difference")
-    rows = []
-    for row in filled.rows:
-        cells = [Cell(row.row.label)]
-        for column in filled.table.columns:
-            cell = row.cells.get(column.heading, PaperCell(None, None))
-            cells += [cell.shown(), _printed(cell.published)]
-            cells += [_printed(cell.study)] if filled.table.study else []
-            cells.append(number(cell.difference, 2 if _is_small(cell.difference) else 0, sign="+"))
-        rows.append((*cells, Cell("; ".join(row.notes))))
+        cells = [row.cells.get(column.heading, PaperCell(None, None)) for row in filled.rows]
+        block = {column.heading: [cell.shown() for cell in cells]}
+        if any(cell.published for cell in cells):
+            block["published"] = [_printed(cell.published) for cell in cells]
+        if any(cell.study for cell in cells):
+            block["study"] = [_printed(cell.study) for cell in cells]
+        if any(cell.difference is not None for cell in cells):
+            block["difference"] = [_difference(cell) for cell in cells]
+        headings += block
+        blocks += block.values()
+    rows = [
+        (Cell(row.row.label), *(block[k] for block in blocks), Cell("; ".join(row.notes)))
+        for k, row in enumerate(filled.rows)
+    ]
     return (*headings, "note"), rows
 
 
 def _wide(filled: FilledTable) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
     """Lines of ours, published and study under one another, the difference of the last column."""
     columns = [column.heading for column in filled.table.columns]
+    compared = any(
+        row.cells.get(columns[-1], PaperCell(None, None)).published for row in filled.rows
+    )
     rows = []
     for row in filled.rows:
         cells = [row.cells.get(heading, PaperCell(None, None)) for heading in columns]
         if any(cell.ours or cell.text or cell.reason for cell in cells):
-            last = number(cells[-1].difference, sign="+")
+            last = [_difference(cells[-1])] if compared else []
             shown = [cell.shown() for cell in cells]
-            rows.append((Cell(row.row.label), *shown, last, Cell("; ".join(row.notes))))
+            rows.append((Cell(row.row.label), *shown, *last, Cell("; ".join(row.notes))))
         for name, printed in (
             ("published", [cell.published for cell in cells]),
             ("study", [cell.study for cell in cells]),
         ):
             if any(printed):
                 label = Cell(f"{row.row.label}, {name}")
-                rows.append((label, *map(_printed, printed), Cell(""), Cell("")))
-    return ("", *columns, f"difference of {columns[-1]}", "note"), rows
+                empty = [Cell("")] * (2 if compared else 1)
+                rows.append((label, *map(_printed, printed), *empty))
+    last_heading = [f"difference of {columns[-1]}"] if compared else []
+    return ("", *columns, *last_heading, "note"), rows
+
+
+def _difference(cell: PaperCell) -> Cell:
+    return number(cell.difference, 2 if _is_small(cell.difference) else 0, sign="+")
 
 
 def _printed(text: str | None) -> Cell:
