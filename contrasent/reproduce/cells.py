@@ -66,7 +66,8 @@ class PaperCell:
         """Mean and deviation."""
         if self.mean is None:
             return Cell(self.text or ABSENT)
-        spread = "" if self.deviation is None else f" ± {self.deviation:.2f}"
+        digits = 2 if abs(self.mean) >= 5 else 3
+        spread = "" if self.deviation is None else f" ± {self.deviation:.{digits}f}"
         return Cell(f"{_rounded(self.mean, self.published)}{spread}", self.mean)
 
 

@@ -52,7 +52,8 @@ def make_material(name: str, folder: Path) -> Path:
     sentences = _sentences()
     if name == "words":
         draw = random.Random(0)
-        words = [it for it in _frequent_words(sentences) if it.isalpha()]
+        pairs = (it for first, second, _ in islice(_rated(), 1000) for it in (first, second))
+        words = sorted({word for line in (*sentences, *pairs) for word in line.lower().split()})
         path = folder / "words.txt"
         lines = [" ".join([it, *(f"{draw.gauss(0, 1):.4f}" for _ in range(8))]) for it in words]
     elif name == "documents":
