@@ -14,6 +14,7 @@ import asyncio
 import json
 import random
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -194,12 +195,12 @@ def main(arguments: Sequence[str] | None = None) -> list[Measured]:
     parser.add_argument("--overload", type=float, default=5, help="times what 32 clients got")
     parser.add_argument("--infinity", metavar="PYTHON", help="an interpreter with infinity-emb")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("options", nargs="*", help="of contrasent serve, after --")
+    parser.add_argument("--options", default="", help="of contrasent serve, as one argument")
     given = parser.parse_args(arguments)
     results: list[Measured] = []
     port = free_port()
     command = [sys.executable, "-m", "contrasent", "serve", given.model, "--port", str(port)]
-    with running([*command, *given.options], port) as process:
+    with running([*command, *shlex.split(given.options)], port) as process:
         results += _runs("contrasent", port, "/v1/embeddings", given)
         memory = Process(process.pid).memory_info
         before = memory().rss

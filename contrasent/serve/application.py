@@ -143,11 +143,7 @@ def build(service: Service, *routers: Any) -> FastAPI:
     @app.get("/metrics", tags=["operations"])
     async def metrics() -> Response:
         """Metrics for Prometheus."""
-        batcher, counts = service.batcher, service.metrics
-        counts.set_queue(batcher.queued, batcher.wait)
-        counts.cache_bytes.set(batcher.cache.bytes)
-        counts.cache_texts.set(len(batcher.cache))
-        return Response(counts.page(), media_type="text/plain; version=0.0.4")
+        return Response(service.metrics.page(), media_type="text/plain; version=0.0.4")
 
     for kind in (RefusalError, ContrasentError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answer_error)
@@ -299,7 +295,10 @@ class Gate:
         return b"".join(parts)
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
-        state = scope["state"]
+        state, batcher = scope["state"], self.service.batcher
+        # Here, not where they are read: that is one of several processes.
+        self.service.metrics.set_queue(batcher.queued, batcher.wait)
+        self.service.metrics.set_cache(batcher.cache.bytes, len(batcher.cache))
         route = getattr(scope.get("route"), "path", "unmatched")
         self.service.metrics.answered(route, status, seconds, state.get("error"))
         fields = {

@@ -35,9 +35,9 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"contrasent_{name}", text, labels, registry=registry)
 
-        def gauge(name: str, text: str) -> Gauge:
+        def gauge(name: str, text: str, over_workers: Any = "livesum") -> Gauge:
             name = name if name.startswith("te_") else f"contrasent_{name}"
-            return Gauge(name, text, registry=registry, multiprocess_mode="livesum")
+            return Gauge(name, text, registry=registry, multiprocess_mode=over_workers)
 
         def histogram(name: str, text: str, *labels: str, of: tuple[float, ...]) -> Histogram:
             name = name if name.startswith("te_") else f"contrasent_{name}"
@@ -65,7 +65,7 @@ class Metrics:
         self.cache_texts = gauge("cache_texts", "Texts in the cache.")
         self.queue_texts = gauge("queue_texts", "Texts that wait or are computed.")
         self.queue_seconds = gauge("queue_seconds", "Seconds that the queue will take, about.")
-        self.index_texts = gauge("index_texts", "Texts in the index.")
+        self.index_texts = gauge("index_texts", "Texts in the index.", "livemostrecent")
         self.batch_texts = histogram("batch_texts", "Texts taken at once.", of=_COUNTS)
         self.batch_tokens = histogram("batch_tokens", "Tokens taken at once.", of=_COUNTS)
         self.compute_seconds = histogram("compute_seconds", "Seconds of a batch.", of=_SECONDS)
@@ -126,6 +126,11 @@ class Metrics:
         self.queue_texts.set(texts)
         self.queue_seconds.set(seconds)
         self._te_size.set(texts)
+
+    def set_cache(self, size: int, texts: int) -> None:
+        """How large the cache is now, in bytes and in texts."""
+        self.cache_bytes.set(size)
+        self.cache_texts.set(texts)
 
     def page(self) -> bytes:
         """The text that Prometheus reads."""

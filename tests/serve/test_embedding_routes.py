@@ -2,10 +2,12 @@
 
 import base64
 import json
+import re
 import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,6 +151,16 @@ def test_metrics_count_under_both_names(encoder):
     assert float(values["te_embed_success"]) == 3
     assert float(values['te_request_failure{err="Empty"}']) == 1
     assert float(values["te_request_input_length_count"]) == 2
+    assert float(values["contrasent_cache_texts"]) == 2
+    # What the dashboard and the alerts ask for is there; a label without a value is not yet.
+    known = {name.partition("{")[0] for name in values} | {
+        line.split()[2] for line in lines if "# HELP" in line
+    }
+    deployed = Path(__file__).parents[2] / "deploy"
+    asked = "".join(path.read_text() for path in deployed.iterdir())
+    assert set(re.findall(r"contrasent_\w+", asked)) <= known | {
+        f"{n}_{end}" for n in known for end in ("total", "bucket", "sum", "count")
+    }
 
 
 def test_a_key_is_asked_for_where_something_is_told(encoder):
