@@ -28,7 +28,7 @@ from contrasent.serve.vector_cache import Embedded, Text, VectorCache
 _AT_ONCE = 256
 """Texts of one request that are in the queue at a time, so that a large one leaves room."""
 _TOKENIZED_TOGETHER = 128
-_TELLING_TOKENS = 1024
+_TELLING_TOKENS = 256
 """The speed is taken from batches of at least as many tokens."""
 _REMEMBERED = 0.8
 _PROBES = 24

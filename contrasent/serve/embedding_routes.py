@@ -26,6 +26,8 @@ from contrasent.serve.vector_cache import Embedded, Text
 _BYTES = "application/octet-stream"
 _INLINE = 64
 """Answers of more rows are written in a thread, so that others do not wait for them."""
+_CHARACTERS, _CELLS = 1_000_000, 1_000_000
+"""Largest input of the tokenizer's route, and largest matrix."""
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 Texts = StrictStr | list[StrictStr]
@@ -109,11 +111,9 @@ class EmbeddingRoutes:
     async def embedded(self, request: Request, texts: Sequence[Text]) -> list[Embedded]:
         """Embed the texts of a request; RefusalError or OverloadedError if that cannot be."""
         batcher, counts = self._service.batcher, self._service.metrics
-        limit = self._service.settings.max_texts
         if not texts:
             raise RefusalError(400, "there is no text; send at least one")
-        if len(texts) > limit:
-            raise RefusalError(413, f"{len(texts)} texts are more than {limit}; send fewer at once")
+        require_at_most(self._service.settings.max_texts, len(texts), "texts")
         entries = batcher.cached(texts)
         if entries is None:
             batcher.require_room()
@@ -209,6 +209,7 @@ class EmbeddingRoutes:
         """A row for each sentence of the first list, a column for each of the second."""
         if not (body.first and body.second):
             raise RefusalError(400, "both lists need a sentence")
+        require_at_most(_CELLS, len(body.first) * len(body.second), "cosines")
         rows, entries = await self.vectors(request, [*body.first, *body.second])
         half = len(body.first)
         return await _answer(lambda: _json(rows[:half] @ rows[half:].T), entries)
@@ -224,6 +225,7 @@ class EmbeddingRoutes:
         if not isinstance(self._encoder, SentenceEncoder):
             raise RefusalError(424, "word vectors have no tokenizer")
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+        require_at_most(_CHARACTERS, sum(map(len, texts)), "characters")
         spans = self._encoder.tokenizer.spans
         return _json_response(
             await asyncio.to_thread(spans, texts, specials=body.add_special_tokens)
@@ -259,6 +261,12 @@ class EmbeddingRoutes:
     async def other_kind(self) -> Response:
         """Routes of TEI for other kinds of model."""
         raise RefusalError(424, "this model gives sentence embeddings; use /embed")
+
+
+def require_at_most(limit: int, asked: int, name: str) -> None:
+    """RefusalError if the answer would be too large."""
+    if asked > limit:
+        raise RefusalError(413, f"{asked} {name} are more than {limit}; ask for fewer at once")
 
 
 def _texts_of(given: Any) -> list[Text]:

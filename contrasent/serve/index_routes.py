@@ -21,7 +21,7 @@ from contrasent.errors import ConfigError
 from contrasent.model.protocol import Encoder
 from contrasent.search.index import Index
 from contrasent.serve.application import RefusalError, Service
-from contrasent.serve.embedding_routes import EmbeddingRoutes, Texts
+from contrasent.serve.embedding_routes import EmbeddingRoutes, Texts, require_at_most
 
 T = TypeVar("T")
 
@@ -33,6 +33,7 @@ _POLICY = (
 )
 """The page runs and loads nothing from elsewhere; the plots style themselves."""
 _WRITE_SECONDS = 5.0
+_HITS = 100_000
 _MAPPED = 2000
 """Points of a map; of a larger index it shows every so-manieth text."""
 
@@ -117,6 +118,7 @@ class IndexRoutes:
         queries = [body.queries] if isinstance(body.queries, str) else body.queries
         if not queries or not all(query.strip() for query in queries):
             raise RefusalError(400, "a query is empty; write what to look for")
+        require_at_most(_HITS, len(queries) * body.top_k, "hits")
         rows, _ = await self._embedding.vectors(request, queries)
         index = await asyncio.to_thread(self._index.newest)
         hits = await asyncio.to_thread(index.search_vectors, rows, body.top_k, body.threshold)
