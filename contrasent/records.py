@@ -21,18 +21,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """Where a value lies when its pairs are drawn again with replacement.
+    """Where a value would lie with other pairs, sentences or queries of the same kind.
 
-    ``low`` and ``high`` are the ends of the percentile interval, ``error`` the standard deviation
-    over the resamples.
+    Attributes:
+        error: the standard error.
+        confidence: the share of samples whose interval is to hold the true value.
+        resamples: of a bootstrap, of which ``low`` and ``high`` are percentiles; None if the error
+            is computed by a formula, as of correlations.
+        seed: of the bootstrap.
+        covariances: of this value's error with those of other tasks scored together, by their
+            labels; None if they are not known, and then the tasks are taken as independent.
     """
 
     low: float
     high: float
     error: float
     confidence: float
-    resamples: int
-    seed: int
+    resamples: int | None = None
+    seed: int | None = None
+    covariances: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

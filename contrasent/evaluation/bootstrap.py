@@ -1,11 +1,11 @@
-"""Bootstrap intervals of a score, and of a difference of two.
+"""Bootstrap intervals of means and F1, and of differences of two.
 
 Shapes: N pairs, sentences or queries; R resamples; K columns of scores of the same N.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -49,9 +49,10 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """How R resamples are drawn and read; a task has the same ones for every encoder.
+    """How sure intervals are, and how R resamples are drawn, the same ones for every encoder.
 
-    ``confidence`` is the share of samples whose interval is to hold the true value.
+    ``confidence`` is the share of samples whose interval is to hold the true value. Correlations
+    need no resamples: :mod:`contrasent.evaluation.dyadic`.
     """
 
     confidence: float = 0.95
@@ -67,24 +68,11 @@ class Bootstrap:
             raise ConfigError(f"resamples must be at least 2, not {self.resamples}")
 
 
-def correlation_draws(
-    metric: str, scores: Sequence[Vector], gold: Vector, bootstrap: Bootstrap, stream: str
-) -> Matrix:
-    """Correlations of K columns of scores ``(N,)`` with the gold column in the same R resamples.
-
-    ``stream`` names the pairs, such as ``sts12 MSRpar``: what is drawn for one is independent of
-    what is drawn for another.
-
-    Returns:
-        ``(K, R)``; NaN where all numbers of a column are the same within a resample.
-    """
-    correlations = _CORRELATIONS[metric](scores, gold)
-    drawn = [correlations(counts) for counts in _resample(len(gold), bootstrap, stream)]
-    return np.concatenate(drawn, axis=1)
-
-
 def ratio_draws(ratios: Sequence[Ratio], bootstrap: Bootstrap, stream: str) -> Matrix:
-    """K ratios of the same N things in the same R resamples, as :func:`correlation_draws`.
+    """K ratios of the same N things in the same R resamples.
+
+    ``stream`` names the things, such as ``mr``: what is drawn for one is independent of what is
+    drawn for another.
 
     Returns:
         ``(K, R)``; NaN where the lower sum is 0.
@@ -163,65 +151,6 @@ def _resample(pairs: int, bootstrap: Bootstrap, stream: str) -> Iterator[Counts]
         left -= rows
 
 
-Correlations = Callable[[Counts], Matrix]
-
-
-def _spearman(scores: Sequence[Vector], gold: Vector) -> Correlations:
-    columns = [_Ranked(column) for column in scores]
-    against = _Ranked(gold)
-
-    def correlations(counts: Counts) -> Matrix:
-        gold_ranks, gold_spread = against.ranks(counts)
-        gold_ranks *= counts
-        values = []
-        for column in columns:
-            ranks, spread = column.ranks(counts)
-            shared = np.einsum("rn,rn->r", ranks, gold_ranks)
-            values.append(_quotient(shared, np.sqrt(spread * gold_spread)))
-        return np.stack(values)
-
-    return correlations
-
-
-class _Ranked:
-    """A column sorted once, whose ranks within any resample are then sums of counts."""
-
-    def __init__(self, column: Vector) -> None:
-        values, self._group = np.unique(column, return_inverse=True)
-        self._order = np.argsort(self._group, kind="stable")
-        self._ends = np.searchsorted(self._group[self._order], np.arange(1, len(values) + 1))
-
-    def ranks(self, counts: Counts) -> tuple[Matrix, Vector]:
-        """Ranks less their mean ``(R, N)``, ties at their middle, and their squares' sum ``(R,)``.
-
-        A number of which c are below and g equal, itself among them, has rank ``c + (g + 1) / 2``.
-        """
-        pairs = counts.shape[1]
-        up_to = np.take(counts, self._order, axis=1).cumsum(axis=1)[:, self._ends - 1]
-        equal = np.diff(up_to, axis=1, prepend=0)
-        middle = up_to - (equal + pairs) / 2
-        spread = np.einsum("rg,rg,rg->r", middle, middle, equal)
-        return np.take(middle, self._group, axis=1), spread
-
-
-def _pearson(scores: Sequence[Vector], gold: Vector) -> Correlations:
-    y = gold - gold.mean()
-    columns = [column - column.mean() for column in scores]
-    sums = [np.stack([x, y, x * x, y * y, x * y], axis=1) for x in columns]
-    pairs = len(gold)
-
-    def correlations(counts: Counts) -> Matrix:
-        values = []
-        weights = counts.astype(np.float64)
-        for column in sums:
-            x, y, xx, yy, xy = (weights @ column).T / pairs
-            spread = np.maximum(xx - x * x, 0) * np.maximum(yy - y * y, 0)
-            values.append(_quotient(xy - x * y, np.sqrt(spread)))
-        return np.stack(values)
-
-    return correlations
-
-
 def _mean_quotient(sums: Matrix) -> Vector:
     """Upper sums ``(R, C)`` beside the lower ones over these, ``(R,)``; NaN where all are 0."""
     top, bottom = np.split(sums, 2, axis=1)
@@ -234,6 +163,3 @@ def _quotient(top: Vector, bottom: Vector) -> Vector:
     """Element by element; NaN where the divisor is 0."""
     quotient: Vector = np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom > 0)
     return quotient
-
-
-_CORRELATIONS = {"spearman": _spearman, "pearson": _pearson}

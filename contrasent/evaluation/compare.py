@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from contrasent.evaluation.bootstrap import Bootstrap, holm, interval, p_value, ratio_draws
-from contrasent.evaluation.embed import Scores, draws
+from contrasent.evaluation.dyadic import (
+    FEWEST_PAIRS,
+    PairGraph,
+    mean_error,
+    normal_interval,
+    normal_p_value,
+)
+from contrasent.evaluation.embed import Scores, influences, joint_covariance
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName, averaged
 from contrasent.metrics import Vector
@@ -50,21 +57,50 @@ def compare(
     aggregation: str,
     bootstrap: Bootstrap,
 ) -> Comparison:
-    """A paired bootstrap: pairs are drawn again, and both encoders are scored on what was drawn.
+    """Differences of correlations, with errors that know which pairs share a sentence.
 
-    Differences are ``other`` minus ``baseline``. The similarities of two encoders have scales of
-    their own, so they cannot be exchanged between them as a permutation test would do.
+    Differences are ``other`` minus ``baseline``. The average's error takes the pairs of all tasks
+    together, since tasks share sentences too.
     """
-    values = [_values(scores, metric, aggregation) for scores in (baseline, other)]
-    differences = _Differences(metric, aggregation)
-    for task in tasks:
-        name = task.name
-        if all(name.label in scores.similarities for scores in (baseline, other)):
-            both = [scores.similarities[name.label] for scores in (baseline, other)]
-            before, after = draws(task, both, metric, bootstrap, (aggregation,))[aggregation]
-            differences.draws[name] = after - before
-            differences.values[name] = values[1][name] - values[0][name]
-    return differences.comparison(averaged(differences.draws), baseline, bootstrap)
+    before, after = (_values(scores, metric, aggregation) for scores in (baseline, other))
+    both = [it for it in tasks if all(it.name.label in s.similarities for s in (baseline, other))]
+    confidence = bootstrap.confidence
+    moves: dict[TaskName, Vector] = {}
+    compared: dict[TaskName, Compared] = {}
+    for task in both:
+        columns = [scores.similarities[task.name.label] for scores in (baseline, other)]
+        first, second = (influences(task, it, metric)[aggregation] for it in columns)
+        name, moves[task.name] = task.name, second - first
+        error = PairGraph.of(*task.sides).error(moves[name]) if _enough(task) else None
+        compared[name] = _compared(baseline, after[name] - before[name], error, confidence)
+    named = averaged(compared)
+    mean = None
+    if len(named) > 1:
+        pooled = [task for task in both if task.name in named]
+        covariance = joint_covariance(pooled, [moves[task.name] for task in pooled])
+        error = mean_error(covariance) if all(map(_enough, pooled)) else None
+        difference = sum(compared[name].difference for name in named) / len(named)
+        mean = _compared(baseline, difference, error, confidence)
+    return Comparison(metric, aggregation, _adjusted(compared), mean)
+
+
+def _enough(task: Task) -> bool:
+    return len(task.gold) >= FEWEST_PAIRS
+
+
+def _compared(
+    baseline: Scores, difference: float, error: float | None, confidence: float
+) -> Compared:
+    """A difference with its normal interval; without an error it is not shown to be any."""
+    p = 1.0 if error is None else normal_p_value(difference, error)
+    return Compared(
+        baseline=_encoder(baseline),
+        difference=difference,
+        interval=None if error is None else normal_interval(difference, error, confidence),
+        p_value=p,
+        p_holm=p,
+        tests=1,
+    )
 
 
 def compare_ratios(
@@ -83,7 +119,8 @@ def compare_ratios(
     Returns:
         One for each metric, in the order of the scores.
     """
-    by_metric: dict[str, _Differences] = {}
+    by_metric: dict[str, dict[TaskName, Vector]] = {}
+    values: dict[tuple[str, TaskName], float] = {}
     for name in names:
         metrics = [of for task, of in baseline.ratios if task == name]
         shared = [of for of in metrics if (name, of) in other.ratios]
@@ -93,53 +130,45 @@ def compare_ratios(
         drawn = ratio_draws(pairs, bootstrap, name.label)
         for before, metric in enumerate(shared):
             after = before + len(shared)
-            differences = by_metric.setdefault(metric, _Differences(metric))
             # What is no difference is to be 0, however the sums were rounded.
-            differences.draws[name] = np.round(drawn[after] - drawn[before], _DIGITS)
-            differences.values[name] = pairs[after].value - pairs[before].value
-    return [
-        it.comparison([name for name in it.draws if name in averaged_over], baseline, bootstrap)
-        for it in by_metric.values()
-    ]
+            draws = np.round(drawn[after] - drawn[before], _DIGITS)
+            by_metric.setdefault(metric, {})[name] = draws
+            values[metric, name] = pairs[after].value - pairs[before].value
 
+    def compared(difference: float, drawn: Vector) -> Compared:
+        p = p_value(drawn)
+        return Compared(
+            baseline=_encoder(baseline),
+            difference=difference,
+            interval=interval(drawn, bootstrap),
+            p_value=p,
+            p_holm=p,
+            tests=1,
+        )
 
-@dataclass(frozen=True, slots=True)
-class _Differences:
-    """Differences in one metric, as they are and as they were drawn."""
-
-    metric: str
-    aggregation: str | None = None
-    values: dict[TaskName, float] = field(default_factory=dict)
-    draws: dict[TaskName, Vector] = field(default_factory=dict)
-
-    def comparison(
-        self, named: Sequence[TaskName], baseline: Scores, bootstrap: Bootstrap
-    ) -> Comparison:
-        """All of them, with an average over the tasks ``named``."""
-        encoder = baseline.records[0].encoder if baseline.records else ""
-
-        def compared(difference: float, drawn: Vector) -> Compared:
-            p = p_value(drawn)
-            return Compared(
-                baseline=encoder,
-                difference=difference,
-                interval=interval(drawn, bootstrap),
-                p_value=p,
-                p_holm=p,
-                tests=1,
-            )
-
-        tasks = {name: compared(self.values[name], drawn) for name, drawn in self.draws.items()}
-        adjusted = holm([one.p_value for one in tasks.values()])
+    comparisons = []
+    for metric, of_task in by_metric.items():
+        tasks = {name: compared(values[metric, name], drawn) for name, drawn in of_task.items()}
+        named = [name for name in of_task if name in averaged_over]
         mean = None
         if len(named) > 1:
-            difference = sum(self.values[name] for name in named) / len(named)
-            mean = compared(difference, np.mean([self.draws[name] for name in named], axis=0))
-        of_tasks = {
-            name: replace(one, p_holm=p, tests=len(tasks))
-            for (name, one), p in zip(tasks.items(), adjusted, strict=True)
-        }
-        return Comparison(self.metric, self.aggregation, of_tasks, mean)
+            difference = sum(values[metric, name] for name in named) / len(named)
+            mean = compared(difference, np.mean([of_task[name] for name in named], axis=0))
+        comparisons.append(Comparison(metric, None, _adjusted(tasks), mean))
+    return comparisons
+
+
+def _adjusted(tasks: Mapping[TaskName, Compared]) -> dict[TaskName, Compared]:
+    """The tasks with p-values adjusted for their number."""
+    adjusted = holm([one.p_value for one in tasks.values()])
+    return {
+        name: replace(one, p_holm=p, tests=len(tasks))
+        for (name, one), p in zip(tasks.items(), adjusted, strict=True)
+    }
+
+
+def _encoder(baseline: Scores) -> str:
+    return baseline.records[0].encoder if baseline.records else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +200,11 @@ class Gain:
         interval = "too little data for an interval"
         if ends is not None:
             low, high = 100 * ends.low, 100 * ends.high
-            interval = f"{100 * ends.confidence:g} % interval {low:+.2f} to {high:+.2f}"
+            interval = f"{100 * ends.confidence:g} % interval {low:+.2f} to {high:+.2f}, paired"
+            interval += " bootstrap" if ends.resamples else ""
         return (
-            f"{_VERDICTS[self.verdict]}: {100 * self.compared.difference:+.2f} ({interval}, paired "
-            f"bootstrap) on {self.of}, against {self.start}."
+            f"{_VERDICTS[self.verdict]}: {100 * self.compared.difference:+.2f} ({interval}) on "
+            f"{self.of}, against {self.start}."
         )
 
 

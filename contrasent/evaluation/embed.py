@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import CheckpointError, DataError, pick
-from contrasent.evaluation.bootstrap import Bootstrap, Matrix, Ratio, correlation_draws, interval
-from contrasent.evaluation.protocols import AGGREGATIONS
+from contrasent.evaluation.bootstrap import Bootstrap, Matrix, Ratio
+from contrasent.evaluation.dyadic import FEWEST_PAIRS, PairGraph, correlation_interval, influence
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS, Vector
@@ -100,43 +101,58 @@ def correlations(
         "mean": float(np.average(each)),
         "wmean": float(np.average(each, weights=pairs)),
     }
-    drawn = draws(task, [similarities], metric, bootstrap) if bootstrap else {}
-    sure = {name: interval(columns[0], bootstrap) for name, columns in drawn.items() if bootstrap}
     named = [(s.name, v, n) for s, v, n in zip(task.subsets, each, pairs, strict=True)]
+    sure: dict[str, Interval] = {}
+    if bootstrap and sum(pairs) >= FEWEST_PAIRS:
+        values = aggregated | {
+            name: value for name, value, n in named if name and n >= FEWEST_PAIRS
+        }
+        moves = influences(task, similarities, metric)
+        covariance = PairGraph.of(*task.sides).covariance(np.stack([moves[it] for it in values]))
+        deviations = np.sqrt(np.diagonal(covariance)).tolist()
+        for (name, value), deviation in zip(values.items(), deviations, strict=True):
+            sure[name] = correlation_interval(value, deviation, bootstrap.confidence)
     return [
         *(Score(metric, value, n, "subset", s, sure.get(s)) for s, value, n in named if s),
         *(Score(metric, v, sum(pairs), k, "", sure.get(k)) for k, v in aggregated.items()),
     ]
 
 
-def draws(
-    task: Task,
-    similarities: Sequence[Similarities],
-    metric: str,
-    bootstrap: Bootstrap,
-    aggregations: Sequence[str] = AGGREGATIONS,
-) -> dict[str, Matrix]:
-    """Aggregations of K encoders in the same R resamples, ``(K, R)`` each, and subsets by name.
+def influences(task: Task, similarities: Similarities, metric: str) -> dict[str, Vector]:
+    """How much each of the task's N pairs moves its aggregations, and its subsets by name.
 
-    ``all`` draws from all pairs of the task together, ``mean`` and ``wmean`` within each subset.
+    ``(N,)`` each, in the order of :attr:`Task.sides`, as in
+    :func:`contrasent.evaluation.dyadic.influence`.
     """
-    drawn: dict[str, Matrix] = {}
-    if "all" in aggregations or len(task.subsets) == 1:
-        columns = [np.concatenate(of_encoder) for of_encoder in similarities]
-        whole = correlation_draws(metric, columns, task.gold, bootstrap, task.name.label)
-        if len(task.subsets) == 1:
-            return dict.fromkeys(aggregations, whole)
-        drawn["all"] = whole
-    if set(aggregations) - {"all"}:
-        for place, subset in enumerate(task.subsets):
-            columns = [of_encoder[place] for of_encoder in similarities]
-            stream = f"{task.name.label} {subset.name}"
-            drawn[subset.name] = correlation_draws(metric, columns, subset.gold, bootstrap, stream)
-        each = np.stack([drawn[subset.name] for subset in task.subsets])
-        pairs = [len(subset.gold) for subset in task.subsets]
-        drawn["mean"] = np.average(each, axis=0)
-        drawn["wmean"] = np.average(each, axis=0, weights=pairs)
-    return drawn
+    columns = zip(similarities, (subset.gold for subset in task.subsets), strict=True)
+    each = [influence(metric, scores, gold) for scores, gold in columns]
+    shares = np.array([len(column) for column in each]) / len(task.gold)
+    rows = _side_by_side(each)
+    return {
+        **{subset.name: row for subset, row in zip(task.subsets, rows, strict=True)},
+        "all": influence(metric, np.concatenate(similarities), task.gold),
+        "mean": rows.mean(axis=0),
+        "wmean": shares @ rows,
+    }
+
+
+def joint_covariance(tasks: Sequence[Task], moves: Sequence[Vector]) -> Matrix:
+    """Covariance ``(K, K)`` of an estimate per task, whose pairs move it by ``moves``, ``(N,)``.
+
+    Tasks share sentences too: 1,006 of the 1,377 distinct pairs of STS-B's test split are also in
+    STS12-16.
+    """
+    first, second = (chain.from_iterable(task.sides[side] for task in tasks) for side in (0, 1))
+    return PairGraph.of(first, second).covariance(_side_by_side(moves))
+
+
+def _side_by_side(columns: Sequence[Vector]) -> Matrix:
+    """Each column in a row of its own, beside the others', zeros elsewhere."""
+    ends = np.cumsum([len(column) for column in columns])
+    rows = np.zeros((len(columns), ends[-1]))
+    for row, column, end in zip(rows, columns, ends, strict=True):
+        row[end - len(column) : end] = column
+    return rows
 
 
 PRECISIONS = ("bf16", "fp32", "int8")

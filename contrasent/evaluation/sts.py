@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import cast
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.bootstrap import Bootstrap
@@ -21,16 +23,18 @@ from contrasent.evaluation.embed import (
     Similarities,
     correlations,
     distinct,
+    influences,
+    joint_covariance,
     require_usable,
 )
-from contrasent.evaluation.protocols import Protocol
+from contrasent.evaluation.protocols import AGGREGATIONS, Protocol
 from contrasent.evaluation.sts_data import Subset, Task, load, require_different
 from contrasent.evaluation.sts_regressor import Pairs, Regressor, fit, sentevals_order
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
 from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskType
 from contrasent.evaluation.vectors import RowLayout
 from contrasent.metrics import METRICS, pair_cosines
-from contrasent.records import Record
+from contrasent.records import Interval, Record
 
 
 class StsTasks:
@@ -97,7 +101,33 @@ class StsTasks:
                 damaged += [error] if isinstance(error, CheckpointError) else []
         if len(damaged) == len(self.tasks):
             raise CheckpointError("\n".join(map(str, damaged)))
-        return Scores.together(parts)
+        scores = Scores.together(parts)
+        return self._with_covariances(scores) if bootstrap else scores
+
+    def _with_covariances(self, scores: Scores) -> Scores:
+        """The scores, whose intervals tell how the errors of the tasks go together."""
+        records = list(scores.records)
+        tasks = {task.name: task for task in self.tasks}
+        for metric, aggregation in product(METRICS, AGGREGATIONS):
+            places = [
+                place
+                for place, it in enumerate(records)
+                if it.interval and (it.metric, it.aggregation) == (metric, aggregation)
+            ]
+            if len(places) < 2:
+                continue
+            together = [tasks[TaskName(records[it].task, records[it].split)] for it in places]
+            labels = [task.name.label for task in together]
+            moves = [
+                influences(task, scores.similarities[label], metric)[aggregation]
+                for task, label in zip(together, labels, strict=True)
+            ]
+            rows = joint_covariance(together, moves).tolist()
+            for place, label, row in zip(places, labels, rows, strict=True):
+                others = {to: it for to, it in zip(labels, row, strict=True) if to != label}
+                interval = replace(cast(Interval, records[place].interval), covariances=others)
+                records[place] = replace(records[place], interval=interval)
+        return replace(scores, records=tuple(records))
 
     def _similarities(
         self,

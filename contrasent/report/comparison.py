@@ -20,7 +20,7 @@ from contrasent.report.scores_table import (
     short_headings,
     sts_table,
 )
-from contrasent.report.table import ABSENT, AVERAGE, Cell, Table, number, score
+from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, number, score
 
 
 def differences_table(
@@ -66,19 +66,23 @@ def _p_values(one: Compared, single: str) -> tuple[Cell, Cell]:
 
 
 def _procedure(rows: Sequence[Compared], drawn: str, of: str = "") -> str:
-    interval = next((one.interval for one in rows if one.interval), None)
-    how = (
-        f", {100 * interval.confidence:g} % percentile interval over {interval.resamples} "
-        f"resamples (seed {interval.seed})"
-        if interval
-        else ""
-    )
     tests = max(one.tests for one in rows)
     over = f"the {tests} tasks{of}" if of else f"these {tests} tasks"
     holm = f"; Holm's adjustment is over {over}" if tests > 1 else ""
-    return (
-        f"Paired bootstrap: the same {drawn} are drawn again for both{how}; p is two-sided{holm}."
-    )
+    intervals = [one.interval for one in rows if one.interval]
+    ways = []
+    if computed := [it for it in intervals if not it.resamples]:
+        ways.append(f"{100 * computed[0].confidence:g} % intervals, paired: {DYADIC}")
+    if resampled := [it for it in intervals if it.resamples]:
+        first = resampled[0]
+        ways.append(
+            f"Paired bootstrap: the same {drawn} are drawn again for both, "
+            f"{100 * first.confidence:g} % percentile interval over {first.resamples} resamples "
+            f"(seed {first.seed})"
+        )
+    if not ways:
+        ways.append("Too little data for an interval")
+    return f"{'. '.join(ways)}; p is two-sided{holm}."
 
 
 def sts_differences(comparison: Comparison, title: str) -> Table:

@@ -54,7 +54,8 @@ class Column:
         if len(records) == 1:
             return score(records[0].value, records[0].interval)
         mean = sum(record.value for record in records) / len(records)
-        return score(mean, averaged_interval(mean, [record.interval for record in records]))
+        labels = [TaskName(record.task, record.split).label for record in records]
+        return score(mean, averaged_interval(mean, [it.interval for it in records], labels))
 
 
 def quantity(record: Record) -> Quantity:
@@ -199,8 +200,7 @@ def _sts_notes(shown: Sequence[Record], layout: Layout) -> list[str]:
             f"{' and '.join(predicted)}: no cosines, but scores predicted by SentEval's regressor, "
             "fitted to the training split."
         )
-    more = ", drawn within each subset for mean and wmean; of the average, normal with the tasks "
-    return [*notes, *interval_notes(shown, "the pairs", f"{more}independent")]
+    return [*notes, *interval_notes(shown, "the pairs", "")]
 
 
 def transfer_table(rows: Rows, names: Sequence[TaskName]) -> Table:

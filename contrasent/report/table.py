@@ -176,18 +176,27 @@ def csv_text(lines: Iterable[Sequence[str]]) -> str:
     return buffer.getvalue()
 
 
-def averaged_interval(average: float, parts: Sequence[Interval | None]) -> Interval | None:
-    """The interval of a mean over tasks, whose pairs are drawn independently of one another.
+def averaged_interval(
+    average: float, parts: Sequence[Interval | None], labels: Sequence[str]
+) -> Interval | None:
+    """The normal interval of a mean over tasks, with the covariances of their errors.
 
-    It is the normal interval about the mean, its error the root of the sum of the tasks' squared
-    errors over their number. None if a task has no interval.
+    Tasks whose covariances are not known are taken as independent. None if a task has no interval.
     """
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
         return None
-    error = sqrt(sum(part.error**2 for part in known)) / len(known)
+    squares = sum(part.error**2 for part in known)
+    shared = sum(sum((part.covariances or {}).get(of, 0) for of in labels) for part in known)
+    error = sqrt(squares + max(shared, 0)) / len(known)
     reach = NormalDist().inv_cdf((1 + known[0].confidence) / 2) * error
     return replace(known[0], low=average - reach, high=average + reach, error=error)
+
+
+DYADIC = (
+    "normal, from standard errors that count pairs sharing a sentence as dependent, within a task "
+    "and across those of an average (dyadic-robust)"
+)
 
 
 def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str]:
@@ -201,10 +210,13 @@ def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str
     interval = next((record.interval for record in records if record.interval), None)
     if interval is None:
         return []
-    return [
-        f"In brackets the {100 * interval.confidence:g} % bootstrap interval: percentiles over "
-        f"{interval.resamples} resamples of {drawn} (seed {interval.seed}){more}."
-    ]
+    how = (
+        f"bootstrap interval: percentiles over {interval.resamples} resamples of {drawn} (seed "
+        f"{interval.seed}){more}"
+        if interval.resamples
+        else f"interval: {DYADIC}"
+    )
+    return [f"In brackets the {100 * interval.confidence:g} % {how}."]
 
 
 _NO_LIMIT = 1_000_000

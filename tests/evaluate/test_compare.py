@@ -1,23 +1,25 @@
 """Two encoders on the same pairs: differences against loops, and what is said of them."""
 
+from dataclasses import replace
 from io import StringIO
-from zlib import crc32
+from math import atanh, sqrt, tanh
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from helpers.tiny_sts import sts_tasks
 from rich.console import Console
-from scipy.stats import spearmanr
 
 from contrasent.evaluation.bootstrap import Bootstrap, holm
 from contrasent.evaluation.compare import Comparison, compare, gains, with_comparison
+from contrasent.evaluation.dyadic import influence
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import pair_cosines
 from contrasent.records import Compared, Interval, read_records, write_records
 from contrasent.report.comparison import sts_differences
-from contrasent.report.table import print_difference
+from contrasent.report.table import averaged_interval, print_difference
 
 BOOTSTRAP = Bootstrap(0.9, 60, 4)
 
@@ -40,80 +42,78 @@ def both(encoder, half, senteval):
     return tasks, read.records(EncoderUse(encoder)), read.records(EncoderUse(half))
 
 
-def drawn(stream, pairs):
-    draw = np.random.default_rng([BOOTSTRAP.seed, crc32(stream.encode())])
-    return [draw.integers(pairs, size=pairs, dtype=np.int32) for _ in range(BOOTSTRAP.resamples)]
-
-
-def scored(encoder, subset, rows):
+def correlation(encoder, subset):
     first, second = ([encoder.embed(s) for s in side] for side in (subset.first, subset.second))
-    return spearmanr(pair_cosines(first, second)[rows], subset.gold[rows]).statistic
+    return pair_cosines(first, second), subset.gold
 
 
-@pytest.mark.filterwarnings("ignore::scipy.stats.ConstantInputWarning")
-@pytest.mark.parametrize("aggregation", ["mean", "wmean"])
-def test_differences_of_means_are_drawn_within_subsets(both, encoder, half, aggregation):
+def moves(encoder, subsets, aggregation):
+    """How much each pair moves the task's score, subset after subset."""
+    columns = [correlation(encoder, subset) for subset in subsets]
+    if aggregation == "all":
+        return influence("spearman", *(np.concatenate(it) for it in zip(*columns, strict=True)))
+    sizes = [len(subset.gold) for subset in subsets]
+    weights = sizes if aggregation == "wmean" else [1] * len(sizes)
+    each = [w * influence("spearman", *it) for w, it in zip(weights, columns, strict=True)]
+    return np.concatenate(each) / sum(weights)
+
+
+def error(effects, pairs):
+    """Pairs are dependent if they share a sentence; at least if they are the same."""
+    variance = least = 0.0
+    for i, one in enumerate(pairs):
+        for j, other in enumerate(pairs):
+            variance += effects[i] * effects[j] * bool(set(one) & set(other))
+            least += effects[i] * effects[j] * (set(one) == set(other))
+    return sqrt(max(variance, least))
+
+
+@pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
+def test_errors_of_differences_and_scores_count_shared_sentences(both, encoder, half, aggregation):
     tasks, first, second = both
-    found = compare(
-        tasks, first, second, metric="spearman", aggregation=aggregation, bootstrap=BOOTSTRAP
-    ).tasks[TaskName("sts13")]
-    subsets = tasks[1].subsets
-    weights = [len(s.gold) if aggregation == "wmean" else 1 for s in subsets]
-    rows = [drawn(f"sts13 {s.name}", len(s.gold)) for s in subsets]
-    differences = []
-    for number in range(BOOTSTRAP.resamples):
-        each = [
-            scored(half, s, r[number]) - scored(encoder, s, r[number])
-            for s, r in zip(subsets, rows, strict=True)
-        ]
-        differences.append(np.average(each, weights=weights))
-    kept = [d for d in differences if np.isfinite(d)]
-    low, high = np.quantile(kept, [0.05, 0.95])
-    assert (found.interval.low, found.interval.high) == pytest.approx((low, high), abs=1e-9)
-    rarer = min(sum(d <= 0 for d in kept), sum(d >= 0 for d in kept))
-    assert found.p_value == pytest.approx(min(1, 2 * (rarer + 1) / (len(kept) + 1)))
-
-
-@pytest.mark.filterwarnings("ignore::scipy.stats.ConstantInputWarning")
-def test_intervals_are_of_the_same_aggregation_as_their_values(both, encoder):
-    task = both[0][1]
-    draws = [drawn(f"sts13 {s.name}", len(s.gold)) for s in task.subsets]
-    each = [
-        [scored(encoder, subset, rows) for rows in of_subset]
-        for subset, of_subset in zip(task.subsets, draws, strict=True)
+    settings = {"metric": "spearman", "aggregation": aggregation, "bootstrap": BOOTSTRAP}
+    found = compare(tasks, first, second, **settings).tasks[TaskName("sts13")]
+    subsets, pairs = tasks[1].subsets, list(zip(*tasks[1].sides, strict=True))
+    before, after = (moves(it, subsets, aggregation) for it in (encoder, half))
+    expected = error(after - before, pairs)
+    assert found.interval.error == pytest.approx(expected)
+    reach = NormalDist().inv_cdf(0.95) * expected
+    ends = (found.difference - reach, found.difference + reach)
+    assert (found.interval.low, found.interval.high) == pytest.approx(ends)
+    p = 2 * NormalDist().cdf(-abs(found.difference) / expected)
+    assert found.p_value == pytest.approx(p)
+    (score,) = (
+        r
+        for r in StsTasks([tasks[1]]).records(EncoderUse(encoder), bootstrap=BOOTSTRAP).records
+        if (r.metric, r.aggregation) == ("spearman", aggregation)
+    )
+    expected = error(before, pairs)
+    assert score.interval.error == pytest.approx(expected)
+    ends = [
+        atanh(score.value) + sign * NormalDist().inv_cdf(0.95) * expected / (1 - score.value**2)
+        for sign in (-1, 1)
     ]
-    pairs = [len(s.gold) for s in task.subsets]
-    values = {
-        **{s.name: correlations for s, correlations in zip(task.subsets, each, strict=True)},
-        "mean": np.average(each, axis=0),
-        "wmean": np.average(each, axis=0, weights=pairs),
-    }
-    records = {
-        r.subset or r.aggregation: r.interval
-        for r in StsTasks([task]).records(EncoderUse(encoder), bootstrap=BOOTSTRAP).records
-        if r.metric == "spearman"
-    }
-    assert set(records) == {*values, "all"}
-    for name, drawn_values in values.items():
-        low, high = np.nanquantile(drawn_values, [0.05, 0.95])
-        interval = records[name]
-        assert (interval.low, interval.high) == pytest.approx((low, high), abs=1e-9)
+    assert (score.interval.low, score.interval.high) == pytest.approx(tuple(map(tanh, ends)))
 
 
-def test_differences_of_whole_tasks_are_drawn_from_all_pairs(both, encoder, half):
-    tasks, first, second = both
-    found = compare(
-        tasks, first, second, metric="spearman", aggregation="all", bootstrap=BOOTSTRAP
-    ).tasks[TaskName("stsb")]
-    (subset,) = tasks[2].subsets
-    draws = drawn("stsb", len(subset.gold))
-    differences = [scored(half, subset, rows) - scored(encoder, subset, rows) for rows in draws]
-    low, high = np.quantile(differences, [0.05, 0.95])
-    assert (found.interval.low, found.interval.high) == pytest.approx((low, high), abs=1e-9)
-    rows = slice(None)
-    expected = scored(half, subset, rows) - scored(encoder, subset, rows)
-    assert found.difference == pytest.approx(expected, abs=1e-9)
-    assert found.baseline == "some/words"
+def test_tasks_that_share_sentences_are_not_independent(both, encoder, half):
+    """The same task twice: its average is as sure as one of them, not surer."""
+    task = both[0][2]
+    tasks = [task, replace(task, name=TaskName("sickr"))]
+    scores = [
+        StsTasks(tasks).records(EncoderUse(it), bootstrap=BOOTSTRAP) for it in (encoder, half)
+    ]
+    settings = {"metric": "spearman", "aggregation": "all", "bootstrap": BOOTSTRAP}
+    found = compare(tasks, *scores, **settings)
+    single = found.tasks[TaskName("stsb")]
+    assert found.average.interval.error == pytest.approx(single.interval.error)
+    assert found.average.p_value == pytest.approx(single.p_value)
+    one, other = (
+        r.interval for r in scores[0].records if (r.metric, r.aggregation) == ("spearman", "all")
+    )
+    assert one.covariances["sickr"] == pytest.approx(one.error**2)
+    average = averaged_interval(0.5, [one, other], ["stsb", "sickr"])
+    assert average.error == pytest.approx(one.error)
 
 
 def test_p_values_are_adjusted_over_the_tasks_and_the_average_is_of_test_splits(both):
@@ -181,11 +181,9 @@ def test_the_table_says_what_was_done(both):
     assert row.split()[-2:] == [f"{stsb.p_value:.4f}", f"{stsb.p_holm:.4f}"]
     assert any(line.startswith("SICK-R dev") for line in lines)
     assert any(line.startswith("Avg.") for line in lines)
-    assert (
-        "Spearman x 100, aggregation all. Paired bootstrap: the same pairs are drawn again for "
-        "both, 90 % percentile interval over 60 resamples (seed 4); p is two-sided; Holm's "
-        "adjustment is over these 4 tasks." in lines
-    )
+    note = next(line for line in lines if line.startswith("Spearman x 100, aggregation all."))
+    assert "90 % intervals, paired" in note and "dyadic-robust" in note
+    assert note.endswith("p is two-sided; Holm's adjustment is over these 4 tasks.")
 
 
 # What training changed

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from math import hypot
+from math import sqrt
 from statistics import NormalDist
 
 import pytest
@@ -224,9 +224,12 @@ def test_intervals_stand_behind_the_values(command, encoder, senteval):
         said = f"{100 * record.value:.2f} [{100 * found.low:.2f}, {100 * found.high:.2f}]"
         assert said in table
     mean = sum(r.value for r in shown) / 2
-    reach = NormalDist().inv_cdf(0.9) * hypot(*(r.interval.error for r in shown)) / 2
+    (covariance,) = shown[0].interval.covariances.values()
+    assert covariance == shown[1].interval.covariances["stsb"]
+    squares = sum(r.interval.error**2 for r in shown) + max(2 * covariance, 0)
+    reach = NormalDist().inv_cdf(0.9) * sqrt(squares) / 2
     assert f"{100 * mean:.2f} [{100 * (mean - reach):.2f}, {100 * (mean + reach):.2f}]" in table
-    assert "In brackets the 80 % bootstrap interval: percentiles over 5000 resamples" in protocol
+    assert "In brackets the 80 % interval: normal, from standard errors that count" in protocol
 
 
 def test_every_model_is_compared_with_the_first(command, tmp_path):

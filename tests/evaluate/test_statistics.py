@@ -1,76 +1,60 @@
-"""Resamples against loops and scipy, intervals and p-values against simulated truth."""
+"""Errors of correlations against loops and simulated truth; percentiles and p-values."""
 
-from math import asin, pi, sqrt
-from zlib import crc32
+from math import asin, pi
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from contrasent.errors import ConfigError
-from contrasent.evaluation import bootstrap as statistics
-from contrasent.evaluation.bootstrap import Bootstrap, correlation_draws, holm, interval, p_value
+from contrasent.evaluation.bootstrap import Bootstrap, holm, interval, p_value
+from contrasent.evaluation.dyadic import (
+    PairGraph,
+    correlation_interval,
+    influence,
+    mean_error,
+    normal_p_value,
+)
+from contrasent.metrics import METRICS
 
 SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}
 
 
-def columns(seed, size=40):
-    """Two columns of scores and one of gold, all with ties."""
-    draw = np.random.default_rng(seed)
-    gold = draw.integers(0, 6, size=size) / 2
-    near = gold + draw.normal(size=size)
-    return near.round(1), (gold + 3 * draw.normal(size=size)).round(0), gold
-
-
-def places(bootstrap, stream, pairs):
-    """The pairs of each resample, drawn one by one."""
-    draw = np.random.default_rng([bootstrap.seed, crc32(stream.encode())])
-    for _ in range(bootstrap.resamples):
-        yield draw.integers(pairs, size=pairs, dtype=np.int32)
-
-
 @pytest.mark.parametrize("metric", SCIPY)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_resample_is_scored_as_scipy_scores_its_pairs(metric, seed):
-    near, far, gold = columns(seed)
-    bootstrap = Bootstrap(resamples=50, seed=seed)
-    found = correlation_draws(metric, [near, far], gold, bootstrap, "sts12 MSRpar")
-    assert found.shape == (2, 50)
-    for number, rows in enumerate(places(bootstrap, "sts12 MSRpar", len(gold))):
-        for column, scores in enumerate((near, far)):
-            expected = SCIPY[metric](scores[rows], gold[rows]).statistic
-            assert found[column, number] == pytest.approx(expected, abs=1e-12)
+def test_influence_is_what_a_little_more_of_a_pair_changes(metric, seed):
+    """Each pair 400 times, and one of them once more; there are ties in both columns."""
+    draw, times = np.random.default_rng(seed), 400
+    gold = draw.integers(0, 6, size=15) / 2
+    scores = (gold + draw.normal(size=15)).round(0)
+    rows = np.repeat(np.arange(15), times)
+    correlation = SCIPY[metric](scores, gold).statistic
+    found = influence(metric, scores, gold)
+    for pair in range(15):
+        more = np.append(rows, pair)
+        changed = SCIPY[metric](scores[more], gold[more]).statistic
+        assert found[pair] == pytest.approx(times * (changed - correlation), abs=2e-3)
+    assert found.sum() == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.parametrize("metric", SCIPY)
-def test_the_size_of_a_block_changes_nothing(metric, monkeypatch):
-    near, far, gold = columns(0)
-    whole = correlation_draws(metric, [near, far], gold, Bootstrap(resamples=30), "a")
-    monkeypatch.setattr(statistics, "_AT_ONCE", 7 * len(gold))
-    blocks = correlation_draws(metric, [near, far], gold, Bootstrap(resamples=30), "a")
-    assert blocks == pytest.approx(whole, abs=1e-13)
+def test_pairs_that_share_a_sentence_are_dependent_and_no_others():
+    first = ["a", "a", "b", "c", "d", "d", "a", "e"]
+    second = ["b", "c", "a", "d", "d", "d", "b", "f"]
+    draw = np.random.default_rng(0)
+    columns = 1 + draw.random(size=(2, 8))  # of one sign: the sum is above its lower bound
+    expected = np.zeros((2, 2))
+    for i in range(8):
+        for j in range(8):
+            if {first[i], second[i]} & {first[j], second[j]}:
+                expected += np.outer(columns[:, i], columns[:, j])
+    found = PairGraph.of(first, second).covariance(columns)
+    assert found == pytest.approx(expected)
 
 
-def test_draws_depend_on_the_seed_and_on_the_name_of_the_pairs_only():
-    near, far, gold = columns(0)
-    first = correlation_draws("spearman", [near], gold, Bootstrap(resamples=9), "a")
-    assert (
-        correlation_draws("spearman", [far, near], gold, Bootstrap(resamples=9), "a")[1] == first
-    ).all()
-    for bootstrap, stream in ((Bootstrap(resamples=9, seed=2), "a"), (Bootstrap(resamples=9), "b")):
-        assert not (correlation_draws("spearman", [near], gold, bootstrap, stream) == first).any()
-
-
-def test_a_resample_of_equal_numbers_has_no_correlation():
-    gold = np.array([1.0, 1.0, 1.0, 2.0])
-    scores = np.array([0.1, 0.2, 0.3, 0.4])
-    bootstrap = Bootstrap(resamples=400)
-    equal = np.array([len(set(gold[rows])) == 1 for rows in places(bootstrap, "a", 4)])
-    for metric in SCIPY:
-        found = correlation_draws(metric, [scores], gold, bootstrap, "a")[0]
-        assert (np.isnan(found) == equal).all()
-        assert interval(found, bootstrap) is None
-    assert 0.25 < equal.mean() < 0.4
+def test_an_error_is_no_smaller_than_that_of_independent_pairs():
+    graph = PairGraph.of(["a", "a", "x"], ["b", "c", "y"])
+    assert graph.error(np.array([1.0, -1.0, 0.5])) == pytest.approx(np.sqrt(2.25))
+    assert mean_error(np.array([[1.0, -0.9], [-0.9, 1.0]])) == pytest.approx(np.sqrt(2) / 2)
 
 
 def test_an_interval_is_of_the_middle_of_the_draws():
@@ -82,36 +66,77 @@ def test_an_interval_is_of_the_middle_of_the_draws():
     assert interval(with_gaps, Bootstrap(0.9, 1051)).low == pytest.approx(50)
 
 
+# Simulated pairs: a number per sentence and one per pair of sentences, both normal
+
+
+REPEATED = [(2 * k, 2 * k + 1) for k in range(12) for _ in range(10)]  # as STS12's SMTeuroparl
+CHAINED = [(k, (k + d) % 40) for k in range(40) for d in (1, 2, 3)]  # each sentence in 6 pairs
+APART = [(500 + 2 * k, 501 + 2 * k) for k in range(120)]
+GRAPHS = {"repeated": REPEATED + APART, "chained": CHAINED + APART}
+
+
+def simulated(places, encoders, draw):
+    """Gold scores, and those of encoders that are equally good: their correlation is rho."""
+    first, second = np.array(places).T
+    own = first == second
+    of_pair = {pair: k for k, pair in enumerate(dict.fromkeys(places))}
+    same = np.array([of_pair[pair] for pair in places])
+
+    def column(of_sentence):
+        drawn = draw.normal(size=(2, 1000))
+        shared = drawn[0, first] + np.where(own, drawn[1, first], drawn[0, second])
+        return of_sentence * shared + draw.normal(size=len(of_pair))[same]
+
+    gold = column(0.6)
+    return gold, [gold + column(0.6) for _ in range(encoders)]
+
+
+RHO = np.sqrt(0.5)
+TRUTH = {"pearson": RHO, "spearman": 6 / pi * asin(RHO / 2)}
+
+
 @pytest.mark.parametrize("metric", SCIPY)
-def test_the_interval_holds_the_true_value_as_often_as_it_says(metric):
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_the_interval_holds_the_true_value_as_often_as_it_says(metric, graph):
     """Normal pairs, whose correlations are known: Spearman's is 6 / pi asin(rho / 2)."""
-    rho, trials, size = 0.8, 200, 100
-    truth = {"pearson": rho, "spearman": 6 / pi * asin(rho / 2)}[metric]
-    draw = np.random.default_rng(1)
-    held = 0
-    for seed in range(trials):
-        gold = draw.normal(size=size)
-        scores = rho * gold + sqrt(1 - rho**2) * draw.normal(size=size)
-        bootstrap = Bootstrap(0.9, 300, seed)
-        found = interval(correlation_draws(metric, [scores], gold, bootstrap, "a")[0], bootstrap)
-        held += found.low <= truth <= found.high
-    # Three standard errors of a share of .9 in 200 trials are .064.
-    assert abs(held / trials - 0.9) < 0.064
+    places, trials, draw = GRAPHS[graph], 200, np.random.default_rng(1)
+    sentences = PairGraph.of(*zip(*places, strict=True))
+    held, independent = 0, 0
+    for _ in range(trials):
+        gold, (scores,) = simulated(places, 1, draw)
+        moves, value = influence(metric, scores, gold), METRICS[metric](scores, gold)
+        found = correlation_interval(value, sentences.error(moves), 0.95)
+        held += found.low <= TRUTH[metric] <= found.high
+        naive = correlation_interval(value, np.sqrt(np.square(moves).sum()), 0.95)
+        independent += naive.low <= TRUTH[metric] <= naive.high
+    # Three standard errors of a share of .95 in 200 trials are .046.
+    assert abs(held / trials - 0.95) < 0.046
+    if graph == "repeated":
+        assert independent / trials < 0.85
 
 
-def test_equal_encoders_are_told_apart_no_more_often_than_the_p_value_says():
-    draw = np.random.default_rng(2)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_equal_encoders_are_told_apart_no_more_often_than_the_p_value_says(graph):
+    places, draw = GRAPHS[graph], np.random.default_rng(2)
+    sentences = PairGraph.of(*zip(*places, strict=True))
     values = []
-    for seed in range(200):
-        gold = draw.normal(size=80)
-        pair = [gold + draw.normal(size=80) for _ in range(2)]
-        one, other = correlation_draws(
-            "spearman", pair, gold, Bootstrap(resamples=300, seed=seed), "a"
-        )
-        values.append(p_value(other - one))
-    # Three standard errors of a share of .1 are .064, of .5 are .106.
-    assert abs(np.mean(np.array(values) < 0.1) - 0.1) < 0.064
+    for _ in range(200):
+        gold, (one, other) = simulated(places, 2, draw)
+        moves = influence("spearman", other, gold) - influence("spearman", one, gold)
+        difference = METRICS["spearman"](other, gold) - METRICS["spearman"](one, gold)
+        values.append(normal_p_value(difference, sentences.error(moves)))
+    # Three standard errors of a share of .05 are .046, of .5 are .106.
+    assert abs(np.mean(np.array(values) < 0.05) - 0.05) < 0.046
     assert abs(np.mean(np.array(values) < 0.5) - 0.5) < 0.106
+
+
+def test_normal_p_values_and_intervals_at_their_ends():
+    assert normal_p_value(1.96, 1.0) == pytest.approx(0.05, abs=1e-4)
+    assert normal_p_value(-1.96, 1.0) == normal_p_value(1.96, 1.0)
+    assert normal_p_value(0.0, 0.0) == 1
+    assert (correlation_interval(1.0, 0.0, 0.95).low, normal_p_value(0.5, 0.0)) == (1, 0)
+    near = correlation_interval(0.98, 0.02, 0.95)
+    assert 0.8 < near.low < 0.95 < near.high < 1
 
 
 def test_a_p_value_counts_the_draws_on_the_rarer_side():
