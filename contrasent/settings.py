@@ -103,7 +103,9 @@ class ViewSettings:
         "dropout",
         "crop",
         "crop_sentences",
+        "crop_prefix",
         "delete_words",
+        "delete_words_once",
         "delete_one_word",
         "repeat",
         "synonym",
@@ -112,13 +114,14 @@ class ViewSettings:
         "next_3_sentences",
     ] = "dropout"
     """The same sentence, apart by dropout; the sentence edited: crop, delete_words,
-    delete_one_word, repeat (tokens), synonym (WordNet), mlm (a masked language model); consecutive
-    sentences of a text of several: crop_sentences; or one that follows it: next_sentence,
-    next_3_sentences (one of three)."""
+    delete_one_word, repeat (tokens), synonym (WordNet), mlm (a masked language model), or as the
+    reproducibility study edits it: crop_prefix (its first characters), delete_words_once (the same
+    words in every epoch); consecutive sentences of a text of several: crop_sentences; or one that
+    follows it: next_sentence, next_3_sentences (one of three)."""
 
     share: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Of the words, for crop_sentences of the sentences, for mlm and repeat of the tokens, that the
-    edit takes away, replaces or repeats at most; null is 0.1 for crop and delete_words, 0.5 for
+    edit takes away, replaces or repeats at most; null is 0.1 for crops and deleted words, 0.5 for
     crop_sentences, 0.15 for mlm, 0.32 for repeat, one word for synonym. The other views take
     none."""
 
@@ -230,7 +233,8 @@ class EvaluationSettings:
     """How progress is measured."""
 
     task: str = "auto"
-    """Selects `best`: stsb-dev, or a FILE.tsv of sentence, sentence, score; or without labels
+    """Selects `best`: stsb-dev, or a FILE.tsv of sentence, sentence, score; the mean of several, such
+    as stsb-dev,sickr-dev, or of transfer tasks, such as transfer-dev; or without labels
     held-out (a tenth of the training text, which is not trained on: halves of a text, sentences of
     a document or pairs find each other), crops:FILE, next:FILE; none. auto is stsb-dev if its data
     is there, else held-out."""
@@ -250,7 +254,7 @@ class EvaluationSettings:
     uniformity of the sentences of all; a task without a split is all its splits."""
 
     final: str = "auto"
-    """Tasks scored before and after training: sts, names, files, none; auto is sts if its data
+    """Tasks scored before and after training: sts, transfer, names, files, none; auto is sts if its data
     is there, else what was held out."""
 
     precision: Literal["bf16", "fp32"] = "fp32"

@@ -341,7 +341,7 @@ def pretrain(
     folder = _check_run(output or Path("runs") / _RECIPE, recipe, options)
     from contrasent.errors import ConfigError
     from contrasent.training.masked_text import HeldOutScores
-    from contrasent.training.setup import complete
+    from contrasent.training.run_folder import complete
 
     recipe = complete(recipe)
     if recipe.objective["name"] != "mlm":

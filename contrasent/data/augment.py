@@ -39,6 +39,18 @@ def crop(words: Sequence[str], random: Generator, share: float) -> list[str]:
     return list(words[start : start + count])
 
 
+def crop_prefix(text: str, share: float) -> str:
+    """The first ``int((1 - share) * n)`` of n characters, as the reproducibility study crops."""
+    return text[: int((1 - share) * len(text))]
+
+
+def keep_whole_words(words: Sequence[str], random: Generator, share: float) -> list[str]:
+    """Leave out words until ``int((1 - share) * n)`` of n are left, as the study does."""
+    count = max(1, int((1 - share) * len(words)))
+    kept = np.sort(random.permutation(len(words))[:count])
+    return [words[place] for place in kept]
+
+
 def delete_words(words: Sequence[str], random: Generator, share: float) -> list[str]:
     """Leave out ``share`` of the words, any of them."""
     count = min(whole_words(share, len(words), random), len(words) - 1)

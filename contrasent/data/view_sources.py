@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.random import Generator
 from typing_extensions import override
 
-from contrasent.data.augment import Edit
 from contrasent.data.batch import Need
 from contrasent.data.examples import Examples, SourceExamples
 from contrasent.data.readers import Trouble, line_rows, stop
@@ -174,8 +173,8 @@ class Columns(ViewSource):
 
 
 @dataclass(frozen=True, slots=True)
-class EditedWords(ViewSource):
-    """A sentence, and copies of it with edited words, edited anew every epoch.
+class EditedText(ViewSource):
+    """A sentence, and edited copies of it, edited anew every epoch unless ``drawn_once``.
 
     The text is edited and then made tokens, so that the tokens are those of the edited text for
     any tokenizer. A copy whose words stayed, or are none to the tokenizer, is the sentence itself.
@@ -190,9 +189,10 @@ class EditedWords(ViewSource):
     texts: TextStore
     numbers: IndexArray
     tokenizer: Tokenizer
-    edit: Edit
+    edit: Callable[[str, Generator], str]
     views: int
     anchors: bool = False
+    drawn_once: bool = False
 
     @override
     def __len__(self) -> int:
@@ -205,19 +205,18 @@ class EditedWords(ViewSource):
             for view in range(0 if self.anchors else 1, self.views)
             for example in examples
         ]
-        edited = [self._edited_text(example, draws.of(example, view)) for example, view in copies]
+        draws = replace(draws, epoch=0) if self.drawn_once else draws
+        texts = (self.texts[int(self.numbers[example])] for example, _ in copies)
+        edited = [
+            self.edit(text, draws.of(example, view))
+            for text, (example, view) in zip(texts, copies, strict=True)
+        ]
         ids, _ = self.tokenizer.ids(edited, self.store.manifest.max_tokens)
         pairs = zip(ids, copies, strict=True)
         rows = [row if len(row) else self.store.tokens(example, 0) for row, (example, _) in pairs]
         if not self.anchors:
             rows = [*(self.store.tokens(int(example), 0) for example in examples), *rows]
         return end_to_end(rows)
-
-    def _edited_text(self, example: int, random: Generator) -> str:
-        text = self.texts[int(self.numbers[example])]
-        words = text.split()
-        edited = self.edit(words, random)
-        return text if edited == words else " ".join(edited)
 
 
 @dataclass(frozen=True, slots=True)

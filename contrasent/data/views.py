@@ -19,8 +19,10 @@ from contrasent.data.augment import (
     Edit,
     WordNet,
     crop,
+    crop_prefix,
     delete_one_word,
     delete_words,
+    keep_whole_words,
     repeat_tokens,
     replace_words,
 )
@@ -45,8 +47,8 @@ from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.view_sources import (
     Columns,
     Documents,
+    EditedText,
     EditedTokens,
-    EditedWords,
     NextSentences,
     ViewSource,
     WithNeeds,
@@ -77,6 +79,8 @@ class View:
         takes_share: ``view.share`` says how much is edited.
         share: the share if the recipe does not give it; None for one word.
         reach: the positive is one of so many sentences that follow; 0 if it is the sentence itself.
+        drawn_once: the edit of a sentence is the same in every epoch.
+        edit_text: the edit of its text, for a share, where that is not one of its words.
         origin: what decides the view beside recipe and text, to be kept with a run.
     """
 
@@ -86,6 +90,8 @@ class View:
     takes_share: bool = False
     share: float | None = None
     reach: int = 0
+    drawn_once: bool = False
+    edit_text: Callable[[str, float], str] | None = None
     origin: Callable[[], dict[str, str]] = dict
 
 
@@ -107,6 +113,19 @@ VIEWS = MappingProxyType(
             lambda share: partial(delete_words, share=share or 0.0),
             takes_share=True,
             share=0.1,
+        ),
+        "crop_prefix": View(
+            "without the last {share} of its characters",
+            takes_share=True,
+            share=0.1,
+            edit_text=crop_prefix,
+        ),
+        "delete_words_once": View(
+            "without {share} of its words, the same ones in every epoch",
+            lambda share: partial(keep_whole_words, share=share or 0.0),
+            takes_share=True,
+            share=0.1,
+            drawn_once=True,
         ),
         "delete_one_word": View("without one of its words", lambda _: delete_one_word),
         "repeat": View(
@@ -238,14 +257,33 @@ def _open_source(
     """The sentences of ``store``, edited if the view edits them."""
     view, both = VIEWS[settings.name], settings.sides == "both"
     if view.edit_tokens is not None:
-        edit = view.edit_tokens(share_of(settings) or 0.0)
+        edit_tokens = view.edit_tokens(share_of(settings) or 0.0)
         longest = tokenizer.max_tokens or store.manifest.max_tokens
-        return EditedTokens(store, tokenizer.template, edit, views, longest, both)
-    if view.edit is None:
+        return EditedTokens(store, tokenizer.template, edit_tokens, views, longest, both)
+    edit = _text_edit(view, share_of(settings))
+    if edit is None:
         return Columns(store, views)
-    texts, edit_words = keep_texts(examples), view.edit(share_of(settings))
+    texts = keep_texts(examples)
     _refuse_single_words(texts, examples.source, settings.name)
-    return EditedWords(store, texts, text_numbers(store), tokenizer, edit_words, views, both)
+    numbers = text_numbers(store)
+    return EditedText(store, texts, numbers, tokenizer, edit, views, both, view.drawn_once)
+
+
+def _text_edit(view: View, share: float | None) -> Callable[[str, Generator], str] | None:
+    """The edit of a sentence, which leaves a text as it is if its words stay; None if none."""
+    edit_text = view.edit_text
+    if edit_text is not None:
+        return lambda text, _: edit_text(text, share or 0.0)
+    if view.edit is None:
+        return None
+    edit = view.edit(share)
+
+    def edited(text: str, random: Generator) -> str:
+        words = text.split()
+        changed = edit(words, random)
+        return text if changed == words else " ".join(changed)
+
+    return edited
 
 
 def _at(numbers: np.ndarray, rows: IndexArray) -> np.ndarray:

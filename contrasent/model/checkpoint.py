@@ -21,7 +21,7 @@ from contrasent.model.heads import MlpHead
 from contrasent.model.hub import resolve
 from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import EncoderParts
-from contrasent.model.st_layers import read_cnn
+from contrasent.model.st_layers import TANH, read_cnn, write_dense
 from contrasent.model.st_words import read_lstm, read_words
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import read_transform
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 INFO_FILE = "contrasent.json"
 HEADS = ("mlp", "none")
+KEPT_HEAD = "head"
+"""Folder, inside an encoder's, of a head that was trained with it and is not part of it."""
 
 _BERT, _ROBERTA = ("bert-base-uncased", "bert-large-uncased"), ("roberta-base", "roberta-large")
 PUBLISHED_HEADS = {
@@ -92,14 +94,24 @@ def is_sentence_encoder(name: str | Path) -> bool:
     return str(name) in PUBLISHED_HEADS or st_folder.is_in(resolve(name))
 
 
-def write(folder: str | Path, encoder: SentenceEncoder, info: Mapping[str, Any]) -> None:
-    """Write a sentence-transformers folder, replacing ``folder`` as a whole."""
+def write(
+    folder: str | Path,
+    encoder: SentenceEncoder,
+    info: Mapping[str, Any],
+    kept_head: MlpHead | None = None,
+) -> None:
+    """Write a sentence-transformers folder, replacing ``folder`` as a whole.
+
+    ``kept_head`` is a head of training that the encoder is used without.
+    """
     with writing_folder(folder) as partial:
         if not isinstance(encoder.backbone, WordLstm):
             with quiet():
                 encoder.backbone.model.save_pretrained(partial)
             encoder.tokenizer.save(partial)
         st_folder.write(partial, encoder)
+        if kept_head is not None:
+            write_dense(partial / KEPT_HEAD, kept_head.linear, TANH)
         about = {
             "pooler": encoder.pooler,
             "head": encoder.head_name,
@@ -227,8 +239,9 @@ def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:
     """The stored head; CheckpointError if there is none, or one of another width."""
     names: tuple[str, ...] = _STORED_HEADS
     source = stated.transformer
-    if stated.dense is not None:
-        names, source = ("linear",), stated.dense
+    kept = folder / KEPT_HEAD if (folder / KEPT_HEAD).is_dir() else None
+    if (dense := stated.dense or kept) is not None:
+        names, source = ("linear",), dense
     tensors = read_tensors(source, [f"{n}.{part}" for n in names for part in ("weight", "bias")])
     for name in names:
         weight, bias = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")

@@ -105,8 +105,16 @@ class SentenceEncoder(nn.Module, Encoder):
         encoder.to(device or (default_device() if engine == "torch" else "cpu"))
         return encoder.eval()
 
-    def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        info: Mapping[str, Any] | None = None,
+        *,
+        kept_head: MlpHead | None = None,
+    ) -> None:
         """Write a sentence-transformers folder, whole, with `info` in its `contrasent.json`.
+
+        `kept_head`, of training, is written beside it, for those who load it with head `mlp`.
 
         Raises ConfigError unless the engine is `torch`: others have weights in another form.
         """
@@ -115,7 +123,7 @@ class SentenceEncoder(nn.Module, Encoder):
                 f"an encoder with engine {self.engine!r} cannot be saved: its weights are "
                 "converted; load it with engine 'torch' and save that one"
             )
-        checkpoint.write(folder, self, info or {})
+        checkpoint.write(folder, self, info or {}, kept_head)
 
     @property
     @override

@@ -6,7 +6,9 @@ or pairs with one or several hard negatives (eq. 5, weighted: eq. 8).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
@@ -16,7 +18,8 @@ from typing_extensions import override
 from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
-from contrasent.model.heads import head_named
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.heads import MlpHead, head_named
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._shared import AuxiliaryMlm
 from contrasent.objectives.base import Objective, Start, Terms, duplicates
@@ -42,6 +45,10 @@ class Config:
     head: Literal["mlp", "batchnorm", "none"] = "mlp"
     """A head that is trained and then dropped: Linear+Tanh, or DiffCSE's two linear layers with
     batch normalisation; none if the encoder keeps one."""
+
+    keep_head: bool = False
+    """Save the trained mlp in head/, beside the encoder, which is still used without it:
+    `contrasent evaluate RUN --head mlp` scores the same run with it."""
 
     exclude_duplicates: bool = True
     """Leave candidates with the text of the anchor or of its positive out of the negatives."""
@@ -72,6 +79,11 @@ class SimCSE(Objective):
                 f"{self.views} sentences per example (anchor, positive, hard negatives); this "
                 f"data has {start.data_views}"
             )
+        if config.keep_head and config.head != "mlp":
+            raise ConfigError(
+                f"objective.keep_head keeps a Linear+Tanh, but objective.head is {config.head}; "
+                "set it to mlp, or keep_head to false"
+            )
         self.head = head_named(config.head, start.width)
         self.mlm: AuxiliaryMlm | None = None
         if config.mlm_weight:
@@ -92,6 +104,12 @@ class SimCSE(Objective):
             return Terms({"contrast": self._contrast(encoded, batch)})
         encoded, batch, mlm = self.mlm(encoded, batch)
         return Terms({"contrast": self._contrast(encoded, batch), **mlm}, mlm.measures)
+
+    @override
+    def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
+        trained = self.config.keep_head and info.get("step") != 0
+        head = self.head if trained and isinstance(self.head, MlpHead) else None
+        encoder.save(folder, info, kept_head=head)
 
     def _contrast(self, encoded: Encoded, batch: Batch) -> Tensor:
         anchor, *others = self.head(encoded.pooled)

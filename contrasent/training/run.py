@@ -35,11 +35,10 @@ from contrasent.training.loop import (
     trainable_parameters,
 )
 from contrasent.training.metrics_log import StepMetrics
-from contrasent.training.run_folder import RunFolder
+from contrasent.training.run_folder import RunFolder, complete
 from contrasent.training.scoring import BeforeAndAfter, DevTask, Result, Scorer, before_and_after
 from contrasent.training.setup import (
     RunParts,
-    complete,
     prepare,
     start_as_it_comes,
     start_encoder,

@@ -11,10 +11,11 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from contrasent import objectives
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.files import exclusive, recover_folder, write_text
 from contrasent.recipe import Recipe, load_recipe, to_yaml
@@ -50,6 +51,17 @@ _UNFINISHED = re.compile(r"\.(?P<name>.+?)(\.\d+)?\.(partial|previous)")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # Libraries written in Rust (safetensors, tokenizers) tell the error number in words only.
 _NO_ROOM_MESSAGE = re.compile(rf"os error ({'|'.join(map(str, _NO_ROOM))})\b")
+
+
+def complete(recipe: Recipe) -> Recipe:
+    """``recipe`` with every setting of its objective, also those that were left to the default.
+
+    Raises:
+        ConfigError: the objective or one of its settings is unknown, or cannot have its value.
+    """
+    given = {"name": "simcse", **recipe.objective}
+    name = str(given.pop("name"))
+    return replace(recipe, objective={"name": name, **asdict(objectives.config_of(name, given))})
 
 
 def environment() -> dict[str, Any]:
@@ -228,7 +240,7 @@ class RunFolder:
             )
 
     def _refuse_other(self, recipe: Recipe) -> None:
-        kept, now = _dotted(load_recipe(self.root / _RECIPE)), _dotted(recipe)
+        kept, now = _dotted(complete(load_recipe(self.root / _RECIPE))), _dotted(recipe)
         differing = [
             f"{name} is {kept.get(name)!r} there, {now.get(name)!r} now"
             for name in dict.fromkeys([*kept, *now])

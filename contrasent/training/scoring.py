@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -16,13 +16,15 @@ from contrasent.evaluation import retrieval
 from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Gain, gains
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
+from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
 from contrasent.evaluation.retrieval_data import RetrievalTask
 from contrasent.evaluation.sts import TASK_TYPE as STS_TASK_TYPE
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.suite import Suite, load_suite
-from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, STS_TASKS, TaskName, task_names
-from contrasent.evaluation.task_types import Options, TaskData
+from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, TaskName, task_names
+from contrasent.evaluation.task_types import Options, TaskData, TaskType
+from contrasent.evaluation.transfer import TASK_TYPE as TRANSFER_TASK_TYPE
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.word_encoder import WordEncoder
 from contrasent.recipe import Recipe
@@ -31,6 +33,7 @@ from contrasent.settings import EvaluationSettings
 
 logger = logging.getLogger("contrasent")
 _DEV, _FINAL = "stsb-dev", "sts"
+_TYPES: tuple[TaskType[Any], ...] = (STS_TASK_TYPE, TRANSFER_TASK_TYPE)
 AS_IT_COMES = "the start as it comes"
 Loaded = SentenceEncoder | WordEncoder
 
@@ -143,11 +146,43 @@ class Result:
         return self.scores.after
 
 
+class DevAverage:
+    """Dev splits whose mean score selects ``best``: correlations, or accuracies of classifiers.
+
+    As SimCSE's and DiffCSE's training scripts select: by the mean of STS-B and SICK-R dev, or of
+    the seven transfer tasks' dev accuracy with SentEval's quick settings.
+
+    Attributes:
+        metric: of each score.
+    """
+
+    def __init__(self, suite: Suite, metric: str) -> None:
+        """Keep what was read."""
+        self._suite, self.metric = suite, metric
+
+    def score(self, encoder: DescribedEncoder, *, precision: str = "fp32") -> dict[str, float]:
+        """The mean over the tasks, by their names.
+
+        Raises:
+            DataError: a task has no score.
+        """
+        scores = self._suite.records(EncoderUse(encoder, precision))
+        if scores.problems:
+            raise DataError("; ".join(problem.message for problem in scores.problems))
+        values = {
+            TaskName(it.task, it.split).label: it.value
+            for it in scores.records
+            if it.metric == self.metric and it.aggregation in ("all", "mean")
+            if self.metric == "accuracy" or it.aggregation == "all"
+        }
+        return {"+".join(values): sum(values.values()) / len(values)}
+
+
 def dev_task(settings: EvaluationSettings) -> DevTask | None:
     """The task that selects ``best``.
 
     Raises:
-        ConfigError: it is not exactly one task.
+        ConfigError: it names correlations and accuracies.
         DataError: its data is missing, and the recipe names it.
     """
     if settings.task == HELD_OUT:
@@ -156,20 +191,31 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
         options = Options(settings.data_dir)
         return ProxyTask(retrieval.TASK_TYPE.load([TaskName(settings.task)], options))
     if settings.task not in ("none", "auto"):
-        names = task_names(settings.task.split(","))
-        if len(names) != 1:
-            raise ConfigError(
-                f"evaluation.task must be one task, because it selects the best step; "
-                f"{settings.task!r} is {len(names)}"
-            )
-        if names[0].name in STS_TASKS and names[0].split == "test":
-            logger.warning(
-                "the best step is selected by the test split of %s, whose score is then no test "
-                "any more; stsb-dev is meant for it",
-                names[0].heading,
-            )
-    suite = _named(settings.task, _DEV, settings, "`best` is not selected by human ratings")
-    return None if suite is None else StsTasks(suite.tasks("sts"))
+        for name in _names(settings.task.split(",")):
+            if name.in_senteval and name.split == "test":
+                logger.warning(
+                    "the best step is selected by the test split of %s, whose score is then no "
+                    "test any more; stsb-dev is meant for it",
+                    name.heading,
+                )
+    quick = TransferProtocol(preset="dev")
+    consequence = "`best` is not selected by human ratings"
+    suite = _named(settings.task, _DEV, settings, consequence, quick)
+    return None if suite is None else _selection(suite, settings)
+
+
+def _selection(suite: Suite, settings: EvaluationSettings) -> DevTask:
+    if suite.problems:
+        raise DataError("; ".join(problem.message for problem in suite.problems))
+    if len(suite.kinds) > 1:
+        raise ConfigError(
+            f"evaluation.task must be of one kind: {settings.task!r} has correlations and accuracies, whose mean says "
+            "nothing; name STS tasks or transfer tasks"
+        )
+    sts = suite.tasks("sts")
+    if len(sts) == 1:
+        return StsTasks(sts)
+    return DevAverage(suite, "spearman" if sts else "accuracy")
 
 
 def final_tasks(settings: EvaluationSettings) -> Suite | None:
@@ -205,16 +251,23 @@ def proxy_suite(task: RetrievalTask) -> Suite:
     return Suite(((retrieval.TASK_TYPE, TaskData((task.name,), (task,))),), Options())
 
 
-def _named(name: str, usual: str, settings: EvaluationSettings, consequence: str) -> Suite | None:
+def _named(
+    name: str,
+    usual: str,
+    settings: EvaluationSettings,
+    consequence: str,
+    learning: TransferProtocol | None = None,
+) -> Suite | None:
     if name == "none":
         return None
     asked = usual if name == "auto" else name
     try:
-        options = Options(settings.data_dir)
-        for task in task_names(asked.split(",")):
+        options = Options(settings.data_dir, learning=learning or TransferProtocol())
+        names = _names(asked.split(","))
+        for task in names:
             if not task.in_senteval:
                 STS_TASK_TYPE.load([task], options)  # what is wrong with it stops everything
-        suite = load_suite(asked.split(","), options, [STS_TASK_TYPE])
+        suite = load_suite(asked.split(","), options, _TYPES)
     except DataError as error:
         if name != "auto":
             raise DataError(f"{error}\nOr train without: --evaluation.task none") from error
@@ -225,6 +278,15 @@ def _named(name: str, usual: str, settings: EvaluationSettings, consequence: str
     for problem in suite.problems:
         logger.warning("%s is not scored: %s", problem.task, problem.message)
     return suite
+
+
+def _names(asked: Sequence[str]) -> list[TaskName]:
+    """The tasks that are named, which have a correlation or an accuracy."""
+    names = []
+    for text in asked:
+        named = TRANSFER_TASK_TYPE.names(text, Options())
+        names += task_names([text]) if named is None else named
+    return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)

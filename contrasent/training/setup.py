@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -169,17 +169,6 @@ class RunParts:
     followed: RatedPairs | None
     data: dict[str, Any]
     whitening_text: list[str]
-
-
-def complete(recipe: Recipe) -> Recipe:
-    """``recipe`` with every setting of its objective, also those that were left to the default.
-
-    Raises:
-        ConfigError: the objective or one of its settings is unknown, or cannot have its value.
-    """
-    given = {"name": "simcse", **recipe.objective}
-    name = str(given.pop("name"))
-    return replace(recipe, objective={"name": name, **asdict(objectives.config_of(name, given))})
 
 
 def prepare(

@@ -16,7 +16,8 @@ from helpers.tiny_wordnet import only_wordnet
 
 from contrasent.recipe import load_recipe, overrides_in
 from contrasent.training.embedding import embedding
-from contrasent.training.setup import complete, prepare
+from contrasent.training.run_folder import complete
+from contrasent.training.setup import prepare
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 CELLS = {

@@ -11,7 +11,8 @@ from helpers.tiny_sentences import sentence
 from contrasent.data.batch import Need
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe
-from contrasent.training.setup import complete, prepare
+from contrasent.training.run_folder import complete
+from contrasent.training.setup import prepare
 
 LENGTHS = (5, 1, 9, 2, 13)
 SMALL = {"data__max_tokens": 16, "train__max_steps": 6}
