@@ -192,7 +192,11 @@ class TrainSettings:
     """Whether AdamW makes up for means that start at 0; BERT's own optimiser did not."""
 
     weight_decay: NonNegativeFloat = 0.0
-    """On every parameter: of the weights in AdamW, added to the gradient in the others."""
+    """Of the weights in AdamW, added to the gradient in the others."""
+
+    decay_all: bool = True
+    """Whether weight_decay is on every parameter, or not on biases and normalisations, as in BERT's
+    own training and in most baselines' code."""
 
     clip: PositiveFloat | None = 1.0
     """Largest norm of the gradient of all parameters together; null does not clip."""
@@ -233,11 +237,11 @@ class EvaluationSettings:
     """How progress is measured."""
 
     task: str = "auto"
-    """Selects `best`: stsb-dev, or a FILE.tsv of sentence, sentence, score; the mean of several, such
-    as stsb-dev,sickr-dev, or of transfer tasks, such as transfer-dev; or without labels
-    held-out (a tenth of the training text, which is not trained on: halves of a text, sentences of
-    a document or pairs find each other), crops:FILE, next:FILE; none. auto is stsb-dev if its data
-    is there, else held-out."""
+    """Selects `best`: stsb-dev, or a FILE.tsv of sentence, sentence, score; the mean of several,
+    such as stsb-dev,sickr-dev, or of accuracies, such as transfer-dev; or without labels held-out
+    (a tenth of the training text, which is not trained on: halves of a text, sentences of a
+    document or pairs find each other), crops:FILE, next:FILE; none. auto is stsb-dev if its data is
+    there, else held-out."""
 
     every: PositiveInt = 125
     """Steps between evaluations; the last step is evaluated too."""
@@ -254,8 +258,8 @@ class EvaluationSettings:
     uniformity of the sentences of all; a task without a split is all its splits."""
 
     final: str = "auto"
-    """Tasks scored before and after training: sts, transfer, names, files, none; auto is sts if its data
-    is there, else what was held out."""
+    """Tasks scored before and after training: sts, transfer, names, files, none; auto is sts if its
+    data is there, else what was held out."""
 
     precision: Literal["bf16", "fp32"] = "fp32"
     """Of the matrix products while evaluating."""

@@ -1,5 +1,7 @@
 """SimCSE's auxiliary masked language modelling, against transformers, sentence by sentence."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -150,3 +152,21 @@ def test_a_batch_that_was_not_prepared_is_a_mistake_of_the_caller(encoder):
     objective = built(encoder, mlm_weight=WEIGHT)
     with pytest.raises(TypeError, match="no token of this batch is hidden"):
         objective(encoder(batch, objective.layers), batch)
+
+
+def test_masked_views_are_contrasted_with_the_same_tokens_hidden(encoder):
+    """As the code behind the published numbers did, by masking its input in place."""
+    batch = batch_of(encoder)
+    plain = built(encoder, mlm_weight=WEIGHT, mlm_mask_rate=0.4)
+    masked = built(encoder, mlm_weight=WEIGHT, mlm_mask_rate=0.4, mlm_views="masked")
+    (before, usual), (after, terms) = (scored(encoder, it, batch) for it in (plain, masked))
+    tokens = len(batch.token_ids)
+    assert torch.equal(before.token_ids[:tokens], batch.token_ids)
+    assert torch.equal(after.token_ids[:tokens], after.token_ids[tokens:])
+    assert torch.equal(after.token_ids[tokens:], before.token_ids[tokens:])
+    torch.testing.assert_close(terms["mlm"], usual["mlm"])
+    hidden = pack(
+        [row.tolist() for row in after.token_ids[:tokens].split(batch.lengths.tolist())], 2
+    )
+    alone = built(encoder)(encoder(hidden), replace(hidden, duplicate_of=batch.same_text()))
+    torch.testing.assert_close(terms["contrast"], alone["contrast"])

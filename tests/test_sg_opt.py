@@ -120,3 +120,11 @@ def test_repeated_sentences_are_no_negatives(encoder):
 def test_an_embedding_of_another_width_is_refused(encoder):
     with pytest.raises(ConfigError, match="embeddings of 8 dimensions beside token states of 16"):
         objectives.build("sg_opt", {}, width=8, data_views=1, encoder=encoder)
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_the_clone_may_drop_out(encoder, dropout):
+    objective = built(encoder.train(), clone_dropout=dropout, distance_weight=0.0)
+    encoded = encoder.eval()(pack(ROWS))
+    first, second = (objective(encoded, pack(ROWS))["guided"] for _ in range(2))
+    assert (first == second) == (not dropout)

@@ -115,10 +115,13 @@ class HiddenTokens(nn.Module):
             masked=masked,
         )
 
-    def beside(self, batch: Batch) -> MaskedBatch:
-        """``batch`` with a copy of each view after all of them, in which tokens are hidden."""
+    def beside(self, batch: Batch, *, masks_views: bool = False) -> MaskedBatch:
+        """``batch`` with a copy of each view after all of them, in which tokens are hidden.
+
+        With ``masks_views`` they are hidden in the views too, the same ones.
+        """
         hidden = self.hide(batch)
-        both = concat([batch, hidden], 2 * batch.views)
+        both = concat([hidden if masks_views else batch, hidden], 2 * batch.views)
         return replace(hidden, token_ids=both.token_ids, offsets=both.offsets, views=both.views)
 
     @override
@@ -177,16 +180,18 @@ class AuxiliaryMlm(nn.Module):
     embeddings, as in the reference implementation.
     """
 
-    def __init__(self, start: Start, weight: float, mask_rate: float) -> None:
+    def __init__(
+        self, start: Start, weight: float, mask_rate: float, *, masks_views: bool = False
+    ) -> None:
         """Copy the head of the checkpoint that the encoder was loaded from."""
         super().__init__()
         head = copy.deepcopy(load_masked_lm(start, weight).head)
         self.tokens = HiddenTokens(start, head, mask_rate)
-        self._weight = weight
+        self._weight, self._masks_views = weight, masks_views
 
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with its masked copies after it."""
-        return self.tokens.beside(batch)
+        return self.tokens.beside(batch, masks_views=self._masks_views)
 
     def forward(self, encoded: Encoded, batch: Batch) -> tuple[Encoded, Batch, Terms]:
         """Take the masked copies out of embeddings and batch, and score them: the weighted term."""

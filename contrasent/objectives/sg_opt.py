@@ -38,6 +38,10 @@ class Config:
     distance_weight: NonNegativeFloat = 0.1
     """lambda of the squared distance of the tuned weights from the start."""
 
+    clone_dropout: bool = False
+    """Leave the dropout of the frozen clone on, as the authors' code does, whose `train()` switches
+    it on again."""
+
     exclude_duplicates: bool = True
     """Leave sentences of the same text out of the negatives."""
 
@@ -56,7 +60,8 @@ class SgOpt(Objective):
         encoder = start.require_encoder()
         encoder.backbone.require_transformer()
         start.require_width(encoder.backbone.width)
-        guide = copy.deepcopy(encoder.backbone).eval().requires_grad_(requires_grad=False)
+        guide = copy.deepcopy(encoder.backbone).train(config.clone_dropout)
+        guide.requires_grad_(requires_grad=False)
         guide.set_checkpointing(False)
         pairs = zip(encoder.backbone.parameters(), guide.parameters(), strict=True)
         # In tuples: one is not trained, the others are trained and kept by the encoder alone.

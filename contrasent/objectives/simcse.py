@@ -57,6 +57,11 @@ class Config:
     """lambda of the auxiliary masked language modelling (Table D.2; the paper's choice is 0.1);
     above 0 every sentence is encoded once more, with tokens masked."""
 
+    mlm_views: Literal["plain", "masked"] = "plain"
+    """What is contrasted with mlm_weight above 0: the sentences as they are, or with the same
+    tokens masked. The numbers of Tables D.2 and E.1 come from code that masked them (mended in
+    November 2021)."""
+
     mlm_mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Share of the tokens that it masks."""
 
@@ -87,7 +92,12 @@ class SimCSE(Objective):
         self.head = head_named(config.head, start.width)
         self.mlm: AuxiliaryMlm | None = None
         if config.mlm_weight:
-            self.mlm = AuxiliaryMlm(start, config.mlm_weight, config.mlm_mask_rate)
+            self.mlm = AuxiliaryMlm(
+                start,
+                config.mlm_weight,
+                config.mlm_mask_rate,
+                masks_views=config.mlm_views == "masked",
+            )
             self.needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
 
     @override

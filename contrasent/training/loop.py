@@ -75,7 +75,22 @@ def trainable_parameters(*parts: nn.Module | None) -> list[nn.Parameter]:
 
 
 def optimizer_of(settings: TrainSettings, parameters: Sequence[nn.Parameter]) -> Optimizer:
-    """The optimiser that ``settings`` ask for, of ``parameters``."""
+    """The optimiser that ``settings`` ask for, of ``parameters``.
+
+    Without ``decay_all``, those that are vectors (biases and normalisations) do not decay.
+    """
+    optimizer = _optimizer(settings, parameters)
+    if settings.decay_all:
+        return optimizer
+    (group,) = optimizer.param_groups
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+    vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
+    group["params"] = matrices
+    optimizer.add_param_group({"params": vectors, "weight_decay": 0.0})
+    return optimizer
+
+
+def _optimizer(settings: TrainSettings, parameters: Sequence[nn.Parameter]) -> Optimizer:
     if settings.optimizer == "rmsprop":
         return torch.optim.RMSprop(
             parameters,
@@ -123,7 +138,8 @@ def set_rate(optimizer: Optimizer, settings: TrainSettings, rate: float, step: i
             "weight_decay": settings.weight_decay / factor,
         }
     for group in optimizer.param_groups:
-        group.update(changed)
+        kept = {} if group["weight_decay"] else {"weight_decay": 0.0}
+        group.update({**changed, **kept})
 
 
 def update(optimizer: Optimizer, norm: Tensor, clip: float | None) -> None:

@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from contrasent import objectives
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.files import exclusive, recover_folder, write_text
 from contrasent.recipe import Recipe, load_recipe, to_yaml
@@ -59,6 +58,8 @@ def complete(recipe: Recipe) -> Recipe:
     Raises:
         ConfigError: the objective or one of its settings is unknown, or cannot have its value.
     """
+    from contrasent import objectives  # loads torch
+
     given = {"name": "simcse", **recipe.objective}
     name = str(given.pop("name"))
     return replace(recipe, objective={"name": name, **asdict(objectives.config_of(name, given))})

@@ -209,8 +209,8 @@ def _selection(suite: Suite, settings: EvaluationSettings) -> DevTask:
         raise DataError("; ".join(problem.message for problem in suite.problems))
     if len(suite.kinds) > 1:
         raise ConfigError(
-            f"evaluation.task must be of one kind: {settings.task!r} has correlations and accuracies, whose mean says "
-            "nothing; name STS tasks or transfer tasks"
+            f"evaluation.task must be of one kind: {settings.task!r} has correlations and "
+            "accuracies, whose mean says nothing; name STS tasks or transfer tasks"
         )
     sts = suite.tasks("sts")
     if len(sts) == 1:

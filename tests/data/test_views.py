@@ -118,6 +118,21 @@ def test_an_edited_view_is_the_tokens_of_the_edited_text(settings, sides, count,
         assert (max(results.values()) > 1) == (view > 0 or sides == "both")
 
 
+def test_the_studys_views_stay_the_same_in_every_epoch(bert, opened):
+    texts = sentences_of(4, 40, at_most=20)
+    cropped = source_of({"name": "crop_prefix", "share": 0.3}, opened(texts, "t.txt"), bert)
+    found = rows(cropped.gather(np.arange(40), Draws(1, 0)))
+    assert found[40:] == [
+        ids(bert, text[: int(0.7 * len(text))]) if text[: int(0.7 * len(text))].strip() else row
+        for text, row in zip(texts, found[:40], strict=True)
+    ]
+    deleted = source_of({"name": "delete_words_once", "share": 0.3}, opened(texts, "t.txt"), bert)
+    first, later, other = (
+        rows(deleted.gather(np.arange(40), Draws(*it))) for it in ((1, 0), (1, 3), (2, 0))
+    )
+    assert first == later != other
+
+
 @pytest.mark.parametrize("settings", [*EDITS, NEXT[1]], ids=str)
 def test_each_view_has_a_draw_of_its_own(settings, bert, opened):
     sides = {} if settings in NEXT else {"sides": "both"}

@@ -4,7 +4,15 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from contrasent.data.augment import crop, delete_one_word, delete_words, replace_words, whole_words
+from contrasent.data.augment import (
+    crop,
+    crop_prefix,
+    delete_one_word,
+    delete_words,
+    keep_whole_words,
+    replace_words,
+    whole_words,
+)
 
 DRAWS = 4000
 
@@ -140,3 +148,15 @@ def test_an_edit_leaves_its_words_alone():
     delete_one_word(given, generator())
     replace_words(given, generator(), 0.9, lambda word: (word * 2,))
     assert given == ["a", "big", "cat"]
+
+
+def test_the_studys_edits_are_those_of_its_notebook():
+    """``sentence[:int((1 - fraction) * len(sentence))]``, and int((1 - k) n) words in order."""
+    text, random = "a sentence, of several  words", generator()
+    for share in (0.1, 0.2, 0.3, 0.9):
+        assert crop_prefix(text, share) == text[: int((1 - share) * len(text))]
+        words = [str(n) for n in range(17)]
+        kept = keep_whole_words(words, random, share)
+        assert len(kept) == max(1, int((1 - share) * 17))
+        assert kept == sorted(kept, key=int) and set(kept) <= set(words)
+    assert len({tuple(keep_whole_words(words, random, 0.5)) for _ in range(9)}) > 1

@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -33,6 +34,17 @@ def view(name, data="text.txt", start="bert", **settings):
     """Unsupervised SimCSE on another view."""
     changed = {f"view.{key}": value for key, value in settings.items()}
     return TinyRun(settings={"view.name": name, **changed}, data=data, start=start)
+
+
+# These curves are of the methods: what the recipes say of the optimiser and the pooler may change.
+PLAIN = {"train.eps": 1e-8, "train.bias_correction": True, "train.decay_all": True}
+LAST_TWO = {**PLAIN, "encoder.pooler": "mean_top2", "objective.weight": 0.15}
+
+
+def plain(name, **changes):
+    """The tiny run of a recipe, with other settings."""
+    run = TINY[name]
+    return replace(run, settings={**run.settings, **changes})
 
 
 CURVES = {
@@ -71,20 +83,22 @@ CURVES = {
     "diffcse, next sentence": diffcse("documents.txt", edit_source="both", rtd_weight=1.0),
     "diffcse, conditional mlm": diffcse(task="cmlm", contrast=False, rtd_weight=1.0),
     "diffcse, corrective": diffcse(task="corrective", projector="mlp"),
-    "consert": TINY["consert"],
-    "consert, joint": TINY["consert-joint"],
-    "sg-opt": TINY["sg-opt"],
+    "consert": plain("consert", **LAST_TWO),
+    "consert, joint": plain("consert-joint", **LAST_TWO),
+    "sg-opt": plain(
+        "sg-opt", **{**PLAIN, "train.weight_decay": 0.0, "objective.clone_dropout": False}
+    ),
     "cmlm": TINY["cmlm"],
     "tsdae": TINY["tsdae"],
     "tsdae, untied": TinyRun("tsdae", {**SHORT, "objective.tie": False}, start="masked-lm"),
-    "declutr": TINY["declutr"],
+    "declutr": plain("declutr", **{"train.decay_all": True}),
     "contrastive tension": TINY["contrastive-tension"],
-    "is-bert": TINY["is-bert"],
+    "is-bert": plain("is-bert", **{**PLAIN, "train.eps": 1e-7}),
     "distillation": TINY["distil"],
     "quick-thoughts": TINY["quick-thoughts"],
     "next sentence, two encoders": TINY["next-sentence"],
     "infersent": TINY["infersent"],
-    "nli softmax": TINY["nli-softmax"],
+    "nli softmax": plain("nli-softmax", **PLAIN),
     "prompt": TINY["prompt"],
     "prompt, chain of thought": TINY["prompt-cot"],
     "rank": TINY["rank"],

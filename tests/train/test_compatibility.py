@@ -101,7 +101,7 @@ CASES = [
         {"view.name": "delete_one_word", "view.share": 0.2},
         (
             "view.share is 0.2, but the view delete_one_word takes none; leave it out, or",
-            "choose view.name crop, crop_sentences, delete_words, repeat, synonym, mlm",
+            "choose view.name crop, crop_sentences, delete_words, crop_prefix",
         ),
     ),
     Case({"view.share": 0.2}, ("view.share is 0.2", "the view dropout takes none"), data_views=2),
@@ -109,8 +109,7 @@ CASES = [
         {"view.name": "next_sentence", "view.sides": "both"},
         (
             "view.sides is both, but the view next_sentence edits no sentence; leave it out, or",
-            "choose view.name crop, crop_sentences, delete_one_word, delete_words, mlm, repeat, "
-            "synonym",
+            "choose view.name crop, crop_prefix, crop_sentences, delete_one_word, delete_words,",
         ),
     ),
     Case(

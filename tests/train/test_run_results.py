@@ -6,11 +6,15 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from helpers.command_line import worked
 from helpers.interrupted import kill_after
 from helpers.run_files import RunFiles, logged_evaluations, logged_losses, logged_steps
 from helpers.tiny_sentences import sentence, write
+from helpers.tiny_transfer import write_transfer
+from safetensors.torch import load_file
 
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.suite import evaluate
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
@@ -359,3 +363,77 @@ def test_a_mean_of_weights_is_taken_back(tiny_encoder):
             assert torch.allclose(mean, 0.3 * start[name] + 0.7 * trained[name], atol=1e-6)
     for name, p in tiny_encoder.named_parameters():
         assert torch.equal(p, trained[name])
+
+
+# The head of training, several dev tasks, transfer tasks
+
+
+def test_a_kept_head_is_there_for_those_who_ask(tiny_bert, text_file, pairs_file, tmp_path):
+    """The command line, with the head and without, from one run."""
+    tried = ("--encoder", tiny_bert, "--data", text_file, "--max-steps", "3", "--lr", "1e-3")
+    chosen = ("--evaluation.task", "none", "--evaluation.final", "none", "--precision", "fp32")
+    run = tmp_path / "kept"
+    worked(
+        "train", "unsup-simcse", *tried, *chosen, "--output", run, "--objective.keep_head", "true"
+    )
+    plain = SentenceEncoder.load(run, device="cpu")
+    with_head = SentenceEncoder.load(run, head="mlp", device="cpu")
+    assert plain.head is None
+    weight = load_file(run / "last" / "head" / "model.safetensors")["linear.weight"]
+    assert torch.equal(with_head.head.linear.weight, weight)
+    sentences = ["one", "two words"]
+    pooled, found = (it.encode(sentences, precision="fp32") for it in (plain, with_head))
+    mapped = with_head.head(torch.from_numpy(pooled)).detach().numpy()
+    assert found == pytest.approx(mapped, abs=1e-6)
+    for head in ("none", "mlp"):
+        said = worked("evaluate", run, "--tasks", pairs_file, "--head", head, "--device", "cpu").out
+        assert ("head mlp" in said) == (head == "mlp")
+    other = tmp_path / "other"
+    worked("train", "unsup-simcse", *tried, *chosen, "--output", other)
+    assert not (other / "last" / "head").exists()
+    assert weights(run) == weights(other)
+
+
+def test_best_may_be_selected_by_a_mean_of_dev_tasks(recipe, pairs_file, tmp_path):
+    second = tmp_path / "second.tsv"
+    second.write_text("\n".join(reversed(pairs_file.read_text().splitlines()[:12])) + "\n")
+    result = train(
+        recipe(evaluation__task=f"{pairs_file},{second}", encoder__dropout=0.0), tmp_path / "run"
+    )
+    last = SentenceEncoder.load(result.last, device="cpu")
+    each = [
+        r.value
+        for r in evaluate(last, [str(pairs_file), str(second)])
+        if (r.metric, r.aggregation) == ("spearman", "all")
+    ]
+    (logged,) = logged_evaluations(tmp_path / "run")[-1]["evaluation"].items()
+    assert logged == (f"{pairs_file}+{second}", pytest.approx(sum(each) / 2, abs=1e-6))
+
+
+def test_transfer_tasks_select_best_and_are_scored_at_the_end(recipe, tmp_path):
+    data = tmp_path / "senteval"
+    write_transfer(data)
+    chosen = {"evaluation__task": "cr-dev", "evaluation__final": "cr", "train__max_steps": 2}
+    result = train(recipe(**chosen, evaluation__data_dir=str(data)), tmp_path / "run")
+    assert result.dev_metric == "accuracy"
+    assert {r.classifier["preset"] for r in result.after} == {"test"}
+    assert {(r.task, r.split, r.metric) for r in result.after} == {("cr", "test", "accuracy")}
+    (record,) = (
+        r
+        for r in evaluate(
+            str(result.best),
+            ["cr-dev"],
+            data_dir=data,
+            classifier=TransferProtocol(preset="dev"),
+            device="cpu",
+        )
+    )
+    assert result.best_score == pytest.approx(record.value, abs=1e-6)
+
+
+def test_correlations_and_accuracies_have_no_mean(recipe, pairs_file, tmp_path):
+    data = tmp_path / "senteval"
+    write_transfer(data)
+    mixed = recipe(evaluation__task=f"{pairs_file},cr-dev", evaluation__data_dir=str(data))
+    with pytest.raises(ConfigError, match="correlations and accuracies"):
+        train(mixed, tmp_path / "run")

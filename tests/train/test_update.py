@@ -101,15 +101,22 @@ def test_rmsprop_is_torchs_after_clipping(size, clip, rng):
 
 
 @pytest.mark.parametrize("corrected", [True, False])
-def test_adamw_is_its_formula_with_and_without_bias_correction(corrected, rng):
+@pytest.mark.parametrize(("shape", "decay_all"), [((5,), True), ((5,), False), ((5, 1), False)])
+def test_adamw_is_its_formula_with_and_without_bias_correction(corrected, shape, decay_all, rng):
     """Loshchilov and Hutter 2019, algorithm 2, number by number; t counts from 1."""
     settings = TrainSettings(
-        betas=[0.8, 0.9], eps=1e-2, weight_decay=0.1, bias_correction=corrected
+        betas=[0.8, 0.9],
+        eps=1e-2,
+        weight_decay=0.1,
+        bias_correction=corrected,
+        decay_all=decay_all,
     )
-    parameter = torch.nn.Parameter(rng(5))
+    decay = 0.1 if decay_all or len(shape) > 1 else 0.0
+    parameter, other = torch.nn.Parameter(rng(5)), torch.nn.Parameter(rng(2))
     theta = parameter.detach().double().tolist()
     means, squares = [0.0] * 5, [0.0] * 5
-    optimizer = optimizer_of(settings, [parameter])
+    parameter.data = parameter.data.view(shape)
+    optimizer = optimizer_of(settings, [parameter, other])
     for step in range(4):
         rate, t = 0.1 / (step + 1), step + 1
         gradient = rng(5)
@@ -118,8 +125,8 @@ def test_adamw_is_its_formula_with_and_without_bias_correction(corrected, rng):
             squares[i] = 0.9 * squares[i] + 0.1 * g * g
             m = means[i] / (1 - 0.8**t) if corrected else means[i]
             v = squares[i] / (1 - 0.9**t) if corrected else squares[i]
-            theta[i] -= rate * (m / (v**0.5 + 1e-2) + 0.1 * theta[i])
-        parameter.grad = gradient.clone()
+            theta[i] -= rate * (m / (v**0.5 + 1e-2) + decay * theta[i])
+        parameter.grad = gradient.clone().view(shape)
         set_rate(optimizer, settings, rate, step)
         update(optimizer, gradient_norm([parameter]), clip=None)
-        assert parameter.tolist() == pytest.approx(theta, rel=1e-5, abs=1e-6)
+        assert parameter.flatten().tolist() == pytest.approx(theta, rel=1e-5, abs=1e-6)
