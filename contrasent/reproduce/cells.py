@@ -84,12 +84,13 @@ def _is_small(value: float | None) -> bool:
 
 
 def _rounded(value: float, printed: str | None) -> str:
-    """With the decimals of the printed number, two at least; small numbers with three digits."""
-    if printed is not None and printed.isdecimal():
+    """With the decimals of the printed number, two at least; small ones without it have three."""
+    if abs(value) >= 1000 or (printed is not None and printed.isdecimal()):
         return f"{value:,.0f}"
-    if abs(value) >= 5:
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"
-    return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:g}"
+    decimals = len((printed or "").partition(".")[2])
+    if printed is None and abs(value) < 5:
+        decimals = 3
+    return f"{value:.{max(2, decimals)}f}" if abs(value) >= 0.01 or value == 0 else f"{value:g}"
 
 
 @dataclass(frozen=True, slots=True)
