@@ -1,8 +1,8 @@
 """Verdicts on the papers' claims: whether a difference holds here, with the test that says so.
 
 A claim is a set of comparisons of rows. A difference is judged by an interval that holds what
-changes with the test pairs (paired bootstrap) and with the seeds of training (paired over seeds):
-its half-width is the root of the sum of squares of both.
+changes with the test pairs (their dyadic-robust error: pairs share sentences) and with the seeds
+of training (paired over seeds): its half-width is the root of the sum of squares of both.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, stdev
 
 import numpy as np
 
 from contrasent.errors import pick
-from contrasent.evaluation.bootstrap import Bootstrap
-from contrasent.evaluation.embed import draws
+from contrasent.evaluation.embed import influences, joint_covariance
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import STS, STS_TASKS
 from contrasent.report.table import ABSENT, Table, text_table
@@ -31,7 +30,6 @@ MARGIN = 1.0
 """Points within which two results are called alike: the papers' own runs differ by as much."""
 
 _LEVEL = 0.05
-_RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +231,9 @@ class _SeedErrors:
 def _pair_error(
     filler: Filler, pair: tuple[PaperRow, PaperRow], column: PaperColumn
 ) -> float | None:
-    """Standard error of a difference of correlations x 100 over pairs, of mean over seeds.
+    """Standard error of a difference of correlations x 100 over pairs, of means over seeds.
 
-    Of an average the mean of the tasks' errors, as if they went together: their texts overlap.
+    Pairs that share a sentence are dependent, within a task and across those of an average.
     """
     value = column.value.partition("/")[0]
     split = "dev" if value.endswith("-dev") else "test"
@@ -244,15 +242,25 @@ def _pair_error(
     if "/" in column.value or any(name not in STS_TASKS for name in names):
         return None
     plans = [filler.plan(row, column)[0] for row in pair]
-    errors = []
+    tasks, moves = [], []
     for place, name in enumerate(names):
         label = f"{name}-dev" if split == "dev" else name
         sides = [[_of_task(filler, it, place, label) for it in of_seeds] for of_seeds in plans]
-        if any(column is None for side in sides for column in side):
+        if any(cosines is None for side in sides for cosines in side):
             return None
-        tasks = sts_suite(filler.planner.data_dir, split, (name,)).tasks("sts")
-        errors.append(_difference_error(tasks[0], sides))
-    return fmean(errors)
+        (read,) = sts_suite(filler.planner.data_dir, split, (name,)).tasks("sts")
+        first, second = (_influence(read, side) for side in sides)
+        tasks.append(read)
+        moves.append(first - second)
+    covariance = joint_covariance(tasks, moves)
+    return 100 * sqrt(max(0.0, float(covariance.sum()))) / len(tasks)
+
+
+def _influence(task: Task, side: Sequence[np.ndarray | None]) -> np.ndarray:
+    """How much each pair moves the mean of the correlations of several runs, ``(N,)``."""
+    sizes = np.cumsum([len(subset.gold) for subset in task.subsets])[:-1]
+    columns = [tuple(np.split(np.asarray(it, dtype=np.float64), sizes)) for it in side]
+    return np.mean([influences(task, it, "spearman")["all"] for it in columns], axis=0)
 
 
 def _of_task(
@@ -263,18 +271,6 @@ def _of_task(
         return None
     known = similarities_of(filler.store.path(measurement))
     return known.get(label)
-
-
-def _difference_error(task: Task, sides: Sequence[Sequence[np.ndarray | None]]) -> float:
-    """Deviation of the difference over resamples that are common to all runs."""
-    sizes = np.cumsum([len(subset.gold) for subset in task.subsets])[:-1]
-    columns = [
-        tuple(np.split(np.asarray(it, dtype=np.float64), sizes)) for side in sides for it in side
-    ]
-    drawn = draws(task, columns, "spearman", Bootstrap(resamples=_RESAMPLES), ("all",))["all"]
-    count = len(sides[0])
-    difference = drawn[:count].mean(axis=0) - drawn[count:].mean(axis=0)
-    return 100 * float(np.nanstd(difference, ddof=1))
 
 
 def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
@@ -295,10 +291,10 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
     table = text_table(headings, rows, "verdicts", f"Verdicts on the claims (scale {scale})")
     notes = (
         f"{counts}.",
-        "A comparison is the difference of means over the seeds, with its 95 % interval: paired "
-        "bootstrap over test pairs, and paired over seeds (where rows have one seed, the "
-        "deviation of all cells of the column that have several). A claim holds if all its "
-        "comparisons do, and does not if one is contrary after Bonferroni's correction; two "
-        f"results are alike within {MARGIN:g} point.",
+        "A comparison is the difference of means over the seeds, with its 95 % interval over test "
+        "pairs, of which those that share a sentence are dependent, and over seeds, paired (where "
+        "rows have one seed, the deviation of all cells of the column that have several). A claim "
+        "holds if all its comparisons do, and does not if one is contrary after Bonferroni's "
+        f"correction; two results are alike within {MARGIN:g} point.",
     )
     return replace(table, notes=notes)
