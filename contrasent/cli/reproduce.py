@@ -61,8 +61,8 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         typer.Argument(
             metavar="TABLE",
             help="Tables and figures: simcse/T1, diffcse/T3, study/T4, simcse/F2, a paper (simcse, "
-            "diffcse, study), all, or baselines; after list what there is and what it needs; after "
-            "verdicts the papers' claims; after commands how every row is made.",
+            "diffcse, study), baselines, successors, or all; after list what there is and what it "
+            "needs; after verdicts the papers' claims; after commands how every row is made.",
         ),
     ],
     output: Annotated[

@@ -21,7 +21,12 @@ from contrasent.errors import ConfigError, pick
 from contrasent.recipe import Recipe, load_recipe, read_mapping, validate
 from contrasent.settings import settings
 
-NAMES = {"simcse": "simcse", "diffcse": "diffcse", "study": "simcse_study"}
+NAMES = {
+    "simcse": "simcse",
+    "diffcse": "diffcse",
+    "study": "simcse_study",
+    "successors": "successors",
+}
 """Papers as commands name them, and as the published numbers do."""
 
 _SOURCES = {
@@ -29,6 +34,7 @@ _SOURCES = {
     "diffcse": "Chuang et al. 2022",
     "study": "Pandey and Sholokhov",
     "baselines": "Baselines",
+    "successors": "Successors",
 }
 _BASELINES = ("simcse/T5", "simcse/TE.1", "diffcse/T1", "diffcse/T2", "baselines/further")
 """What ``baselines`` stands for."""

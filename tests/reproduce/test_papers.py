@@ -64,6 +64,7 @@ def test_all_tables_and_figures_are_there():
         "simcse": "T1 T2 T3 T4 T5 T6 T7 T8 TA.1 TB.1 TB.2 TB.3 TC.1 TD.1 TD.2 TE.1 F2 F3 FF.1 FG.1",
         "diffcse": "T1 T2 T3 T4 T5 T6 T7 T8 T9 T10 T11 T12 T13 T14 T15 F2",
         "study": "T1 T2 T3 T4 T5 T6 T7 F1",
+        "successors": "sts",
     }
     for paper, named in numbers.items():
         assert {f"{paper}/{number}" for number in named.split()} <= set(load_tables())
