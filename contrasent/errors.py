@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Iterable
@@ -48,6 +49,31 @@ def pick(kind: str, name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ConfigError(f"{unknown}; choose one of {', '.join(choices)}.{hint}")
+
+
+def install_command(extra: str) -> str:
+    """How to install an extra: from the checkout that this was installed from, if it is there."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+    from urllib.parse import unquote, urlparse
+
+    source = "contrasent"
+    try:
+        origin = distribution("contrasent").read_text("direct_url.json")
+    except PackageNotFoundError:
+        origin = None
+    if origin is not None:
+        folder = unquote(urlparse(json.loads(origin)["url"]).path)
+        source = folder if (Path(folder) / "pyproject.toml").is_file() else source
+    return f"pip install '{source}[{extra}]'"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of Python, torch or a driver says that there is no memory left."""
+    names = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    words = "can't allocate memory|out of memory|not enough memory"
+    return names or (isinstance(error, RuntimeError) and bool(re.search(words, str(error))))
 
 
 def warn(message: str) -> None:

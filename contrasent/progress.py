@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+logger = logging.getLogger("contrasent")
+_LINES, _SECONDS_SHOWN = 20, 120
 
 Advance = Callable[..., None]
 """Takes the number of further items, and new values of ``total``, ``completed`` and of fields."""
@@ -20,7 +25,7 @@ def progress_bar(
     """Draw a line that is removed in the end.
 
     Args:
-        columns: ``bar``, ``count``, ``bytes``, ``speed``, ``elapsed``, ``remaining``, ``spinner``;
+        columns: ``bar``, ``count``, ``bytes``, ``speed``, ``elapsed``, ``left``, ``spinner``;
             anything else is text with ``{task.completed}`` or ``{task.fields[name]}`` in it.
         total: items in all, if known.
         done: items that were done before.
@@ -34,16 +39,16 @@ def progress_bar(
         return
     from rich import progress as rich
 
-    known: dict[str, Callable[[], rich.ProgressColumn]] = {
-        "bar": rich.BarColumn,
-        "count": rich.MofNCompleteColumn,
-        "bytes": rich.DownloadColumn,
-        "speed": rich.TransferSpeedColumn,
-        "elapsed": rich.TimeElapsedColumn,
-        "remaining": rich.TimeRemainingColumn,
-        "spinner": rich.SpinnerColumn,
+    known: dict[str, list[rich.ProgressColumn]] = {
+        "bar": [rich.BarColumn()],
+        "count": [rich.MofNCompleteColumn()],
+        "bytes": [rich.DownloadColumn()],
+        "speed": [rich.TransferSpeedColumn()],
+        "elapsed": [rich.TimeElapsedColumn(), rich.TextColumn("elapsed")],
+        "left": [rich.TimeRemainingColumn(), rich.TextColumn("left")],
+        "spinner": [rich.SpinnerColumn()],
     }
-    drawn = [known[name]() if name in known else rich.TextColumn(name) for name in columns]
+    drawn = [it for name in columns for it in known.get(name) or [rich.TextColumn(name)]]
     with rich.Progress(*drawn, console=console, transient=True) as progress:
         task = progress.add_task("", total=total, completed=done, **fields)
 
@@ -62,10 +67,42 @@ def _terminal() -> Console | None:
 
 def sentence_progress(total: int | None, shown: bool) -> AbstractContextManager[Advance]:
     """A bar of the sentences that are encoded."""
-    return progress_bar("encoding", "bar", "count", "elapsed", total=total, shown=shown)
+    left = ("left",) if total else ()
+    return progress_bar("encoding", "bar", "count", "elapsed", *left, total=total, shown=shown)
 
 
 def reading_progress(what: str, shown: bool = True) -> AbstractContextManager[Advance]:
     """The number of rows that were read, of which nobody knows how many there are."""
     text = f"reading: {{task.completed:,.0f}} {what}"
     return progress_bar("spinner", text, "elapsed", shown=shown)
+
+
+class StepProgress:
+    """Shows the steps of a training run: a bar on a terminal, elsewhere some lines in the log."""
+
+    def __init__(self, advance: Advance, total: int, done: int, lines: int) -> None:
+        self._advance, self._total, self._done, self._lines = advance, total, done, lines
+        self._started = time.monotonic()
+
+    def step(self, number: int, loss: float) -> None:
+        """Count a step, by its number from 1."""
+        self._advance(1, loss=f"loss {loss:.4f}")
+        if self._lines and number % max(1, self._total // self._lines) == 0:
+            each = (time.monotonic() - self._started) / max(1, number - self._done)
+            left = each * (self._total - number)
+            shown = f"{left / 60:.0f} min" if left > _SECONDS_SHOWN else f"{left:.0f} s"
+            logger.info("step %d of %d: loss %.4f, %s left", number, self._total, loss, shown)
+
+    def doing(self, what: str) -> None:
+        """Say what is done instead of a step."""
+        self._advance(doing=what)
+
+
+@contextmanager
+def step_progress(total: int, done: int, shown: bool) -> Iterator[StepProgress]:
+    """Show the steps of a run, of which so many were done before."""
+    columns = ("{task.fields[doing]}", "bar", "count", "{task.fields[loss]}", "elapsed", "left")
+    bar = progress_bar(*columns, total=total, done=done, shown=shown, doing="training", loss="")
+    lines = _LINES if shown and _terminal() is None else 0
+    with bar as advance:
+        yield StepProgress(advance, total, done, lines)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
+from difflib import get_close_matches
 from importlib.resources import files
 from itertools import takewhile
 from pathlib import Path
@@ -32,6 +33,33 @@ _SOURCE = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*(?: et al\.| and [A-Z]\w+) \d{4}")
 _OBJECTIVE = "simcse"
 _DEEPEST = 3
 _SHOWN = 60
+_CLOSE, _FAR = 0.85, 0.5  # how alike two names are
+
+_HABITS = {
+    **dict.fromkeys(("model", "model_name_or_path", "base_model"), "encoder"),
+    **dict.fromkeys(("train_file", "train_data", "input", "file", "dataset"), "data"),
+    **dict.fromkeys(("out", "output_dir", "output_path", "save_dir"), "output"),
+    **dict.fromkeys(("bs", "batch", "per_device_train_batch_size"), "batch-size"),
+    **dict.fromkeys(("num_epochs", "num_train_epochs", "max_epochs"), "epochs"),
+    **dict.fromkeys(("gpu", "cuda", "use_cuda"), "device"),
+    **dict.fromkeys(("fp16", "bf16", "amp"), "precision"),
+    **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len"), "data.max_tokens"),
+    **dict.fromkeys(("pooling", "pooling_mode", "pool"), "encoder.pooler"),
+    **dict.fromkeys(("temp", "scale", "tau"), "objective.temperature"),
+    **dict.fromkeys(("loss", "loss_function"), "objective.name"),
+    **dict.fromkeys(("view", "augmentation"), "view.name"),
+    **dict.fromkeys(("warmup", "warmup_ratio"), "train.warmup_share"),
+    **dict.fromkeys(("mini_batch_size", "gradient_accumulation_steps"), "train.gradcache_chunk"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip"), "train.clip"),
+    **dict.fromkeys(("report_to", "tracker", "wandb", "tensorboard"), "train.trackers"),
+    **dict.fromkeys(("eval_steps", "evaluation_steps", "eval_every"), "evaluation.every"),
+    **dict.fromkeys(("save_steps", "checkpoint_save_steps"), "train.checkpoint_every"),
+    **dict.fromkeys(("early_stopping", "early_stopping_patience"), "evaluation.patience"),
+    **dict.fromkeys(("optim", "optimiser"), "train.optimizer"),
+    **dict.fromkeys(("scheduler", "lr_scheduler_type"), "train.schedule"),
+    **dict.fromkeys(("eval_data", "dev", "dev_file", "validation_file"), "evaluation.task"),
+}
+"""What other libraries call an option or a setting."""
 
 Lines = dict[tuple[str, ...], int]
 """The line, from 1, of each key, by the keys above it and itself."""
@@ -181,11 +209,14 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
     return validate(Recipe, content, "recipe")
 
 
-def overrides_in(words: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+def overrides_in(
+    words: Sequence[str], options: Sequence[str], objective: Callable[[], Iterable[str]] = tuple
+) -> dict[str, Any]:
     """``--section.key value`` and ``--section.key=value`` as a mapping; ``-`` in a key is ``_``.
 
     Raises:
-        ConfigError: another word is among them; ``options`` are what it may have been meant for.
+        ConfigError: another word is among them; ``options`` are what it may have been meant for,
+            beside the settings of the sections and those that ``objective`` returns.
     """
     settings: dict[str, Any] = {}
     rest = list(words)
@@ -194,7 +225,7 @@ def overrides_in(words: Sequence[str], options: Sequence[str]) -> dict[str, Any]
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or "." not in name:
             if word.startswith("--"):
-                pick("option", name, options)
+                raise _unknown_option(name, options, objective)
             raise ConfigError(f"unexpected {word!r}: settings are given as --section.key VALUE")
         if not equals:
             if not rest or rest[0].startswith("--"):
@@ -203,6 +234,26 @@ def overrides_in(words: Sequence[str], options: Sequence[str]) -> dict[str, Any]
         name = name.replace("-", "_")
         settings[name] = _split(name, value)
     return settings
+
+
+def _unknown_option(
+    name: str, options: Sequence[str], objective: Callable[[], Iterable[str]]
+) -> ConfigError:
+    """An error that names what an option may have been meant for."""
+    known = {option.replace("-", "_"): option for option in options}
+    for section in fields_of(Recipe):
+        keys = fields_of(_owner(Recipe, [section]))
+        known = {**{key: f"{section}.{key}" for key in keys}, **known}
+    key = name.replace("-", "_")
+    near = [_HABITS[key]] if key in _HABITS else []
+    near = near or [known[it] for it in get_close_matches(key, known, 3, cutoff=_CLOSE)]
+    if not near:  # an objective takes seconds to import
+        known = {**known, **{it: f"objective.{it}" for it in objective()}}
+        near = [known[it] for it in get_close_matches(key, known, 3, cutoff=_FAR)]
+    remedy = "settings are given as --section.key VALUE, and 'contrasent recipes NAME' explains all"
+    if near:
+        remedy = f"did you mean {' or '.join(f'--{it}' for it in near)}?"
+    return ConfigError(f"unknown option --{name}; {remedy}")
 
 
 def _split(name: str, value: str) -> str | list[str]:

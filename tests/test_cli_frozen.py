@@ -14,7 +14,8 @@ BUILDING = (
     *("--skip-unreadable", "--overwrite", "--json"),
 )
 TRAINING = (
-    *("--batch-size", "--epochs", "--learning-rate/--lr", "--precision", "--seed", "--device"),
+    *("--columns", "--batch-size", "--epochs", "--learning-rate/--lr", "--precision", "--seed"),
+    "--device",
 )
 FITTING = (
     *("MODEL", "--data", "--output", "--columns", "--pooler", "--head"),
@@ -66,7 +67,10 @@ COMMANDS = {
         *("MODELS...", "--corpus", "--queries", "--query", "--sample", "--top-k", "--columns"),
         *(*LOADING, "--precision", "--data-dir", "--json"),
     ],
-    "mteb": ["MODELS...", "--tasks", *LOADING, "--precision", "--output", "--json"],
+    "mteb": [
+        *("MODELS...", "--tasks", "--benchmark", "--leaderboard", *LOADING, "--precision"),
+        *("--output", "--json"),
+    ],
     "reproduce": [
         *("TABLES...", "--output", "--encoder", "--words", "--sentences", "--documents"),
         *("--labelled", "--triplets", "--material", "--scale", "--seeds", "--html", "--rows"),

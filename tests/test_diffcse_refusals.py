@@ -75,7 +75,7 @@ def test_a_generator_with_another_vocabulary_is_refused(encoder, tmp_path):
 
 
 def test_a_generator_that_is_nowhere_is_refused(encoder):
-    with pytest.raises(CheckpointError, match="'nowhere' is no folder here"):
+    with pytest.raises(CheckpointError, match="'nowhere' is not a local folder"):
         build(encoder, generator="nowhere")
 
 

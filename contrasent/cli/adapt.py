@@ -77,7 +77,8 @@ def adapt(  # noqa: PLR0913 - the arguments are the command's options
     except KeyboardInterrupt as error:
         if not (output / "search.json").is_file():
             raise
-        raise KeyboardInterrupt("go on with the same command and --resume") from error
+        how = "interrupted; what was written is whole; go on with the same command and --resume"
+        raise KeyboardInterrupt(how) from error
     print_result(result)
 
 

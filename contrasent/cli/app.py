@@ -6,13 +6,15 @@ import errno
 import functools
 import logging
 import os
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 from contrasent import __version__
@@ -27,12 +29,14 @@ from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
 from contrasent.cli.search import add, build, info, optimize, remove, search, similarity
 from contrasent.cli.serve import serve
 from contrasent.cli.train import pretrain, recipes, train
-from contrasent.errors import ContrasentError
+from contrasent.errors import ContrasentError, is_out_of_memory
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _MISTAKE, _INTERRUPTED = 2, 130
+_YELLOW = "33"
+_COLOURS = {"error": "1;31", "stopped": "1"}
 _USERS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -54,27 +58,41 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             with _speaking_on_stderr():
+                _require_models(kwargs)
                 result = command(*args, **kwargs)
             sys.stdout.flush()
-        except ContrasentError as error:
-            _say("error", str(error))
-            raise typer.Exit(_MISTAKE) from error
         except BrokenPipeError as error:
             # The reader of a pipe, such as head, has left: say nothing, also at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from error
-        except OSError as error:
-            if error.errno not in _USERS:
+        except (ContrasentError, OSError, MemoryError, RuntimeError) as error:
+            message = _explained(error)
+            if message is None:
                 raise
-            _say("error", _explained(error))
+            _say("error", message)
             raise typer.Exit(_MISTAKE) from error
         except KeyboardInterrupt as error:
-            how = f"; {error}" if str(error) else ""
-            _say("stopped", f"interrupted; what was written is whole{how}")
+            _say("stopped", str(error) or "interrupted; what was written is whole")
             raise typer.Exit(_INTERRUPTED) from error
         return result
 
     return run
+
+
+def _require_models(given: Mapping[str, Any]) -> None:
+    """Find encoders that are not there before anything is imported that takes seconds.
+
+    Raises:
+        CheckpointError: a name is that of a folder which is gone.
+    """
+    from contrasent.model.hub import require_possible
+
+    for name in ("model", "encoder", "models"):
+        value = given.get(name)
+        models = [value] if isinstance(value, str) else value or ()
+        # Of several the others are measured, and vectors are files.
+        if len(models) == 1 and not models[0].removesuffix(".gz").endswith(_VECTORS):
+            require_possible(models[0])
 
 
 class _Stderr(logging.Handler):
@@ -114,24 +132,114 @@ def _show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -
     _say(kind, str(message))
 
 
-def _explained(error: OSError) -> str:
-    place = f"{error.filename}: " if error.filename else ""
-    remedy = ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = "; make room, and run the command again"
-    return f"{place}{error.strerror}{remedy}"
+def _explained(error: BaseException) -> str | None:
+    """What a user is told of an error; None if it is a fault of the program."""
+    if isinstance(error, ContrasentError):
+        return str(error)
+    if is_out_of_memory(error):
+        first = str(error).partition("\n")[0]
+        return f"out of memory ({first}); take less at once, or another --device"
+    if isinstance(error, OSError) and error.errno in _USERS:
+        place = f"{error.filename}: " if error.filename else ""
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return f"{place}{error.strerror}{'; make room, and run the command again' * full}"
+    return None
 
 
 def _say(kind: str, message: str) -> None:
     # Not typer.echo, which finds its way around the progress bar that sys.stderr is behind.
-    sys.stderr.write(f"{kind}: {message}\n" if kind else f"{message}\n")
+    label = f"{kind}: " if kind else ""
+    if label and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        label = f"\033[{_COLOURS.get(kind, _YELLOW)}m{label}\033[0m"
+    sys.stderr.write(f"{label}{message}\n")
     sys.stderr.flush()
 
 
-_HELP = {"help_option_names": ["-h", "--help"]}
+_VECTORS = (".npy", ".txt", ".vec")
+_METAVARS = (
+    (r" <str>| TEXT", " TEXT"),
+    (r" <int[^>]*>| INTEGER( RANGE)?", " N"),
+    (r" <float[^>]*>| FLOAT( RANGE)?", " X"),
+    (r" <path>", " PATH"),
+    (r" <list[^ ]*>", ""),
+)
+_TOPICS = {
+    "Encoder options": (
+        *("encoder", "pooler", "head", "engine", "device", "precision"),
+        "batch_tokens",
+    ),
+    "Protocol options": (
+        *("protocol", "aggregation", "metric", "regressor", "confidence", "compare"),
+        *("classifier", "preset", "classifier_seed", "leak_check"),
+    ),
+    "Output options": (
+        *("output", "json", "html", "figures", "overwrite", "profile"),
+        "settings",
+    ),
+}
+_FEW = 8
+"""Options that stand in one list."""
+
+
+class _Command(TyperCommand):
+    """A command whose help has plain names of values, and many options by topic."""
+
+    @override
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        rows |= {topic: [] for topic in _TOPICS}
+        many = len(self.params) > _FEW
+        for param in self.get_params(ctx):
+            is_option = param.param_type_name == "option"
+            topics = (topic for topic, names in _TOPICS.items() if many and param.name in names)
+            record = param.get_help_record(ctx)
+            if record is not None:
+                section = next(topics, "Options") if is_option else "Arguments"
+                rows[section].append((_plain(record[0], is_option), record[1]))
+        for section, records in rows.items():
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records)
+
+
+def _plain(words: str, is_option: bool) -> str:
+    """An option or argument as help names it, the type of its value in a plain word."""
+    for pattern, plain in _METAVARS:
+        words = re.sub(pattern, plain if is_option else "", words)
+    return words
+
+
+_GROUPS = {
+    "Training": ("quickstart", "adapt", "train", "pretrain", "recipes", "fit"),
+    "Evaluation": ("evaluate", "analyze", "neighbours", "calibrate", "mteb", "reproduce"),
+}
+_SPELLINGS = {"neighbors": "neighbours", "analyse": "analyze"}
+
+
+class _Group(TyperGroup):
+    """The commands by topic; both spellings of a name are known."""
+
+    @override
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, _SPELLINGS.get(cmd_name, cmd_name))
+
+    @override
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        shown = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        limit = formatter.width - 6 - max(map(len, shown))
+        topics = {topic: [it for it in names if it in shown] for topic, names in _GROUPS.items()}
+        others = [name for name in shown if not any(name in names for names in topics.values())]
+        for topic, names in {**topics, "Encoding, search and data": others}.items():
+            records = [(it, shown[it].get_short_help_str(limit)) for it in names]
+            with formatter.section(f"{topic} Commands"):
+                formatter.write_dl(records)
+
+
+_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 # Plain help: the framed one wraps some texts at odd places, and takes [ ] in them for markup.
 app = typer.Typer(
     name="contrasent",
+    cls=_Group,
     help="Train, evaluate and use contrastive sentence embeddings.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -165,7 +273,7 @@ def _add(to: typer.Typer, *commands: Callable[..., None], **settings: Any) -> No
     """Make functions commands; the list of commands shows the first paragraph of their text."""
     for command in commands:
         first = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
-        to.command(short_help=first, context_settings=settings)(guarded(command))
+        to.command(cls=_Command, short_help=first, context_settings=settings)(guarded(command))
 
 
 # Every other word of `train` and `pretrain` may be a setting of the recipe: --section.key value.
@@ -178,7 +286,7 @@ _add(import_app, infersent)
 _add(index_app, build, add, remove, optimize, info)
 _add(data_app, check, fetch, leaks, mine)
 _add(build_app, nli, captions, duplicates, paraphrases)
-app.add_typer(fit_app, name="fit", help="Fit a map to an encoder's embeddings, to go with it.")
+app.add_typer(fit_app, name="fit", help="Fit whitening, flow or SIF to an encoder.")
 app.add_typer(import_app, name="import", help="Make encoders of published weights of other forms.")
 app.add_typer(index_app, name="index", help="Build and change a search index.")
 app.add_typer(data_app, name="data", help="Check and build training text; get evaluation data.")

@@ -12,6 +12,7 @@ import typer
 from contrasent.cli.options import (
     DataDir,
     Json,
+    SentenceColumns,
     Splits,
     grouped,
     listed,
@@ -34,13 +35,6 @@ TrainingText = Annotated[
     typer.Argument(
         help="Training text (.txt, .csv, .tsv, .jsonl, each also .gz; .parquet), or a data set on "
         "the Hugging Face hub as org/name:config@split."
-    ),
-]
-SentenceColumns = Annotated[
-    str | None,
-    typer.Option(
-        help="Comma-separated sentence columns of the training text, anchor first: header names, "
-        "or numbers from 0; else picked by well-known names, or all if there is no header."
     ),
 ]
 
@@ -68,12 +62,18 @@ def check(
 ) -> None:
     """Check training text: what is understood, how long it is, what would do harm.
 
-    Ends with exit code 2 if training could not use the file.
+    Ends with a verdict and the command that trains on it, or, if training could not use the file,
+    with exit code 2.
     """
     from rich.console import Console
 
     from contrasent.data.check import check as survey
-    from contrasent.report.training_text import length_table, survey_examples, survey_lines
+    from contrasent.report.training_text import (
+        length_table,
+        survey_examples,
+        survey_lines,
+        verdict_lines,
+    )
 
     tokenizer = None if encoder is None else _tokenizer(encoder)
     with reading_progress("examples") as advance:
@@ -87,6 +87,8 @@ def check(
         for line in survey_examples(report):
             typer.echo(line)
     report.require_usable()
+    if not json:
+        typer.echo("\n".join(verdict_lines(report, encoder, columns)))
 
 
 def _tokenizer(encoder: str) -> Tokenizer:

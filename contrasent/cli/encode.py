@@ -88,7 +88,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         ),
     ] = None,
 ) -> None:
-    """Write the embedding of every sentence to a file; a rerun after a kill goes on."""
+    """Write the embedding of every sentence to a file; safe to run again after an interruption."""
     from contrasent.profiling import StepProfile, keep_few_compiled_products
     from contrasent.search.sentences import open_sentences
     from contrasent.search.shards import Settings, require_output, write_embeddings

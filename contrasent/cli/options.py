@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hints, overload
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from contrasent.evaluation.vectors import MatrixEncoder, RowLayout
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.word_encoder import WordEncoder
+    from contrasent.recipe import Recipe
     from contrasent.records import Record
     from contrasent.report.html.contents import Contents
 
@@ -39,6 +41,14 @@ Head = Annotated[str | None, typer.Option(help="none or mlp; else the encoder's 
 Engine = Annotated[
     str,
     typer.Option(help="What computes the transformer: torch, or on a CPU int8, onnx, openvino."),
+]
+SentenceColumns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,...",
+        help="Sentence columns of the training text, anchor first: header names, or numbers from "
+        "0; else picked by well-known names, or all if there is no header.",
+    ),
 ]
 Device = Annotated[
     str | None,
@@ -121,9 +131,10 @@ class Measuring(Loading):
     def use(self, encoder: SentenceEncoder | WordEncoder | MatrixEncoder) -> EncoderUse:
         """An encoder in the precision that was asked for, with a progress bar."""
         from contrasent.evaluation.embed import EncoderUse
+        from contrasent.model.checkpoint import training_seed
 
         precision = encoder.resolve_precision(self.precision_name)
-        return EncoderUse(encoder, precision, show_progress=True)
+        return EncoderUse(encoder, precision, training_seed(encoder.name), show_progress=True)
 
     def load_or_open(
         self, model: str, layouts: Sequence[RowLayout] = ()
@@ -174,11 +185,18 @@ def listed(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
+_IN_RUNS = ("best", "last", "run")
+"""Folders whose names say nothing without those of their runs."""
+
+
 def labels(models: Sequence[str]) -> dict[str, str]:
     """The models by a short name, or by the whole one where the short one is not theirs alone."""
     from contrasent.evaluation.task_names import short_name
 
-    short = [short_name(model) for model in dict.fromkeys(models)]
+    short = [
+        "/".join(Path(model).parts[-2:]) if Path(model).name in _IN_RUNS else short_name(model)
+        for model in dict.fromkeys(models)
+    ]
     return {
         name if name and short.count(name) == 1 else model: model
         for name, model in zip(short, dict.fromkeys(models), strict=True)
@@ -273,3 +291,69 @@ def write_html(path: Path | None, contents: Contents) -> None:
         command = shlex.join(("contrasent", *sys.argv[1:]))
         write_report(path, replace(contents, command=command))
         typer.echo(f"{path}", err=True)
+
+
+_WIDTH = 96
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """The packaged recipes that a shell may complete a word to."""
+    from contrasent.recipe import recipes as packaged
+
+    return [name for name in packaged() if name.startswith(incomplete)]
+
+
+def print_settings(recipe: Recipe) -> None:
+    """Print a recipe as YAML, with every setting explained."""
+    typer.echo(describe(recipe), nl=False)
+
+
+def describe(recipe: Recipe) -> str:
+    """Every setting of ``recipe`` with its value, under a comment that explains it.
+
+    The text is a recipe file that `contrasent train` takes.
+
+    Raises:
+        ConfigError: the objective or one of its settings is unknown.
+    """
+    from contrasent.objectives import available, config_of
+    from contrasent.recipe import explanations
+
+    intro = explanations(type(recipe))
+    text = []
+    for section, values in asdict(recipe).items():
+        settings, part, comments = values, getattr(recipe, section), {}
+        if section == "objective":
+            name = str(values.get("name", "simcse"))
+            part = config_of(name, {k: v for k, v in values.items() if k != "name"})
+            settings = {"name": name, **asdict(part)}
+            comments = {"name": f"One of: {', '.join(available())}."}
+        lines = _section(settings, {**comments, **explanations(type(part))})
+        text.append(f"{_comment(intro[section])}{section}:\n{lines}")
+    return "\n".join(text)
+
+
+def _section(settings: Mapping[str, Any], comments: Mapping[str, str]) -> str:
+    import yaml
+
+    lines = [
+        _comment(comments.get(key, "")) + yaml.safe_dump({key: value}, allow_unicode=True)
+        for key, value in settings.items()
+    ]
+    return textwrap.indent("".join(lines), "  ")
+
+
+def _comment(text: str) -> str:
+    wrapped = textwrap.wrap(" ".join(text.split()), _WIDTH)
+    return "".join(f"# {line}\n" for line in wrapped)
+
+
+def require_index(index: Path) -> None:
+    """Find an index that is not there before anything is imported that takes seconds."""
+    from contrasent.errors import CheckpointError
+
+    if not index.is_dir():
+        raise CheckpointError(
+            f"there is no index at {index}: it is not a folder; make one with: contrasent index "
+            f"build MODEL INPUT {index}"
+        )

@@ -27,6 +27,10 @@ from contrasent.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mteb.abstasks import AbsTask
+
     from contrasent.evaluation.calibrate import Calibration
     from contrasent.evaluation.embed import Scores
     from contrasent.reproduce.outcome import PaperRequest
@@ -141,7 +145,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         typer.Option("--overwrite", help="Make rows again that were made with other settings."),
     ] = False,
 ) -> None:
-    """Make tables and figures of the papers again, with the published numbers beside ours.
+    """Reproduce tables and figures from the papers, with the published numbers beside ours.
 
     A row whose material is not given is left out, and the table says so. What is done is kept.
     """
@@ -203,7 +207,9 @@ def _make(
     try:
         filled = outcome.reproduce_tables(request, tables, output, tell, overwrite=overwrite)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt("the same command goes on with it") from error
+        raise KeyboardInterrupt(
+            "interrupted; what was written is whole; run the same command again to continue"
+        ) from error
     _show("\n".join(outcome.document(table) for table in filled))
     if html:
         outcome.write_page(Path(html), request, tables, output)
@@ -231,9 +237,24 @@ def mteb(
         ),
     ],
     tasks: Annotated[
-        str,
+        str | None,
         typer.Option(help="Comma-separated names of MTEB's tasks, such as STSBenchmark,SICK-R."),
-    ],
+    ] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="All tasks of a benchmark, 'MTEB(eng, v2)', or of one type: 'MTEB(eng, v2):STS'.",
+        ),
+    ] = None,
+    leaderboard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HUB_ID",
+            help="Score the one model under its name and revision on the Hugging Face hub, by "
+            "sentence-transformers, and write what MTEB's leaderboard asks for into --output.",
+        ),
+    ] = None,
     measuring: Measuring,
     output: Annotated[
         Path | None,
@@ -252,7 +273,12 @@ def mteb(
     from rich.console import Console
 
     from contrasent.errors import ConfigError
-    from contrasent.evaluation.mteb_encoder import MtebEncoder, mteb_tasks, run_mteb
+    from contrasent.evaluation.mteb_encoder import (
+        MtebEncoder,
+        benchmark_tasks,
+        mteb_tasks,
+        run_mteb,
+    )
     from contrasent.records import json_lines
     from contrasent.report.scores_table import mteb_table
     from contrasent.report.table import print_table
@@ -261,7 +287,15 @@ def mteb(
     if output is not None and output.is_file():
         raise ConfigError(f"--output {output} is a file; name a folder")
     measuring.require()
-    wanted = mteb_tasks(listed(tasks))
+    if tasks is not None or benchmark is None:
+        wanted = mteb_tasks(listed(tasks or ""))
+    else:
+        wanted = benchmark_tasks(benchmark)
+    if leaderboard is not None:
+        if len(models) > 1:
+            raise ConfigError(f"--leaderboard {leaderboard} is of one model; {len(models)} given")
+        _submit(models[0], leaderboard, wanted, output or Path("mteb-results"), measuring.device)
+        return
 
     def measure(model: str) -> Scores:
         encoder = MtebEncoder(measuring.load(model), measuring.precision_name)
@@ -276,6 +310,29 @@ def mteb(
         shown = {label: rows[model] for label, model in labels(list(rows)).items()}
         print_table(Console(), mteb_table(shown))
     raise_failures(outcomes.failures)
+
+
+def _submit(
+    model: str, hub_id: str, tasks: Sequence[AbsTask], output: Path, device: str | None
+) -> None:
+    """Score a model for the leaderboard, and say what to do with the results."""
+    from contrasent.evaluation.leaderboard import run_leaderboard
+    from contrasent.files import write_text
+
+    submission = run_leaderboard(model, hub_id, tasks, output, device)
+    for name, score in submission.scores.items():
+        typer.echo(f"{100 * score:6.2f}  {name}")
+    organisation = hub_id.partition("/")[0].lower().replace("-", "_")
+    meta = output / f"{organisation}_models.py"
+    write_text(meta, submission.meta)
+    typer.echo(
+        f"To show {hub_id} on the leaderboard, open two pull requests:\n"
+        f"1. to github.com/embeddings-benchmark/mteb: {meta}, completed where it says None, in "
+        "mteb/models/model_implementations/\n"
+        f"2. to github.com/embeddings-benchmark/results: {submission.results} in results/",
+        err=True,
+    )
+    raise_failures([problem.message for problem in submission.problems])
 
 
 @grouped
@@ -307,7 +364,7 @@ def calibrate(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Propose the cosine from which on two sentences are to count as similar."""
+    """Suggest a similarity threshold from labelled pairs."""
     from contrasent.evaluation.calibrate import calibrate as propose
     from contrasent.evaluation.calibrate import read_judged
 
@@ -334,6 +391,9 @@ def _print(calibration: Calibration) -> None:
         if row:
             numbers = f"precision {row.precision:.4f}, recall {row.recall:.4f}, F1 {row.f1:.4f}"
             typer.echo(f"{name:<11}{numbers}")
+    typer.echo(
+        f"next: contrasent search INDEX QUERY --threshold {calibration.threshold:.4f}", err=True
+    )
     if calibration.held_out:
         typer.echo(f"Held out: chosen on the other pairs each time, {FOLDS} folds.")
     else:

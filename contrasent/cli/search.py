@@ -16,6 +16,7 @@ from contrasent.cli.options import (
     Precision,
     grouped,
     print_json,
+    require_index,
 )
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def add(
     device: Device = None,
 ) -> None:
     """Embed more texts and append them to an index."""
+    require_index(index)
     from contrasent.search.index import Index, encoder_of
     from contrasent.search.sentences import open_sentences
 
@@ -189,6 +191,7 @@ def info(
     json: Json = False,
 ) -> None:
     """Say what an index holds, and which encoder made it."""
+    require_index(index)
     from dataclasses import asdict
 
     from contrasent.search.index import Index
@@ -237,13 +240,18 @@ def search(
     ],
     top_k: Annotated[int, typer.Option("--top-k", help="Hits to show.")] = 10,
     threshold: Annotated[
-        float | None, typer.Option(help="Show only hits with this cosine or a larger one.")
+        float | None,
+        typer.Option(
+            help="Show only hits with this cosine or a larger one; 'contrasent calibrate' suggests "
+            "one."
+        ),
     ] = None,
     encoder: MovedEncoder = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
     """Print the texts of an index that are nearest to a query, or to each of several."""
+    require_index(index)
     from contrasent.search.index import Index, encoder_of
     from contrasent.search.snapshot import require_query
 

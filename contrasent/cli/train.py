@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import shlex
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Device, grouped
+from contrasent.cli.options import (
+    Device,
+    SentenceColumns,
+    complete_recipe,
+    grouped,
+    listed,
+    print_settings,
+)
 
 if TYPE_CHECKING:
     from contrasent.profiling import StepProfile
@@ -24,14 +30,6 @@ if TYPE_CHECKING:
 
 
 _HEADINGS = ("recipe", "objective", "needs", "source")
-_WIDTH = 96
-
-
-def complete_recipe(incomplete: str) -> list[str]:
-    """The packaged recipes that a shell may complete a word to."""
-    from contrasent.recipe import recipes as packaged
-
-    return [name for name in packaged() if name.startswith(incomplete)]
 
 
 def recipes(
@@ -56,55 +54,11 @@ def recipes(
         typer.echo("  ".join(cells).rstrip())
 
 
-def print_settings(recipe: Recipe) -> None:
-    """Print a recipe as YAML, with every setting explained."""
-    typer.echo(describe(recipe), nl=False)
-
-
-def describe(recipe: Recipe) -> str:
-    """Every setting of ``recipe`` with its value, under a comment that explains it.
-
-    The text is a recipe file that `contrasent train` takes.
-
-    Raises:
-        ConfigError: the objective or one of its settings is unknown.
-    """
-    from contrasent.objectives import available, config_of
-    from contrasent.recipe import explanations
-
-    intro = explanations(type(recipe))
-    text = []
-    for section, values in asdict(recipe).items():
-        settings, part, comments = values, getattr(recipe, section), {}
-        if section == "objective":
-            name = str(values.get("name", "simcse"))
-            part = config_of(name, {k: v for k, v in values.items() if k != "name"})
-            settings = {"name": name, **asdict(part)}
-            comments = {"name": f"One of: {', '.join(available())}."}
-        lines = _section(settings, {**comments, **explanations(type(part))})
-        text.append(f"{_comment(intro[section])}{section}:\n{lines}")
-    return "\n".join(text)
-
-
-def _section(settings: Mapping[str, Any], comments: Mapping[str, str]) -> str:
-    import yaml
-
-    lines = [
-        _comment(comments.get(key, "")) + yaml.safe_dump({key: value}, allow_unicode=True)
-        for key, value in settings.items()
-    ]
-    return textwrap.indent("".join(lines), "  ")
-
-
-def _comment(text: str) -> str:
-    wrapped = textwrap.wrap(" ".join(text.split()), _WIDTH)
-    return "".join(f"# {line}\n" for line in wrapped)
-
-
 _SHORT = {
     "encoder": "encoder.name",
     "model": "encoder.name",
     "data": "data.file",
+    "columns": "data.columns",
     **{
         name: f"train.{name}"
         for name in ("batch_size", "epochs", "max_steps", "learning_rate", "precision", "seed")
@@ -117,6 +71,7 @@ _SHORT = {
 class TrainOptions:
     """Settings of the recipe that are set often; :func:`load_settings` reads them."""
 
+    columns: SentenceColumns = None
     batch_size: Annotated[
         int | None, typer.Option(help="Examples per step; else the recipe's.")
     ] = None
@@ -136,7 +91,12 @@ class TrainOptions:
     ] = None
     device: Device = None
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in the output folder.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue an interrupted run: of the same command, or, named alone in place of a "
+            "recipe, train --resume RUN.",
+        ),
     ] = False
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
@@ -151,14 +111,16 @@ def train(
     *,
     context: typer.Context,
     recipe: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="RECIPE",
             help="A packaged recipe: unsup-simcse, sup-simcse or diffcse, or one of the papers' "
-            "such as unsup-simcse-bert-base ('contrasent recipes' lists them); or a YAML file.",
+            "such as unsup-simcse-bert-base ('contrasent recipes' lists them); or a YAML file; or, "
+            "with --resume, the folder of a run.",
             autocompletion=complete_recipe,
+            show_default=False,
         ),
-    ],
+    ] = None,
     encoder: Annotated[
         str | None, typer.Option(help="Start from this folder, run or Hugging Face id.")
     ] = None,
@@ -188,12 +150,13 @@ def train(
     --objective.temperature 0.1; --settings shows them all.
     """
     del encoder, data  # load_settings reads them
-    loaded = load_settings(context, recipe)
+    run = _run_to_resume(recipe, output, options)
+    loaded = load_settings(context, str(run / "recipe.yaml") if run else recipe or "")
     if options.settings:
         print_settings(loaded)
         return
 
-    folder = output or Path("runs") / Path(recipe).stem
+    folder = run or output or Path("runs") / Path(recipe or "").stem
     _check_run(folder, loaded, options)
     recorded = _profile(loaded, folder, options.overwrite) if profile and _leads() else None
 
@@ -212,6 +175,28 @@ def train(
 def _leads() -> bool:
     """Whether this is the first of the processes of a run."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def _run_to_resume(recipe: str | None, output: Path | None, options: TrainOptions) -> Path | None:
+    """The run that --resume names without a recipe; None if there is one.
+
+    Raises:
+        ConfigError: neither is named, or there is no run in the folder.
+    """
+    from contrasent.errors import ConfigError
+    from contrasent.training.run_folder import RunFolder
+
+    run = (output if recipe is None else Path(recipe)) if options.resume else None
+    if recipe is None and run is None:
+        raise ConfigError("name a recipe, such as unsup-simcse, or a run: train --resume RUN")
+    is_name = recipe is not None and "/" not in recipe and not Path(recipe).is_dir()
+    if run is None or run.suffix in (".yaml", ".yml") or is_name:
+        return None
+    if not RunFolder(run).is_run:
+        raise ConfigError(f"{run} holds no training run, so there is nothing to resume")
+    if recipe is not None and output is not None:
+        raise ConfigError(f"--resume goes on in {run}; leave --output {output} out")
+    return run
 
 
 def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
@@ -246,7 +231,9 @@ def _run(folder: Path, recipe: Recipe, options: TrainOptions) -> Result | None:
     except KeyboardInterrupt as error:
         if not (folder / "recipe.yaml").is_file():
             raise
-        raise KeyboardInterrupt("go on with the same command and --resume") from error
+        where = f"{error}; " if str(error) else "interrupted; what was written is whole; "
+        how = f"contrasent train --resume {shlex.quote(str(folder))}"
+        raise KeyboardInterrupt(f"{where}go on with: {how}") from error
 
 
 def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
@@ -295,9 +282,10 @@ def _print_result(result: Result, recipe: Recipe) -> None:
 def _print_speed(result: Result) -> None:
     """Say how much was done in how long."""
     rate = result.examples / result.seconds if result.seconds else 0.0
+    loss = "" if result.last_loss is None else f", last loss {result.last_loss:.4f}"
     typer.echo(
         f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s "
-        f"({rate:.0f}/s, evaluation left out)",
+        f"({rate:.0f}/s, evaluation left out){loss}",
         err=True,
     )
 
@@ -383,17 +371,29 @@ def load_settings(context: typer.Context, recipe: str) -> Recipe:
     from contrasent.errors import ConfigError
     from contrasent.recipe import load_recipe, overrides_in
 
+    def objective() -> Iterable[str]:
+        from contrasent.objectives import config_of
+
+        return asdict(config_of(str(load_recipe(recipe).objective["name"]), {}))
+
     options = {it.name or "": it.opts[0] for it in context.command.params}
     short = {
         key: (options[name], context.params[name])
         for name, key in _SHORT.items()
         if context.params.get(name) is not None
     }
-    overrides = overrides_in(context.args, [word.removeprefix("--") for word in options.values()])
+    overrides = overrides_in(
+        context.args,
+        [word.removeprefix("--") for word in options.values()],
+        objective,
+    )
     for key, (option, value) in short.items():
         if key in overrides:
             shown = f"{option} {value}" if option.startswith("--") else f"{option.upper()} {value}"
             raise ConfigError(
                 f"{shown} and --{key} {overrides[key]} are the same setting; give one of them"
             )
-    return load_recipe(recipe, {**{key: value for key, (_, value) in short.items()}, **overrides})
+    given = {key: value for key, (_, value) in short.items()}
+    if "data.columns" in given:
+        given["data.columns"] = listed(given["data.columns"])
+    return load_recipe(recipe, {**given, **overrides})

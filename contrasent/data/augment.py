@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from contrasent.errors import DataError, MissingExtraError
+from contrasent.errors import DataError, MissingExtraError, install_command
 
 Edit = Callable[[Sequence[str], Generator], list[str]]
 """From the words of a sentence to the words of its edited copy."""
@@ -185,7 +185,7 @@ def _reader() -> Any:
         from nltk.corpus.reader.wordnet import WordNetError
     except ImportError as error:
         raise MissingExtraError(
-            "view synonym needs the package nltk: pip install 'contrasent[synonyms]'"
+            f"view synonym needs the package nltk: {install_command('synonyms')}"
         ) from error
     try:
         corpus.wordnet.ensure_loaded()

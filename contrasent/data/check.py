@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from contrasent.data.columns import kind_of
 from contrasent.data.examples import Examples, open_examples, portions
 from contrasent.data.labelled_pairs import LabelledExamples, open_labelled, require_classes
 from contrasent.data.tokenizer import Tokenizer
@@ -19,7 +20,9 @@ from contrasent.data.view_sources import document_lengths, has_lines
 from contrasent.errors import DataError, pick
 
 _SHOWN = 3
+_SAMPLE = 50
 _TOLD_EVERY = 1000
+_FEW, _MANY = 0.01, 0.1  # shares of the examples that are worth a word
 # C0 and C1 without tab and line ends. C1 usually is Windows-1252 that was read as Latin-1.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 # UTF-8 that was read as Latin-1 or Windows-1252: its two to four bytes as letters of their own.
@@ -70,9 +73,11 @@ class Report:
         identical: examples whose anchor is its positive; None if there is no positive.
         replaced: examples with U+FFFD, which stands for bytes that once could not be read.
         mojibake: examples that look like UTF-8 once read as Latin-1 or Windows-1252.
+        wordless: examples with a sentence that has no letter and no digit, such as ``-``.
         words: lengths of each view; empty if there is no example.
         tokens: the same in tokens; None without a tokenizer.
         cut: sentences longer than ``max_tokens``; None without a tokenizer.
+        kinds: of each view, what its sentences are if they are none: ids and the like, or words.
     """
 
     source: str
@@ -92,11 +97,38 @@ class Report:
     replaced: Finding
     control: Finding
     mojibake: Finding
+    wordless: Finding
     words: tuple[Lengths, ...]
     tokens: tuple[Lengths, ...] | None
     max_tokens: int
     cut: int | None
+    kinds: tuple[str | None, ...]
     shown: tuple[tuple[str, ...], ...]
+
+    def cautions(self) -> Iterator[str]:
+        """What may do harm in a source that can be used, and what to do about it."""
+        for view, kind in enumerate(self.kinds):
+            if kind is not None:
+                yield f"sentence {view + 1} of each example looks like {kind}; see --columns"
+        if self.repeated > _MANY * self.examples:
+            yield f"{self.repeated / self.examples:.0%} are repeated; leave repeats out"
+        if self.identical is not None and self.identical.count:
+            yield f"in {self.identical.count:,} anchor and positive are the same sentence"
+        if (broken := self.replaced.count + self.mojibake.count) > _FEW * self.examples:
+            yield f"{broken:,} look wrongly decoded; save the file as UTF-8"
+        if self.wordless.count:
+            first = self.wordless.first[0]
+            yield f"{self.wordless.count:,} hold no word, first {first}; searches would find them"
+        if self.cut is not None and self.cut > _MANY * self.examples * self.views:
+            share = self.cut / (self.examples * self.views)
+            yield f"{share:.0%} of the sentences would be cut at {self.max_tokens} tokens"
+
+    @property
+    def tokens_needed(self) -> int:
+        """A limit on tokens that cuts hardly any sentence: 32, 64, 128, ..., 512."""
+        of_words = (round(1.4 * length.p95) + 2 for length in self.words)
+        longest = max([length.p95 for length in self.tokens or ()] or of_words, default=0)
+        return next((limit for limit in (32, 64, 128, 256) if longest <= limit), 512)
 
     def require_usable(self) -> None:
         """Make sure that training can use the source."""
@@ -163,11 +195,13 @@ def check(
         replaced=survey.replaced,
         control=survey.control,
         mojibake=survey.mojibake,
+        wordless=survey.wordless,
         words=_lengths_of_views(words, examples.views),
         tokens=None if tokenizer is None else _lengths_of_views(tokens, examples.views),
         max_tokens=max_tokens,
         cut=None if tokenizer is None else sum(length > max_tokens for length in tokens),
-        shown=tuple(survey.shown),
+        kinds=tuple(kind_of(cells) for cells in zip(*survey.sample, strict=True)),
+        shown=tuple(survey.sample[:_SHOWN]),
     )
 
 
@@ -202,7 +236,8 @@ class _Survey:
         self.examples = 0
         self.unreadable, self.identical = Finding(), Finding()
         self.replaced, self.control, self.mojibake = Finding(), Finding(), Finding()
-        self.shown: list[tuple[str, ...]] = []
+        self.wordless = Finding()
+        self.sample: list[tuple[str, ...]] = []
         self._hashes = array("q")
 
     def look_at(
@@ -211,21 +246,27 @@ class _Survey:
         """Yield the sentences of ``examples``, each looked at."""
         for where, sentences in examples.read(lambda error: self.unreadable.add(str(error))):
             self.examples += 1
-            if len(self.shown) < _SHOWN:
-                self.shown.append(sentences)
+            if len(self.sample) < _SAMPLE:
+                self.sample.append(sentences)
             self._hashes.append(hash(sentences[0]))
-            if len(sentences) > 1 and sentences[0] == sentences[1]:
-                self.identical.add(where)
-            text = "\t".join(sentences)
-            if _REPLACED in text:
-                self.replaced.add(where)
-            if _CONTROL.search(text):
-                self.control.add(where)
-            if not text.isascii() and _MOJIBAKE.search(text):
-                self.mojibake.add(where)
+            self._note_signs(where, sentences)
             if progress is not None and not self.examples % _TOLD_EVERY:
                 progress(_TOLD_EVERY)
             yield sentences
+
+    def _note_signs(self, where: str, sentences: tuple[str, ...]) -> None:
+        """Count what an example has that would do harm."""
+        text = "\t".join(sentences)
+        signs = (
+            (self.identical, len(sentences) > 1 and sentences[0] == sentences[1]),
+            (self.wordless, not all(any(map(str.isalnum, sentence)) for sentence in sentences)),
+            (self.replaced, _REPLACED in text),
+            (self.control, _CONTROL.search(text)),
+            (self.mojibake, not text.isascii() and _MOJIBAKE.search(text)),
+        )
+        for finding, is_there in signs:
+            if is_there:
+                finding.add(where)
 
     def repeated(self) -> int:
         """Examples whose first sentence has the hash of an earlier one."""

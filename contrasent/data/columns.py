@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from contrasent.errors import ConfigError, DataError, pick
 
@@ -37,6 +39,16 @@ _OTHER = re.compile(r"id|idx|index|row|(?:pair|prompt|caption)_?id|split|genre|c
 _SURE = {"anchor", "positive", "sent0", "entailment"}
 _SHOWN = 40
 
+# An id, a number or a date; and a word of a script that has blanks between words.
+_CODES = "ids, numbers or dates"
+_CODE = re.compile(r"[!-~]*\d[!-~]*|[\d\s.,:/+-]*\d[\d\s.,:/+-]*(?:[AaPp][Mm])?")
+_WORD = re.compile(r"[!-\u0dff]*")
+_NAME = re.compile(r"[^\W\d][\w()/#-]*(?: [\w()/#-]+){0,2}")
+_MOSTLY = 0.9
+_SENTENCE_WORDS = 4
+"""A heading has at most three words; a column whose cells have more in the median is text."""
+_FEWEST_ROWS, _MANY_ROWS = 3, 10
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnMap:
@@ -52,27 +64,55 @@ class ColumnMap:
 
 
 def sentence_columns(
-    first: Sequence[str], columns: Sequence[str] | None, where: str, *, named: bool = False
+    first: Sequence[str],
+    columns: Sequence[str] | None,
+    where: str,
+    *,
+    named: bool = False,
+    below: Sequence[Sequence[str]] = (),
 ) -> ColumnMap:
     """The sentences of a source, in the order anchor, positive, hard negatives.
 
     The first row of a table is a header if every cell is a known column name, whatever its case,
     or if ``columns`` gives names. Without a header, every column is a sentence, in the order of
-    the file. Columns are chosen by name, or by digits that count from 0; ``named`` says that
-    ``first`` certainly holds names. ``where`` is the place of ``first``, for messages.
+    the file, unless the rows ``below`` tell otherwise: a first row of short names over longer text
+    is a header, and ids, numbers, dates or single words are no sentences. Columns are chosen by
+    name, or by digits that count from 0; ``named`` says that ``first`` certainly holds names.
+    ``where`` is the place of ``first``, for messages.
 
     Raises:
         ConfigError: ``columns`` does not fit.
-        DataError: the columns cannot be told without ``columns``.
+        DataError: the columns cannot be told without ``columns``, or one holds no sentences.
     """
+    chosen = _sentence_columns(first, columns, where, named=named, below=below)
+    if len(below) >= _FEWEST_ROWS:
+        for position in chosen.positions:
+            cells = [row[position] for row in below]
+            if kind_of(cells) == _CODES:
+                shown = ", ".join(repr(_shortened(cell)) for cell in cells[:2])
+                raise DataError(
+                    f"{where}: column {first[position].strip()!r} holds {_CODES} ({shown}), no "
+                    "sentences; choose others with --columns"
+                )
+    return chosen
+
+
+def _sentence_columns(
+    first: Sequence[str],
+    columns: Sequence[str] | None,
+    where: str,
+    *,
+    named: bool,
+    below: Sequence[Sequence[str]],
+) -> ColumnMap:
     names = [cell.strip() for cell in first]
     known = [_is_known(name) for name in names]
     header = named or all(known)
     if columns is not None:
         if not columns:
-            raise ConfigError("columns is empty; name at least one, or leave it out")
+            raise ConfigError("--columns is empty; name at least one, or leave it out")
         if repeated := [column for column in columns if list(columns).count(column) > 1]:
-            raise ConfigError(f"columns names {repeated[0]!r} twice; every sentence is a column")
+            raise ConfigError(f"--columns names {repeated[0]!r} twice; every sentence is a column")
         positions = _positions(names, columns, where)
         shown = [names[position] for position in positions] if named else columns
         how = "chosen by name"
@@ -84,6 +124,16 @@ def sentence_columns(
     if header:
         return _known_columns(names, where)
     _refuse_doubtful(names, known, where)
+    if _is_header(names, below):
+        if len(names) == 1:
+            described = f"{names[0]} as the sentence (the first row is a header, shorter than text)"
+            return ColumnMap((0,), True, described)
+        raise DataError(
+            f"{where}: {', '.join(map(_shortened, names[:8]))} look like the names of columns, "
+            f"but not all are known; name the sentences with {_suggested(names, below)}, or, if "
+            "this row is an example, by number from 0"
+        )
+    _refuse_codes(names, below, where)
     count = len(names)
     what = "1 column" if count == 1 else f"{count} columns in the order of the file"
     described = f"{what}: {', '.join(_roles(count))} (no header)"
@@ -93,7 +143,7 @@ def sentence_columns(
 def _known_columns(names: list[str], where: str) -> ColumnMap:
     """The sentence columns, picked by their names."""
     spelt = {name.lower(): name for name in names}
-    remedy = f"choose with columns=, one or more of {', '.join(names)}"
+    remedy = f"choose with --columns, one or more of {', '.join(names)}"
     pairs = [pair for pair in PAIRS if set(pair) <= spelt.keys()]
     if len(pairs) > 1:
         candidates = " or ".join("+".join(pair) for pair in pairs)
@@ -187,14 +237,58 @@ def _refuse_doubtful(names: list[str], known: list[bool], where: str) -> None:
         unknown = names[known.index(False)]
         raise DataError(
             f"{where}: is this a header? {headings[0]!r} is a column name, {unknown!r} is not; "
-            "choose with columns=, by name if it is a header, by number if it is an example"
+            "choose with --columns, by name if it is a header, by number if it is an example"
         )
-    numbers = [name for name in names if re.fullmatch(r"[-+]?\d+(?:\.\d+)?", name)]
-    if numbers:
-        raise DataError(
-            f"{where}: column {names.index(numbers[0])} holds the number {numbers[0]}, which is no "
-            f"sentence; choose the sentence columns of {len(names)} with columns=, by number from 0"
-        )
+
+
+def _is_header(names: list[str], below: Sequence[Sequence[str]]) -> bool:
+    """Whether a first row of unknown names heads columns of text: names are short, text is not."""
+    alike = all(map(_NAME.fullmatch, names)) and len(set(names)) == len(names)
+    if not alike or len(below) < _FEWEST_ROWS or not any(map(_is_text, zip(*below, strict=True))):
+        return False
+    shortest = min(len(row[0].split()) for row in below)
+    return len(names) > 1 or len(names[0].split()) < shortest
+
+
+def _is_text(cells: Sequence[str]) -> bool:
+    return kind_of(cells) is None and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
+
+
+def _suggested(names: list[str], below: Sequence[Sequence[str]]) -> str:
+    columns = zip(names, zip(*below, strict=True), strict=True)
+    texts = [name for name, cells in columns if _is_text(cells)]
+    return f"--columns {shlex.quote(','.join(texts[:2]))}"
+
+
+def kind_of(cells: Sequence[str]) -> str | None:
+    """What most of a column's cells are if they are no sentences: ids and the like, or words."""
+    full = [cell.strip() for cell in cells if cell.strip()]
+    for kind, pattern in ((_CODES, _CODE), ("single words", _WORD)):
+        if full and sum(bool(pattern.fullmatch(it)) for it in full) >= _MOSTLY * len(full):
+            return kind
+    return None
+
+
+def _refuse_codes(names: list[str], below: Sequence[Sequence[str]], where: str) -> None:
+    """Refuse to take columns of ids, numbers, dates or single words for sentences."""
+    if len(names) == 1:
+        return
+    columns = list(zip(names, *below, strict=True))
+    kinds = [kind_of(cells) for cells in columns]
+    if len(below) < _MANY_ROWS or all(kinds):  # words may be what there is
+        kinds = [kind if kind == _CODES else None for kind in kinds]
+    if len(below) < _FEWEST_ROWS:  # nor are x1 and x2 an id for certain
+        alone = [not re.search("[^\\W\\d_]", "".join(cells)) for cells in columns]
+        kinds = [kind if plain else None for kind, plain in zip(kinds, alone, strict=True)]
+    odd = next((number for number, kind in enumerate(kinds) if kind), None)
+    if odd is None:
+        return
+    shown = ", ".join(repr(_shortened(cell)) for cell in columns[odd][:2])
+    rest = ",".join(str(number) for number, kind in enumerate(kinds) if not kind) or "NUMBERS"
+    raise DataError(
+        f"{where}: column {odd} holds {kinds[odd]} ({shown}), no sentences; choose the sentence "
+        f"columns of {len(names)} by number from 0, such as --columns {rest}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,9 @@ _TEXT_KINDS = (".txt", ".csv", ".tsv", ".jsonl")
 _KNOWN = f"{', '.join(_TEXT_KINDS)} (each also with .gz) and .parquet"
 
 
-def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples:
+def open_examples(
+    source: str, columns: Sequence[str] | None = None, *, with_ids: bool = False
+) -> Examples:
     r"""Understand a text file or a Hugging Face data set as examples.
 
     ========== ====================================================================================
@@ -158,6 +160,7 @@ def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples
             or numbers counted from 0. None picks them by well-known names (``sent0, sent1,
             hard_neg``; ``anchor, positive, negative``; ``sentence1, sentence2``; ``text``; ...) or,
             in a table without header, takes every column.
+        with_ids: the second of the columns holds ids.
 
     Raises:
         DataError: the source is missing, empty, of unknown kind, or its first row cannot be
@@ -168,8 +171,8 @@ def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples
     kind = text_kind(source)
     if kind == ".txt" and columns is not None and list(columns) != ["0"]:
         raise ConfigError(
-            f"{source} holds one sentence per line, so columns={','.join(columns)} has nothing to "
-            "choose from; leave it out, or name a table .csv or .tsv"
+            f"{source} holds one sentence per line, so --columns {','.join(columns)} has nothing "
+            "to choose from; leave it out, or name a table .csv or .tsv"
         )
     remedy = 'cells that hold a comma need "..."' if kind == ".csv" else "or tabs inside sentences"
     rows = open_source(source, kind, f"look for missing cells, {remedy}")
@@ -179,7 +182,8 @@ def open_examples(source: str, columns: Sequence[str] | None = None) -> Examples
         numbers = columns is None or all(column.isdecimal() for column in columns)
         if isinstance(rows, JsonSource) and not rows.named and not numbers:
             raise ConfigError(f"{rows.where}: arrays have no column names; choose by number from 0")
-        chosen = sentence_columns(rows.first, columns, rows.where, named=rows.named)
+        below = rows.sample() if isinstance(rows, TableSource) and not with_ids else ()
+        chosen = sentence_columns(rows.first, columns, rows.where, named=rows.named, below=below)
     return SourceExamples(SourceRows(rows, chosen), is_lines=kind == ".txt")
 
 

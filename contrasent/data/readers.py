@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from contrasent.errors import DataError, MissingExtraError
+from contrasent.errors import DataError, MissingExtraError, install_command
 
 T = TypeVar("T")
 Trouble = Callable[[DataError], None]
@@ -241,7 +241,7 @@ def _library() -> Any:
     except ImportError as error:
         raise MissingExtraError(
             "reading a data set from the hub needs the package datasets: "
-            "pip install 'contrasent[datasets]'"
+            f"{install_command('datasets')}"
         ) from error
     return datasets
 

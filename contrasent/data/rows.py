@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -40,6 +40,7 @@ Reader = Callable[[Path, Trouble], Iterator[tuple[int, list[str]]]]
 _READERS: MappingProxyType[str, Reader] = MappingProxyType({".txt": line_rows, ".csv": comma_rows})
 _NAMED_KINDS = (None, ".csv", ".tsv", ".jsonl", ".parquet")
 _ROWS_AT_ONCE = 4096
+_SAMPLE = 50
 
 
 class RowSource(ABC):
@@ -91,6 +92,11 @@ class TableSource(RowSource):
         rows = self._reader(path, stop)
         self.number, cells = first_row((row for row in rows if not _is_blank(row[1])), path)
         super().__init__(str(path), cells, f"{path}:{self.number}")
+
+    def sample(self) -> list[Sequence[str]]:
+        """The cells of some rows below the first one that can be read."""
+        rows = self.rows(range(len(self.first)), lambda _: None, header=True)
+        return [cells for _, cells in islice(rows, _SAMPLE)]
 
     @override
     def rows(
@@ -185,7 +191,7 @@ class ParquetSource(RowSource):
             if not any(is_one(plain) for is_one in text):
                 raise DataError(
                     f"{self.path}: column {name!r} holds {kind}, not text; "
-                    "choose text columns with columns="
+                    "choose text columns with --columns"
                 )
         self.checked = True
 

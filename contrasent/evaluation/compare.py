@@ -196,16 +196,18 @@ class Gain:
     @property
     def sentence(self) -> str:
         """The verdict in words, differences x 100."""
+        return f"{_VERDICTS[self.verdict]}: {self.change}, against {self.start}."
+
+    @property
+    def change(self) -> str:
+        """The difference x 100 with its interval."""
         ends = self.compared.interval
         interval = "too little data for an interval"
         if ends is not None:
             low, high = 100 * ends.low, 100 * ends.high
             interval = f"{100 * ends.confidence:g} % interval {low:+.2f} to {high:+.2f}, paired"
             interval += " bootstrap" if ends.resamples else ""
-        return (
-            f"{_VERDICTS[self.verdict]}: {100 * self.compared.difference:+.2f} ({interval}) on "
-            f"{self.of}, against {self.start}."
-        )
+        return f"{100 * self.compared.difference:+.2f} ({interval}) on {self.of}"
 
 
 def gains(comparisons: Mapping[str, Sequence[Comparison]]) -> list[Gain]:

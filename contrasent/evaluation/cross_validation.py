@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.errors import MissingExtraError
+from contrasent.errors import MissingExtraError, install_command
 from contrasent.evaluation.protocols import (
     PENALTIES,
     SEED,
@@ -113,7 +113,7 @@ def logistic_regression() -> Any:
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:
         raise MissingExtraError(
-            "--classifier sklearn needs scikit-learn; pip install 'contrasent[sklearn]'"
+            f"--classifier sklearn needs scikit-learn; {install_command('sklearn')}"
         ) from error
     return LogisticRegression
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contrasent.errors import ConfigError, ContrasentError, DataError, MissingExtraError
+from contrasent.errors import (
+    ConfigError,
+    ContrasentError,
+    DataError,
+    MissingExtraError,
+    install_command,
+    pick,
+)
 from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
@@ -105,7 +112,7 @@ def import_mteb() -> Any:
         import mteb
     except ImportError as error:
         raise MissingExtraError(
-            "running MTEB needs its package; pip install 'contrasent[mteb]'"
+            f"running MTEB needs its package; {install_command('mteb')}"
         ) from error
     return mteb
 
@@ -180,6 +187,28 @@ def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
     return tasks
 
 
+def benchmark_tasks(name: str) -> list[AbsTask]:
+    """The tasks of a benchmark of MTEB, or those of one type, as in ``MTEB(eng, v2):STS``.
+
+    Raises:
+        ConfigError: no such benchmark, or no such type in it.
+        MissingExtraError: MTEB is not installed.
+    """
+    mteb = import_mteb()
+    benchmark, _, kind = name.partition(":")
+    try:
+        tasks = [*mteb.get_benchmark(benchmark).tasks]
+    except KeyError as error:
+        raise ConfigError(
+            f"MTEB {version('mteb')} has no such benchmark: {error.args[0]}"
+        ) from error
+    if kind:
+        kinds = {task.metadata.type.lower() for task in tasks}
+        wanted = pick(f"type of tasks in {benchmark}", kind.lower(), kinds)
+        tasks = [task for task in tasks if task.metadata.type.lower() == wanted]
+    return tasks
+
+
 def run_mteb(
     encoder: MtebEncoder,
     tasks: Sequence[AbsTask],
@@ -223,7 +252,7 @@ def _run(task: AbsTask, encoder: MtebEncoder, cache: Any, show_progress: bool) -
         # What can go wrong on the way to the hub has no parent but this one.
         path = task.metadata.dataset.get("path")
         raise DataError(
-            f"its data {path} cannot be loaded from the Hugging Face hub: {_first_line(error)}"
+            f"its data {path} cannot be loaded from the Hugging Face hub: {first_line(error)}"
         ) from error
     result = mteb.evaluate(
         encoder,
@@ -277,5 +306,6 @@ def _record_rows(task: AbsTask, subset: str, split: str) -> int:
     return len(held["queries"] if isinstance(held, dict) and "queries" in held else held)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of a message, or the name of an error without one."""
     return str(error).partition("\n")[0] or type(error).__name__

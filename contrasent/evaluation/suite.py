@@ -111,7 +111,7 @@ class Suite:
         for number, table in enumerate(shown):
             if number:
                 console.print()
-            print_table(console, table)
+            print_table(console, table.with_best())
 
     def compare(self, baseline: Scores, other: Scores, bootstrap: Bootstrap) -> list[Comparison]:
         """The second encoder's scores less the first one's, in the first metric of each type."""

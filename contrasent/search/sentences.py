@@ -72,7 +72,9 @@ def open_sentences(
 def _open(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> Sentences:
     from contrasent.data.examples import open_examples
 
-    examples = open_examples(path, chosen)
+    examples = open_examples(path, chosen, with_ids=ids)
+    if ids:
+        examples.columns = f"{chosen[0]} as the text, {chosen[1]} as the id" if chosen else ""
     if chosen is None and examples.views > 1:
         raise ConfigError(
             f"{source} has {examples.views} sentences in a row ({examples.columns}); "

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -74,6 +77,41 @@ class Callbacks:
 
     on_step: Callable[[StepMetrics], object] | None = None
     on_evaluation: Callable[[DevScore], object] | None = None
+
+
+class StopRequest:
+    """Ctrl-C as a request to stop after the step that is being made.
+
+    Attributes:
+        asked: whether it was pressed.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextmanager
+    def listening(self, *, alone: bool = True) -> Iterator[None]:
+        """Take the first Ctrl-C inside the block for a request; a second one stops at once.
+
+        One of several processes, which is not ``alone``, stops at once: the others would wait.
+        """
+        # A thread gets no signals, and whoever has another handler keeps it.
+        takes_it = alone and threading.current_thread() is threading.main_thread()
+        if not takes_it or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        signal.signal(signal.SIGINT, self._ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        # A handler may interrupt a write to sys.stderr, which cannot be entered twice.
+        os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
 
 
 def score_dev(

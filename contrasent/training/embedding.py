@@ -5,7 +5,8 @@ Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from contrasent.data.batch import Batch, concat
 from contrasent.data.parts import shares, similar_lengths
 from contrasent.distributed import own_draws, reunited, split
-from contrasent.errors import ContrasentError
+from contrasent.errors import ContrasentError, is_out_of_memory
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import matrix_precision
 from contrasent.model.protocol import Encoded
@@ -27,6 +28,33 @@ from contrasent.training.state import random_state, set_random_state
 # of the embeddings; another draw of a dropout of 0.01 changes a tenth.
 _ROUNDING = 0.05
 _CHUNKS_BETWEEN_TRIMS = 16
+
+
+@contextmanager
+def explaining_out_of_memory(settings: TrainSettings, longest: int) -> Iterator[None]:
+    """Raise ContrasentError, with the ways out, instead of a library's error about memory.
+
+    Args:
+        settings: how it is optimised.
+        longest: tokens at which sentences are cut.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        pieces, keep = settings.gradcache_chunk, "keeps less for the gradient"
+        ways = [
+            f"--train.gradcache_chunk {128 if pieces is None else max(1, pieces // 2)} takes the "
+            "same gradient of the whole batch in pieces",
+            *(
+                ["--train.gradient_checkpointing true " + keep]
+                * (not settings.gradient_checkpointing)
+            ),
+            f"a smaller --batch-size (now {settings.batch_size}) or --data.max_tokens (now "
+            f"{longest}) needs less",
+        ]
+        raise ContrasentError(f"out of memory: {'; '.join(ways)}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,15 @@ from torch import Tensor
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
-from contrasent.distributed import launched, timeout
+from contrasent.distributed import Split, launched, timeout
 from contrasent.errors import ConfigError, ContrasentError, MissingExtraError, pick
 from contrasent.files import write_text
 from contrasent.recipe import Recipe
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+    from contrasent.objectives.base import Objective
 
 logger = logging.getLogger("contrasent")
 METRICS_FILE = "metrics.jsonl"
@@ -90,6 +92,14 @@ class _PendingStep:
             sentences=self.sentences,
             examples=self.examples,
         )
+
+
+def log_split(split: Split, objective: Objective, batch_size: int) -> None:
+    """Say what each of several processes computes, and how many negatives there are."""
+    if split.processes > 1:
+        negatives, each = objective.negatives(batch_size), batch_size / split.processes
+        shared = f", {negatives} negatives of an anchor from all of them" if negatives else ""
+        logger.info("%d processes: %.4g examples in each%s", split.processes, each, shared)
 
 
 class MetricsReader:

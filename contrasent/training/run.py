@@ -21,11 +21,12 @@ from contrasent.files import write_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.precision import FULL_FP32
 from contrasent.profiling import give_back_freed_memory
-from contrasent.progress import progress_bar
+from contrasent.progress import step_progress
 from contrasent.recipe import Recipe
 from contrasent.records import write_records
 from contrasent.training import metrics_log
-from contrasent.training.callbacks import Callbacks, DevScore, GeometryLog, Variants
+from contrasent.training.callbacks import Callbacks, DevScore, GeometryLog, StopRequest, Variants
+from contrasent.training.embedding import explaining_out_of_memory
 from contrasent.training.loop import (
     Training,
     below_min_rate,
@@ -111,7 +112,8 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     show_progress, count = show_progress and leads, group.split.processes
     parts = prepare(recipe, accelerator.device, show_progress, holds_out, count)
     callbacks = Callbacks(on_step, on_evaluation) if leads else Callbacks()
-    with explaining_lost_processes(), ExitStack() as open_files:
+    memory = explaining_out_of_memory(recipe.train, recipe.data.max_tokens)
+    with explaining_lost_processes(), memory, ExitStack() as open_files:
         group.require_equal(parts.data["sha256"], "not all processes read the same training data")
         if leads:
             open_files.enter_context(folder.explaining_a_full_disk())
@@ -156,6 +158,7 @@ class _Session:
             split=replace(group.split, chunk=settings.gradcache_chunk),
         )
         self.seconds, self.examples = 0.0, 0
+        self.loss: float | None = None
         self.variants = Variants.of_start(recipe, parts.encoder, parts.whitening_text)
         restored = load_state(folder.state, self.training.modules, optimizer, accelerator.device)
         self.progress = restored or Progress()
@@ -168,7 +171,7 @@ class _Session:
         file = folder.metrics if group.split.leads else None
         self.metrics = metrics_log.MetricsFile(file, self.progress.step)
         self.geometry = GeometryLog(recipe, parts.followed, self.metrics, parts.steps)
-        self.watch = metrics_log.Stopwatch()
+        self.watch, self.stop = metrics_log.Stopwatch(), StopRequest()
 
     def train(self, show_progress: bool) -> None:
         """Make the steps that are left."""
@@ -181,20 +184,15 @@ class _Session:
             self.training.precision,
             self.training.accelerator.device,
         )
-        self._log_split()
-        shown_progress = progress_bar(
-            *("training", "bar", "count", "loss {task.fields[loss]:.4f}", "elapsed", "remaining"),
-            total=steps,
-            done=first,
-            shown=show_progress,
-            loss=float("nan"),
-        )
+        metrics_log.log_split(self.group.split, self.parts.objective, self.recipe.train.batch_size)
         trackers = metrics_log.trackers(self.training.accelerator, self.recipe)
-        with closing(self.metrics), trackers, shown_progress as advance:
+        shown = step_progress(steps, first, show_progress)
+        listening = self.stop.listening(alone=self.group.split.processes == 1)
+        with closing(self.metrics), trackers, shown as self.shown, listening:
 
             def after_steps(steps: list[StepMetrics]) -> bool:
                 for step in steps:
-                    advance(1, loss=step.loss)
+                    self.shown.step(step.number + 1, step.loss)
                     if self.callbacks.on_step is not None:
                         self.callbacks.on_step(step)
                 return self._after_steps(steps)
@@ -204,7 +202,9 @@ class _Session:
             with closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches, FULL_FP32:
                 if not first and self.group.split.leads:
                     self.geometry.measure(0, self.parts.encoder, self.training.accelerator)
+                    self.shown.doing("evaluating")
                     self._evaluate_start()
+                    self.shown.doing("training")
                 self._share_progress()
                 self.watch.lap()
                 run(self.training, batches, self.progress, self._is_due, after_steps)
@@ -226,6 +226,7 @@ class _Session:
             examples=self.examples,
             scores=scores,
             dev_metric=None if self.parts.dev is None else self.parts.dev.metric,
+            last_loss=self.loss,
         )
         described = {**asdict(progress), "seconds": self.seconds, "examples": self.examples}
         write_text(folder.result, json.dumps(described, indent=2) + "\n")
@@ -238,16 +239,22 @@ class _Session:
         self.seconds += seconds
         for step in steps:
             self.examples += step.examples
+            self.loss = step.loss
             values = metrics_log.step_values(step, seconds / len(steps))
             self.metrics.write(values)
             if self.recipe.train.trackers:
                 self.training.accelerator.log(values, step=step.number)
         if self._is_due(self.progress.step):
             if self.group.split.leads:
+                self.shown.doing("evaluating" if self._evaluates(self.progress.step) else "saving")
                 self._after_update(self.progress)
+                self.shown.doing("training")
             self._share_progress()
         if self.progress.step % _STEPS_BETWEEN_TRIMS == 0:
             give_back_freed_memory()
+        if self.stop.asked and steps[-1].number + 1 == self.progress.step:
+            self._save_state()
+            raise KeyboardInterrupt(f"saved after step {self.progress.step} of {self.parts.steps}")
         self.watch.lap()
         return not self.progress.ended
 
@@ -255,14 +262,6 @@ class _Session:
         """Let the other processes wait for the first, and go on as it does."""
         for name, value in self.group.from_leader(asdict(self.progress)).items():
             setattr(self.progress, name, value)
-
-    def _log_split(self) -> None:
-        """Say what each of several processes computes, and how many negatives there are."""
-        count, batch_size = self.group.split.processes, self.recipe.train.batch_size
-        if count > 1:
-            negatives = self.parts.objective.negatives(batch_size)
-            shared = f", {negatives} negatives of an anchor from all of them" if negatives else ""
-            logger.info("%d processes: %.4g examples in each%s", count, batch_size / count, shared)
 
     def _evaluates(self, step: int) -> bool:
         every = self.recipe.evaluation.every
@@ -272,7 +271,8 @@ class _Session:
         """Whether something is done with the weights after ``step`` updates."""
         every = self.recipe.train.checkpoint_every or self.recipe.evaluation.every
         regular = step % every == 0 or step % self.recipe.evaluation.every == 0
-        return step == self.parts.steps or regular or self.geometry.is_due(step)
+        due = step == self.parts.steps or regular or self.geometry.is_due(step)
+        return due or self.stop.asked
 
     def _after_update(self, progress: Progress) -> None:
         """Evaluate, stop and save the state when it is time."""
@@ -288,8 +288,11 @@ class _Session:
             self._lower_rate()
         every = self.recipe.train.checkpoint_every or settings.every
         if progress.ended or progress.step % every == 0:
-            training, device = self.training, self.training.accelerator.device
-            save_state(self.folder.state, progress, training.modules, training.optimizer, device)
+            self._save_state()
+
+    def _save_state(self) -> None:
+        its, device = self.training, self.training.accelerator.device
+        save_state(self.folder.state, self.progress, its.modules, its.optimizer, device)
 
     def _lower_rate(self) -> None:
         progress, settings = self.progress, self.recipe.train
@@ -380,6 +383,8 @@ class _Session:
             return BeforeAndAfter()
         recipe, device = self.recipe, self.training.accelerator.device
         scorer = Scorer(self.parts.final, recipe.evaluation.precision, device, show_progress)
+        names = ", ".join(name.heading for _, data in self.parts.final.kinds for name in data.names)
+        logger.info("scoring the start and the result: %s (--evaluation.final chooses)", names)
         starts = [start_as_it_comes(recipe.encoder)]
         if isinstance(starts[0], SentenceEncoder):
             starts.append(start_encoder(recipe.encoder))

@@ -133,7 +133,7 @@ class RunFolder:
         entries = self._entries()
         if not entries:
             return
-        if not self._is_run():
+        if not self.is_run:
             raise ConfigError(
                 f"{self.root} holds files that are not of a training run, such as {entries[0]}; "
                 "choose another folder with --output"
@@ -149,7 +149,7 @@ class RunFolder:
     def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
         """As :meth:`check_place`; what is there must fit ``recipe``, and not be its start."""
         self.check_place(resume=resume, overwrite=overwrite)
-        if resume and self._is_run():
+        if resume and self.is_run:
             self._refuse_other(recipe)
         start = Path(recipe.encoder.name).expanduser()
         here = bool(recipe.encoder.name) and start.exists()
@@ -216,7 +216,8 @@ class RunFolder:
         names = sorted(path.name for path in self.root.iterdir())
         return [name for name in names if name != _LOCK and not _is_unfinished(name)]
 
-    def _is_run(self) -> bool:
+    @property
+    def is_run(self) -> bool:
         """Whether the recipe is one that a run wrote, and not one that a user keeps here."""
         path = self.root / _RECIPE
         return path.is_file() and path.read_bytes().startswith(_HEADER.encode())

@@ -122,6 +122,7 @@ class Result:
         examples: examples trained on in that time.
         scores: the start and ``best``, else ``last``, on the final tasks.
         dev_metric: what ``best_score`` is, such as ``spearman``; None without a dev task.
+        last_loss: of the last step of this process; None if it made none.
     """
 
     best: Path | None
@@ -134,6 +135,7 @@ class Result:
     examples: int
     scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
     dev_metric: str | None = None
+    last_loss: float | None = None
 
     @property
     def before(self) -> list[Record]:

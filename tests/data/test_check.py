@@ -202,3 +202,40 @@ def test_the_command_ends_with_2_for_what_training_would_refuse(run, write):
     assert "Did you mean 'sent0'?" in run(path, "--columns", "sent00", expect=2).stderr
     with pytest.raises(ConfigError):
         check(path, ["sent00"])
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "words", "verdict", "command"),
+    [
+        ("a.txt", "my printer fails {n}", (), "ready", "adapt all-MiniLM-L6-v2 --data {path}"),
+        (
+            "a.csv",
+            "{n}-x,my printer fails {n},turn it off {n}",
+            ("--columns", "1,2"),
+            "ready",
+            "train sup-adapt --encoder all-MiniLM-L6-v2 --data {path} --columns 1,2",
+        ),
+        (
+            "b.txt",
+            "- - -",
+            (),
+            "ready, but look at\n  100% are repeated; leave repeats out\n"
+            "  600 hold no word, first {path}:1; searches would find them",
+            "adapt all-MiniLM-L6-v2 --data {path}",
+        ),
+        (
+            "c.txt",
+            " ".join(["word"] * 40) + " {n}",
+            (),
+            "ready",
+            "adapt all-MiniLM-L6-v2 --data {path} --data.max_tokens 64",
+        ),
+    ],
+)
+def test_the_command_ends_with_a_verdict_and_what_to_run(
+    run, write, name, row, words, verdict, command
+):
+    path = write(name, "".join(row.format(n=n) + "\n" for n in range(600)))
+    said = run(path, *words).stdout
+    expected = f"verdict: {verdict}\ntrain with: contrasent {command}\n".format(path=path)
+    assert said.endswith(expected), said[-400:]

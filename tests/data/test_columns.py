@@ -86,22 +86,22 @@ def test_ignored_columns_are_told():
     ("first", "said"),
     [
         ("my_id,sent0,sent1", "f.csv:1: is this a header? 'sent0' is a column name, 'my_id' is"),
-        ("a dog,a cat,2.5", "f.csv:1: column 2 holds the number 2.5, which is no sentence"),
+        ("a dog,a cat,2.5", "f.csv:1: column 2 holds ids, numbers or dates ('2.5'), no sentences"),
         ("a dog\ta cat", "f.csv:1: cells are separated by tabs, not commas; name the file .tsv"),
         ("sent0;sent1", "f.csv:1: cells are separated by ';'; separate them by ',' instead"),
         (
             "sentence1,sentence2,gold_label",
             "f.csv:1: column 'gold_label' says that not every sentence1+sentence2 is a positive "
             "pair; keep the rows that are, classify them with data.labels nli, or choose with "
-            "columns=, one or more of sentence1, sentence2, gold_label",
+            "--columns, one or more of sentence1, sentence2, gold_label",
         ),
         ("premise,hypothesis,label1", "column 'label1' says"),
         ("question1,question2,is_duplicate", "column 'is_duplicate' says"),
-        ("id,label", "f.csv:1: cannot tell which column is the sentence; choose with columns="),
+        ("id,label", "f.csv:1: cannot tell which column is the sentence; choose with --columns"),
         ("text,sentence", "cannot tell which column is the sentence"),
         (
             "anchor,positive,sent0,sent1",
-            "f.csv:1: the pair could be anchor+positive or sent0+sent1; choose with columns=",
+            "f.csv:1: the pair could be anchor+positive or sent0+sent1; choose with --columns",
         ),
     ],
 )
@@ -117,8 +117,8 @@ def test_a_table_that_cannot_be_understood_is_explained(first, said):
         (["sent9"], "unknown column of f.csv:1 'sent9'; choose one of aaaa"),
         (["sent"], "aaa..., hard_neg, sent0, sent0. Did you mean 'sent0'?"),
         (["7"], "f.csv:1: no column 7; there are 4, counted from 0"),
-        (["hard_neg", "hard_neg"], "columns names 'hard_neg' twice"),
-        ([], "columns is empty; name at least one, or leave it out"),
+        (["hard_neg", "hard_neg"], "--columns names 'hard_neg' twice"),
+        ([], "--columns is empty; name at least one, or leave it out"),
         (["sent0"], "f.csv:1: 'sent0' heads more than one column; choose by number"),
     ],
 )
@@ -146,5 +146,40 @@ def test_names_that_are_certain_need_not_be_known():
     assert named(["text", "source"], None)[0] == ("text",)
     with pytest.raises(DataError, match=r"f.parquet: cannot tell which column"):
         named(["url", "body"], None)
-    with pytest.raises(ConfigError, match="columns names 'url' twice"):
+    with pytest.raises(ConfigError, match="--columns names 'url' twice"):
         named(names, ["url", "url"])
+
+
+@pytest.mark.parametrize(
+    ("first", "below", "said"),
+    [
+        ("id,content", ["7,my printer fails again"] * 3, "--columns content, or"),
+        (
+            "Betreff,Inhalt",
+            ["der Drucker geht nicht,bitte neu starten und melden"] * 3,
+            "Betreff,Inhalt",
+        ),
+        ("a dog barks,7-a", ["a cat sleeps,8-b"] * 3, "column 1 holds ids"),
+        ("a dog barks,3/4/21", ["a cat sleeps,12:30 PM"] * 3, "column 1 holds ids"),
+        ("a dog barks,dog", ["a cat sleeps,cat"] * 10, "column 1 holds single words"),
+    ],
+)
+def test_unknown_headers_ids_and_dates_are_no_sentences(first, below, said):
+    rows = [row.split(",") for row in below]
+    with pytest.raises(DataError) as caught:
+        sentence_columns(first.split(","), None, "f.csv:1", below=rows)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "below", "header"),
+    [
+        (["message"], [["my printer fails again"]] * 3, True),
+        (["hello"], [["hi"], ["good day"], ["thanks"]], False),
+        (["A dog barks.", "It barks."], [["a cat sleeps here", "the cat is asleep"]] * 3, False),
+        (["我有3只猫", "猫"], [["天气很好2", "好"]] * 3, False),  # no blanks between words
+    ],
+)
+def test_rows_of_text_are_read_with_and_without_a_header(first, below, header):
+    layout = sentence_columns(first, None, "f.csv:1", below=below)
+    assert (layout.header, layout.positions) == (header, tuple(range(len(first))))

@@ -261,7 +261,12 @@ def test_a_file_without_permission_is_named(write, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "columns", "said"),
     [
-        ("f.txt", "a\n", ["text"], "f.txt holds one sentence per line, so columns=text has nothin"),
+        (
+            "f.txt",
+            "a\n",
+            ["text"],
+            "f.txt holds one sentence per line, so --columns text has nothin",
+        ),
         ("f.jsonl", '["a"]\n', ["text"], "f.jsonl:1: arrays have no column names; choose by num"),
         ("f.jsonl", '{"a": "b"}\n', ["c"], "unknown column of"),
         ("f.jsonl", '["a"]\n', ["1"], "f.jsonl:1: no column 1; there are 1, counted from 0"),

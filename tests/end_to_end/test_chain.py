@@ -62,18 +62,26 @@ def test_train_prints_scores_before_and_after_and_where_the_encoder_is(unsupervi
 
 def test_train_tells_its_progress_on_standard_error_and_nothing_else(unsupervised, tiny_bert):
     folder, said = unsupervised
+
+    def line(step):
+        return rf"step {step} of 13: loss \d+\.\d{{4}}, \d+ s left"
+
     patterns = [
         r"data: 1 sentence per line",
         r"200 examples; 0 sentences cut at 32 tokens, 0 rows with an empty sentence skipped",
         r"an example: the same sentence 2 times, each with its own dropout",
         r"training: 13 steps of 16 examples in fp32 on \w+",
         r"step 0: .*pairs\.tsv Spearman -?\d+\.\d\d \*",
+        *(line(n) for n in range(1, 6)),
         r"step 5: .*pairs\.tsv Spearman -?\d+\.\d\d \*",
+        *(line(n) for n in range(6, 11)),
         r"step 10: .*pairs\.tsv Spearman -?\d+\.\d\d( \*)?",
+        *(line(n) for n in range(11, 14)),
         r"step 13: .*pairs\.tsv Spearman -?\d+\.\d\d( \*)?",
+        r"scoring the start and the result: .*pairs\.tsv.* \(--evaluation\.final chooses\)",
         rf"scoring {re.escape(str(tiny_bert))}",
         rf"scoring {re.escape(str(folder / 'best'))}",
-        r"13 steps, 200 examples in \d+\.\d s \(\d+/s, evaluation left out\)",
+        r"13 steps, 200 examples in \d+\.\d s \(\d+/s, evaluation left out\), last loss \d+\.\d{4}",
         r"next: contrasent similarity \S+/best 'a sentence' 'another sentence'",
     ]
     lines = [line for line in said.err.splitlines() if line]

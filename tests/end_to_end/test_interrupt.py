@@ -1,5 +1,7 @@
 """Ctrl-C at any moment: exit code 130, one line, nothing half-written, and a way to go on."""
 
+import json
+import re
 import signal
 import time
 
@@ -30,6 +32,18 @@ def interrupted(process):
     return err.splitlines()[-1]
 
 
+def saved_in(run):
+    """What is said of a run that stopped after the step that was being made."""
+    (state,) = (run / "state").iterdir()
+    step = json.loads((state / "progress.json").read_text())["step"]
+    how = f"go on with: contrasent train --resume {run}"
+    return f"saved after step {step} of {steps_of(run)}; {how}"
+
+
+def steps_of(run):
+    return re.search(r"training: (\d+) steps", (run / "log.txt").read_text())[1]
+
+
 def lines_of(path):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -41,11 +55,9 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(arguments, tmp_path):
 
     process = started(*command(tmp_path / "cut"))
     wait_until(lambda: lines_of(tmp_path / "cut" / "metrics.jsonl") > 12, process)
-    assert interrupted(process) == (
-        "stopped: interrupted; what was written is whole; go on with the same command and --resume"
-    )
+    assert interrupted(process) == (f"stopped: {saved_in(tmp_path / 'cut')}")
     assert not (tmp_path / "cut" / "result.json").exists()
-    said = worked(*command(tmp_path / "cut", "--resume"))
+    said = worked("train", "--resume", tmp_path / "cut")
     assert "resuming after " in said.err
     worked(*command(tmp_path / "whole"))
     for name in FILES:
@@ -110,8 +122,8 @@ def test_interrupting_the_first_steps_leaves_a_run_to_resume(arguments, tmp_path
     ctrl_c(at)
     said = call(*arguments("unsup-simcse", "text.txt", tmp_path / "run"))
     assert (said.code, said.out) == (130, "")
-    assert said.err.endswith("go on with the same command and --resume\n")
-    worked(*arguments("unsup-simcse", "text.txt", tmp_path / "run", "--resume"))
+    assert said.err.endswith(f"stopped: {saved_in(tmp_path / 'run')}\n")
+    worked("train", "--resume", tmp_path / "run")
 
 
 def test_before_the_folder_is_taken_there_is_nothing_to_resume(arguments, tmp_path, monkeypatch):

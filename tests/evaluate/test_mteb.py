@@ -2,6 +2,9 @@
 
 import json
 import os
+import runpy
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +16,10 @@ from scipy.stats import spearmanr
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation import mteb_encoder as module
-from contrasent.evaluation.mteb_encoder import MtebEncoder, mteb_tasks, run_mteb
+from contrasent.evaluation.leaderboard import run_leaderboard
+from contrasent.evaluation.mteb_encoder import MtebEncoder, benchmark_tasks, mteb_tasks, run_mteb
 from contrasent.evaluation.suite import evaluate
+from contrasent.files import sha256_of
 from contrasent.metrics import ndcg_at_k, pair_cosines, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
@@ -424,3 +429,55 @@ def test_the_table_says_where_mteb_differs(tiny_encoder):
     assert text.splitlines()[2].split()[-1] == "-"
     assert "SICK-R: 9,927 pairs" in text
     assert "STS12" not in text.replace("STS12-16", "")
+
+
+@pytest.fixture
+def pushed(tiny_encoder, tmp_path, monkeypatch):
+    """A folder whose weights are on the hub as org/name, and what the hub says of them."""
+    tiny_encoder.save(tmp_path / "encoder")
+    weights = SimpleNamespace(sha256=sha256_of(tmp_path / "encoder" / "model.safetensors"))
+    info = SimpleNamespace(
+        sha="a" * 40,
+        siblings=[SimpleNamespace(rfilename="model.safetensors", lfs=weights)],
+        card_data=SimpleNamespace(license="apache-2.0", base_model="org/base"),
+        created_at=datetime(2026, 11, 1, tzinfo=UTC),
+    )
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
+    return tmp_path / "encoder", weights
+
+
+def test_the_leaderboard_gets_scores_under_the_name_on_the_hub(pushed, tmp_path):
+    from mteb.models import ModelMeta
+
+    submission = run_leaderboard(str(pushed[0]), "org/name", [sts_task()], tmp_path / "out", "cpu")
+    own = run_mteb(MtebEncoder(SentenceEncoder.load(pushed[0], device="cpu")), [sts_task()])
+    main = next(it.value for it in own.records if it.protocol == "mteb")
+    assert submission.problems == []
+    assert submission.scores == {"LocalSTS": pytest.approx(main, abs=1e-6)}
+    assert submission.results == tmp_path / "out" / "results" / "org__name" / ("a" * 40)
+    assert (submission.results / "LocalSTS.json").is_file()
+    (tmp_path / "meta.py").write_text(submission.meta)
+    meta = runpy.run_path(str(tmp_path / "meta.py"))["name"]
+    assert isinstance(meta, ModelMeta) and meta.experiment_kwargs is None
+    assert (meta.name, meta.revision, meta.license) == ("org/name", "a" * 40, "apache-2.0")
+    assert (meta.adapted_from, meta.release_date) == ("org/base", "2026-11-01")
+
+
+def test_the_leaderboard_is_refused_for_other_weights_than_the_hubs(pushed, tmp_path):
+    pushed[1].sha256 = "b" * 64
+    words = ("--leaderboard", "org/name", "--tasks", "STSBenchmark", "--output", tmp_path / "out")
+    message = refused("mteb", pushed[0], *words)
+    assert (
+        "model.safetensors of org/name is not that of" in message and "upload it again" in message
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_benchmarks_are_known_by_name_and_by_type():
+    every, sts = benchmark_tasks("MTEB(eng, v2)"), benchmark_tasks("MTEB(eng, v2):STS")
+    assert {task.metadata.name for task in sts} < {task.metadata.name for task in every}
+    assert {task.metadata.type for task in sts} == {"STS"} and len(sts) >= 7
+    with pytest.raises(ConfigError, match="no such benchmark"):
+        benchmark_tasks("MTEB(english)")
+    with pytest.raises(ConfigError, match=r"unknown type of tasks in MTEB\(eng, v2\) 'stsx'"):
+        benchmark_tasks("MTEB(eng, v2):STSX")

@@ -128,7 +128,7 @@ def test_scikit_learn_on_parts():
 
 def test_scikit_learn_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'contrasent\[sklearn\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '.*\[sklearn\]'"):
         cross_validate(parts(["train", "test"]), 2, TransferProtocol("sklearn"), "cpu")
 
 

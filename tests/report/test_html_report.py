@@ -497,3 +497,22 @@ def test_a_report_is_not_lost(tmp_path):
     with pytest.raises(ConfigError, match="exists already; name another file or add --overwrite"):
         refuse_existing_report(path, overwrite=False)
     refuse_existing_report(path, overwrite=True)
+
+
+def test_the_summary_draws_the_key_scores(root):
+    (chart,) = root.one("section", id="summary").all("div", class_="chart")
+    widths = [it.attributes["style"] for it in chart.all("span", class_="fill")]
+    values = [it.text for it in chart.all("span", class_="value")]
+    assert widths == [f"width: {float(value)}%" for value in values] and len(widths) == 9
+
+
+def test_the_summary_says_who_is_better_and_has_the_own_tasks():
+    own = record(task="mine", value=0.25)
+    other = {"encoder": "runs/beta", "compared": compared()}
+    every = [record(task=task) for task in STS] + [record(task=task, **other) for task in STS]
+    summary = read(page(Contents(records=(*every, own)))).one("section", id="summary").text
+    change = "-4.12 (95 % interval -6.00 to -2.77, paired bootstrap) on STS-B Spearman."
+    assert f"beta is worse than alpha: {change}" in summary
+    assert "mine alpha 25.00" in summary
+    unknown = read(page(Contents(records=(record(), record(encoder="runs/beta")))))
+    assert "by more than chance: evaluate with --compare" in unknown.one(id="summary").text

@@ -228,3 +228,11 @@ def test_an_encoder_that_has_moved_is_asked_for(run, monkeypatch):
     assert "say where it is with --encoder FOLDER" in told.stderr
     told = run("search", "index", "q", "--encoder", "there", expect=2)
     assert told.stderr == "error: 'm' is no folder here\n"
+
+
+def test_ids_are_called_ids(run, tmp_path):
+    (tmp_path / "t.csv").write_text(
+        "ticket,body\n" + "".join(f"T-{n},my text {n}\n" for n in range(9))
+    )
+    told = run("build", "m", "t.csv", "index", "--columns", "body", "--ids", "ticket")
+    assert "body as the text, ticket as the id" in told.stderr

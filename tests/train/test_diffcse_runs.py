@@ -210,7 +210,7 @@ def test_one_command_trains(tmp_path, tiny_masked_lm, text_file):
         ),
         (("--objective.mask_rate", "1.5"), r"objective\.mask_rate cannot be 1\.5"),
         (("--objective.contrast", "false", "--objective.rtd_weight", "0"), "contrast is false"),
-        (("--objective.generator", "nowhere"), "'nowhere' is no folder here"),
+        (("--objective.generator", "nowhere"), "'nowhere' is not a local folder"),
         (("--objective.rtd_wieght", "1"), "unknown setting.*Did you mean 'rtd_weight'"),
     ],
 )

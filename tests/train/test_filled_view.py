@@ -111,7 +111,7 @@ def test_generators_that_cannot_be_are_refused(tmp_path, tiny_bert, text_file, m
     said = refused(*command(masked_lm, text_file, tmp_path / "run", "--view.generator", other))
     assert "has another vocabulary than the encoder" in said
     said = refused(*command(masked_lm, text_file, tmp_path / "run", "--view.generator", "nowhere"))
-    assert "'nowhere' is no folder here" in said
+    assert "'nowhere' is not a local folder" in said
     assert not (tmp_path / "run").exists()
 
 

@@ -72,7 +72,7 @@ def test_an_interrupted_joint_run_goes_on_to_the_same_bits(desk, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(run_module, "save_state", pressed)
         said = call(*command("cut"))
-    assert said.code == 130 and "go on with the same command and --resume" in said.err
+    assert said.code == 130 and "go on with: contrasent train --resume" in said.err
     assert len(metrics(desk / "cut")) < len(metrics(desk / "whole"))
     assert "resuming after 4 of 6 steps" in worked(*command("cut", "--resume")).err
     assert RunFiles.read(desk / "cut") == RunFiles.read(desk / "whole")

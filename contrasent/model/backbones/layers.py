@@ -87,9 +87,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return mapped
 
 
+_OPERATORS = ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
+"""Of oneDNN, which torch keeps to itself: one without them computes by its public ones."""
+
+
 def has_products(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies ``dtype`` on ``device``."""
+    """Whether oneDNN multiplies ``dtype`` on ``device``, and this torch lets us ask it to."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if not all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS):
         return False
     return dtype == torch.float32 or (
         dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from contrasent.errors import ConfigError, MissingExtraError, pick
+from contrasent.errors import ConfigError, MissingExtraError, install_command, pick
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.precision import device_named
 
@@ -102,7 +102,7 @@ def require(name: str, device: str | torch.device | None = None) -> None:
     missing = [package for package in _PACKAGES[name] if find_spec(package) is None]
     if missing:
         raise MissingExtraError(
-            f"the engine {name!r} needs {' and '.join(missing)}: pip install 'contrasent[{name}]'"
+            f"the engine {name!r} needs {' and '.join(missing)}: {install_command(name)}"
         )
 
 

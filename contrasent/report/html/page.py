@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from contrasent import __version__
 from contrasent.errors import ConfigError
 from contrasent.evaluation.neighbours import Neighbours
+from contrasent.evaluation.task_names import STS, TRANSFER, TaskName
 from contrasent.files import write_text
 from contrasent.report.embedding_tables import LOWER, QueryHits, queries_of, search_notes
 from contrasent.report.html.contents import (
@@ -29,8 +30,9 @@ from contrasent.report.html.sections import (
     figures,
     geometry_tables,
     score_tables,
+    verdicts,
 )
-from contrasent.report.table import Cell, Row, Table, number, score
+from contrasent.report.table import AVERAGE, Cell, Row, Table, number, score
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -45,14 +47,16 @@ def page(contents: Contents) -> str:
     rows = list(by_identity.values())
     labels = [row.label for row in rows]
     scores, geometry = score_tables(rows), geometry_tables(contents, by_identity)
-    drawn = figures(contents, by_identity)
+    drawn, summary = figures(contents, by_identity), _key_numbers(labels, scores, geometry)
     return render(
         "report.html",
         heading=_heading(labels),
         overview=_overview(scores, len(drawn)),
         warnings=[*contents.warnings, *doubts(contents, by_identity)],
         best=_best_scores(scores),
-        summary=_key_numbers(labels, scores, geometry),
+        summary=summary,
+        summary_bars=_bars(summary),
+        verdicts=verdicts(contents, by_identity),
         scores=scores,
         compared=comparison_tables(contents, by_identity),
         geometry=geometry,
@@ -107,9 +111,11 @@ def _key_numbers(
     labels: Sequence[str], scores: Sequence[Table], geometry: Sequence[Table]
 ) -> Table:
     """A row for each encoder: the key score of each table, and alignment and uniformity."""
-    columns = [
-        (table.key_heading, {row[0].text: row[table.key] for row in table.rows}) for table in scores
-    ]
+    columns = []
+    for table in scores:
+        for k in (table.key, *_own_tasks(table)):
+            heading = table.key_heading if k == table.key else table.headings[k]
+            columns.append((heading, {row[0].text: row[k] for row in table.rows}))
     for table in geometry:
         for metric in LOWER:
             k = table.headings.index(metric)
@@ -122,6 +128,22 @@ def _key_numbers(
     headings = ("encoder", *(name for name, _ in columns))
     lower = [k for k, name in enumerate(headings) if name.startswith(LOWER)]
     return Table(headings, cells, title="Key numbers", name="summary-table").with_best(lower=lower)
+
+
+_PAPERS = frozenset(TaskName(name).heading for name in (*STS, *TRANSFER))
+
+
+def _own_tasks(table: Table) -> list[int]:
+    """Columns of tasks beside the papers', which an average leaves out."""
+    averaged = table.headings[table.key].startswith(AVERAGE) and not table.name.startswith("mteb")
+    others = (k for k in range(1, len(table.headings)) if k != table.key)
+    return [k for k in others if averaged and table.headings[k].removesuffix(" F1") not in _PAPERS]
+
+
+def _bars(summary: Table) -> list[int]:
+    """Columns of key numbers that are scores, in [0, 1]."""
+    lower = (k for k, name in enumerate(summary.headings) if k and not name.startswith(LOWER))
+    return [k for k in lower if all(0 <= (row[k].value or 0) <= 1 for row in summary.rows)]
 
 
 def _best_scores(scores: Sequence[Table]) -> list[tuple[Table, Row]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from contrasent.evaluation.compare import Gain
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
 from contrasent.evaluation.protocols import PROTOCOLS, Protocol
@@ -278,6 +279,33 @@ def comparison_tables(contents: Contents, by_identity: Mapping[Identity, PageRow
         )
         for n, (heading, lines) in enumerate(tables.items(), start=1)
     ]
+
+
+_VERDICTS = {
+    "helped": "is better than",
+    "hurt": "is worse than",
+    "unclear": "may be no different from",
+}
+
+
+def verdicts(contents: Contents, by_identity: Mapping[Identity, PageRow]) -> list[str]:
+    """A sentence on each difference: of averages, or of tasks where there is none."""
+    rows = list(by_identity.values())
+    differences = [(by_identity[identity(it.like)], AVERAGE, it.compared) for it in contents.means]
+    known = {(row.label, compared.baseline) for row, _, compared in differences}
+    for row in rows:
+        for it in row.records:
+            if it.compared and (row.label, it.compared.baseline) not in known:
+                name = f"{quantity(it).name.heading} {metric_heading(it.metric)}"
+                differences.append((row, name, it.compared))
+    if not differences and len([row for row in rows if row.records]) > 1:
+        return ["Whether the best is better by more than chance: evaluate with --compare."]
+    sentences = []
+    for row, of, compared in differences:
+        start = baseline_row(compared, row, rows)
+        gain = Gain(of, start.label if start else compared.baseline, compared)
+        sentences.append(f"{row.label} {_VERDICTS[gain.verdict]} {gain.start}: {gain.change}.")
+    return sentences
 
 
 @dataclass(frozen=True, slots=True)

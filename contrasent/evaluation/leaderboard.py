@@ -1,0 +1,149 @@
+"""MTEB's leaderboard: results under a name on the hub, and what goes with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contrasent.errors import CheckpointError
+from contrasent.evaluation.embed import Problem
+from contrasent.evaluation.mteb_encoder import first_line, import_mteb
+from contrasent.files import sha256_of
+from contrasent.model.hub import resolve
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelInfo
+    from mteb.abstasks import AbsTask
+    from mteb.models.model_meta import ModelMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What the two pull requests to MTEB's leaderboard need.
+
+    Attributes:
+        meta: ``ModelMeta`` as Python.
+        results: folder of MTEB's files of results, named by the hub's revision.
+        scores: the main score of each task.
+        problems: tasks that could not be run.
+    """
+
+    meta: str
+    results: Path
+    scores: Mapping[str, float]
+    problems: Sequence[Problem]
+
+
+def run_leaderboard(
+    model: str,
+    hub_id: str,
+    tasks: Sequence[AbsTask],
+    output: str | Path,
+    device: str | None = None,
+) -> Submission:
+    """Score an encoder as MTEB's leaderboard wants it, tasks with results in ``output`` left out.
+
+    The encoder is loaded by sentence-transformers and run by MTEB's own wrapper of it, under its
+    name and revision on the hub, without settings of an experiment.
+
+    Args:
+        model: a folder or a run that was pushed, or ``hub_id`` itself.
+        hub_id: its name on the Hugging Face hub.
+        tasks: of :func:`mteb_tasks` or :func:`benchmark_tasks`.
+        output: folder of MTEB's files of results.
+        device: of the encoder.
+
+    Raises:
+        CheckpointError: it is not on the hub, or other weights are.
+        MissingExtraError: MTEB or sentence-transformers is not installed.
+    """
+    mteb = import_mteb()
+    from mteb.models import SentenceTransformerEncoderWrapper
+
+    pushed, folder = _pushed(hub_id), resolve(model)
+    _require_same_weights(folder, pushed, hub_id)
+    wrapper = SentenceTransformerEncoderWrapper(str(folder), device=device)
+    meta = _meta(wrapper.model, pushed, hub_id)
+    wrapper.mteb_model_meta = meta
+    cache, scores, problems = mteb.ResultCache(Path(output)), {}, []
+    for task in tasks:
+        name = task.metadata.name
+        try:
+            result = mteb.evaluate(
+                wrapper, task, cache=cache, overwrite_strategy="only-missing", co2_tracker=False
+            )
+            scores[name] = float(result.task_results[0].get_score())
+        except Exception as error:  # noqa: BLE001 - data, network, memory: the others are run
+            problems.append(Problem(name, f"{name}: {first_line(error)}"))
+    results = Path(output) / "results" / hub_id.replace("/", "__") / str(pushed.sha)
+    return Submission(_as_python(meta), results, scores, problems)
+
+
+def _pushed(hub_id: str) -> ModelInfo:
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().model_info(hub_id, files_metadata=True)
+    except Exception as error:  # of httpx or of requests, by the version of huggingface_hub
+        raise CheckpointError(
+            f"{hub_id} cannot be read from the Hugging Face Hub ({first_line(error)}); the "
+            "leaderboard shows encoders that are there, so upload yours first"
+        ) from error
+
+
+def _require_same_weights(folder: Path, pushed: ModelInfo, hub_id: str) -> None:
+    name = "model.safetensors"
+    of_hub = [it.lfs.sha256 for it in pushed.siblings or [] if it.rfilename == name and it.lfs]
+    if (folder / name).is_file() and of_hub and sha256_of(folder / name) != of_hub[0]:
+        raise CheckpointError(
+            f"{name} of {hub_id} is not that of {folder} (sha256 {of_hub[0][:12]} there, "
+            f"{sha256_of(folder / name)[:12]} here); upload it again, or name {hub_id} as the model"
+        )
+
+
+def _meta(model: Any, pushed: ModelInfo, hub_id: str) -> ModelMeta:
+    from mteb.models import sentence_transformers_loader
+    from mteb.models.model_meta import ModelMeta
+
+    card = pushed.card_data
+    parameters = sum(it.numel() for it in model.parameters())
+    words = model[0].auto_model.get_input_embeddings().weight.numel()
+    known: dict[str, Any] = {
+        "loader": sentence_transformers_loader,
+        "name": hub_id,
+        "revision": pushed.sha,
+        "release_date": pushed.created_at.date().isoformat() if pushed.created_at else None,
+        "n_parameters": parameters,
+        "n_embedding_parameters": words,
+        "memory_usage_mb": round(parameters * 4 / 2**20),
+        "max_tokens": model.max_seq_length,
+        "embed_dim": model.get_sentence_embedding_dimension(),
+        "license": getattr(card, "license", None),
+        "open_weights": True,
+        "framework": ["Sentence Transformers", "PyTorch"],
+        "reference": f"https://huggingface.co/{hub_id}",
+        "similarity_fn_name": "cosine",
+        "use_instructions": any(model.prompts.values()),
+        "adapted_from": getattr(card, "base_model", None),
+    }
+    needed = {name for name, field in ModelMeta.model_fields.items() if field.is_required()}
+    return ModelMeta(**{**dict.fromkeys(needed - known.keys()), **known})
+
+
+def _as_python(meta: ModelMeta) -> str:
+    """A module for MTEB's folder of models; None is for what only the authors know."""
+    required = {name for name, field in type(meta).model_fields.items() if field.is_required()}
+    values = meta.model_dump(mode="json", exclude={"loader"})
+    lines = [
+        f"    {name}={value!r},\n"
+        for name, value in values.items()
+        if name in required or name in meta.model_fields_set
+    ]
+    variable = re.sub(r"\W", "_", (meta.name or "").rpartition("/")[2])
+    return (
+        "from mteb.models import ModelMeta, sentence_transformers_loader\n\n"
+        f"{variable} = ModelMeta(\n    loader=sentence_transformers_loader,\n{''.join(lines)})\n"
+    )

@@ -1,0 +1,228 @@
+"""The mistakes of a first hour: the command, what the message holds (what was given, what is
+expected, the remedy), exit code 2, no trace of Python, and nothing left behind."""
+
+import gzip
+
+import pytest
+from helpers.careless import PLAIN, QUIET, prepare, train
+from helpers.command_line import call, tree
+
+TEXT = "".join(f"My printer does not work since Monday, ticket {n}.\n" for n in range(20))
+ROWS = [
+    (f"T-{n:04}", f"My printer fails again {n}", f"Please turn number {n} off and on", "2024-01-02")
+    for n in range(8)
+]
+
+
+def table(*numbers, head=None, cell=","):
+    lines = [head] if head else []
+    return "".join(
+        f"{line}\n" for line in [*lines, *(cell.join(row[n] for n in numbers) for row in ROWS)]
+    )
+
+
+FILES = {
+    "header.csv": table(0, 1, 2, 3, head="ticket_id,subject,description,created"),
+    "title.csv": table(1, 2, head="title,body"),
+    "ticket.csv": table(1, 2, head="ticket,article"),
+    "content.csv": table(0, 1, head="id,content"),
+    "ids.csv": table(0, 1),
+    "dates.tsv": table(1, 3, cell="\t"),
+    "score.csv": "a dog,the dog,5\na cat,a hat,1\n",
+    "labelled.csv": "sentence1,sentence2,label\na dog,the dog,1\na cat,sad,0\n",
+    "half.csv": "text,notes\na dog,x\na cat,y\n",
+    "tabs.csv": "a dog\tthe dog\na cat\tthe cat\n",
+    "semicolon.csv": "sent0;sent1\na dog;the dog\n",
+    "ragged.csv": "a,b\nc,d\ne\n",
+    "quote.csv": 'a,"b\nc,d\n',
+    "body.jsonl": '{"id": 1, "title": "a", "body": "b"}\n',
+    "bad.jsonl": '{"text": "a"}\n{"text": \n',
+    "number.jsonl": '{"text": "a"}\n{"text": 3}\n',
+    "empty.txt": "",
+    "blank.txt": "\n \n\n",
+    "one.txt": "only one\n",
+    "latin.txt": b"one\ntwo\ncaf\xe9\n",
+    "wide.txt": "a dog\na cat\n".encode("utf-16"),
+    "nul.txt": b"a dog\na\0cat\n",
+    "notes.docx": b"PK",
+    "cut.txt.gz": gzip.compress(b"a dog\n" * 99)[:20],
+    "bad.parquet": b"PAR1",
+    "flat.tsv": "a dog\tthe dog\t3\na cat\tsad\t3\nred\tgreen\t3\n",
+    "words.tsv": "a dog\tthe dog\thigh\na cat\tsad\tlow\n",
+    "sise.yaml": "train:\n  batch_sise: 3\n",
+    "trian.yaml": "data: {}\ntrian:\n  epochs: 3\n",
+    "list.yaml": "- a\n- b\n",
+    "open.yaml": "train: {batch_size: [\n",
+    "many.yaml": "train:\n  epochs: many\n",
+    "simsce.yaml": "objective:\n  name: simsce\n",
+}  # fmt: skip
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, tiny_bert):
+    """A folder with an encoder, text, and files that are wrong in one way each."""
+    folder = prepare(tmp_path, monkeypatch, tiny_bert)
+    monkeypatch.delenv("CONTRASENT_DATA", raising=False)
+    (folder / "text.txt").write_text(TEXT)
+    for name, content in FILES.items():
+        data = content if isinstance(content, bytes) else content.encode()
+        (folder / name).write_bytes(data)
+    (folder / "taken").mkdir()
+    (folder / "taken" / "thesis.txt").write_text("mine")
+    return folder
+
+
+def data(file, *words):
+    return train("--data", file, *words)
+
+
+def check(file, *words):
+    return ("data", "check", file, *words)
+
+
+# The command, and what its message has to hold.
+MISTAKES = [
+    # Names of commands, recipes and options
+    (("trian", "unsup-simcse"), ("'trian'", "'train'")),
+    (("data", "chek", "text.txt"), ("'chek'", "'check'")),
+    (("train",), ("name a recipe", "unsup-simcse", "--resume RUN")),
+    (("train", "unsup-simsce", *PLAIN), ("'unsup-simsce'", "Did you mean", "'unsup-simcse'")),
+    (("train", "mine.yaml", *PLAIN), ("no recipe file mine.yaml", "contrasent recipes")),
+    (("recipes", "diffsce"), ("'diffsce'", "'diffcse'")),
+    (("evaluate", "tiny", "--taks", "sts"), ("--taks", "--tasks")),
+    (("search", "index"), ("Missing argument", "query")),
+    (train("--outptu", "o"), ("--outptu", "did you mean", "--output")),
+    (train("--batchsize", "8"), ("--batchsize", "--batch-size")),
+    (train("--batch_size", "8"), ("--batch_size", "--batch-size")),
+    (train("--num_train_epochs", "3"), ("--num_train_epochs", "--epochs")),
+    (train("--max-length", "64"), ("--max-length", "--data.max_tokens")),
+    (train("--max_seq_length", "64"), ("--max_seq_length", "--data.max_tokens")),
+    (train("--temperature", "0.1"), ("--temperature", "--objective.temperature")),
+    (train("--warmup-ratio", "0.1"), ("--warmup-ratio", "--train.warmup_share")),
+    (train("--weight-decay", "0.1"), ("--weight-decay", "--train.weight_decay")),
+    (train("--mini_batch_size", "8"), ("--mini_batch_size", "--train.gradcache_chunk")),
+    (train("--pooling", "mean"), ("--pooling", "--encoder.pooler")),
+    (train("--gpu", "0"), ("--gpu", "--device")),
+    (train("--fp16",), ("--fp16", "--precision")),
+    (train("--eval_steps", "9"), ("--eval_steps", "--evaluation.every")),
+    (train("-x", "o"), ("'-x'", "--section.key VALUE")),
+    (train("stray"), ("'stray'", "--section.key VALUE")),
+    # Settings and their values
+    (train("--train.batch_sise", "8"), ("'batch_sise'", "'train'", "'batch_size'")),
+    (train("--trian.epochs", "8"), ("'trian'", "Did you mean", "'train'")),
+    (train("--objective.temprature", "1"), ("'temprature'", "'temperature'")),
+    (train("--objective.name", "simsce"), ("'simsce'", "Did you mean", "'simcse'")),
+    (train("--train.seed"), ("--train.seed needs a value", "--train.seed VALUE")),
+    (train("--train.seed", "--train.epochs", "2"), ("--train.seed needs a value",)),
+    (train("--seed", "1", "--train.seed", "2"), ("--seed 1", "--train.seed 2", "give one")),
+    (train("--encoder.pooler", "msan"), ("'msan'", "choose one of", "'mean'")),
+    (train("--encoder.head", "mpl"), ("encoder.head", "'mpl'", "'mlp' or 'none'")),
+    (train("--objective.temperature", "0"), ("objective.temperature", "0", "greater than 0")),
+    (train("--objective.temperature=nan"), ("objective.temperature", "nan", "finite")),
+    (train("--batch-size", "1"), ("train.batch_size", "1", "greater than or equal to 2")),
+    (train("--lr", "-1"), ("train.learning_rate", "-1", "greater than 0")),
+    (train("--epochs", "0"), ("train.epochs", "0", "greater than 0")),
+    (train("--max-steps", "0"), ("train.max_steps", "0", "greater than 0")),
+    (train("--precision", "fp8"), ("train.precision", "'fp8'", "'auto', 'bf16'")),
+    (train("--data.max_tokens", "2"), ("data.max_tokens", "2", "greater than or equal to 3")),
+    (train("--data.max_tokens", "65"), ("data.max_tokens is 65", "at most 64", "lower it")),
+    (train("--objective.hard_negatives", "1"), ("objective.hard_negatives is 1", "has 1")),
+    (train("--device", "cuda:99"), ("'cuda:99'", "name another one", "leave it out")),
+    (train("--train.trackers", "tensorbord"), ("'tensorbord'", "'tensorboard'")),
+    (train("--evaluation.task", "stsx"), ("unknown task", "'stsx'")),
+    (
+        train("--objective.keep_head", "true", "--objective.head", "batchnorm"),
+        ("objective.keep_head", "objective.head is batchnorm"),
+    ),
+    (train("--evaluation.task", "none.tsv"), ("no file none.tsv", "--evaluation.task none")),
+    (train("--evaluation.task", "stsb-dev"), ("sts-dev.csv is missing", "contrasent data fetch")),
+    (train("--evaluation.task", "flat.tsv"), ("flat.tsv", "all 3 pairs is 3", "right column")),
+    (train("--evaluation.final", "words.tsv"), ("words.tsv:2", "must be a number", "'low'")),
+    (("train", "sise.yaml", *PLAIN), ("sise.yaml:2", "'batch_sise'", "'batch_size'")),
+    (("train", "trian.yaml", *PLAIN), ("trian.yaml:2", "'trian'", "'train'")),
+    (("train", "list.yaml", *PLAIN), ("list.yaml", "['a', 'b']", "sections such as 'encoder:'")),
+    (("train", "open.yaml", *PLAIN), ("open.yaml:", "not YAML")),
+    (("train", "many.yaml", *PLAIN), ("many.yaml:2", "train.epochs", "'many'")),
+    (("train", "simsce.yaml", *PLAIN), ("'simsce'", "'simcse'")),
+    # Training text
+    (check("header.csv"), ("header.csv:1", "ticket_id, subject", "--columns subject,description")),
+    (data("header.csv"), ("header.csv:1", "names of columns", "--columns subject,description")),
+    (check("title.csv"), ("title.csv:1", "title, body", "--columns title,body")),
+    (data("ticket.csv"), ("ticket.csv:1", "ticket, article", "--columns ticket,article")),
+    (check("content.csv"), ("content.csv:1", "id, content", "--columns content")),
+    (check("ids.csv"), ("ids.csv:1", "ids, numbers or dates", "--columns 1")),
+    (data("dates.tsv"), ("dates.tsv:1", "'2024-01-02'", "--columns 0")),
+    (data("header.csv", "--columns", "ticket_id,subject"), ("'ticket_id'", "ids", "--columns")),
+    (data("header.csv", "--columns", "subjekt"), ("'subjekt'", "Did you mean 'subject'?")),
+    (data("header.csv", "--columns", "9"), ("no column 9", "there are 4")),
+    (check("score.csv"), ("score.csv:1", "column 2 holds ids, numbers or dates", "--columns 0,1")),
+    (check("labelled.csv"), ("'label'", "not every sentence1+sentence2", "--columns")),
+    (check("half.csv"), ("'text' is a column name", "'notes' is not", "--columns")),
+    (check("tabs.csv"), ("tabs.csv:1", "tabs, not commas", "name the file .tsv")),
+    (check("semicolon.csv"), ("semicolon.csv:1", "';'", "separate them by ','")),
+    (data("ragged.csv"), ("ragged.csv:3", "1 column, but the first row has 2", "missing cells")),
+    (data("quote.csv"), ("quote.csv:1", "not a row of quoted CSV", 'write a quote inside as ""')),
+    (check("body.jsonl"), ("body.jsonl:1", "which column is the sentence", "--columns")),
+    (data("bad.jsonl"), ("bad.jsonl:2", "not JSON", "one object")),
+    (data("number.jsonl"), ("number.jsonl:2", "3 is no text", "strings")),
+    (data("text.txt", "--columns", "1"), ("one sentence per line", "--columns 1", "leave it out")),
+    (data("none.txt"), ("there is no file none.txt", "misspelling")),
+    (data("."), (". is a folder", "give one file", ".txt")),
+    (data("empty.txt"), ("empty.txt is empty", "at least one sentence")),
+    (data("blank.txt"), ("blank.txt is empty",)),
+    (data("one.txt"), ("one.txt holds 1 example", "at least 2")),
+    (data("latin.txt"), ("latin.txt:3", "byte 0xe9", "iconv -f latin1")),
+    (data("wide.txt"), ("wide.txt:1", "UTF-16", "iconv -f utf-16")),
+    (data("nul.txt"), ("nul.txt:2", "NUL byte", "no text")),
+    (data("notes.docx"), ("notes.docx: unknown kind of file", ".txt", "rename it")),
+    (data("cut.txt.gz"), ("cut.txt.gz", "truncated gzip", "fetch the file again")),
+    (data("bad.parquet"), ("bad.parquet", "not a readable Parquet file")),
+    # Encoders and folders
+    (("train", "unsup-simcse", "--data", "text.txt", *QUIET), ("no encoder", "--encoder")),
+    (("train", "unsup-simcse", "--encoder", "tiny", *QUIET), ("no training text", "--data")),
+    (train("--encoder", "nowhere"), ("'nowhere'", "Hugging Face Hub", "check the name")),
+    (train("--encoder", "./gone"), ("no folder ./gone", "misspelling", "Hugging Face id")),
+    (train("--encoder", "taken/gone"), ("no folder taken/gone", "misspelling")),
+    (train("--encoder", "text.txt"), ("text.txt", "word vectors")),
+    (train("--output", "taken"), ("taken holds files", "thesis.txt", "--output")),
+    (train("--output", "text.txt"), ("text.txt is a file", "--output")),
+    (train("--resume", "--overwrite"), ("--resume", "--overwrite", "give one of them")),
+    (("train", "--resume", "runs/gone"), ("runs/gone holds no training run", "resume")),
+    (("train", "--resume", "--output", "taken"), ("taken holds no training run", "resume")),
+    # Using an encoder
+    (("evaluate", "tiny", "--tasks", "none.tsv"), ("no file none.tsv", "STS names")),
+    (("evaluate", "tiny", "--tasks", "stsbench"), ("'stsbench'", "Did you mean", "'stsb'")),
+    (("evaluate", "tiny"), ("no task has data", "contrasent data fetch", "--data-dir")),
+    (("evaluate", "./gone", "--tasks", "pairs.tsv"), ("no folder ./gone", "misspelling")),
+    (("evaluate", "tiny", "--tasks", "pairs.tsv", "--pooler", "avg"), ("'avg'", "mean")),
+    (("evaluate", "tiny", "--tasks", "pairs.tsv", "--json", "taken"), ("taken is a folder",)),
+    (("similarity", "tiny", "a dog", "a cat", "--engine", "onx"), ("'onx'", "onnx")),
+    (("encode", "tiny", "text.txt", "rows.csv"), ("rows.csv", ".npy", ".parquet")),
+    (("encode", "tiny", "header.csv", "rows.npy", "--columns", "a,b"), ("a,b", "one column")),
+    (("index", "build", "tiny", "none.txt", "index"), ("no file none.txt", "misspelling")),
+    (("index", "build", "tiny", "text.txt", "taken"), ("taken exists already", "another folder")),
+    (("index", "add", "gone", "text.txt"), ("no index at gone", "contrasent index build")),
+    (("search", "gone", "a dog"), ("no index at gone", "contrasent index build")),
+    (("neighbors", "tiny", "--corpus", "none.txt"), ("no file none.txt", "misspelling")),
+    (("calibrate", "tiny", "pairs.tsv>="), ("pairs.tsv>=",)),
+    (("mteb", "tiny", "--tasks", "STSBenchmrk"), ("STSBenchmrk",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "held"), MISTAKES, ids=[" ".join(map(str, words))[-48:] for words, _ in MISTAKES]
+)
+def test_a_mistake_is_explained_and_leaves_nothing_behind(desk, words, held):
+    before = tree(desk)
+    said = call(*words)
+    assert said.code == 2, said
+    assert "Traceback" not in said.err
+    message = said.err.rpartition("error: ")[2] if "error: " in said.err else said.err
+    for part in held:
+        assert part in message, message
+    assert tree(desk) == before
+
+
+def test_there_are_eighty():
+    assert len(MISTAKES) >= 80
+    assert len({words for words, _ in MISTAKES}) == len(MISTAKES)
