@@ -265,9 +265,13 @@ class Tokenizer:
         return [np.array(e.ids, dtype=np.int32) for e in encodings], cut
 
     def spans(self, texts: Sequence[str], *, specials: bool = True) -> list[list[TokenSpan]]:
-        """The tokens of each text, none cut, with or without special ones."""
+        """The tokens of each text, none cut, with or without special ones; errors as of `ids`."""
         backend = self._backend(None)
-        encodings = backend.encode_batch(list(texts), add_special_tokens=specials)
+        try:
+            encodings = backend.encode_batch(list(texts), add_special_tokens=specials)
+        except (TypeError, UnicodeEncodeError):
+            _refuse_unencodable(texts)
+            raise
         return [
             [
                 TokenSpan(number, token, bool(special), *(place if not special else (None, None)))

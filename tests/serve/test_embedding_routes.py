@@ -106,6 +106,7 @@ def test_what_is_cut_is_told_and_refused_on_request(server):
         ("/embed", b'{"inputs": "\xff"}', 400, "Empty"),
         ("/embed", {"inputs": 3}, 422, "Validation"),
         ("/embed", {"inputs": "a \ud800"}, 422, "Validation"),
+        ("/tokenize", {"inputs": "a \ud800"}, 422, "Validation"),
         ("/embed", {"inputs": "a", "dimensions": 17}, 422, "Validation"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "Validation"),
         ("/embed", {"inputs": ["a"] * 501}, 413, "Validation"),
