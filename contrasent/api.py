@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contrasent.search.mining import Mined
     from contrasent.training.callbacks import DevScore
     from contrasent.training.metrics_log import StepMetrics
-    from contrasent.training.run import Result
+    from contrasent.training.scoring import Result
 
 
 def train(  # noqa: PLR0913 - what a run is made of, by name

@@ -104,7 +104,8 @@ def _gathered(rows: Tensor) -> Tensor:
     # torch 2.13 gave it another name
     name = "all_gather_single_autograd"
     gather = getattr(collectives, name, None) or collectives.all_gather_tensor_autograd
-    every: Tensor = gather(rows.contiguous(), 0, distributed.group.WORLD)
+    everybody: Any = distributed.group.WORLD
+    every: Tensor = gather(rows.contiguous(), 0, everybody)
     return every
 
 
@@ -138,7 +139,9 @@ def _sum_together(gradients: list[Tensor]) -> None:
         return
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     distributed.all_reduce(flat)
-    for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+    for gradient, summed in zip(
+        gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True
+    ):
         gradient.copy_(summed.view_as(gradient))
     gradients.clear()
 

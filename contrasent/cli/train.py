@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from contrasent.profiling import StepProfile
     from contrasent.recipe import Recipe
     from contrasent.training.masked_text import HeldOutScores
-    from contrasent.training.run import Result
     from contrasent.training.run_folder import RunFolder
+    from contrasent.training.scoring import Result
 
 
 _HEADINGS = ("recipe", "objective", "needs", "source")
@@ -224,8 +224,14 @@ def _run(folder: Path, recipe: Recipe, options: TrainOptions) -> Result | None:
     from contrasent.training.run import train as run
 
     try:
-        kept = {"resume": options.resume, "overwrite": options.overwrite}
-        result = run(recipe, folder, **kept, device=options.device, show_progress=True)
+        result = run(
+            recipe,
+            folder,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            device=options.device,
+            show_progress=True,
+        )
         leave()
         return result
     except KeyboardInterrupt as error:

@@ -164,9 +164,12 @@ class CorrectedTokens(Difference):
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
         edit = replace(batch, self.editing)
         columns = [edit.edited, edit.chosen, batch.token_ids]
-        whole = [len(edit.edited), edit.chosen.sum().clamp(min=1)]
+        some = edit.chosen.sum().clamp(min=1)
         corrected, copying, right = sums_by_parts(
-            partial(self._shares, *whole), edit.batch, rows=[embeddings], tokens=columns
+            partial(self._shares, len(edit.edited), some),
+            edit.batch,
+            rows=[embeddings],
+            tokens=columns,
         )
         measures = {"copy_accuracy": right.detach(), "share_edited": edit.edited.float().mean()}
         return Terms({"copy": copying, "corrective": corrected}, measures)

@@ -152,7 +152,7 @@ class HiddenTokens(nn.Module):
             wanted: ``(T,)`` the tokens before some were hidden.
         """
         places = chosen.nonzero().squeeze(1)
-        pieces = [places] if split().chunk is None else places.split(_HIDDEN)
+        pieces = [places] if split().chunk is None else torch.split(places, _HIDDEN)
 
         def score(piece: Tensor) -> Tensor:
             logits, targets = self.head(states.index_select(0, piece)), wanted[piece]

@@ -164,7 +164,7 @@ class FilledTable:
 
 def _narrow(filled: FilledTable) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
     """Ours, published, study and difference beside one another."""
-    headings, blocks = [""], []
+    headings, blocks = [""], list[list[Cell]]()
     for column in filled.table.columns:
         cells = [row.cells.get(column.heading, PaperCell(None, None)) for row in filled.rows]
         block = {column.heading: [cell.shown() for cell in cells]}
@@ -270,7 +270,7 @@ class Filler:
             section, _, key = rest.partition(".")
             recipe = load_recipe(system.recipe, settings)
             part = getattr(recipe, section)
-            value = part.get(key) if isinstance(part, dict) else getattr(part, key)
+            value = part[key] if isinstance(part, dict) else getattr(part, key)
             return replace(empty, ours=(float(value),))
         if kind == "protocol":
             return replace(empty, text=_protocol(system.data, rest))

@@ -196,7 +196,7 @@ class Planner:
             case "start":
                 source = "" if above else self.materials.model(system.start)
                 identity = {"start": above.key if above else model_sha256(source)}
-                identity |= {"pooler": system.pooler}
+                identity |= {"pooler": system.pooler or ""}
                 return self._job("start", label, system, source, above, identity=identity)
             case "data":
                 known = system.data.removeprefix(SAMPLE) in load_scales()[0]

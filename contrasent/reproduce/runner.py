@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ def run_work(work: Sequence[Work], jobs: int, usual: Mapping[str, float], notify
     progress = _Progress(len(work), started, first, jobs, notify)
     if jobs == 1 or len(work) < 2:
         for place, it in enumerate(work):
-            progress.tell(_perform(it), lambda place=place: seconds_left(work[place + 1 :], usual))
+            progress.tell(_perform(it), partial(seconds_left, work[place + 1 :], usual))
         return
     _Pool(work, jobs, usual, progress).run()
 
@@ -191,7 +192,7 @@ class _Pool:
                     line = _fail(it, "its process was killed, perhaps for want of memory")
                 self._pending.discard(it.job.key)
                 rest = [*self._left, *running.values()]
-                self._progress.tell(line, lambda rest=rest: seconds_left(rest, self._usual))
+                self._progress.tell(line, partial(seconds_left, rest, self._usual))
             if broken:
                 for it in running.values():  # these were killed with it, and are tried again
                     self._left.insert(0, it)
@@ -370,7 +371,8 @@ def _count_trained(work: Work) -> Measured:
     import torch
 
     from contrasent.training.loop import trainable_parameters
-    from contrasent.training.setup import complete, prepare
+    from contrasent.training.run_folder import complete
+    from contrasent.training.setup import prepare
 
     if work.job.recipe is None:
         raise ContrasentError(f"{work.job.label} has no recipe")

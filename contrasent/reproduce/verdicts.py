@@ -260,7 +260,9 @@ def _influence(task: Task, side: Sequence[np.ndarray | None]) -> np.ndarray:
     """How much each pair moves the mean of the correlations of several runs, ``(N,)``."""
     sizes = np.cumsum([len(subset.gold) for subset in task.subsets])[:-1]
     columns = [tuple(np.split(np.asarray(it, dtype=np.float64), sizes)) for it in side]
-    return np.mean([influences(task, it, "spearman")["all"] for it in columns], axis=0)
+    each = np.array([influences(task, it, "spearman")["all"] for it in columns])
+    mean: np.ndarray = each.mean(axis=0)
+    return mean
 
 
 def _of_task(

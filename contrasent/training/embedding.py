@@ -123,7 +123,7 @@ class GradientCache:
             ]
             sizes = zip(*([len(tensor) for tensor in tensors] for tensors in outputs), strict=True)
             pieces = zip(
-                *(whole.split(size) for whole, size in zip(gradients, sizes, strict=True)),
+                *(torch.split(whole, size) for whole, size in zip(gradients, sizes, strict=True)),
                 strict=True,
             )
             before = random_state(device)
@@ -159,8 +159,9 @@ class GradientCache:
         """Embeddings ``(S, D)``, then what there is of token states ``(T, D)``."""
         encoded: Encoded = self._encoder(part, self._layers)
         kept = [encoded.pooled[0], *(encoded.states[layer] for layer in self._layers)]
-        convolved = self._layers and encoded.convolved is not None
-        return [*kept, encoded.convolved] if convolved else kept
+        if self._layers and encoded.convolved is not None:
+            kept.append(encoded.convolved)
+        return kept
 
 
 def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
@@ -221,7 +222,8 @@ def _by_all(one: Embedding) -> Embedding:
         share = batch.select(own if len(own) else own.new_zeros(1))
         with own_draws(device):
             encoded, backward = one(share)
-        pooled = reunited(encoded.pooled[0, : len(own)], numbers).unflatten(0, (batch.views, -1))
+        rows = reunited(encoded.pooled[0, : len(own)], numbers)
+        pooled = rows.view(batch.views, -1, rows.shape[-1])
         tokens = int(share.offsets[len(own)])
         states = {layer: state[:tokens] for layer, state in encoded.states.items()}
         convolved = None if encoded.convolved is None else encoded.convolved[:tokens]
