@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -224,14 +224,8 @@ def _run(folder: Path, recipe: Recipe, options: TrainOptions) -> Result | None:
     from contrasent.training.run import train as run
 
     try:
-        result = run(
-            recipe,
-            folder,
-            resume=options.resume,
-            overwrite=options.overwrite,
-            device=options.device,
-            show_progress=True,
-        )
+        kept: dict[str, Any] = {"resume": options.resume, "overwrite": options.overwrite}
+        result = run(recipe, folder, **kept, device=options.device, show_progress=True)
         leave()
         return result
     except KeyboardInterrupt as error:

@@ -123,7 +123,10 @@ class GradientCache:
             ]
             sizes = zip(*([len(tensor) for tensor in tensors] for tensors in outputs), strict=True)
             pieces = zip(
-                *(torch.split(whole, size) for whole, size in zip(gradients, sizes, strict=True)),
+                *(
+                    torch.split(whole, list(size))
+                    for whole, size in zip(gradients, sizes, strict=True)
+                ),
                 strict=True,
             )
             before = random_state(device)
