@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -221,15 +222,24 @@ def test_a_killed_command_goes_on(tmp_path):
     assert (output / "simcse-T7.csv").read_bytes() == (whole / "simcse-T7.csv").read_bytes()
 
 
+def processor_time():
+    """Seconds that processors worked for this process and its children.
+
+    A clock would measure what else the machine does too.
+    """
+    used = [resource.getrusage(it) for it in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(it.ru_utime + it.ru_stime for it in used)
+
+
 @pytest.mark.acceptance
 def test_everything_is_made_in_minutes_however_often_it_is_killed(tmp_path):
-    output, started = tmp_path / "out", time.monotonic()
+    output, started = tmp_path / "out", processor_time()
     for count in (20, 90, 170, 260, 330):
         before = made_jobs(output)
         kill_when(output, start(output, "all"), count)
         assert before.items() <= made_jobs(output).items()
     said = call("reproduce", "all", "--output", output, *SMOKE, "--html", tmp_path / "page.html")
-    assert time.monotonic() - started < 12 * 60
+    assert processor_time() - started < 12 * 60
     assert said.code in (0, 2)  # without WordNet the row of synonyms fails
     for table in load_tables().values():
         for key, cell in numbers(output, table.name.replace("/", "-")).items():
