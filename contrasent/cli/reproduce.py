@@ -149,8 +149,10 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
 
     A row whose material is not given is left out, and the table says so. What is done is kept.
     """
+    from contrasent.reproduce.materials import ENCODER
+
     materials = {
-        "bert-base-uncased": encoder,
+        ENCODER: encoder,
         "words": words,
         "sentences": sentences,
         "documents": documents,
@@ -159,6 +161,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     }
     given = {name: value for name, value in materials.items() if value is not None}
     given |= dict(map(_named, material or ()))
+    from contrasent.report.html.page import refuse_existing_report
     from contrasent.reproduce import outcome
 
     what = tables[0] if tables[0] in ("list", "verdicts", "commands") else ""
@@ -167,6 +170,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         typer.echo("\n".join(outcome.plan_lines(names)))
         return
     chosen = outcome.choose(names, listed(rows or ""), listed(tasks or ""))
+    refuse_existing_report(html, overwrite=True)  # a folder
     request = outcome.PaperRequest(
         scale or "small",
         given,

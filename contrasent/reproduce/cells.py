@@ -79,6 +79,14 @@ def as_number(text: str | None) -> float | None:
         return None
 
 
+def short_reason(reason: str) -> str:
+    """Without what a material has to hold, which the page of tables says too."""
+    if not reason.startswith("needs "):
+        return reason
+    options = [part.partition(": ")[0] for part in f"; {reason}".split("; needs ")[1:]]
+    return "; ".join(f"needs {option}" for option in options)
+
+
 def _is_small(value: float | None) -> bool:
     return value is None or abs(value) < 1000
 
@@ -363,7 +371,7 @@ class Filler:
     def _row(self, table: PaperTable, row: PaperRow) -> FilledRow:
         cells = {it.heading: self.cell(table, row, it) for it in table.columns_of(row)}
         notes = [row.system(self.planner.scale_name).note]
-        reasons = dict.fromkeys(cell.reason for cell in cells.values())
+        reasons = dict.fromkeys(short_reason(cell.reason) for cell in cells.values())
         kept = [
             self.store.description(it.job).get("note", "")
             for column in table.columns_of(row)

@@ -19,6 +19,9 @@ from contrasent.reproduce import smoke
 from contrasent.reproduce.papers import SAMPLE, load_scales
 
 SMOKE, PAPER = "smoke", "paper"
+ENCODER = "bert-base-uncased"
+"""The model that ``--encoder`` stands in place of."""
+
 _KEY = 16
 
 
@@ -39,6 +42,15 @@ class Materials:
         self._rows = scales[scale].rows
         self._models: dict[str, str | ContrasentError] = {}
         self._texts: dict[str, str | ContrasentError] = {}
+
+    def check(self) -> None:
+        """Make sure that everything that was given is there.
+
+        Raises:
+            ContrasentError: something is not.
+        """
+        for name in self._given:
+            self._source(name) if name in self._definitions else self.model(name)
 
     def model(self, name: str) -> str:
         """The folder in place of a model's id, or word vectors.
@@ -65,7 +77,8 @@ class Materials:
             return str(smoke.make_model(name, self._folder / "models" / name.replace("/", "-")))
         if self._scale_name == PAPER:
             return str(resolve(name))
-        raise ConfigError(f"needs --material {name}=FOLDER: a model in its place")
+        option = "--encoder FOLDER" if name == ENCODER else f"--material {name}=FOLDER"
+        raise ConfigError(f"needs {option}: a model in place of {name}")
 
     def _text(self, name: str) -> str:
         plain = name.removeprefix(SAMPLE)

@@ -18,7 +18,7 @@ from contrasent.report.figures.style import Colours, Picture, inline_svg, write_
 from contrasent.report.html.page import render
 from contrasent.report.table import Table, text_table
 from contrasent.reproduce import smoke
-from contrasent.reproduce.cells import FilledTable, Filler
+from contrasent.reproduce.cells import FilledTable, Filler, short_reason
 from contrasent.reproduce.jobs import Planner, Store
 from contrasent.reproduce.materials import PAPER, SMOKE, Materials
 from contrasent.reproduce.measures import geometry_of
@@ -114,7 +114,7 @@ def open_filler(request: PaperRequest, output: Path) -> Filler:
 
     Raises:
         ConfigError: a material is of another name.
-        DataError: a folder was named for SentEval's data, and it is not there.
+        ContrasentError: a file or folder that was named is not there.
     """
     pick("scale", request.scale, load_scales()[1])
     for name in request.given:
@@ -126,6 +126,7 @@ def open_filler(request: PaperRequest, output: Path) -> Filler:
     else:
         data_dir = str(senteval_root(data_dir))
     materials = Materials(request.scale, request.given, made)
+    materials.check()
     return Filler(Planner(request.scale, materials, data_dir), Store(output), request.seeds)
 
 
@@ -239,9 +240,9 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
         cells = [cell for row in filled.rows for cell in row.cells.values()]
         done = sum(bool(cell.ours or cell.text) for cell in cells)
         needs = dict.fromkeys(
-            it.removeprefix("needs ").partition(": ")[0]
+            it.removeprefix("needs ")
             for cell in cells
-            for it in cell.reason.split("; ")
+            for it in short_reason(cell.reason).split("; ")
             if it.startswith("needs ")
         )
         work = plan_work(filler.measurements([table]), filler.store, common)

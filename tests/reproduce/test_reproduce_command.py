@@ -126,7 +126,7 @@ def test_list_tells_what_is_done_and_needed(made, tmp_path):
     assert "| simcse/T3 | Dropout | 8 | 2 of 8 |" in done.out
     small = worked("reproduce", "list", "simcse/T2", "--output", tmp_path / "none")
     assert "--material sentences=FILE" in small.out
-    assert "bert-base-uncased=FOLDER" in small.out
+    assert "--encoder FOLDER" in small.out
 
 
 def test_what_fails_stays_in_its_cell(tmp_path):
@@ -178,6 +178,8 @@ def test_a_row_without_its_material_keeps_the_published_number(tmp_path):
         (("simcse/T1", "--seeds", "a"), "--seeds a"),
         (("simcse/T1", "--material", "qpq=x"), "Did you mean 'qqp'"),
         (("simcse/T1", "--material", "qqp"), "NAME=PATH"),
+        (("simcse/T1", "--material", "qqp=none.csv"), "none.csv is not there"),
+        (("simcse/T1", "--html", "."), "is a folder"),
     ],
 )
 def test_mistakes_are_told_before_any_work(tmp_path, words, message):
