@@ -89,16 +89,11 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         str | None, typer.Option(help="Training text, one sentence per line, also .gz.")
     ] = None,
     documents: Annotated[
-        str | None,
-        typer.Option(
-            help="Text in its order: a sentence per line, a blank line between documents."
-        ),
+        str | None, typer.Option(help="Sentences in their order, documents parted by blank lines.")
     ] = None,
     labelled: Annotated[
         str | None,
-        typer.Option(
-            help="Premise, hypothesis, label: 'contrasent data build nli --make labelled'."
-        ),
+        typer.Option(help="Premise, hypothesis, label: 'data build nli --make labelled'."),
     ] = None,
     triplets: Annotated[
         str | None,
