@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -89,7 +89,7 @@ def _require_models(given: Mapping[str, Any]) -> None:
 
     for name in ("model", "encoder", "models"):
         value = given.get(name)
-        models = [value] if isinstance(value, str) else value or ()
+        models: Sequence[str] = [value] if isinstance(value, str) else value or ()
         # Of several the others are measured, and vectors are files.
         if len(models) == 1 and not models[0].removesuffix(".gz").endswith(_VECTORS):
             require_possible(models[0])
