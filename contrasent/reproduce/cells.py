@@ -285,7 +285,8 @@ class Filler:
         of_seeds, reason = self.plan(row, column)
         if reason:
             return replace(empty, reason=reason)
-        values, reasons = [], []
+        values: list[Value] = []
+        reasons: list[str] = []
         for measurements in of_seeds:
             value, why = self._value(row, column, measurements)
             values += [] if value is None else [value]

@@ -264,7 +264,8 @@ class Planner:
 
 def _every(*found: Callable[[], str]) -> list[str]:
     """What all of them give; a ConfigError says all that is missing."""
-    values, reasons = [], []
+    values: list[str] = []
+    reasons: list[str] = []
     for find in found:
         try:
             values.append(find())

@@ -105,7 +105,7 @@ def seconds_left(work: Sequence[Work], usual: Mapping[str, float]) -> float:
         if not it.store.is_made(it.job) and it.needs_encoder:
             total += known.get(it.job.system.recipe or it.job.kind, usual.get(it.job.kind, 0.0))
         for measurement in it.measurements:
-            total += known.get(measurement.name, usual["measure"])
+            total += known.get(measurement.name.partition(":")[0], usual["measure"])
     return total
 
 

@@ -242,7 +242,8 @@ def _pair_error(
     if "/" in column.value or any(name not in STS_TASKS for name in names):
         return None
     plans = [filler.plan(row, column)[0] for row in pair]
-    tasks, moves = [], []
+    tasks: list[Task] = []
+    moves: list[np.ndarray] = []
     for place, name in enumerate(names):
         label = f"{name}-dev" if split == "dev" else name
         sides = [[_of_task(filler, it, place, label) for it in of_seeds] for of_seeds in plans]
