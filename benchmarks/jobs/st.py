@@ -167,7 +167,13 @@ def _quantised(
         calibration = "\n".join(texts[:CALIBRATION])
         (kept / "text" / "train.txt").write_text(calibration, encoding="utf-8")
         exports.export_static_quantized_openvino_model(
-            loaded, None, str(model), str(kept / "text"), dataset_split="train", column_name="text"
+            loaded,
+            None,
+            str(model),
+            dataset_name=str(kept / "text"),
+            dataset_config_name="default",
+            dataset_split="train",
+            column_name="text",
         )
     (file,) = model.glob(f"{name}/*qint8*.{'onnx' if name == 'onnx' else 'xml'}")
     chosen = {"file_name": str(file.relative_to(model))}
