@@ -91,7 +91,22 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
 
 def is_sentence_encoder(name: str | Path) -> bool:
     """Whether ``name`` is a sentence encoder, and not a plain masked language model."""
-    return str(name) in PUBLISHED_HEADS or st_folder.is_in(resolve(name))
+    return published_head(name) is not None or st_folder.is_in(resolve(name))
+
+
+def published_head(name: str | Path) -> str | None:
+    """The head that a published checkpoint is used with; None if ``name`` is none of them.
+
+    ``name`` is its id, or the path of a copy: a folder that is called as the checkpoint is, or the
+    hub's cache of it (``models--ORG--NAME/snapshots/...``).
+    """
+    if str(name) in PUBLISHED_HEADS:
+        return PUBLISHED_HEADS[str(name)]
+    parts = Path(name).expanduser().absolute().parts
+    ids = [part.removeprefix("models--").replace("--", "/", 1) for part in parts]
+    cached = [known for known in ids if known in PUBLISHED_HEADS]
+    copies = [known for known in PUBLISHED_HEADS if known.rpartition("/")[2] == parts[-1]]
+    return next((PUBLISHED_HEADS[known] for known in (*cached, *copies)), None)
 
 
 def write(
@@ -150,7 +165,7 @@ def _with_words(stated: st_folder.FolderSpec, lstm: Path) -> tuple[Backbone, Tok
 
 def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_folder.FolderSpec:
     """What a folder without `modules.json` is taken for."""
-    published = PUBLISHED_HEADS.get(name)
+    published = published_head(name)
     if published is None and (pooler is None or head is None):
         warn(
             f"{folder} does not say how it makes an embedding: taking pooler "

@@ -97,7 +97,8 @@ def _pretrained(
                 **asked,
             )
     except Exception as error:
-        raise CheckpointError(f"cannot load {folder}: {_first_line(error)}") from error
+        reason = f"{_first_line(error)}{_about_pickles(folder)}"
+        raise CheckpointError(f"cannot load {folder}: {reason}") from error
     mismatched = (key for key, *_ in report["mismatched_keys"])
     return model.float(), [*sorted(report["missing_keys"]), *sorted(mismatched)]
 
@@ -107,9 +108,19 @@ def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
     try:
         return {name: tensor.float() for name, tensor in _tensors(folder, set(names))}
     except Exception as error:
-        raise CheckpointError(
-            f"cannot read the weights in {folder}: {_first_line(error)}"
-        ) from error
+        reason = f"{_first_line(error)}{_about_pickles(folder)}"
+        raise CheckpointError(f"cannot read the weights in {folder}: {reason}") from error
+
+
+def _about_pickles(folder: Path) -> str:
+    """What to do about weights that are refused because they are pickled; else empty."""
+    if _shards(folder, SAFE) or not _shards(folder, PICKLED):
+        return ""
+    return (
+        f"; {PICKLED} is a pickle, of which nothing but tensors is read, since it could run code. "
+        "If it is damaged, download it again; if you trust who made it, load it once with "
+        f"transformers and write {SAFE} with model.save_pretrained(FOLDER)"
+    )
 
 
 def load_exact(

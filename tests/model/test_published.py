@@ -66,6 +66,29 @@ def test_a_published_id_chooses_cls_and_its_head_by_itself(name, form, hub):
     assert_rows(encoder, expected)
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "sup-simcse-bert-base-uncased",
+        "princeton-nlp/sup-simcse-bert-base-uncased/",
+        "hub/models--princeton-nlp--sup-simcse-bert-base-uncased/snapshots/0a1b",
+        "unsup-simcse-bert-base-uncased",
+        "hub/models--voidism--diffcse-bert-base-uncased-sts/snapshots/0a1b",
+    ],
+)
+def test_a_copy_gets_the_head_that_its_id_gets(place, tmp_path, monkeypatch):
+    published(tmp_path / place, "bert", "safetensors")
+    monkeypatch.chdir((tmp_path / place).parent)
+    names = (f"{tmp_path}/{place}", f"./{(tmp_path / place).name}", (tmp_path / place).name + "/")
+    for name in names if "models--" not in place else names[:1]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            encoder = SentenceEncoder.load(name, device="cpu")
+        assert encoder.head_name == ("mlp" if "/sup-" in f"/{name}" or "--sup-" in name else "none")
+        for head in ("none", "mlp"):
+            assert SentenceEncoder.load(name, head=head, device="cpu").head_name == head
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_a_local_copy_needs_to_be_told_the_head(model_type, form, tmp_path):
