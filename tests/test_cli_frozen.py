@@ -114,7 +114,7 @@ COMMANDS = {
     ],
     "data": [],
     "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--labels", "--json"],
-    "data fetch": ["--data-dir", "--url", "--check"],
+    "data fetch": ["WHAT", "--data-dir", "--url", "--check"],
     "data leaks": ["TRAIN", "--tasks", "--splits", "--columns", "--data-dir", "--json"],
     "data mine": [
         *("MODEL", "PAIRS", "--output", "--corpus", "--negatives", "--margin", "--columns"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -103,6 +103,13 @@ def _tokenizer(encoder: str) -> Tokenizer:
 
 
 def fetch(
+    what: Annotated[
+        Literal["senteval", "wiki1m", "nli"],
+        typer.Argument(
+            help="Evaluation data, or a training file of SimCSE: its million sentences, its NLI "
+            "triplets."
+        ),
+    ] = "senteval",
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -112,13 +119,22 @@ def fetch(
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="Archive to take: http://, https:// or a local path; else SimCSE's."),
+        typer.Option(
+            help="Mirror to take the archive or file from: http://, https:// or a local path; else "
+            "SimCSE's."
+        ),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only compare the folder with the published files.")
     ] = False,
 ) -> None:
-    """Download SentEval's data and check every file of the STS tasks by its published hash."""
+    """Download SentEval's data, and check every file of the STS tasks by its published hash.
+
+    A training file is checked by its number of rows, and from then on by its hash.
+    """
+    if what != "senteval":
+        _fetch_training_file(what, data_dir, url)
+        return
     from contrasent.data.senteval import (
         SENTEVAL_URL,
         differences,
@@ -149,6 +165,17 @@ def fetch(
             "ones; 'contrasent data fetch --data-dir NEW' downloads them into a new folder"
         )
     typer.echo(f"{root}: {len(manifest()) - len(fetched)} files are the published ones")
+
+
+def _fetch_training_file(name: str, folder: Path | None, url: str | None) -> None:
+    from contrasent.data.training_files import TRAINING_FILES, fetch_training_file
+
+    with progress_bar("downloading", "bar", "bytes", "speed") as advance:
+        path, sha256, known = fetch_training_file(
+            name, folder, url, lambda done, total: advance(completed=done, total=total)
+        )
+    compared = "as when it was first downloaded" if known else "recorded, none is published"
+    typer.echo(f"{path}: {TRAINING_FILES[name].rows:,} rows, sha256 {sha256} ({compared})")
 
 
 def leaks(

@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from http import HTTPStatus
 from http.client import HTTPException
 from importlib.resources import files
 from pathlib import Path
@@ -168,7 +169,7 @@ def _download(url: str, target: Path, advance: Advance) -> None:
         raise DataError(f"cannot fetch {url}; --url takes http://, https:// or a local path")
     arrived, total = 0, None
     with target.open("wb") as file:
-        for block, total in _blocks(url):
+        for block, total in blocks(url):
             file.write(block)
             arrived += len(block)
             advance(arrived, total)
@@ -178,20 +179,30 @@ def _download(url: str, target: Path, advance: Advance) -> None:
         )
 
 
-def _blocks(url: str) -> Iterator[tuple[bytes, int | None]]:
-    """The content of an address, and how many bytes it has if the server says so."""
-    request = Request(url, headers={"User-Agent": f"contrasent/{__version__}"})
+def blocks(url: str, start: int = 0) -> Iterator[tuple[bytes, int | None]]:
+    """The content of an address from a byte on, and its length in all if the server says so.
+
+    Of a server that cannot begin there, what is before it is read and left out.
+    """
+    headers = {"User-Agent": f"contrasent/{__version__}"}
+    request = Request(url, headers=headers | ({"Range": f"bytes={start}-"} if start else {}))
     try:
         with urlopen(request, timeout=_PATIENCE) as response:
             announced = response.headers.get("Content-Length")
+            left_out = start if response.status == HTTPStatus.PARTIAL_CONTENT else 0
+            total = int(announced) + left_out if announced else None
+            behind = start - left_out
+            while behind and (block := response.read(min(_BLOCK, behind))):
+                behind -= len(block)
             while block := response.read(_BLOCK):
-                yield block, int(announced) if announced else None
+                yield block, total
     except (OSError, HTTPException, ValueError) as error:
-        reason = str(getattr(error, "reason", error)) or type(error).__name__
-        code = ""
+        code = f"{error.code} " if isinstance(error, HTTPError) else ""
         if isinstance(error, HTTPError):
-            code = f"{error.code} "
             error.close()
+            if start and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                return  # it had arrived as a whole
+        reason = str(getattr(error, "reason", error)) or type(error).__name__
         raise DataError(
             f"cannot download {url}: {code}{reason}. {_BY_HAND.format(url=url)}"
         ) from error

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from contrasent.cli.data import fetch as command
 from contrasent.data import senteval
 from contrasent.data.senteval import SENTEVAL_URL, fetch
+from contrasent.data.training_files import TRAINING_FILES, TrainingFile
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.task_names import STS, STS_TASKS
 
@@ -312,3 +313,82 @@ def test_the_manifest_needs_exactly_what_the_tasks_read(monkeypatch):
     listed = senteval.manifest()
     assert {path for path in listed if senteval.FileDifference(path, "missing").needed} == paths
     assert all(len(sha256) == 64 for sha256 in listed.values())
+
+
+# The papers' training files
+
+TEXT = b"".join(b"sentence %d\n" % n for n in range(500))
+
+
+class Ranged(BaseHTTPRequestHandler):
+    """Serves the text from a byte on; the first answer is cut off in the middle."""
+
+    def do_GET(self):
+        begin = self.headers.get("Range")
+        start = int(begin.removeprefix("bytes=").rstrip("-")) if begin and self.can_begin else 0
+        self.asked.append(begin)
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(TEXT) - start))
+        self.end_headers()
+        self.wfile.write(TEXT[start : len(TEXT) // 2 if len(self.asked) == 1 else None])
+
+
+@pytest.fixture
+def wiki(monkeypatch):
+    monkeypatch.setitem(TRAINING_FILES, "wiki1m", TrainingFile("wiki.txt", 500))
+
+
+@pytest.mark.parametrize("can_begin", [True, False])
+@pytest.mark.usefixtures("wiki")
+def test_a_training_file_goes_on_where_it_was_cut_off(can_begin, serve, tmp_path):
+    handler = type("Handler", (Ranged,), {"asked": [], "can_begin": can_begin})
+    url = f"{serve(handler)}/wiki.txt"
+    half = len(TEXT) // 2
+    cut = said("wiki1m", "--data-dir", str(tmp_path / "new"), "--url", url)
+    assert cut.exit_code and f"after {half:,} of {len(TEXT):,} bytes" in str(cut.exception)
+    assert not (tmp_path / "new" / "wiki.txt").exists()
+    whole = said("wiki1m", "--data-dir", str(tmp_path / "new"), "--url", url)
+    assert whole.exit_code == 0, whole.exception
+    assert handler.asked == [None, f"bytes={half}-"]
+    assert tree(tmp_path / "new").keys() == {"wiki.txt", "wiki.txt.sha256"}
+    assert (tmp_path / "new" / "wiki.txt").read_bytes() == TEXT
+    assert f"500 rows, sha256 {hashlib.sha256(TEXT).hexdigest()} (recorded" in whole.output
+    again = said("wiki1m", "--data-dir", str(tmp_path / "new"))
+    assert "as when it was first downloaded" in again.output
+    (tmp_path / "new" / "wiki.txt").write_bytes(TEXT.replace(b"sentence 7", b"sentence 8"))
+    changed = said("wiki1m", "--data-dir", str(tmp_path / "new"))
+    assert "when it was first downloaded; remove both" in str(changed.exception)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b,c\n1,2,3\n", "begins with 'a,b,c'"),
+        ("sent0,sent1,hard_neg\n1,2,3\n", "has 1 rows"),
+    ],
+)
+def test_triplets_of_other_rows_are_refused(text, message, monkeypatch, tmp_path):
+    triplets = TrainingFile("nli.csv", 2, "sent0,sent1,hard_neg")
+    monkeypatch.setitem(TRAINING_FILES, "nli", triplets)
+    (tmp_path / "mirror.csv").write_text(text)
+    refused = said("nli", "--data-dir", str(tmp_path / "d"), "--url", str(tmp_path / "mirror.csv"))
+    assert message in str(refused.exception) and not tree(tmp_path / "d")
+    (tmp_path / "mirror.csv").write_text('sent0,sent1,hard_neg\n1,2,3\n"4\n",5,6\n')
+    done = said("nli", "--data-dir", str(tmp_path / "d"), "--url", str(tmp_path / "mirror.csv"))
+    assert done.exit_code == 0 and "2 rows" in done.output
+
+
+def test_the_papers_files_are_where_their_scripts_find_them():
+    urls = {name: it.url for name, it in TRAINING_FILES.items()}
+    place = SENTEVAL_URL.rpartition("/")[0]
+    assert urls == {
+        "wiki1m": f"{place}/wiki1m_for_simcse.txt",
+        "nli": f"{place}/nli_for_simcse.csv",
+    }
+    assert [it.rows for it in TRAINING_FILES.values()] == [1_000_000, 275_601]
+
+
+def said(*words):
+    app = typer.Typer()
+    app.command()(command)
+    return CliRunner().invoke(app, words)
