@@ -168,7 +168,7 @@ def fetch(
 
 
 def _fetch_training_file(name: str, folder: Path | None, url: str | None) -> None:
-    from contrasent.data.training_files import TRAINING_FILES, fetch_training_file
+    from contrasent.data.senteval import TRAINING_FILES, fetch_training_file
 
     with progress_bar("downloading", "bar", "bytes", "speed") as advance:
         path, sha256, known = fetch_training_file(

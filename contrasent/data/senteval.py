@@ -1,7 +1,12 @@
-"""SentEval's data: where it lies, whether it is the published one, and its download."""
+"""SentEval's data and the papers' training files: where they lie, their download and checks.
+
+SentEval's data is compared with published hashes. A training file has none: its rows are counted,
+and its hash is kept from its first download on.
+"""
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import tarfile
@@ -17,7 +22,7 @@ from urllib.request import Request, urlopen
 
 from contrasent import __version__
 from contrasent.errors import ConfigError, DataError
-from contrasent.files import sha256_of, writing_folder
+from contrasent.files import sha256_of, write_text, writing_folder
 
 DATA_VARIABLE = "CONTRASENT_DATA"
 """Environment variable that names the folder where ``--data-dir`` does not."""
@@ -105,9 +110,8 @@ def how_to_get_data() -> str:
     )
 
 
-SENTEVAL_URL = (
-    "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/senteval.tar"
-)
+_PUBLISHED = "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main"
+SENTEVAL_URL = f"{_PUBLISHED}/senteval.tar"
 """SentEval's prepared data as the authors of SimCSE publish it."""
 
 Advance = Callable[[int, int | None], None]
@@ -169,7 +173,7 @@ def _download(url: str, target: Path, advance: Advance) -> None:
         raise DataError(f"cannot fetch {url}; --url takes http://, https:// or a local path")
     arrived, total = 0, None
     with target.open("wb") as file:
-        for block, total in blocks(url):
+        for block, total in _blocks(url):
             file.write(block)
             arrived += len(block)
             advance(arrived, total)
@@ -179,7 +183,7 @@ def _download(url: str, target: Path, advance: Advance) -> None:
         )
 
 
-def blocks(url: str, start: int = 0) -> Iterator[tuple[bytes, int | None]]:
+def _blocks(url: str, start: int = 0) -> Iterator[tuple[bytes, int | None]]:
     """The content of an address from a byte on, and its length in all if the server says so.
 
     Of a server that cannot begin there, what is before it is read and left out.
@@ -226,3 +230,125 @@ def _unpack(archive: Path, target: Path, url: str) -> Path:
     except (tarfile.TarError, EOFError) as error:
         raise DataError(f"{url}: not a whole tar archive: {error}") from error
     return target / roots.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFile:
+    """A file as the authors of SimCSE publish it.
+
+    Attributes:
+        file: its name.
+        rows: sentences, or triplets without the header (Gao et al. 2021, section 3 and
+            their repository: 275,601 triplets, where the paper says 314k pairs).
+        header: the first line; None of sentences, one in each line.
+    """
+
+    file: str
+    rows: int
+    header: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is published."""
+        return f"{_PUBLISHED}/{self.file}"
+
+
+TRAINING_FILES = {
+    "wiki1m": TrainingFile("wiki1m_for_simcse.txt", 1_000_000),
+    "nli": TrainingFile("nli_for_simcse.csv", 275_601, "sent0,sent1,hard_neg"),
+}
+
+
+def fetch_training_file(
+    name: str, folder: Path | None, url: str | None, advance: Advance = lambda _, __: None
+) -> tuple[Path, str, bool]:
+    """Download one of :data:`TRAINING_FILES`, unless it is there, and check it.
+
+    A download that was cut off goes on where it was, if the server can; the file appears whole or
+    not at all. Its SHA-256, of which none is published, is kept beside it when it is first seen.
+
+    Args:
+        name: of the file.
+        folder: for the file; None for the one beside SentEval's.
+        url: another address than the authors', or a local file.
+        advance: is told of the bytes that have arrived.
+
+    Returns:
+        The path, its hash, and whether that was compared with one kept before.
+
+    Raises:
+        DataError: it cannot be had, is cut off, or does not hold what it should.
+    """
+    wanted = TRAINING_FILES[name]
+    path = (folder or default_folder().parent) / wanted.file
+    if not path.is_file():
+        part = path.with_name(f".{path.name}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _download_on(url or wanted.url, part, advance)
+            _check(wanted, part, url or wanted.url)
+            _compare(path, sha256_of(part))
+            part.replace(path)
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error}; try again to go on") from error
+    else:
+        _check(wanted, path, str(path))
+    sha256 = sha256_of(path)
+    known = _compare(path, sha256)
+    if not known:
+        write_text(_kept(path), f"{sha256}  {path.name}\n")
+    return path, sha256, known
+
+
+def _download_on(url: str, part: Path, advance: Advance) -> None:
+    if "://" not in url:
+        if not Path(url).is_file():
+            raise DataError(f"no file {url}; --url takes http://, https:// or a local path")
+        shutil.copyfile(url, part)
+        return
+    arrived, total = part.stat().st_size if part.is_file() else 0, None
+    with part.open("ab") as file:
+        for block, total in _blocks(url, arrived):
+            file.write(block)
+            arrived += len(block)
+            advance(arrived, total)
+    if total is not None and arrived < total:
+        raise DataError(
+            f"{url}: the download stopped after {arrived:,} of {total:,} bytes; the same command "
+            "goes on from there"
+        )
+
+
+def _check(wanted: TrainingFile, path: Path, source: str) -> None:
+    """Refuse, and remove if it is a download, what has other rows than the published file."""
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        first = file.readline().strip("\r\n")
+        file.seek(0)
+        rows = sum(1 for _ in csv.reader(file)) - 1 if wanted.header else sum(1 for _ in file)
+    if rows != wanted.rows or (wanted.header and first != wanted.header):
+        if path.name.endswith(".part"):
+            path.unlink()
+        raise DataError(
+            f"{source} has {rows:,} rows and begins with {first[:40]!r}; the published "
+            f"{wanted.file} has {wanted.rows:,}"
+            + (f" under the header {wanted.header}" if wanted.header else "")
+            + "; take another address with --url, or remove the file"
+        )
+
+
+def _kept(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _compare(path: Path, sha256: str) -> bool:
+    """Whether a hash is the one kept before; False if none is, a DataError if it is another."""
+    kept = _kept(path)
+    if not kept.is_file():
+        return False
+    known = kept.read_text(encoding="utf-8").split()[0]
+    if known != sha256:
+        raise DataError(
+            f"{path}: sha256 {sha256[:12]}..., but {kept} recorded {known[:12]}... when it was "
+            "first downloaded; remove both to take the new one"
+        )
+    return True

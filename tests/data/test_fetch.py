@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from contrasent.cli.data import fetch as command
 from contrasent.data import senteval
-from contrasent.data.senteval import SENTEVAL_URL, fetch
-from contrasent.data.training_files import TRAINING_FILES, TrainingFile
+from contrasent.data.senteval import SENTEVAL_URL, TRAINING_FILES, TrainingFile, fetch
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.task_names import STS, STS_TASKS
 
