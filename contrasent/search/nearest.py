@@ -150,7 +150,7 @@ _FLAT_BELOW, _HNSW_BELOW = 50_000, 300_000
 LEAST = {"ivfpq": 10_000}
 """Rows without which a kind cannot be trained."""
 _CELL_ROWS = 64  # rows that a cell of the inverted file is trained with
-_TRAINING_CODES = 65_536  # rows that the rotation and the codes are trained with
+_TRAINING_CODES = 32_768  # rows that the rotation and the codes are trained with
 _CHUNK = 65_536
 _TARGET = 0.97
 _MEASURED, _MEASURED_AT = 500, 10
@@ -244,7 +244,8 @@ def _trained(segments: Sequence[np.ndarray], kind: str) -> Any:
         name = f"OPQ{codes}_{min(4 * codes, width)},IVF{cells},PQ{codes}"
         index = faiss.index_factory(width, name, faiss.METRIC_INNER_PRODUCT)
         rotation = faiss.downcast_VectorTransform(index.chain.at(0))
-        rotation.max_train_points, rotation.niter = _TRAINING_CODES, 10
+        rotation.max_train_points = _TRAINING_CODES
+        rotation.niter, rotation.niter_pq_0 = 4, 10
         training = max(_CELL_ROWS * cells, _TRAINING_CODES)
     index.train(_sample(segments, training))
     return index
