@@ -96,6 +96,10 @@ COMMANDS = {
     "index add": ["INDEX", "SOURCE", "--columns", "--ids", "--encoder", "--device"],
     "index info": ["INDEX", "--json"],
     "search": ["INDEX", "QUERY...", "--top-k", "--threshold", "--encoder", "--device", "--json"],
+    "export": [
+        *("MODEL", "OUTPUT", "--format", "--pooler", "--head", "--tolerance", "--tasks"),
+        *("--data-dir", "--dimensions", "--data", "--overwrite", "--json"),
+    ],
     "serve": [
         *(
             "MODEL",

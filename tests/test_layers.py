@@ -26,6 +26,7 @@ LAYERS = [
     {"training", "report"},
     {"fitting"},
     {"adaptation", "quickstart", "reproduce", "serve"},
+    {"formats"},
     {"api", "compat"},
     {"cli"},
     {"__main__"},

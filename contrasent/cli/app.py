@@ -23,6 +23,7 @@ from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
 from contrasent.cli.encode import encode
 from contrasent.cli.evaluate import evaluate
+from contrasent.cli.export import export
 from contrasent.cli.fit import flow, infersent, sif, whitening
 from contrasent.cli.mine import mine
 from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
@@ -280,7 +281,7 @@ def _add(to: typer.Typer, *commands: Callable[..., None], **settings: Any) -> No
 _add(app, quickstart)
 _add(app, adapt, train, pretrain, allow_extra_args=True, ignore_unknown_options=True)
 _add(app, recipes, evaluate, analyze, neighbours, mteb, reproduce)
-_add(app, encode, similarity, calibrate, search, serve)
+_add(app, encode, similarity, calibrate, search, export, serve)
 _add(fit_app, whitening, flow, sif)
 _add(import_app, infersent)
 _add(index_app, build, add, remove, optimize, info)

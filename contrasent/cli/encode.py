@@ -13,8 +13,7 @@ from contrasent.cli.options import Loading, Model, Precision, grouped
 from contrasent.cli.search import Columns
 
 if TYPE_CHECKING:
-    from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.word_encoder import WordEncoder
+    from contrasent.model.loading import LoadedEncoder
     from contrasent.profiling import StepProfile
     from contrasent.search.shards import Written
 
@@ -157,7 +156,7 @@ def _refuse_at_odds(
         )
 
 
-def _run_workers(count: int, encoder: SentenceEncoder | WordEncoder, *, ray: bool) -> None:
+def _run_workers(count: int, encoder: LoadedEncoder, *, ray: bool) -> None:
     """Start the workers, and wait for them."""
     import sys
 
@@ -171,14 +170,14 @@ def _run_workers(count: int, encoder: SentenceEncoder | WordEncoder, *, ray: boo
 
 
 def _recording(
-    recorded: StepProfile | None, encoder: SentenceEncoder | WordEncoder
+    recorded: StepProfile | None, encoder: LoadedEncoder
 ) -> AbstractContextManager[object]:
     from contrasent.errors import ConfigError
-    from contrasent.model.word_encoder import WordEncoder
+    from contrasent.model.encoder import SentenceEncoder
 
     if recorded is None:
         return nullcontext()
-    if isinstance(encoder, WordEncoder):
+    if not isinstance(encoder, SentenceEncoder):
         raise ConfigError(f"{encoder.name} holds word vectors: nothing to --profile")
     return recorded.of_forward(encoder.backbone)
 

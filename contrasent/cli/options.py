@@ -19,8 +19,7 @@ from contrasent.model.pooling import POOLERS
 if TYPE_CHECKING:
     from contrasent.evaluation.embed import EncoderUse
     from contrasent.evaluation.vectors import MatrixEncoder, RowLayout
-    from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.word_encoder import WordEncoder
+    from contrasent.model.loading import LoadedEncoder
     from contrasent.recipe import Recipe
     from contrasent.records import Record
     from contrasent.report.html.contents import Contents
@@ -100,7 +99,7 @@ class Loading:
 
         require(self.engine, self.device)
 
-    def load(self, model: str) -> SentenceEncoder | WordEncoder:
+    def load(self, model: str) -> LoadedEncoder:
         """The encoder."""
         from contrasent.model.loading import load_encoder
 
@@ -128,7 +127,7 @@ class Measuring(Loading):
         pick("precision", self.precision_name, ("auto", *PRECISIONS))
         super().require()
 
-    def use(self, encoder: SentenceEncoder | WordEncoder | MatrixEncoder) -> EncoderUse:
+    def use(self, encoder: LoadedEncoder | MatrixEncoder) -> EncoderUse:
         """An encoder in the precision that was asked for, with a progress bar."""
         from contrasent.evaluation.embed import EncoderUse
         from contrasent.model.checkpoint import training_seed
@@ -138,7 +137,7 @@ class Measuring(Loading):
 
     def load_or_open(
         self, model: str, layouts: Sequence[RowLayout] = ()
-    ) -> SentenceEncoder | WordEncoder | MatrixEncoder:
+    ) -> LoadedEncoder | MatrixEncoder:
         """The encoder, or the vectors of words or of the sentences of a task."""
         from contrasent.evaluation.vectors import holds_vectors, open_vectors
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,17 @@ class Tokenizer:
         """The id of every token, added ones included."""
         vocabulary: dict[str, int] = self._backend(None).get_vocab(with_added_tokens=True)
         return vocabulary
+
+    @property
+    def special_names(self) -> Mapping[str, str]:
+        """The special tokens by their roles, as ``special_tokens_map.json`` holds them."""
+        names: dict[str, str] = self._pretrained.special_tokens_map
+        return names
+
+    @property
+    def unknown(self) -> str | None:
+        """The token of what is not in the vocabulary, if there is one."""
+        return self.special_names.get("unk_token")
 
     def begins_word(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """``(vocabulary,)``, whether a token begins a word; false for a piece that goes on with it.
@@ -281,6 +293,22 @@ class Tokenizer:
             ]
             for e in encodings
         ]
+
+    def pieces(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids ``(T,)`` of the tokens of all texts end to end, without special ones or a limit.
+
+        Text ``s`` has those from ``offsets[s]`` on; offsets are ``(S,)`` int64. DataError if one of
+        ``texts`` is no text.
+        """
+        try:
+            encodings = self._backend(None).encode_batch_fast(list(texts), add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError):
+            _refuse_unencodable(texts)
+            raise
+        ids = [encoding.ids for encoding in encodings]
+        ends = np.cumsum([len(each) for each in ids], dtype=np.int64)
+        flat = np.fromiter(chain.from_iterable(ids), np.int64, int(ends[-1]) if len(ids) else 0)
+        return flat, np.concatenate([np.zeros(1, np.int64), ends[:-1]])
 
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
         """How many of the sentences with these ``ids`` have words, none of which it knows: none."""

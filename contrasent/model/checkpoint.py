@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors.torch import load_file, save_file
+
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import writing_folder
@@ -21,7 +23,7 @@ from contrasent.model.heads import MlpHead
 from contrasent.model.hub import resolve
 from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import EncoderParts
-from contrasent.model.st_layers import TANH, read_cnn, write_dense
+from contrasent.model.st_layers import TANH, read_cnn, read_json, write_dense, write_json
 from contrasent.model.st_words import read_lstm, read_words
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import read_transform
@@ -49,6 +51,8 @@ PUBLISHED_HEADS = {
 }
 """Published checkpoints say nowhere in their files whether the stored head is for inference."""
 
+_WITH_POOLER = ("bert", "roberta", "xlm-roberta")
+"""Architectures that transformers gives a Linear and Tanh over [CLS]."""
 _STORED_HEADS = ("mlp.dense", "pooler.dense", "bert.pooler.dense", "roberta.pooler.dense")
 
 
@@ -134,6 +138,32 @@ def write(
             "max_tokens": encoder.max_tokens,
         }
         write_info(partial, {**about, **info})
+
+
+def write_plain(encoder: SentenceEncoder, folder: Path) -> None:
+    """Write into ``folder`` a transformer with the head as ``pooler.dense``, as SimCSE's are.
+
+    ConfigError if the layout does not say how this encoder makes its vectors.
+    """
+    extra = [n for n in ("convolutions", "transform") if getattr(encoder, n) is not None]
+    model: Any = encoder.backbone.model
+    if encoder.pooler != "cls" or extra or model.config.model_type not in _WITH_POOLER:
+        what = extra[0] if extra else f"pooler {encoder.pooler!r} of {model.config.model_type}"
+        raise ConfigError(
+            f"SimCSE's layout holds [CLS] of {' or '.join(_WITH_POOLER)}, with or without a head, "
+            f"and no {what}; export another format"
+        )
+    with quiet():
+        model.save_pretrained(folder)
+        encoder.tokenizer.save(folder)
+    if encoder.head is not None:
+        path = folder / "model.safetensors"
+        state = load_file(path)
+        dense = encoder.head.linear.state_dict().items()
+        state |= {f"pooler.dense.{name}": tensor.detach().cpu() for name, tensor in dense}
+        save_file(state, path, metadata={"format": "pt"})
+    config = read_json(folder / "config.json")
+    write_json(folder / "config.json", {**config, "architectures": [type(model).__name__]})
 
 
 def write_info(folder: Path, info: Mapping[str, Any]) -> None:

@@ -44,8 +44,7 @@ from contrasent.search.storage import (
 )
 
 if TYPE_CHECKING:
-    from contrasent.model.encoder import SentenceEncoder
-    from contrasent.model.word_encoder import WordEncoder
+    from contrasent.model.loading import LoadedEncoder
 
 
 def similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:
@@ -374,9 +373,7 @@ def _indexing(rows: int, shown: bool) -> AbstractContextManager[Callable[..., No
     return progress_bar("indexing", "bar", "count", "elapsed", total=rows, shown=shown)
 
 
-def encoder_of(
-    index: Index, name: str | None = None, device: str | None = None
-) -> SentenceEncoder | WordEncoder:
+def encoder_of(index: Index, name: str | None = None, device: str | None = None) -> LoadedEncoder:
     """Load the encoder that the index names, or ``name``, which must be equal to it."""
     from contrasent.model.loading import load_encoder
 

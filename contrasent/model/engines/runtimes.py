@@ -45,22 +45,28 @@ def output_name(layer: int) -> str:
     return f"state_{layer}"
 
 
-def export_onnx(backbone: Backbone, path: Path) -> None:
+LAST_STATE = "last_hidden_state"
+"""The output that other libraries look for, of an export with :func:`export_onnx`."""
+
+
+def export_onnx(backbone: Backbone, path: Path, *, last_only: bool = False) -> None:
     """Write the transformer of ``backbone`` to ``path``; weights of over 2 GB lie in files beside.
 
     The inputs are `input_ids` and `attention_mask`, both ``(S, L)`` int64 and padded on the right;
-    the outputs `state_0` to `state_K`, ``(S, L, D)`` float32, are the states of all layers.
+    the outputs `state_0` to `state_K`, ``(S, L, D)`` float32, are the states of all layers; or, if
+    ``last_only``, the one output :data:`LAST_STATE`.
     Raises ConfigError for an architecture that has no such form.
     """
     ids = torch.arange(1, 11).view(2, 5)
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
     states = [output_name(layer) for layer in range(backbone.depth + 1)]
+    states = [LAST_STATE] if last_only else states
     names = ["input_ids", "attention_mask"]
     try:
         with _tracing(backbone):
             torch.onnx.export(
-                _AllStates(backbone).eval(),  # the exporter puts this mode back
+                _AllStates(backbone, last_only).eval(),  # the exporter puts this mode back
                 (ids, mask),
                 str(path),
                 input_names=names,
@@ -105,9 +111,10 @@ def export_cached(backbone: Backbone) -> Path:
 class _AllStates(nn.Module):
     """The transformer with positions counted as the backbone counts them."""
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, last_only: bool) -> None:
         super().__init__()
         self.model = backbone.model
+        self.last_only = last_only
         self.first_position = getattr(backbone, "first_position", 0)
 
     @override
@@ -117,6 +124,8 @@ class _AllStates(nn.Module):
             # RoBERTa's own count skips a padding token that a text spells out.
             positions = torch.arange(input_ids.shape[1]) + self.first_position
             inputs["position_ids"] = positions.unsqueeze(0).expand(input_ids.shape)
+        if self.last_only:
+            return (self.model(**inputs).last_hidden_state,)
         output = self.model(**inputs, output_hidden_states=True)
         return (*output.hidden_states[:-1], output.last_hidden_state)
 
@@ -178,11 +187,13 @@ Rows = list[NDArray[np.float32]]
 class PaddedEngine(Engine):
     """Splits a batch into pieces of about ``piece_tokens`` tokens that fit a processor's cache.
 
-    ``streams`` of them are computed at once.
+    ``streams`` of them are computed at once. The graph has the states of all layers, or is one that
+    :func:`export_onnx` wrote with ``last_only``.
     """
 
     piece_tokens: int
     streams = 1
+    last_only = False
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone)
@@ -197,7 +208,13 @@ class PaddedEngine(Engine):
 
     @abstractmethod
     def open(self, path: Path) -> None:
-        """Load the graph from the ONNX file ``path``."""
+        """Load the graph from the file ``path``, ONNX or what the runtime writes itself."""
+
+    def output_name(self, layer: int) -> str:
+        """The output of the graph with the states of a layer, numbered from 0."""
+        if self.last_only and layer != self.depth:
+            raise ConfigError(f"the graph has only the last layer's states, not those of {layer}")
+        return LAST_STATE if self.last_only else output_name(layer)
 
     @abstractmethod
     def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
@@ -272,7 +289,7 @@ class OnnxEngine(PaddedEngine):
 
     @override
     def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
-        names = [output_name(layer) for layer in layers]
+        names = [self.output_name(layer) for layer in layers]
         states_of_each = []
         for piece in pieces:
             inputs = {"input_ids": piece.token_ids, "attention_mask": piece.mask}
@@ -328,7 +345,7 @@ class OpenVinoEngine(PaddedEngine):
         precision = "bf16" if torch.is_autocast_enabled("cpu") else "f32"
         key = (precision, layers)
         if key not in self._queues:
-            outputs = [self._model.output(output_name(layer)) for layer in layers]
+            outputs = [self._model.output(self.output_name(layer)) for layer in layers]
             graph = openvino.Model(outputs, self._model.get_parameters())
             settings = {
                 "INFERENCE_NUM_THREADS": torch.get_num_threads(),

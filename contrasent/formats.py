@@ -1,0 +1,273 @@
+"""Export of an encoder to the formats of other libraries, each checked against the encoder."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from contrasent.errors import CheckpointError, ConfigError, pick
+from contrasent.files import recover_folder, refuse_existing, writing_folder
+from contrasent.quickstart import PAIRS, TEXT
+
+if TYPE_CHECKING:
+    from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.protocol import Encoder
+
+FORMATS = ("onnx", "openvino", "static", "simcse")
+TOLERANCE = 1e-4
+_GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
+_INFO = "contrasent.json"
+_SENTENCES, _LONG = 300, 40
+_STATIC_REPEATS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """An export beside its encoder.
+
+    Attributes:
+        format: one of :data:`FORMATS`.
+        sentences: how many were embedded by both.
+        largest_gap: 1 less the lowest cosine of the two embeddings of a sentence; None for a
+            static table, whose dimensions are others.
+        before: Spearman of the encoder in [-1, 1], by the label of the task, in fp32.
+        after: the same of the export.
+        speed: sentences per second of the encoder in fp32, one call, those sentences.
+        export_speed: the same of the export.
+    """
+
+    format: str
+    sentences: int
+    largest_gap: float | None
+    before: dict[str, float]
+    after: dict[str, float]
+    speed: float
+    export_speed: float
+
+
+def export(  # noqa: PLR0913 - what the command takes, by name
+    encoder: str | Path | SentenceEncoder,
+    output: str | Path,
+    format: str = "onnx",  # noqa: A002 - the option's name
+    *,
+    tolerance: float = TOLERANCE,
+    tasks: Sequence[str] = (str(PAIRS),),
+    data_dir: str | Path | None = None,
+    dimensions: int = 256,
+    text: str | Path | None = None,
+    overwrite: bool = False,
+    show_progress: bool = False,
+) -> Parity:
+    """Write an encoder in another format, checked against it, whole or not at all.
+
+    ``onnx`` and ``openvino`` are sentence-transformers folders with the graph in ``onnx/`` or
+    ``openvino/``, which its backends of that name load, and with no head also fastembed. ``simcse``
+    is a plain Hugging Face folder with the head as ``pooler.dense``, as SimCSE's are: its tool, and
+    ``AutoModel(...).pooler_output``, give the encoder's vectors. ``static`` is a table of vectors
+    of word pieces, much faster and less exact; see :func:`distil_static`.
+
+    Args:
+        encoder: an encoder, or the name of one.
+        output: the folder to write.
+        format: one of :data:`FORMATS`.
+        tolerance: the largest gap between cosine 1 and that of a sentence's two embeddings; not
+            for ``static``.
+        tasks: scored before and after, as :func:`contrasent.evaluate` takes them; by default
+            rated pairs that ship with the package.
+        data_dir: SentEval's data, as ``evaluate`` takes it.
+        dimensions: of ``static``.
+        text: sentences that tell how frequent word pieces are, for ``static``; by default they
+            are ranked as in the vocabulary.
+        overwrite: replace the folder.
+        show_progress: progress bars on standard error.
+
+    Raises:
+        CheckpointError: the export gives other vectors.
+        ConfigError: no such format; or it cannot hold this encoder; or ``output`` exists.
+        MissingExtraError: the format's packages are not installed.
+    """
+    from contrasent.evaluation.suite import Options, load_suite
+    from contrasent.model.encoder import SentenceEncoder
+
+    output = Path(output)
+    _require(output, format, tolerance, dimensions, overwrite)
+    suite = load_suite(tasks, Options(data_dir=data_dir)) if tasks else None
+    if not isinstance(encoder, SentenceEncoder):
+        encoder = SentenceEncoder.load(encoder, device="cpu")
+    if encoder.engine != "torch":
+        raise ConfigError(f"the engine is {encoder.engine!r}; load the encoder with engine 'torch'")
+    with writing_folder(output) as partial:
+        if format == "static":
+            exported: Encoder = _write_static(encoder, partial, dimensions, text, show_progress)
+        else:
+            exported = _WRITERS[format](encoder, partial)
+        exported.name = str(output)
+        parity = _measure(format, encoder, exported, suite, show_progress)
+        if parity.largest_gap is not None and not parity.largest_gap <= tolerance:
+            raise CheckpointError(
+                f"the {format} export gives other vectors than {encoder.name}: a cosine of "
+                f"{1 - parity.largest_gap:.6f}, which is {parity.largest_gap:.1e} below 1 and not "
+                f"within {tolerance:g}; nothing was written"
+            )
+        path = partial / _INFO
+        info = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        info |= {"export": asdict(parity)}
+        path.write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
+    return parity
+
+
+def _require(
+    output: Path, format_name: str, tolerance: float, dimensions: int, overwrite: bool
+) -> None:
+    """Refuse what cannot be exported, before anything is loaded."""
+    from contrasent.model.engines.base import require
+
+    pick("format", format_name, FORMATS)
+    if not 0 < tolerance < 1:
+        raise ConfigError(f"tolerance must be between 0 and 1, not {tolerance:g}")
+    if dimensions < 1:
+        raise ConfigError(f"dimensions must be at least 1, not {dimensions}")
+    if format_name in _GRAPHS:
+        require(format_name)
+    recover_folder(output)
+    if not (overwrite and (output / _INFO).is_file()):
+        refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
+
+
+def _write_onnx(encoder: SentenceEncoder, folder: Path) -> Encoder:
+    from contrasent.model.engines.runtimes import OnnxEngine, export_onnx
+
+    _save_with_graph(encoder, folder, "onnx")
+    path = folder / _GRAPHS["onnx"]
+    export_onnx(encoder.backbone, path, last_only=True)
+    return _with_engine(encoder, OnnxEngine(encoder.backbone), path)
+
+
+def _write_openvino(encoder: SentenceEncoder, folder: Path) -> Encoder:
+    import tempfile
+
+    import openvino
+
+    from contrasent.model.engines.runtimes import OpenVinoEngine, export_onnx
+
+    _save_with_graph(encoder, folder, "openvino")
+    path = folder / _GRAPHS["openvino"]
+    with tempfile.TemporaryDirectory() as temporary:
+        graph = Path(temporary) / "model.onnx"
+        export_onnx(encoder.backbone, graph, last_only=True)
+        openvino.save_model(openvino.convert_model(graph), path, compress_to_fp16=False)
+    return _with_engine(encoder, OpenVinoEngine(encoder.backbone), path)
+
+
+def _save_with_graph(encoder: SentenceEncoder, folder: Path, format_name: str) -> None:
+    from contrasent.model.pooling import POOLERS
+
+    if POOLERS[encoder.pooler].layers != (-1,):
+        raise ConfigError(
+            f"{format_name} backends of other libraries give the last layer only, and pooler "
+            f"{encoder.pooler!r} reads others; save the encoder with another pooler"
+        )
+    encoder.save(folder, {"encoder": encoder.name})
+    names = folder / "special_tokens_map.json"  # fastembed asks for it, transformers 5 no longer
+    if not names.is_file():
+        names.write_text(json.dumps(encoder.tokenizer.special_names, indent=2) + "\n", "utf-8")
+    (folder / _GRAPHS[format_name]).parent.mkdir()
+
+
+def _with_engine(encoder: SentenceEncoder, engine: Any, path: Path) -> Encoder:
+    """The encoder with its transformer computed by what was exported."""
+    from contrasent.model.encoder import SentenceEncoder
+
+    engine.last_only = True
+    engine.open(path)
+    exported = SentenceEncoder(
+        engine,
+        encoder.tokenizer,
+        encoder.pooler,
+        encoder.head,
+        convolutions=encoder.convolutions,
+        transform=encoder.transform,
+        normalize=encoder.normalize,
+        max_tokens=encoder.max_tokens,
+    )
+    return exported.eval()
+
+
+def _write_simcse(encoder: SentenceEncoder, folder: Path) -> Encoder:
+    from contrasent.model.checkpoint import write_plain
+    from contrasent.model.encoder import SentenceEncoder
+
+    write_plain(encoder, folder)
+    loaded = SentenceEncoder.load(folder, pooler="cls", head=encoder.head_name, device="cpu")
+    loaded.max_tokens, loaded.normalize = encoder.max_tokens, encoder.normalize
+    return loaded
+
+
+_WRITERS: dict[str, Callable[[SentenceEncoder, Path], Encoder]] = {
+    "onnx": _write_onnx,
+    "openvino": _write_openvino,
+    "simcse": _write_simcse,
+}
+
+
+def _write_static(
+    encoder: SentenceEncoder,
+    folder: Path,
+    dimensions: int,
+    text: str | Path | None,
+    show_progress: bool,
+) -> Encoder:
+    from contrasent.data.examples import open_examples
+    from contrasent.model.static_encoder import StaticEncoder, distil_static
+
+    counts = None
+    if text is not None:
+        counts = np.zeros(encoder.tokenizer.vocabulary)
+        for example in open_examples(str(text)):
+            ids, _ = encoder.tokenizer.pieces(list(example))
+            np.add.at(counts, ids, 1)
+    made = distil_static(encoder, dimensions, counts, show_progress=show_progress)
+    made.save(folder, {"encoder": encoder.name})
+    return StaticEncoder.load(folder)
+
+
+def _measure(
+    format_name: str, encoder: SentenceEncoder, exported: Encoder, suite: Any, show_progress: bool
+) -> Parity:
+    """Both on sentences that ship with the package: a long one and a short one among them."""
+    from contrasent.evaluation.embed import EncoderUse
+
+    lines = TEXT.read_text(encoding="utf-8").splitlines()[:_SENTENCES]
+    texts = [*lines, "a", " ".join(lines[:_LONG])]
+    static = format_name == "static"
+    ours, speed = _timed(encoder, texts)
+    theirs, export_speed = _timed(exported, texts * (_STATIC_REPEATS if static else 1))
+    gap = None
+    if not static:
+        lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+        gap = max(0.0, float((1 - (ours * theirs).sum(axis=1) / lengths).max()))
+
+    def scores(of: Encoder) -> dict[str, float]:
+        if suite is None:
+            return {}
+        records = suite.records(EncoderUse(of, "fp32", show_progress=show_progress)).records
+        kept = [r for r in records if r.aggregation == "all" and r.metric == "spearman"]
+        return {f"{Path(r.task).name}-{r.split}": r.value for r in kept}
+
+    return Parity(
+        format_name, len(texts), gap, scores(encoder), scores(exported), speed, export_speed
+    )
+
+
+def _timed(encoder: Encoder, texts: Sequence[str]) -> tuple[np.ndarray, float]:
+    """``(N, D)`` embeddings in fp32, and sentences per second of the second call."""
+    encoder.encode(texts[:_LONG], precision="fp32", on_overflow="truncate")
+    start = time.perf_counter()
+    rows = encoder.encode(texts, precision="fp32", on_overflow="truncate")
+    return rows.astype(np.float64), len(texts) / (time.perf_counter() - start)

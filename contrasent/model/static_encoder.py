@@ -1,0 +1,187 @@
+"""Static encoders: the mean of a table's rows, one for each word piece, made from an encoder.
+
+Model2Vec (Tulkens and van Dongen 2024): each word piece is embedded alone, the rows are reduced by
+PCA, and weighted by how frequent a piece is. The folder is sentence-transformers' StaticEmbedding.
+
+Shapes: V word pieces, N sentences, T their word pieces, D dimensions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from typing_extensions import override
+
+from contrasent.data.tokenizer import Tokenizer
+from contrasent.errors import CheckpointError, DataError, warn
+from contrasent.files import writing_folder
+from contrasent.model import checkpoint
+from contrasent.model.encoding import embed, unit_rows
+from contrasent.model.hub import resolve
+from contrasent.model.precision import resolve_precision
+from contrasent.model.protocol import Encoder, EncodingOptions
+from contrasent.model.st_layers import read_json, write_json
+from contrasent.model.weights import read_tensors
+from contrasent.progress import sentence_progress
+
+if TYPE_CHECKING:
+    from contrasent.model.encoder import SentenceEncoder
+
+_MODULES = "modules.json"
+_STATIC = "StaticEmbedding"
+_TYPES = f"sentence_transformers.models.{_STATIC}", "sentence_transformers.models.Normalize"
+_TABLES = ("embedding.weight", "embeddings")  # sentence-transformers', and model2vec's
+_CHUNK = 4_096
+_TOKENS = 4_096
+_UNUSED = re.compile(r"\[unused\d+\]")
+_SIF = 1e-4
+"""The ``a`` of Arora et al. 2017, eq. 3: a piece of probability p weighs a / (a + p)."""
+
+
+def is_static(name: str | Path) -> bool:
+    """Whether ``name`` is a folder with a StaticEmbedding."""
+    path = Path(name).expanduser() / _MODULES
+    if not path.is_file():
+        return False
+    modules = read_json(path)
+    return bool(isinstance(modules, list) and modules and _STATIC in str(modules[0].get("type")))
+
+
+class StaticEncoder(Encoder):
+    """The mean of the rows ``table (V, D)`` of a sentence's word pieces; on a CPU, in fp32."""
+
+    pooler, head_name, engine = "mean", "none", "static"
+    max_tokens = 0
+
+    def __init__(
+        self, tokenizer: Tokenizer, table: torch.Tensor, *, normalize: bool = True, name: str = ""
+    ) -> None:
+        self.tokenizer, self.table = tokenizer, table
+        self.normalize, self.name = normalize, name
+
+    @classmethod
+    def load(cls, name: str | Path) -> Self:
+        """Read a folder; CheckpointError if it is damaged, or has other modules beside it."""
+        folder = resolve(name)
+        modules = [
+            str(module.get("type")).rsplit(".", 1)[-1] for module in read_json(folder / _MODULES)
+        ]
+        path = folder / str(read_json(folder / _MODULES)[0].get("path", ""))
+        if modules[1:] not in ([], ["Normalize"]):
+            raise CheckpointError(
+                f"{folder} is made of {', '.join(modules)}; after {_STATIC} only Normalize can "
+                "follow"
+            )
+        tables = read_tensors(path, _TABLES)
+        table = next((tables[name] for name in _TABLES if name in tables), None)
+        tokenizer = Tokenizer.load(path)
+        if table is None or table.dim() != 2 or len(table) < tokenizer.vocabulary:
+            shape = None if table is None else tuple(table.shape)
+            raise CheckpointError(
+                f"{path} holds no table with a row for each of {tokenizer.vocabulary} word pieces "
+                f"(shape {shape}); export it again"
+            )
+        return cls(tokenizer, table, normalize="Normalize" in modules, name=str(name))
+
+    def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
+        """Write a sentence-transformers folder, whole, with ``info`` in its `contrasent.json`."""
+        with writing_folder(folder) as partial:
+            path = partial / f"0_{_STATIC}"
+            path.mkdir()
+            self.tokenizer.save(path)
+            described = read_json(path / "tokenizer.json")
+            write_json(path / "tokenizer.json", {**described, "truncation": None, "padding": None})
+            save_file({_TABLES[0]: self.table.contiguous()}, path / "model.safetensors")
+            paths = [path.name] + ["1_Normalize"] * self.normalize
+            modules = [
+                {"idx": number, "name": str(number), "path": inside, "type": kind}
+                for number, (inside, kind) in enumerate(zip(paths, _TYPES, strict=False))
+            ]
+            if self.normalize:
+                (partial / paths[1]).mkdir()
+            write_json(partial / _MODULES, modules)
+            about = {"pooler": self.pooler, "head": self.head_name, "normalize": self.normalize}
+            checkpoint.write_info(partial, {**about, **(info or {})})
+
+    @property
+    @override
+    def width(self) -> int:
+        return self.table.shape[1]
+
+    @override
+    def resolve_precision(self, name: str) -> str:
+        return resolve_precision(name, ("fp32",), f"the table of {self.name}")
+
+    @override
+    def count_truncated(self, texts: Sequence[str]) -> int:
+        return 0
+
+    @override
+    def fingerprint(self) -> str:
+        described = f"static {self.normalize} {self.tokenizer.fingerprint}"
+        digest = hashlib.sha256(described.encode())
+        digest.update(self.table.contiguous().numpy())
+        return digest.hexdigest()
+
+    @override
+    def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
+        rest, done, empty = iter(sentences), 0, 0
+        total = len(sentences) if isinstance(sentences, Sequence) else None
+        with sentence_progress(total, options.show_progress) as advance:
+            while texts := list(islice(rest, min(options.chunk, _CHUNK))):
+                for number, text in enumerate(texts, start=done):
+                    if not isinstance(text, str):
+                        raise DataError(f"sentence {number} is {type(text).__name__}, no string")
+                ids, offsets = map(torch.from_numpy, self.tokenizer.pieces(texts))
+                with torch.inference_mode():
+                    rows: np.ndarray = torch.nn.functional.embedding_bag(
+                        ids, self.table, offsets, mode="mean"
+                    ).numpy()
+                done, empty = done + len(texts), empty + int((~rows.any(axis=1)).sum())
+                yield unit_rows(rows) if options.normalize else rows
+                advance(len(texts))
+        if empty:
+            warn(f"{empty} of {done} sentences have no known word piece, and get a vector of zeros")
+
+
+def distil_static(
+    encoder: SentenceEncoder,
+    dimensions: int = 256,
+    counts: np.ndarray | None = None,
+    *,
+    show_progress: bool = False,
+) -> StaticEncoder:
+    """A static encoder of the word pieces of ``encoder``, as Model2Vec makes it.
+
+    Each piece is embedded alone, between the special tokens; the rows are centred, and mapped to
+    the ``dimensions`` in which they vary most; each is weighted by ``a / (a + p)``. ``p`` is
+    the share of the piece in ``counts (V,)``, or without those a share after its rank in the
+    vocabulary, by Zipf's law: tokenizers list pieces by frequency. Special and unused
+    pieces get zeros, but for the unknown one.
+    """
+    tokenizer = encoder.tokenizer
+    vocabulary = tokenizer.vocabulary_map
+    unused = {piece for token, piece in vocabulary.items() if _UNUSED.fullmatch(token)}
+    unused |= {*tokenizer.special_ids.every} - {vocabulary.get(tokenizer.unknown or "")}
+    pieces = np.array(sorted(set(vocabulary.values()) - unused), np.int64)
+    before, after = tokenizer.template.before, tokenizer.template.after
+    alone = [np.array([*before, piece, *after], np.int32) for piece in pieces]
+    with sentence_progress(len(alone), show_progress) as advance:
+        rows = embed(encoder, alone, _TOKENS, "fp32", advance).astype(np.float64)
+    rows -= rows.mean(axis=0)
+    variances, directions = np.linalg.eigh(rows.T @ rows)
+    rows = rows @ directions[:, np.argsort(-variances)[:dimensions]]
+    by_rank = 1.0 / np.arange(2, len(pieces) + 2)
+    shares = by_rank if counts is None else counts[pieces] + 1.0
+    weights = _SIF / (_SIF + shares / shares.sum())
+    table = np.zeros((tokenizer.vocabulary, rows.shape[1]), np.float32)
+    table[pieces] = rows * weights[:, None]
+    return StaticEncoder(tokenizer, torch.from_numpy(table), name=f"{encoder.name} (static)")

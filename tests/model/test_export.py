@@ -1,0 +1,183 @@
+"""Exports, loaded by the libraries that they are for, give the encoder's vectors."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from helpers.layouts import published
+from helpers.tiny_sentences import sentence
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+from typer.testing import CliRunner
+
+from contrasent.cli.app import app
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.formats import export
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.loading import load_encoder
+from contrasent.model.static_encoder import distil_static
+from contrasent.search.index import Index, encoder_of
+
+SENTENCES = [sentence(n, 2 + n % 9) for n in range(40)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "plain"
+    path.mkdir()
+    published(path)
+    return path
+
+
+@pytest.fixture
+def encoder(folder):
+    return SentenceEncoder.load(folder, pooler="cls", head="mlp", device="cpu")
+
+
+def test_simcse_layout(encoder, tmp_path):
+    """`AutoModel(...).pooler_output` is the headed [CLS], though the stored head was another."""
+    torch.nn.init.normal_(encoder.head.linear.weight)
+    parity = export(encoder, tmp_path / "out", "simcse")
+    assert parity.largest_gap < 1e-6 and parity.before == parity.after != {}
+    model, tokenizer = (
+        kind.from_pretrained(tmp_path / "out") for kind in (AutoModel, AutoTokenizer)
+    )
+    with torch.no_grad():
+        rows = model(**tokenizer(SENTENCES, padding=True, return_tensors="pt")).pooler_output
+    expected = encoder.encode(SENTENCES, precision="fp32")
+    np.testing.assert_allclose(rows.numpy(), expected, atol=1e-5)
+
+
+def run_onnx(path, texts, tokenizer):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    inputs = tokenizer(texts, padding=True, return_tensors="np")
+    assert [one.name for one in session.get_outputs()] == ["last_hidden_state"]
+    wanted = {one.name: inputs[one.name].astype(np.int64) for one in session.get_inputs()}
+    return session.run(None, wanted)[0]
+
+
+def run_openvino(path, texts, tokenizer):
+    import openvino
+
+    model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    inputs = tokenizer(texts, padding=True, return_tensors="np")
+    wanted = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    return model(wanted)["last_hidden_state"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "run"),
+    [
+        ("onnx", "onnx/model.onnx", run_onnx),
+        ("openvino", "openvino/openvino_model.xml", run_openvino),
+    ],
+)
+def test_a_graph_gives_the_states_and_the_folder_the_rest(encoder, tmp_path, name, file, run):
+    parity = export(encoder, tmp_path / name, name)
+    assert parity.largest_gap < 1e-6 and parity.sentences > 200
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
+    states = run(tmp_path / name / file, SENTENCES, tokenizer)
+    headed = encoder.head(torch.from_numpy(states[:, 0])).detach().numpy()
+    np.testing.assert_allclose(headed, encoder.encode(SENTENCES, precision="fp32"), atol=1e-4)
+    kept = json.loads((tmp_path / name / "contrasent.json").read_text())
+    assert kept["export"]["largest_gap"] == parity.largest_gap
+    assert json.loads((tmp_path / name / "special_tokens_map.json").read_text())["cls_token"]
+
+
+def test_an_export_with_other_vectors_is_refused_and_not_written(encoder, tmp_path, monkeypatch):
+    from contrasent.model.engines import runtimes
+
+    whole = runtimes.export_onnx
+
+    def other(backbone, path, *, last_only):
+        with torch.no_grad():
+            before = backbone.model.embeddings.word_embeddings.weight.clone()
+            backbone.model.embeddings.word_embeddings.weight.mul_(0.9)
+            whole(backbone, path, last_only=last_only)
+            backbone.model.embeddings.word_embeddings.weight.copy_(before)
+
+    monkeypatch.setattr(runtimes, "export_onnx", other)
+    with pytest.raises(CheckpointError, match=r"not within 1e-07; nothing was written"):
+        export(encoder, tmp_path / "out", "onnx", tolerance=1e-7)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_static_table_is_what_its_formula_says(encoder):
+    """PCA and SIF weights of the vectors of single pieces, in loops."""
+    counts = np.random.default_rng(0).integers(0, 50, encoder.tokenizer.vocabulary)
+    static = distil_static(encoder, 5, counts)
+    specials = {0, 1, 2, 3, 4} & {*encoder.tokenizer.special_ids.every}
+    unknown = encoder.tokenizer.vocabulary_map[encoder.tokenizer.unknown]
+    pieces = [p for p in range(encoder.tokenizer.vocabulary) if p not in specials - {unknown}]
+    tokens = {piece: token for token, piece in encoder.tokenizer.vocabulary_map.items()}
+    cls, sep = encoder.tokenizer.special_ids.first, encoder.tokenizer.special_ids.last
+    model = encoder.backbone.model
+    rows = []
+    for piece in pieces:
+        with torch.no_grad():
+            state = model(input_ids=torch.tensor([[cls, piece, sep]])).last_hidden_state[:, 0]
+            rows.append(encoder.head(state)[0].double().numpy())
+    centred = np.stack(rows) - np.mean(rows, axis=0)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    total = sum(counts[piece] + 1 for piece in pieces)
+    for row, piece in zip(centred, pieces, strict=True):
+        share = (counts[piece] + 1) / total
+        expected = np.abs(directions[:5] @ row) * 1e-4 / (1e-4 + share)
+        np.testing.assert_allclose(
+            np.abs(static.table[piece].numpy()), expected, atol=2e-5 * expected.max()
+        )
+    text = " ".join(tokens[p] for p in pieces[20:24] if not tokens[p].startswith("##"))
+    ids, _ = encoder.tokenizer.pieces([text])
+    mean = static.table[torch.from_numpy(ids)].mean(dim=0).numpy()
+    np.testing.assert_allclose(static.encode([text], normalize=False)[0], mean, atol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")
+def test_a_static_folder_is_sentence_transformers_and_ours(encoder, tmp_path):
+    (tmp_path / "text.txt").write_text("\n".join(SENTENCES) + "\n")
+    export(encoder, tmp_path / "static", "static", dimensions=6, text=tmp_path / "text.txt")
+    ours = load_encoder(tmp_path / "static")
+    rows = ours.encode([*SENTENCES, ""])
+    theirs = SentenceTransformer(str(tmp_path / "static"), device="cpu").encode([*SENTENCES, ""])
+    np.testing.assert_allclose(rows, theirs, atol=1e-6)
+    index = Index.build(ours, SENTENCES, tmp_path / "index")
+    assert encoder_of(index).fingerprint() == ours.fingerprint()
+    assert index.search(ours, SENTENCES[:1], 1)[0][0].text == SENTENCES[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--format", "onxx"], "unknown format 'onxx'"),
+        (["--format", "onnx", "--tolerance", "0"], "tolerance must be between 0 and 1, not 0"),
+        (["--format", "static", "--dimensions", "0"], "dimensions must be at least 1, not 0"),
+        (["--format", "static", "--data", "nowhere.txt"], "there is no file nowhere.txt"),
+        (["--format", "simcse", "--pooler", "mean"], "SimCSE's layout holds [CLS] of bert"),
+        (["--format", "onnx", "--pooler", "mean_first_last"], "pooler 'mean_first_last' reads"),
+    ],
+)
+def test_mistakes_are_one_message_and_write_nothing(folder, tmp_path, words, said):
+    command = ["export", str(folder), str(tmp_path / "out"), "--head", "none", *words]
+    pooled = [] if "--pooler" in words else ["--pooler", "cls"]
+    told = CliRunner().invoke(app, [*command, *pooled])
+    assert told.exit_code == 2 and said in told.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_prints_parity_and_replaces_only_when_asked(folder, tmp_path):
+    command = ["export", str(folder), str(tmp_path / "out"), "--format", "static"]
+    command += ["--pooler", "cls", "--head", "none", "--dimensions", "4"]
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == 0 and "stack_exchange_pairs.tsv" in told.output
+    assert "exists already; pass --overwrite" in CliRunner().invoke(app, command).output
+    told = CliRunner().invoke(app, [*command, "--overwrite", "--tasks", "none", "--json"])
+    assert json.loads(told.stdout)["before"] == {}
+
+
+def test_only_torchs_encoder_is_exported(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(type(encoder.backbone), "engine", "int8")
+    with pytest.raises(ConfigError, match="load the encoder with engine 'torch'"):
+        export(encoder, tmp_path / "out", "simcse")
