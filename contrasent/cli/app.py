@@ -23,8 +23,7 @@ from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
 from contrasent.cli.encode import encode
 from contrasent.cli.evaluate import evaluate
-from contrasent.cli.export import export
-from contrasent.cli.fit import flow, infersent, sif, whitening
+from contrasent.cli.fit import export, flow, infersent, sif, whitening
 from contrasent.cli.mine import mine
 from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
 from contrasent.cli.search import add, build, info, optimize, remove, search, similarity
