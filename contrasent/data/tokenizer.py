@@ -124,11 +124,6 @@ class Tokenizer:
         names: dict[str, str] = self._pretrained.special_tokens_map
         return names
 
-    @property
-    def unknown(self) -> str | None:
-        """The token of what is not in the vocabulary, if there is one."""
-        return self.special_names.get("unk_token")
-
     def begins_word(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """``(vocabulary,)``, whether a token begins a word; false for a piece that goes on with it.
 
@@ -297,8 +292,7 @@ class Tokenizer:
     def pieces(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids ``(T,)`` of the tokens of all texts end to end, without special ones or a limit.
 
-        Text ``s`` has those from ``offsets[s]`` on; offsets are ``(S,)`` int64. DataError if one of
-        ``texts`` is no text.
+        Text ``s`` has those from ``offsets[s]`` on; offsets are ``(S,)`` int64.
         """
         try:
             encodings = self._backend(None).encode_batch_fast(list(texts), add_special_tokens=False)

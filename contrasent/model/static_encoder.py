@@ -170,7 +170,9 @@ def distil_static(
     tokenizer = encoder.tokenizer
     vocabulary = tokenizer.vocabulary_map
     unused = {piece for token, piece in vocabulary.items() if _UNUSED.fullmatch(token)}
-    unused |= {*tokenizer.special_ids.every} - {vocabulary.get(tokenizer.unknown or "")}
+    unused |= {*tokenizer.special_ids.every} - {
+        vocabulary.get(tokenizer.special_names.get("unk_token", ""))
+    }
     pieces = np.array(sorted(set(vocabulary.values()) - unused), np.int64)
     before, after = tokenizer.template.before, tokenizer.template.after
     alone = [np.array([*before, piece, *after], np.int32) for piece in pieces]

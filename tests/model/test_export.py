@@ -110,7 +110,7 @@ def test_a_static_table_is_what_its_formula_says(encoder):
     counts = np.random.default_rng(0).integers(0, 50, encoder.tokenizer.vocabulary)
     static = distil_static(encoder, 5, counts)
     specials = {0, 1, 2, 3, 4} & {*encoder.tokenizer.special_ids.every}
-    unknown = encoder.tokenizer.vocabulary_map[encoder.tokenizer.unknown]
+    unknown = encoder.tokenizer.vocabulary_map["[UNK]"]
     pieces = [p for p in range(encoder.tokenizer.vocabulary) if p not in specials - {unknown}]
     tokens = {piece: token for token, piece in encoder.tokenizer.vocabulary_map.items()}
     cls, sep = encoder.tokenizer.special_ids.first, encoder.tokenizer.special_ids.last
