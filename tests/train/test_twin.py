@@ -98,10 +98,10 @@ def test_a_run_cut_off_between_the_two_has_both_when_resumed(tmp_path, recipe, m
     with monkeypatch.context() as patched:
         save = SentenceEncoder.save
 
-        def dying(self, folder, info):
+        def dying(self, folder, info, **how):
             if "twin_of" in info:
                 raise CutError
-            save(self, folder, info)
+            save(self, folder, info, **how)
 
         patched.setattr(SentenceEncoder, "save", dying)
         with pytest.raises(CutError):
