@@ -184,7 +184,7 @@ def listed(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
-_IN_RUNS = ("best", "last", "run")
+_IN_RUNS = ("best", "last")
 """Folders whose names say nothing without those of their runs."""
 
 
