@@ -92,7 +92,8 @@ def export(  # noqa: PLR0913 - what the command takes, by name
         ConfigError: no such format; or it cannot hold this encoder; or ``output`` exists.
         MissingExtraError: the format's packages are not installed.
     """
-    from contrasent.evaluation.suite import Options, load_suite
+    from contrasent.evaluation.suite import load_suite
+    from contrasent.evaluation.task_types import Options
     from contrasent.model.encoder import SentenceEncoder
 
     output = Path(output)

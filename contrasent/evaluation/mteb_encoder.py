@@ -25,7 +25,7 @@ from contrasent.errors import (
 from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.word_encoder import WordEncoder
+from contrasent.model.loading import LoadedEncoder
 from contrasent.records import Record
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class MtebEncoder:
     longest sentence as settings, so that MTEB's files of results are told apart by them.
     """
 
-    def __init__(self, encoder: SentenceEncoder | WordEncoder, precision: str = "fp32") -> None:
+    def __init__(self, encoder: LoadedEncoder, precision: str = "fp32") -> None:
         """Describe the encoder, and the precision as it resolves it, to MTEB.
 
         Raises:
@@ -117,7 +117,7 @@ def import_mteb() -> Any:
     return mteb
 
 
-def _model_meta(encoder: SentenceEncoder | WordEncoder, precision: str) -> ModelMeta:
+def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
     import_mteb()
     from mteb.models.model_meta import ModelMeta
 

@@ -128,7 +128,7 @@ class StaticEncoder(Encoder):
     def fingerprint(self) -> str:
         described = f"static {self.normalize} {self.tokenizer.fingerprint}"
         digest = hashlib.sha256(described.encode())
-        digest.update(self.table.contiguous().numpy())
+        digest.update(self.table.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
     @override

@@ -20,10 +20,8 @@ from typing_extensions import override
 from contrasent.data.batch import Batch, Need
 from contrasent.data.cache import cached
 from contrasent.data.examples import Examples
-from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.loading import load_encoder
+from contrasent.model.loading import LoadedEncoder, load_encoder
 from contrasent.model.protocol import Encoded
-from contrasent.model.word_encoder import WordEncoder
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 
@@ -95,7 +93,7 @@ def new_rows(path: Path, examples: Examples, width: int) -> np.ndarray:
 
 def write_rows(
     rows: np.ndarray,
-    teacher: SentenceEncoder | WordEncoder,
+    teacher: LoadedEncoder,
     examples: Examples,
     *,
     normalize: bool | None = None,
@@ -115,7 +113,7 @@ def _open_targets(entry: Path) -> np.ndarray:
 
 def _write_targets(
     folder: Path,
-    teacher: SentenceEncoder | WordEncoder,
+    teacher: LoadedEncoder,
     examples: Examples,
     width: int,
     *,

@@ -21,7 +21,7 @@ from contrasent.errors import CheckpointError, ContrasentError, DataError
 from contrasent.model.backbones.attention import LONG
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import by_length, embed
-from contrasent.model.word_encoder import WordEncoder
+from contrasent.model.loading import LoadedEncoder
 from contrasent.serve.telemetry import Metrics
 from contrasent.serve.vector_cache import Embedded, Text, VectorCache
 
@@ -82,7 +82,7 @@ class Batcher:
 
     def __init__(
         self,
-        encoder: SentenceEncoder | WordEncoder,
+        encoder: LoadedEncoder,
         settings: BatchSettings,
         cache: VectorCache,
         metrics: Metrics,
@@ -368,9 +368,7 @@ def _size(text: Text) -> int:
     return 2 + len(text) // 4 if isinstance(text, str) else len(text)
 
 
-def _given_ids(
-    encoder: SentenceEncoder | WordEncoder, text: tuple[int, ...]
-) -> tuple[np.ndarray, bool]:
+def _given_ids(encoder: LoadedEncoder, text: tuple[int, ...]) -> tuple[np.ndarray, bool]:
     """Ids that a client sent, between the special tokens if it sent none; and whether too long."""
     if not isinstance(encoder, SentenceEncoder):
         raise DataError(f"{encoder.name} holds word vectors, which take no token ids; send text")
