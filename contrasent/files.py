@@ -60,8 +60,10 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
+        readable = partial.stat().st_mode & 0o666  # as the umask says; some writers use 0600
         for file in partial.rglob("*"):
             if file.is_file():
+                file.chmod(readable)
                 _sync(file)
         _exchange(partial, path, previous)
     finally:

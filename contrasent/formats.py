@@ -184,20 +184,22 @@ def _save_with_graph(encoder: SentenceEncoder, folder: Path, format_name: str) -
 def _with_engine(encoder: SentenceEncoder, engine: Any, path: Path) -> Encoder:
     """The encoder with its transformer computed by what was exported."""
     from contrasent.model.encoder import SentenceEncoder
+    from contrasent.model.protocol import EncoderParts
 
     engine.last_only = True
     engine.open(path)
-    exported = SentenceEncoder(
-        engine,
-        encoder.tokenizer,
-        encoder.pooler,
-        encoder.head,
+    parts = EncoderParts(
+        backbone=engine,
+        tokenizer=encoder.tokenizer,
+        pooler=encoder.pooler,
+        head=encoder.head,
         convolutions=encoder.convolutions,
         transform=encoder.transform,
         normalize=encoder.normalize,
         max_tokens=encoder.max_tokens,
+        conventions=encoder.conventions,
     )
-    return exported.eval()
+    return SentenceEncoder(parts).eval()
 
 
 def _write_simcse(encoder: SentenceEncoder, folder: Path) -> Encoder:

@@ -60,6 +60,14 @@ class EncoderSettings:
     """Leave the first so many layers, and the embedding layer, as they are in the start: a step is
     quicker, and less is forgotten."""
 
+    lora: PositiveInt | None = None
+    """Rank of low-rank changes of the linear maps, which are trained while all else of the
+    transformer is frozen (LoRA, Hu et al. 2021; 8 to 64), to save memory with a large one; null
+    trains all. The saved encoder has them added to its weights. Takes a larger rate, as 1e-4."""
+
+    lora_alpha: PositiveFloat = 16.0
+    """The changes are multiplied by this over their rank."""
+
     encoders: Literal["shared", "twin"] = "shared"
     """With twin, a second encoder, which starts as a copy and is trained by itself, embeds every
     view but the first (Gao et al. 2021, Table 2). One is evaluated and saved in best and last,
@@ -79,11 +87,12 @@ class DataSettings:
 
     columns: list[Annotated[str, Field(coerce_numbers_to_str=True)]] | None = None
     """Names or numbers (from 0) of the columns: anchor, positive, hard negatives; with labels:
-    premise, hypothesis, label."""
+    premise, hypothesis, label; with scores: both sentences and the score."""
 
-    labels: Literal["none", "nli"] = "none"
+    labels: Literal["none", "nli", "scores"] = "none"
     """With nli an example is a pair and its label, for objectives that classify: entailment,
-    neutral or contradiction, or 0, 1 or 2. Rows without a label (- in MultiNLI) are left out."""
+    neutral or contradiction, or 0, 1 or 2; rows without a label (- in MultiNLI) are left out. With
+    scores it is a pair and a number, larger for sentences that are more alike, or 0 and 1."""
 
     max_tokens: Annotated[int, Field(ge=3)] = 32
     """Longer sentences are cut for training, special tokens included."""

@@ -8,7 +8,7 @@ from helpers.command_line import call, worked
 import contrasent
 from contrasent.cli.app import app
 
-LOADING = ("--pooler", "--head", "--engine", "--device")
+LOADING = ("--pooler", "--head", "--engine", "--device", "--truncate-dim", "--prompt-name")
 BUILDING = (
     *("SOURCES...", "--output", "--columns", "--sample", "--seed"),
     *("--skip-unreadable", "--overwrite", "--json"),
@@ -95,6 +95,7 @@ COMMANDS = {
     "index optimize": ["INDEX", "--kind"],
     "index add": ["INDEX", "SOURCE", "--columns", "--ids", "--encoder", "--device"],
     "index info": ["INDEX", "--json"],
+    "push": ["RUN", "REPOSITORY", "--private", "--dry-run"],
     "search": ["INDEX", "QUERY...", "--top-k", "--threshold", "--encoder", "--device", "--json"],
     "export": [
         *("MODEL", "OUTPUT", "--format", "--pooler", "--head", "--tolerance", "--tasks"),

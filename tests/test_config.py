@@ -48,6 +48,7 @@ BASELINES = {
     "next-sentence",
     "nli-softmax",
     "quick-thoughts",
+    "scored-pairs",
     "sg-opt",
     "tsdae",
 }

@@ -11,6 +11,7 @@ from helpers.tiny_sentences import sentence
 import contrasent
 
 PAGE = Path(__file__).parents[1] / "docs/python_api.md"
+HABITS = PAGE.with_name("coming_from_sentence_transformers.md")
 SIGNATURES = {
     "train": "recipe encoder data output objective resume overwrite device show_progress on_step "
     "on_evaluation settings",
@@ -67,6 +68,15 @@ def test_the_page_runs_as_it_stands(desk, monkeypatch):
     assert (desk / "runs/own/last/model.safetensors").is_file()
     assert names["hits"][0].text in names["texts"]
     assert names["whitened"].width == 8
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_page_for_users_of_sentence_transformers_runs_as_it_stands(desk):
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", HABITS.read_text(), re.DOTALL):
+        exec(block, names)  # noqa: S102 - the page is ours
+    assert names["one"].shape == (16,) and names["short"].shape == (1, 8)
+    assert (desk / "with-prompts/README.md").is_file()
 
 
 def test_training_on_examples_equals_training_on_their_file():

@@ -18,13 +18,12 @@ from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 from contrasent import __version__
-from contrasent.cli.adapt import adapt
+from contrasent.cli.adapt import adapt, mine
 from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
 from contrasent.cli.encode import encode
 from contrasent.cli.evaluate import evaluate
-from contrasent.cli.fit import export, flow, infersent, sif, whitening
-from contrasent.cli.mine import mine
+from contrasent.cli.fit import export, flow, infersent, push, sif, whitening
 from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
 from contrasent.cli.search import add, build, info, optimize, remove, search, similarity
 from contrasent.cli.serve import serve
@@ -280,7 +279,7 @@ def _add(to: typer.Typer, *commands: Callable[..., None], **settings: Any) -> No
 _add(app, quickstart)
 _add(app, adapt, train, pretrain, allow_extra_args=True, ignore_unknown_options=True)
 _add(app, recipes, evaluate, analyze, neighbours, mteb, reproduce)
-_add(app, encode, similarity, calibrate, search, export, serve)
+_add(app, encode, similarity, calibrate, search, export, push, serve)
 _add(fit_app, whitening, flow, sif)
 _add(import_app, infersent)
 _add(index_app, build, add, remove, optimize, info)

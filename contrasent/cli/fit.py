@@ -1,4 +1,4 @@
-"""``contrasent fit``, ``import`` and ``export``."""
+"""``contrasent fit``, ``import``, ``export`` and ``push``."""
 
 from __future__ import annotations
 
@@ -367,3 +367,33 @@ def _print(output: Path, parity: Parity) -> None:
         f"sentences/s in fp32: {parity.speed:,.0f} before, {parity.export_speed:,.0f} after "
         f"({parity.export_speed / parity.speed:.1f}x)"
     )
+
+
+def push(
+    run: Annotated[str, typer.Argument(help="A training run, or the folder of an encoder.")],
+    repository: Annotated[
+        str, typer.Argument(metavar="ORG/NAME", help="Its name on the Hugging Face Hub.")
+    ],
+    private: Annotated[
+        bool, typer.Option("--private", help="Make the repository private if it is new.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be uploaded, and upload nothing.")
+    ] = False,
+) -> None:
+    """Publish an encoder on the Hugging Face Hub, with its model card.
+
+    Paths of this machine are left out of what is published. Edit the README.md in the folder to
+    change the card; a card that was edited is published as it is.
+    """
+    from contrasent.model.loading import Publication
+
+    publication = Publication.of(run, repository)
+    typer.echo(f"{publication.folder} as {repository}:", err=True)
+    width = max(map(len, publication.sizes))
+    for name, size in publication.sizes.items():
+        typer.echo(f"{name:<{width}}  {size:>13,} bytes")
+    if dry_run:
+        typer.echo("nothing was uploaded (--dry-run)", err=True)
+        return
+    typer.echo(publication.push(private=private), err=True)

@@ -53,6 +53,14 @@ Device = Annotated[
     str | None,
     typer.Option(help="cpu, cuda, cuda:1 and the like; else the accelerator if there is one."),
 ]
+TruncateDim = Annotated[
+    int | None,
+    typer.Option(help="Keep so many leading dimensions of an embedding; else as it was saved."),
+]
+PromptName = Annotated[
+    str | None,
+    typer.Option(help="The encoder's prompt to put before every text; else its default one."),
+]
 Precision = Annotated[
     str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")
 ]
@@ -92,6 +100,8 @@ class Loading:
     head: Head = None
     engine: Engine = "torch"
     device: Device = None
+    truncate_dim: TruncateDim = None
+    prompt_name: PromptName = None
 
     def require(self) -> None:
         """Refuse an engine or a device that cannot compute here, before anything is loaded."""
@@ -103,9 +113,7 @@ class Loading:
         """The encoder."""
         from contrasent.model.loading import load_encoder
 
-        return load_encoder(
-            model, pooler=self.pooler, head=self.head, engine=self.engine, device=self.device
-        )
+        return load_encoder(model, **{it.name: getattr(self, it.name) for it in fields(Loading)})
 
 
 @dataclass(frozen=True)
@@ -315,7 +323,7 @@ def describe(recipe: Recipe) -> str:
     Raises:
         ConfigError: the objective or one of its settings is unknown.
     """
-    from contrasent.objectives import available, config_of
+    from contrasent.objectives import MATRYOSHKA, available, config_of
     from contrasent.recipe import explanations
 
     intro = explanations(type(recipe))
@@ -325,7 +333,8 @@ def describe(recipe: Recipe) -> str:
         if section == "objective":
             name = str(values.get("name", "simcse"))
             part = config_of(name, {k: v for k, v in values.items() if k != "name"})
-            settings = {"name": name, **asdict(part)}
+            dimensions = {key: value for key, value in values.items() if key in MATRYOSHKA}
+            settings = {"name": name, **asdict(part), **dimensions}
             comments = {"name": f"One of: {', '.join(available())}."}
         lines = _section(settings, {**comments, **explanations(type(part))})
         text.append(f"{_comment(intro[section])}{section}:\n{lines}")

@@ -23,6 +23,7 @@ class Need(Enum):
     """Data that an objective reads beside the embeddings; the value completes "needs ..."."""
 
     LABELS = "the class of each example"
+    SCORES = "how alike people found the sentences of each pair"
     POSITIONS = "to know which sentences follow each other"
     TARGETS = "the embedding that a teacher gives each example"
     NEXT_SENTENCES = "the sentence after each anchor"

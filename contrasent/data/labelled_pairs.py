@@ -1,4 +1,4 @@
-"""Pairs of sentences with a label, for objectives that tell entailment from contradiction."""
+"""Pairs of sentences with a label or a score, and the columns that hold them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import hashlib
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from math import isfinite
+from typing import Any
 
 from typing_extensions import override
 
 from contrasent.data.build.nli import CONTRADICTION, ENTAILMENT, NEUTRAL, WANTED, NliLabels
+from contrasent.data.columns import ColumnSpec
 from contrasent.data.examples import Examples
 from contrasent.data.readers import Trouble, stop
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
@@ -125,3 +128,91 @@ def open_labelled(source: str, columns: Sequence[str] | None = None) -> Labelled
     those of :func:`contrasent.data.rows.open_rows_of`.
     """
     return LabelledExamples(open_rows_of(source, _WANTED, columns))
+
+
+PAIRS = ColumnSpec(
+    roles=("first sentence", "second sentence", "score"),
+    names=(
+        (
+            *("sentence1", "sentence_1", "sentence_a", "text1", "text_a", "sent0", "first"),
+            *("question1", "premise", "anchor", "query"),
+        ),
+        (
+            *("sentence2", "sentence_2", "sentence_b", "text2", "text_b", "sent1", "second"),
+            *("question2", "hypothesis", "positive", "document"),
+        ),
+        (
+            *("score", "similarity", "similarity_score", "relatedness_score", "gold", "rating"),
+            *("label", "is_duplicate"),
+        ),
+    ),
+    ranked=("score",),
+    bare=(3,),
+    mend="mend the row or take it out",
+    otherwise="if it holds sentences with labels, name it classify:FILE",
+)
+"""Two sentences and how alike they are."""
+
+
+class ScoredExamples(Examples):
+    """The two sentences of each row, and their score.
+
+    ``scores`` is known after a whole pass.
+    """
+
+    def __init__(self, records: SourceRows) -> None:
+        super().__init__(records.source, 2, records.described)
+        self._records = records
+        self.scores: Sequence[float] | None = None
+
+    @property
+    @override
+    def sha256(self) -> str:
+        content = f"{self._records.sha256}\n{self.columns}\nscores"
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    @override
+    def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
+        scores, skipped = array("f"), 0
+        for where, (first, second, score) in self._records.rows(trouble):
+            try:
+                number = score_of(score, where)
+                sentences = as_text(first, where), as_text(second, where)
+            except DataError as error:
+                trouble(error)
+                continue
+            if all(sentences):
+                scores.append(number)
+                yield where, sentences
+            else:
+                skipped += 1
+        self.scores, self.skipped = scores, skipped
+
+
+def open_scored(source: str, columns: Sequence[str] | None = None) -> ScoredExamples:
+    """Understand a file or a Hugging Face data set as pairs with a score.
+
+    ``columns`` are those of both sentences and of the score; None knows them by name. The errors
+    are those of :func:`contrasent.data.rows.open_rows_of`.
+    """
+    wanted = replace(PAIRS, option="--data.columns '[{}]'", otherwise=None)
+    return ScoredExamples(open_rows_of(source, wanted, columns))
+
+
+def score_of(score: Any, where: str) -> float:
+    """A finite number, from a cell of text or a value that is one; else a DataError."""
+    if not is_number(score) or not isfinite(float(score)):
+        shown = score.strip() if isinstance(score, str) else score
+        raise DataError(f"{where}: the score must be a number, not {shown!r}")
+    return float(score)
+
+
+def is_number(score: Any) -> bool:
+    """Whether a cell can be read as a number, NaN among them."""
+    if score is None or isinstance(score, bool):
+        return False
+    try:
+        float(score)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -311,6 +311,8 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer as it was read, for transformers and sentence-transformers."""
+        for reading in ("is_local", "local_files_only"):  # how it was read here, nobody else's
+            self._pretrained.init_kwargs.pop(reading, None)
         self._pretrained.save_pretrained(str(folder))
         path = Path(folder) / "tokenizer_config.json"
         text = path.read_text(encoding="utf-8")

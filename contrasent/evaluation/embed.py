@@ -5,7 +5,7 @@ Shapes: M texts, N distinct ones, D embedding width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS, Vector
 from contrasent.model.backbones.base import UNBOUNDED
+from contrasent.model.st_layers import Conventions, role_options
 from contrasent.records import Interval, Record, installed_versions
 
 Similarities = tuple[Vector, ...]
@@ -177,8 +178,12 @@ class DescribedEncoder(Protocol):
     def pooler(self) -> str:
         """How token states become the embedding."""
 
-    def encode(self, sentences: list[str], *, precision: str, show_progress: bool) -> np.ndarray:
-        """Embed N sentences, ``(N, D)``."""
+    @property
+    def encode(self) -> Callable[..., np.ndarray]:
+        """Embed a list of N sentences, ``(N, D)``, in a ``precision``, with ``show_progress``.
+
+        One with prompts takes a ``prompt`` too.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,16 +207,22 @@ class EncoderUse:
     def __post_init__(self) -> None:
         pick("precision", self.precision, PRECISIONS)
 
-    def embed(self, texts: Sequence[str], *, of: str = "", zeros: bool = False) -> Embeddings:
+    def embed(
+        self, texts: Sequence[str], *, of: str = "", zeros: bool = False, role: str | None = None
+    ) -> Embeddings:
         """As :meth:`encode`, of rows that can be used, as :func:`require_usable` says."""
-        rows = self.encode(texts)
+        rows = self.encode(texts, role)
         require_usable(self.encoder.name, texts, rows, of=of, zeros=zeros)
         return rows
 
-    def encode(self, texts: Sequence[str]) -> Embeddings:
-        """One row per text, ``(N, D)``, whatever is in it; another shape is a CheckpointError."""
+    def encode(self, texts: Sequence[str], role: str | None = None) -> Embeddings:
+        """One row per text, ``(N, D)``, whatever is in it; another shape is a CheckpointError.
+
+        The texts get the encoder's prompt for their ``role``, query or document, or its default.
+        """
+        how: dict[str, Any] = {} if role is None else role_options(self.encoder, role)
         rows = self.encoder.encode(
-            list(texts), precision=self.precision, show_progress=self.show_progress
+            list(texts), precision=self.precision, show_progress=self.show_progress, **how
         )
         if rows.ndim != 2 or len(rows) != len(texts):
             raise CheckpointError(
@@ -224,12 +235,16 @@ class EncoderUse:
         name = getattr(self.encoder, "engine", None)
         engine = None if name == "torch" else name
         limit = getattr(self.encoder, "max_tokens", None) or UNBOUNDED
+        conventions: Conventions = getattr(self.encoder, "conventions", Conventions())
+        prompt = conventions.resolve()
         return {
             "encoder": self.encoder.name,
             "pooler": self.encoder.pooler,
             "head": getattr(self.encoder, "head_name", None),
             "transform": getattr(self.encoder, "transform_described", None),
             "max_tokens": limit if limit < UNBOUNDED else None,
+            "prompts": {"default": prompt} if prompt else None,
+            "dimensions": conventions.truncate_dim,
             "engine": engine,
             "precision": self.precision,
             "seed": self.seed,

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from contrasent.errors import DataError
-from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Score
+from contrasent.evaluation.embed import DescribedEncoder, Embeddings, EncoderUse, Score
 from contrasent.evaluation.rated_pairs import Position, RatedPairs
 from contrasent.evaluation.task_names import STS_TASKS
 from contrasent.files import write_text
@@ -35,6 +37,7 @@ GROUPS = 5
 """Groups of ratings: 0-1, 1-2, 2-3, 3-4, 4-5 of STS-B."""
 
 _LARGEST_RATING = 5.0
+_FEWEST = 8
 
 KEY = "geometry"
 """Under which a line of metrics.jsonl holds a measurement."""
@@ -76,6 +79,8 @@ class Geometry:
             exists, the Spearman correlation of all P pairs.
         spectrum: ``(min(N, D),)`` singular values over the largest.
         groups: cosines by rating; a group without a pair is not there.
+        by_dimension: the Spearman correlation of all P pairs by the leading dimensions that are
+            kept of an embedding; none in older files.
     """
 
     pairs: str
@@ -85,6 +90,7 @@ class Geometry:
     records: tuple[Record, ...]
     spectrum: Vector
     groups: tuple[Group, ...]
+    by_dimension: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def encoder(self) -> str:
@@ -132,7 +138,21 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
         sentences=len(embeddings),
         spectrum=_short(spectrum(embeddings)),
         groups=group_cosines(_short(cosines), pairs.gold),
+        by_dimension=correlation_by_dimension(embeddings, pairs),
     )
+
+
+def correlation_by_dimension(embeddings: Embeddings, pairs: RatedPairs) -> dict[int, float]:
+    """Spearman's correlation with 8, 16, 32 ... and all D dimensions of ``(N, D)`` embeddings."""
+    width = embeddings.shape[1]
+    powers = takewhile(lambda size: size < width, (_FEWEST << step for step in count()))
+    correlations = {}
+    for size in (*powers, width):
+        rows = embeddings[:, :size]
+        with suppress(DataError):  # a row of zeros, or all pairs at one cosine
+            cosines = pair_cosines(rows[pairs.first], rows[pairs.second])
+            correlations[size] = spearman(cosines, pairs.gold)
+    return correlations
 
 
 def group_cosines(cosines: Vector, gold: Vector) -> tuple[Group, ...]:
@@ -193,7 +213,8 @@ def _geometry(values: Any) -> Geometry:
         Group(it["low"], it["high"], np.array(it["cosines"], dtype=np.float64))
         for it in fields.pop("groups")
     )
-    return Geometry(**fields, records=records, spectrum=spectrum, groups=groups)
+    sizes = {int(size): float(it) for size, it in fields.pop("by_dimension", {}).items()}
+    return Geometry(**fields, records=records, spectrum=spectrum, groups=groups, by_dimension=sizes)
 
 
 @dataclass(frozen=True, slots=True)

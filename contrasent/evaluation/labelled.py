@@ -10,11 +10,11 @@ from math import isnan
 from typing import Any
 
 from contrasent.data.columns import ColumnSpec
+from contrasent.data.labelled_pairs import PAIRS
 from contrasent.data.readers import labelled_splits
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.protocols import HELD_OUT, TransferProtocol
-from contrasent.evaluation.sts_data import PAIRS
 from contrasent.evaluation.task_names import (
     CLASSIFY,
     TaskName,

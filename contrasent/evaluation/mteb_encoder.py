@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 class MtebEncoder:
     """What MTEB calls ``EncoderProtocol``, around an encoder of ours.
 
-    Text is embedded as MTEB hands it over, without prompts; similarity is the cosine.
+    Queries and documents of retrieval get the encoder's prompts for them, other text the default
+    one; similarity is the cosine.
     ``mteb_model_meta`` has the hash of the weights as revision; pooler, head, precision, engine and
     longest sentence as settings, so that MTEB's files of results are told apart by them.
     """
@@ -65,7 +66,7 @@ class MtebEncoder:
         prompt_type: Any = None,
         **kwargs: Any,
     ) -> np.ndarray:
-        """Embed what MTEB's loader holds, ``(N, D)`` float32, whatever the split and the prompt.
+        """Embed what MTEB's loader holds, ``(N, D)`` float32, whatever the split.
 
         Of MTEB's settings ``show_progress_bar`` is followed, ``batch_size`` is not, as batches here
         are made by tokens.
@@ -74,7 +75,8 @@ class MtebEncoder:
             ConfigError: MTEB is to quantise the embeddings.
             CheckpointError: an embedding is not finite.
         """
-        del hf_split, hf_subset, prompt_type
+        del hf_split, hf_subset
+        role = getattr(prompt_type, "value", prompt_type)
         quantised = kwargs.get("precision")
         if quantised not in (None, "float32"):
             raise ConfigError(
@@ -87,7 +89,7 @@ class MtebEncoder:
             digest.update(b"%d:" % len(raw) + raw)
         show_progress = bool(kwargs.get("show_progress_bar", False))
         use = EncoderUse(self.encoder, self.precision, show_progress=show_progress)
-        return use.embed(texts, of=task_metadata.name, zeros=True)
+        return use.embed(texts, of=task_metadata.name, zeros=True, role=role)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """Cosine of every row of one ``(N, D)`` with every row of the other ``(M, D)``."""

@@ -213,6 +213,8 @@ class Neighbours:
     head: str | None = None
     transform: str | None = None
     max_tokens: int | None = None
+    prompts: dict[str, str] | None = None
+    dimensions: int | None = None
     engine: str | None = None
     precision: str
     seed: int | None = None

@@ -37,6 +37,7 @@ from contrasent.evaluation.task_names import (
 from contrasent.evaluation.task_types import Options, TaskText, TaskType
 from contrasent.evaluation.vectors import MatrixEncoder, RowLayout
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
+from contrasent.model.st_layers import role_options
 from contrasent.model.word_encoder import WordEncoder
 
 _QUERIES_AT_ONCE = 64
@@ -104,6 +105,10 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
         sides = encoder.encode_side(1, task.corpus), encoder.encode_side(0, task.queries)
         texts, rows = [*task.corpus, *task.queries], np.concatenate(sides)
         places = np.arange(len(rows))
+    elif any(_prompts(use).values()):
+        sides = use.encode(task.corpus, "document"), use.encode(task.queries, "query")
+        texts, rows = [*task.corpus, *task.queries], np.concatenate(sides)
+        places = np.arange(len(rows))
     else:
         texts, places = distinct((*task.corpus, *task.queries))
         rows = use.encode(texts)
@@ -112,6 +117,12 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     norms[norms == 0] = 1
     unit = (rows / norms)[places]
     return unit[len(task.corpus) :], unit[: len(task.corpus)]
+
+
+def _prompts(use: EncoderUse) -> dict[str, str]:
+    """What is put before queries and documents; nothing for an encoder without prompts."""
+    roles = {role: role_options(use.encoder, role) for role in ("query", "document")}
+    return {role: how["prompt"] for role, how in roles.items() if how}
 
 
 def rankings(task: RetrievalTask, unit: tuple[Embeddings, Embeddings]) -> Rankings:
@@ -194,7 +205,7 @@ class Retrieval(TaskType[RetrievalTask]):
         records = tuple(
             Score(
                 metric, float(each.mean()), len(task.queries), "mean", interval=sure.get(metric)
-            ).record(task.name, task.sha256, use)
+            ).record(task.name, task.sha256, use, prompts=_prompts(use) or None)
             for metric, each in values.items()
         )
         columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}

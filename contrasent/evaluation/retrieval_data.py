@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.data.columns import ColumnSpec
+from contrasent.data.labelled_pairs import is_number, score_of
 from contrasent.data.readers import (
     Dataset,
     comma_rows,
@@ -19,7 +20,6 @@ from contrasent.data.readers import (
 )
 from contrasent.data.rows import as_text, open_rows_of
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.sts_data import is_number, score_of
 from contrasent.evaluation.task_names import RETRIEVE, TaskName, joined_sources
 from contrasent.files import sha256_of
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from contrasent.data.columns import ColumnSpec
+from contrasent.data.labelled_pairs import PAIRS, is_number, score_of
 from contrasent.data.readers import dataset_parts, lines, tab_rows
 from contrasent.data.rows import as_text, open_rows_of
 from contrasent.data.senteval import MissingDataError, senteval_root
@@ -20,27 +19,6 @@ from contrasent.evaluation.task_names import ALL_SPLITS, STS_TASKS, StsTask, Tas
 from contrasent.files import sha256_of
 from contrasent.metrics import Vector
 
-PAIRS = ColumnSpec(
-    roles=("first sentence", "second sentence", "score"),
-    names=(
-        (
-            *("sentence1", "sentence_1", "sentence_a", "text1", "text_a", "sent0", "first"),
-            *("question1", "premise", "anchor", "query"),
-        ),
-        (
-            *("sentence2", "sentence_2", "sentence_b", "text2", "text_b", "sent1", "second"),
-            *("question2", "hypothesis", "positive", "document"),
-        ),
-        (
-            *("score", "similarity", "similarity_score", "relatedness_score", "gold", "rating"),
-            *("label", "is_duplicate"),
-        ),
-    ),
-    ranked=("score",),
-    bare=(3,),
-    mend="mend the row or take it out",
-    otherwise="if it holds sentences with labels, name it classify:FILE",
-)
 _LEAST = 3
 
 Pair = tuple[str, str, float]
@@ -94,25 +72,6 @@ def pair(where: str, first: str, second: str, score: Any) -> Pair:
     if not all(tidy):
         raise DataError(f"{where}: a sentence is empty")
     return *tidy, score_of(score, where)
-
-
-def score_of(score: Any, where: str) -> float:
-    """A finite number, from a cell of text or a value that is one; else a DataError."""
-    if not is_number(score) or not isfinite(float(score)):
-        shown = score.strip() if isinstance(score, str) else score
-        raise DataError(f"{where}: the score must be a number, not {shown!r}")
-    return float(score)
-
-
-def is_number(score: Any) -> bool:
-    """Whether a cell can be read as a number, NaN among them."""
-    if score is None or isinstance(score, bool):
-        return False
-    try:
-        float(score)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _is_heading(score: Any) -> bool:

@@ -293,6 +293,11 @@ def refuse_second(encoder: SentenceEncoder) -> None:
             f"{encoder.name} has a transform already ({encoder.transform.described}); fit on the "
             "encoder that it was made from"
         )
+    if encoder.truncate_dim is not None:
+        raise ConfigError(
+            f"{encoder.name} keeps {encoder.truncate_dim} of {encoder.full_width} dimensions, and "
+            "a map is fitted on all of them; set its truncate_dim to None"
+        )
 
 
 @contextmanager

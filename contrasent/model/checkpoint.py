@@ -6,11 +6,14 @@ folders that their training scripts wrote.
 
 from __future__ import annotations
 
+import copy
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from contrasent.data.tokenizer import Tokenizer
@@ -20,7 +23,7 @@ from contrasent.model import st_folder
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.heads import MlpHead
-from contrasent.model.hub import resolve
+from contrasent.model.hub import INFO_FILE, resolve, write_card
 from contrasent.model.pooling import POOLERS
 from contrasent.model.protocol import EncoderParts
 from contrasent.model.st_layers import TANH, read_cnn, read_json, write_dense, write_json
@@ -28,13 +31,15 @@ from contrasent.model.st_words import read_lstm, read_words
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.folder import read_transform
 from contrasent.model.transforms.whitening import Whitening
-from contrasent.model.weights import load_backbone, load_exact, quiet, read_tensors
+from contrasent.model.weights import load_backbone, load_exact, merged_state, quiet, read_tensors
 from contrasent.records import installed_versions
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
     from contrasent.model.encoder import SentenceEncoder
 
-INFO_FILE = "contrasent.json"
 HEADS = ("mlp", "none")
 KEPT_HEAD = "head"
 """Folder, inside an encoder's, of a head that was trained with it and is not part of it."""
@@ -90,6 +95,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
         normalize=stated.normalize,
         max_tokens=limit,
         transform=_transform(stated, info, width),
+        conventions=stated.conventions,
     )
 
 
@@ -125,8 +131,12 @@ def write(
     """
     with writing_folder(folder) as partial:
         if not isinstance(encoder.backbone, WordLstm):
+            model = encoder.backbone.model
+            head = encoder.head if encoder.pooler == "cls" else None
+            state = merged_state(model)
+            state |= unused_pooler(model, state.keys(), head)
             with quiet():
-                encoder.backbone.model.save_pretrained(partial)
+                model.save_pretrained(partial, state_dict=state)
             encoder.tokenizer.save(partial)
         st_folder.write(partial, encoder)
         if kept_head is not None:
@@ -138,6 +148,30 @@ def write(
             "max_tokens": encoder.max_tokens,
         }
         write_info(partial, {**about, **info})
+        write_card(partial)
+
+
+def unused_pooler(
+    model: PreTrainedModel, known: Set[str], head: MlpHead | None
+) -> dict[str, Tensor]:
+    """Weights of the layer over [CLS] that this architecture has and ``known`` ones lack.
+
+    Others load a folder with that layer and would draw them at random, with a warning. They are
+    the head's if that is such a layer, else the identity; nothing here reads them.
+    """
+    kind = type(model)
+    if "add_pooling_layer" not in inspect.signature(kind).parameters:
+        return {}
+    with torch.random.fork_rng(devices=[]), torch.device("meta"), quiet():
+        whole = kind(copy.deepcopy(model.config))
+    lacking = {n: value.shape for n, value in whole.state_dict().items() if n not in known}
+    if head is not None and head.linear.weight.shape in lacking.values():
+        parts = {2: head.linear.weight.detach(), 1: head.linear.bias.detach()}
+        return {name: parts[len(shape)].clone() for name, shape in lacking.items()}
+    return {
+        name: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
+        for name, shape in lacking.items()
+    }
 
 
 def write_plain(encoder: SentenceEncoder, folder: Path) -> None:
@@ -245,7 +279,7 @@ def _require_own_way(
             f"{stated.convolutions} convolves token states for their mean, so its folder cannot be "
             f"used with pooler {pooler!r}; leave the pooler out"
         )
-    path = stated.linear or stated.fitted
+    path = stated.linear[0] if stated.linear else stated.fitted
     if path is None:
         return
     for kind, asked, used in (("pooler", pooler, saved), ("head", head, stated.head)):
@@ -268,7 +302,7 @@ def _transform(
                 f"{stated.fitted} maps embeddings of {transform.input_width} dimensions, but "
                 f"these have {width}"
             )
-    elif stated.linear is not None:
+    elif stated.linear:
         transform = _linear(stated.linear, width)
     else:
         return None
@@ -279,12 +313,19 @@ def _transform(
     return transform
 
 
-def _linear(path: Path, width: int) -> Whitening:
-    tensors = read_tensors(path, ["linear.weight", "linear.bias"])
-    bias = tensors.get("linear.bias")
-    linear = Whitening(width, 1 if bias is None else bias.numel())
-    reason = f"a linear map of embeddings of {width} dimensions"
-    load_exact(linear, tensors, path, reason, "linear.")
+def _linear(paths: Sequence[Path], width: int) -> Whitening:
+    """The linear maps at ``paths`` as one, of embeddings of ``width`` dimensions."""
+    linear: Whitening | None = None
+    for path in paths:
+        tensors = read_tensors(path, ["linear.weight", "linear.bias"])
+        rows = len(tensors.get("linear.weight", ()))
+        if not read_json(path / "config.json").get("bias", True):
+            tensors.setdefault("linear.bias", torch.zeros(rows))
+        after = Whitening(width, rows)
+        load_exact(after, tensors, path, f"a linear map of {width} dimensions", "linear.")
+        linear, width = after if linear is None else linear.then(after), rows
+    if linear is None:
+        raise CheckpointError("there is no linear map")
     linear.name = linear.described = "linear"
     return linear
 
@@ -294,6 +335,8 @@ def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:
     names: tuple[str, ...] = _STORED_HEADS
     source = stated.transformer
     kept = folder / KEPT_HEAD if (folder / KEPT_HEAD).is_dir() else None
+    if (folder / INFO_FILE).is_file():
+        names = ()  # the layer over [CLS] among our weights is `unused_pooler`
     if (dense := stated.dense or kept) is not None:
         names, source = ("linear",), dense
     tensors = read_tensors(source, [f"{n}.{part}" for n in names for part in ("weight", "bias")])
@@ -305,6 +348,6 @@ def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:
             load_exact(head.linear, tensors, source, reason, f"{name}.")
             return head
     raise CheckpointError(
-        f"{folder} stores no Linear+Tanh head ({', '.join(names)}), and a random one would spoil "
-        "every embedding; load it with head 'none', or train a head"
+        f"{folder} stores no Linear+Tanh head ({', '.join(names or _STORED_HEADS)}), and a random "
+        "one would spoil every embedding; load it with head 'none', or train a head"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -18,17 +19,14 @@ from torch import nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
-from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
 from contrasent.model import checkpoint
-from contrasent.model.backbones.base import Backbone
 from contrasent.model.encoding import encode_blocks, evaluating
 from contrasent.model.engines import base as engines
-from contrasent.model.heads import Convolutions, MlpHead
+from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.precision import SharedContext, default_device
-from contrasent.model.protocol import Encoded, Encoder, EncodingOptions
-from contrasent.model.transforms.base import Transform
+from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
 
 
 def digest_of(described: tuple[object, ...], module: nn.Module) -> str:
@@ -47,63 +45,77 @@ class SentenceEncoder(nn.Module, Encoder):
     that inference keeps (supervised SimCSE) or None, and a fitted ``transform`` or None.
     """
 
-    def __init__(  # noqa: PLR0913 - its parts, by name
+    def __init__(  # noqa: PLR0913 - what decides an encoder, by name
         self,
-        backbone: Backbone,
-        tokenizer: Tokenizer,
-        pooler: str = "cls",
-        head: MlpHead | None = None,
-        *,
-        convolutions: Convolutions | None = None,
-        transform: Transform | None = None,
-        normalize: bool = False,
-        max_tokens: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.tokenizer = tokenizer
-        self.convolutions = convolutions
-        self.head = head
-        self.transform = transform
-        self.normalize = normalize
-        self.max_tokens = min(filter(None, (backbone.max_tokens, tokenizer.max_tokens, max_tokens)))
-        self.name = ""
-        self._pooler = pooler_named(pooler)
-        self._serving = SharedContext(partial(evaluating, self))
-
-    @classmethod
-    def load(
-        cls,
-        name: str | Path,
+        name: str | Path | EncoderParts,
         *,
         pooler: str | None = None,
         head: str | None = None,
         device: str | torch.device | None = None,
         engine: str = "torch",
-    ) -> Self:
-        """Load an encoder for inference.
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+        similarity_fn_name: str | None = None,
+    ) -> None:
+        """Load an encoder for inference, or put one together from its parts.
 
         Args:
             name: a folder (ours, sentence-transformers', Hugging Face's, a training run of ours)
-                or a Hugging Face id.
+                or a Hugging Face id; or parts in memory, which the next four are not for.
             pooler: overrides what the folder says; `cls` if it says nothing.
             head: `none`, or `mlp` for the stored Linear and Tanh after the pooler; by default
                 what the folder says.
             device: by default the accelerator if there is one.
             engine: `torch`, or, to encode on a CPU only, `int8`, `onnx` or `openvino`.
+            prompts: texts to put before a sentence, by name, beside those of the folder.
+            default_prompt_name: the prompt for every sentence; by default what the folder says.
+            truncate_dim: keep only so many leading dimensions of an embedding.
+            similarity_fn_name: `cosine`, `dot`, `euclidean` or `manhattan`; by default what the
+                folder says.
 
         Raises:
             CheckpointError: the folder is missing or damaged, or does not store the head.
-            ConfigError: no such pooler, head or engine; an engine that does not compute this
-                architecture, or not on this device.
+            ConfigError: no such pooler, head, engine or prompt; an engine that does not compute
+                this architecture, or not on this device; too many dimensions.
             MissingExtraError: the engine's packages are not installed.
         """
-        engines.require(engine, device)
-        parts = checkpoint.read(name, pooler=pooler, head=head)
-        encoder = cls(**{**vars(parts), "backbone": engines.build(engine, parts.backbone)})
-        encoder.name = str(name)
-        encoder.to(device or (default_device() if engine == "torch" else "cpu"))
-        return encoder.eval()
+        super().__init__()
+        loads = not isinstance(name, EncoderParts)
+        if loads:
+            engines.require(engine, device)
+            parts = checkpoint.read(name, pooler=pooler, head=head)
+            parts = replace(parts, backbone=engines.build(engine, parts.backbone))
+        else:
+            parts = name
+        self.backbone = parts.backbone
+        self.tokenizer = parts.tokenizer
+        self.convolutions = parts.convolutions
+        self.head = parts.head
+        self.transform = parts.transform
+        self.normalize = parts.normalize
+        limits = (parts.backbone.max_tokens, parts.tokenizer.max_tokens, parts.max_tokens)
+        self.max_tokens = min(filter(None, limits))
+        self.name = str(name) if loads else ""
+        self._pooler = pooler_named(parts.pooler)
+        self._serving = SharedContext(partial(evaluating, self))
+        stated = parts.conventions
+        self.conventions = replace(
+            stated,
+            prompts={**stated.prompts, **(prompts or {})},
+            default_prompt_name=default_prompt_name or stated.default_prompt_name,
+            similarity=similarity_fn_name or stated.similarity,
+            chosen=default_prompt_name is not None,
+        )
+        self.truncate_dim = stated.truncate_dim if truncate_dim is None else truncate_dim
+        if loads:
+            self.to(device or (default_device() if engine == "torch" else "cpu"))
+            self.eval()
+
+    @classmethod
+    def load(cls, name: str | Path, **options: Any) -> Self:
+        """``SentenceEncoder(name, ...)``, with the same arguments and errors."""
+        return cls(name, **options)
 
     def save(
         self,
@@ -125,9 +137,11 @@ class SentenceEncoder(nn.Module, Encoder):
             )
         checkpoint.write(folder, self, info or {}, kept_head)
 
+    save_pretrained = save
+
     @property
     @override
-    def width(self) -> int:
+    def full_width(self) -> int:
         if self.transform is not None:
             return self.transform.width
         source = self.backbone if self.convolutions is None else self.convolutions
@@ -172,7 +186,7 @@ class SentenceEncoder(nn.Module, Encoder):
         described = (self.pooler, self.head_name, self.normalize, self.max_tokens)
         parts = (*described, self.tokenizer.fingerprint, *self.backbone.identity)
         mapped = () if self.transform is None else (repr(self.transform.settings()),)
-        return digest_of((*parts, *mapped), self)
+        return digest_of((*parts, *mapped, *self.conventions.identity), self)
 
     @override
     def forward(self, batch: Batch, layers: Sequence[int] = ()) -> Encoded:
@@ -183,11 +197,12 @@ class SentenceEncoder(nn.Module, Encoder):
         pooled = self._pooler(states if convolved is None else {-1: convolved}, batch)
         for after in (self.head, self.transform):
             pooled = pooled if after is None else after(pooled)
-        return Encoded(pooled.float().view(batch.views, -1, self.width), states, convolved)
+        return Encoded(pooled.float().view(batch.views, -1, self.full_width), states, convolved)
 
     @override
     def count_truncated(self, texts: Sequence[str]) -> int:
-        return self.tokenizer.ids(texts, self.max_tokens)[1]
+        prompt = self.conventions.resolve()
+        return self.tokenizer.ids([prompt + text for text in texts], self.max_tokens)[1]
 
     @override
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:

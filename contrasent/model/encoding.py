@@ -39,6 +39,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 _BATCH_TOKENS = {False: 4096, True: 65_536}
 """Padded tokens computed at once on a CPU, and on a device beside it."""
+_PADDED_TOKENS = 1024
+"""On a CPU, where a batch is computed with its padding, of which a small one has less."""
 _BATCHES_ON_A_CPU = 1
 _BATCHES_ON_A_DEVICE = 16
 """After how many batches their rows are copied: a device stands still while it is asked."""
@@ -50,14 +52,16 @@ def encode_blocks(
 ) -> Iterator[np.ndarray]:
     """Embed ``options.chunk`` sentences at a time; see `SentenceEncoder.encode_stream`."""
     total = len(sentences) if isinstance(sentences, Sequence) else None
-    budget = options.batch_tokens or _BATCH_TOKENS[overlaps(encoder)]
+    is_fast = overlaps(encoder)
+    usual = _PADDED_TOKENS if encoder.backbone.pads and not is_fast else _BATCH_TOKENS[is_fast]
+    budget = options.batch_tokens or usual
     truncated = wordless = done = 0
     with sentence_progress(total, options.show_progress) as advance:
         for ids, cut in _tokenized(encoder, sentences, options):
             truncated, done = truncated + cut, done + len(ids)
             wordless += encoder.tokenizer.wordless(ids)
-            rows = embed(encoder, ids, budget, options.precision, advance)
-            yield unit_rows(rows) if options.normalize else rows
+            rows = embed(encoder, ids, budget, options.precision, advance, options.batch_size)
+            yield options.finish(rows)
     if truncated and options.on_overflow == "warn":
         warn(f"{truncated} of {done} sentences were cut at {encoder.max_tokens} tokens")
     if wordless:
@@ -74,7 +78,7 @@ def _tokenized(
 
     def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:
         before, texts = numbered
-        return token_ids(encoder, texts, before, options.on_overflow)
+        return token_ids(encoder, texts, before, options.on_overflow, options.prompt)
 
     rest = iter(sentences)
     texts_of_chunks = iter(lambda: list(islice(rest, options.chunk)), [])
@@ -89,18 +93,24 @@ def overlaps(encoder: SentenceEncoder) -> bool:
 
 
 def token_ids(
-    encoder: SentenceEncoder, texts: Sequence[str], before: int, on_overflow: str
+    encoder: SentenceEncoder,
+    texts: Sequence[str],
+    before: int,
+    on_overflow: str,
+    prompt: str = "",
 ) -> tuple[list[np.ndarray], int]:
     """Token ids of ``texts``, and how many of them were cut at ``encoder.max_tokens``.
 
-    Raises DataError, counting from ``before``, if an item is no valid string, or is too long and
-    ``on_overflow`` is ``error``.
+    Each has ``prompt`` before it. Raises DataError, counting from ``before``, if an item is no
+    valid string, or is too long and ``on_overflow`` is ``error``.
     """
     for number, text in enumerate(texts, start=before):
         if not isinstance(text, str):
             raise DataError(f"sentence {number} is {type(text).__name__}, not a string: {text!r}")
         if not text.isascii():
             _require_utf8(number, text)
+    if prompt:
+        texts = [prompt + text for text in texts]
     ids, cut = encoder.tokenizer.ids(texts, encoder.max_tokens)
     if cut and on_overflow == "error":
         raise DataError(
@@ -126,13 +136,15 @@ def embed(
     batch_tokens: int,
     precision: str,
     advance: Callable[[int], None],
+    batch_size: int | None = None,
 ) -> np.ndarray:
     """Embed sentences given as token ids, ``(N, D)`` float32 in their order.
 
-    ``batch_tokens`` padded tokens are computed at once; ``advance`` is called after each batch
+    ``batch_tokens`` padded tokens, of at most ``batch_size`` sentences, are computed at once, and
+    no embedding is cut to the encoder's ``truncate_dim``; ``advance`` is called after each batch
     with its number of sentences.
     """
-    rows = np.empty((len(ids), encoder.width), np.float32)
+    rows = np.empty((len(ids), encoder.full_width), np.float32)
     device = encoder.device
     keep_freed_memory()
     together = _BATCHES_ON_A_CPU if device.type == "cpu" else _BATCHES_ON_A_DEVICE
@@ -144,7 +156,7 @@ def embed(
         matrix_precision(precision, device),
         encoder.backbone.unchanging(),
     ):
-        batches = by_length([len(i) for i in ids], batch_tokens)
+        batches = by_length([len(i) for i in ids], batch_tokens, batch_size)
         for number, numbers in enumerate(batches, start=1):
             batch = pack([ids[n] for n in numbers]).to(device)
             pooled.append(encoder(batch).pooled[0].float())
@@ -167,22 +179,18 @@ def _collect(rows: np.ndarray, waiting: list[np.ndarray], pooled: list[torch.Ten
     pooled.clear()
 
 
-def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Scale each row of ``(N, D)`` to length 1, in place; a row of zeros stays."""
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows /= np.maximum(length, np.finfo(np.float32).tiny)
-    return rows
-
-
-def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
+def by_length(
+    lengths: Sequence[int], batch_tokens: int, batch_size: int | None = None
+) -> Iterator[np.ndarray]:
     """Cut sentences, longest first, into batches of at most ``batch_tokens`` padded tokens.
 
-    Yields the numbers of a batch's sentences. What the first batches free suffices for the
-    others. A sentence that is longer is a batch of its own.
+    And of at most ``batch_size`` sentences. Yields the numbers of a batch's sentences. What the
+    first batches free suffices for the others. A sentence that is longer is a batch of its own.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     start = 0
     while start < len(order):
-        end = start + max(batch_tokens // lengths[order[start]], 1)
+        count = max(batch_tokens // lengths[order[start]], 1)
+        end = start + min(count, batch_size or count)
         yield order[start:end]
         start = end

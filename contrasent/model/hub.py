@@ -1,14 +1,22 @@
-"""Names of encoders: from what a user writes to a folder on disk."""
+"""Names of encoders: from what a user writes to a folder on disk; and their model cards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
 
-from contrasent.errors import CheckpointError, MissingExtraError, install_command
-from contrasent.files import recover_folder, sha256_of
+from contrasent.errors import (
+    CheckpointError,
+    MissingExtraError,
+    install_command,
+)
+from contrasent.files import recover_folder, sha256_of, write_text
+from contrasent.model.st_layers import read_conventions
 
 OFFLINE_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 """Names for which the package of the ``offline`` extra is used, if it is installed."""
@@ -18,7 +26,7 @@ _OFFLINE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 _READ = (".json", ".txt", ".model", ".safetensors")
 _EXPORTS = ("coreml", "onnx", "openvino", "tflite")
 _PATIENCE = 10.0  # seconds
-_REASON = 300  # characters
+REASON = 300  # characters
 
 
 def resolve(name: str | Path) -> Path:
@@ -89,7 +97,7 @@ def _download(name: str) -> Path:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
             f"{name!r} is not a local folder and was not found on the Hugging Face Hub "
-            f"({reason[:_REASON]}); check the name, the network, and the login if it is private, "
+            f"({reason[:REASON]}); check the name, the network, and the login if it is private, "
             f"or give the path of a downloaded folder. Without a network, {OFFLINE_NAMES[0]} "
             f"comes with: {install_command('offline')}"
         ) from error
@@ -114,3 +122,247 @@ def find_download(name: str) -> Path | None:
         return Path(snapshot_download(name, local_files_only=True))
     except (OSError, ValueError):
         return None
+
+
+CARD, INFO_FILE = "README.md", "contrasent.json"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_SNAPSHOT = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/")
+_PATH = re.compile(r"(?<![\w:/.~])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\'\",;:]+[/\\])*([^\s/\\'\",;:]+)")
+_ON_TEI = ("cls", "mean", "last")
+_TAGS = ("sentence-transformers", "feature-extraction", "sentence-similarity", "contrasent")
+
+Json = Mapping[str, Any]
+
+
+def without_paths(value: Any) -> Any:
+    """What JSON holds, with the last part of every path of this machine in place of the path."""
+    if isinstance(value, Mapping):
+        kept = {name: it for name, it in value.items() if name not in ("command", "data_dir")}
+        return {name: without_paths(it) for name, it in kept.items()}
+    if isinstance(value, list | tuple):
+        return [without_paths(it) for it in value]
+    if not isinstance(value, str):
+        return value
+    if "/" in value and Path(value).expanduser().exists():
+        return PurePath(value).name
+    return _PATH.sub(r"\1", value)
+
+
+def hub_id(name: str) -> str | None:
+    """The id on the hub of an encoder that was loaded by ``name``; None if there is none."""
+    snapshot = _SNAPSHOT.search(name)
+    if snapshot:
+        return "/".join(snapshot.groups())
+    is_id = _HUB_ID.fullmatch(name) and not Path(name).expanduser().exists()
+    return name if is_id else None
+
+
+def base_model(info: Json, folder: Path) -> str | None:
+    """The hub's id of what training started from, through runs that started from one another."""
+    name = str(_part(_part(info, "recipe"), "encoder").get("name") or "")
+    seen: set[Path] = set()
+    while name:
+        known = hub_id(name)
+        places = [Path(name).expanduser(), *(it / name for it in folder.resolve().parents)]
+        files = (place / part / INFO_FILE for place in places for part in ("", "best", "last"))
+        file = next((it for it in files if it.is_file() and it not in seen), None)
+        if file is None:
+            return known
+        seen.add(file)
+        earlier = _part(json.loads(file.read_text(encoding="utf-8")), "recipe")
+        name, folder = str(_part(earlier, "encoder").get("name") or ""), file.parent
+    return None
+
+
+def write_card(folder: Path) -> None:
+    """Write the card of the encoder in ``folder``."""
+    write_text(folder / CARD, card_text(folder))
+
+
+def card_text(folder: Path, name: str | None = None) -> str:
+    """The card of the encoder in ``folder``, which is called ``name`` on the hub."""
+    info: dict[str, Any] = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+    base = base_model(info, folder)
+    known = without_paths(info)
+    title = name or f"{_start(known)} trained with {_objective(known)}"
+    parts = [_metadata(known, base, title), f"# {title}", *_described(known, base, folder)]
+    parts += [*_scores(known), *_use(known, name or "path/to/this/folder", folder), *_risks(base)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _part(values: Json, name: str) -> Json:
+    part = values.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _start(info: Json) -> str:
+    name = str(_part(_part(info, "recipe"), "encoder").get("name") or "a sentence encoder")
+    return PurePath(name).name
+
+
+def _objective(info: Json) -> str:
+    return str(_part(_part(info, "recipe"), "objective").get("name") or "contrasent")
+
+
+def _metadata(info: Json, base: str | None, title: str) -> str:
+    """The head of the card, as the hub reads it."""
+    import yaml
+
+    source = str(_part(_part(info, "recipe"), "data").get("file") or "")
+    dataset = source.partition(":")[0] if source.count("/") == 1 else ""
+    metadata: dict[str, Any] = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": [*_TAGS, *([_objective(info)] if "recipe" in info else [])],
+    }
+    if base is not None:
+        metadata["base_model"] = base
+    if dataset and hub_id(dataset) and not PurePath(dataset).suffix:
+        metadata["datasets"] = [dataset]
+    results = [
+        {
+            "task": {"type": "semantic-similarity", "name": "Semantic Similarity"},
+            "dataset": {"name": f"{score['task']} {score['split']}", "type": score["task"]},
+            "metrics": [{"type": score["metric"], "value": round(score["value"], 4)}],
+        }
+        for score in _main(info.get("scores") or ())
+    ]
+    if results:
+        metadata["model-index"] = [{"name": title, "results": results}]
+    text = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return f"---\n{text}---"
+
+
+def _described(info: Json, base: str | None, folder: Path) -> Iterator[str]:
+    rows = [
+        ("Starts from", f"[{base}](https://huggingface.co/{base})" if base else _start(info)),
+        ("Embedding", f"{_width(folder)} dimensions"),
+        ("Longest text", f"{info['max_tokens']} tokens" if info.get("max_tokens") else ""),
+        ("Pooler, head", f"{info.get('pooler')}, {info.get('head')}"),
+        ("Length 1", "yes" if info.get("normalize") else "no: compare by cosine"),
+    ]
+    prompts = read_conventions(folder).prompts
+    rows += [(f"Prompt `{name}`", f"`{text!r}`") for name, text in prompts.items() if text]
+    data, recipe = _part(info, "data"), _part(info, "recipe")
+    if data:
+        count = f"{data['examples']:,} examples" if "examples" in data else ""
+        rows += [
+            ("Training text", ", ".join(filter(None, (str(data.get("source", "")), count)))),
+            ("Its SHA-256", f"`{data.get('sha256', 'not known')}`"),
+            ("Its licence", "not known here: name it before you publish"),
+        ]
+    transform = _part(info, "transform")
+    if transform:
+        rows.append(("Map after the pooler", str(transform.get("described", ""))))
+    yield "A sentence encoder made with [contrasent](https://pypi.org/project/contrasent/)."
+    yield _table(("", ""), [row for row in rows if row[1]])
+    if recipe:
+        import yaml
+
+        yield "## Training"
+        yield f"After step {info.get('step', '?')}, with this recipe:"
+        text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+        yield f"```yaml\n{text}```"
+
+
+def _width(folder: Path) -> int:
+    """Dimensions of an embedding: what the last module that says so gives."""
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    files = [folder / module["path"] / "config.json" for module in modules if module["path"]]
+    configs = [json.loads(it.read_text(encoding="utf-8")) for it in files if it.is_file()]
+    named = ("out_features", "width", "word_embedding_dimension", "embedding_dimension")
+    widths = [config[name] for config in configs for name in named if name in config]
+    return int(widths[-1])
+
+
+def _main(scores: Sequence[Json]) -> list[Json]:
+    """One score of each task: that of a protocol, or the first."""
+    chosen: dict[tuple[str, str], Json] = {}
+    for score in scores:
+        if not isinstance(score, Mapping):
+            continue
+        key = (score["task"], score["split"])
+        if key not in chosen or (score.get("protocol") and not chosen[key].get("protocol")):
+            chosen[key] = score
+    return list(chosen.values())
+
+
+def _scores(info: Json) -> Iterator[str]:
+    after = _main(info.get("scores") or ())
+    if not after:
+        return
+    before = {(s["task"], s["split"]): s for s in _main(info.get("scores_before") or ())}
+    rows = []
+    for score in after:
+        start = before.get((score["task"], score["split"]))
+        rows.append(
+            (
+                f"{score['task']} {score['split']}",
+                f"{score['metric']} ({score.get('protocol') or score['aggregation']})",
+                _value(start) if start else "",
+                _value(score),
+            )
+        )
+    yield "## Scores"
+    yield "Before and after training, x 100, with 95 % intervals where they were computed."
+    yield _table(("task", "metric (protocol)", "before", "after"), rows)
+    for sentence in info.get("gains") or ():
+        yield f"* {sentence}"
+    overlaps = [(it["task"], it["overlap"]) for it in after if it.get("overlap")]
+    for task, seen in overlaps:
+        yield (
+            f"* Of the {seen['sentences']} sentences of {task}, {seen['sentences_seen']} stand in "
+            "the training text."
+        )
+    if not overlaps:
+        yield (
+            "Whether sentences of these tasks stand in the training text is not written here; "
+            "`contrasent data leaks` tells."
+        )
+
+
+def _value(score: Json) -> str:
+    between = score.get("interval")
+    ends = f" ({100 * between['low']:.2f} to {100 * between['high']:.2f})" if between else ""
+    return f"{100 * score['value']:.2f}{ends}"
+
+
+def _use(info: Json, name: str, folder: Path) -> Iterator[str]:
+    texts = '["A dog runs.", "The dog is running."]'
+    yield "## Use"
+    yield (
+        "```python\nfrom contrasent import SentenceEncoder  # pip install contrasent\n\n"
+        f'encoder = SentenceEncoder("{name}")\n'
+        f"vectors = encoder.encode({texts})\nprint(encoder.similarity(vectors, vectors))\n```"
+    )
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    kinds = {module["type"] for module in modules}
+    own = any(kind.startswith("contrasent.") for kind in kinds)
+    trusted = ", trust_remote_code=True" if own else ""
+    yield (
+        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
+        f'model = SentenceTransformer("{name}"{trusted})\nvectors = model.encode({texts})\n```'
+    )
+    if info.get("pooler") in _ON_TEI and not own:
+        yield (
+            "Served by text-embeddings-inference:\n\n```bash\ndocker run -p 8080:80 "
+            "ghcr.io/huggingface/text-embeddings-inference:cpu-1.9 \\\n"
+            f"  --model-id {name}\n```"
+        )
+
+
+def _risks(base: str | None) -> Iterator[str]:
+    start = f"[{base}](https://huggingface.co/{base})" if base else "the model it started from"
+    yield "## Risks"
+    yield (
+        f"It inherits the biases of {start} and of the text that both were trained on, social "
+        "stereotypes among them: a near neighbour is a claim about that text, not about people. "
+        "Contrastive training does not remove them (Chuang et al. 2022, appendix E). Test it on "
+        "your own text before it decides anything about somebody."
+    )
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

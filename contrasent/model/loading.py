@@ -1,12 +1,15 @@
-"""Loading: a transformer or word vectors, by whatever name a user gives."""
+"""Loading: a transformer or word vectors, by whatever name a user gives; and publishing it."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
-from contrasent.errors import ConfigError
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.engines import base as engines
+from contrasent.model.hub import CARD, INFO_FILE, REASON, card_text, hub_id, resolve, without_paths
 from contrasent.model.static_encoder import StaticEncoder, is_static
 from contrasent.model.word_encoder import WordEncoder, are_words
 
@@ -20,8 +23,12 @@ def load_encoder(
     head: str | None = None,
     engine: str = "torch",
     device: str | None = None,
+    truncate_dim: int | None = None,
+    prompt_name: str | None = None,
 ) -> LoadedEncoder:
-    """Load a transformer, or a table of vectors, which takes no argument but a CPU as ``device``.
+    """Load a transformer, or a table of vectors, which takes only the last two and a CPU.
+
+    ``prompt_name`` is put before every sentence, those that are queries or documents too.
 
     ``name`` may also be a folder with a StaticEmbedding, a ``.txt`` or ``.vec`` file of word
     vectors, gzipped or not, or a folder that ``contrasent fit sif`` made of one; the rest, and
@@ -29,11 +36,98 @@ def load_encoder(
     """
     static = is_static(name)
     if not static and not are_words(name):
-        return SentenceEncoder.load(name, pooler=pooler, head=head, device=device, engine=engine)
+        asked = {"truncate_dim": truncate_dim, "default_prompt_name": prompt_name}
+        more = {option: value for option, value in asked.items() if value is not None}
+        return SentenceEncoder.load(
+            name, pooler=pooler, head=head, device=device, engine=engine, **more
+        )
     engines.require("torch" if engine == "static" else engine, device)
     encoder = StaticEncoder.load(name) if static else WordEncoder.load(name)
-    asked = {"pooler": (pooler, encoder.pooler), "head": (head, encoder.head_name)}
-    for part, (given, used) in {**asked, "engine": (engine, encoder.engine)}.items():
+    if truncate_dim is not None:
+        encoder.truncate_dim = truncate_dim
+    if prompt_name is not None:
+        encoder.conventions = encoder.conventions.with_prompt(prompt_name)
+    parts = {"pooler": (pooler, encoder.pooler), "head": (head, encoder.head_name)}
+    for part, (given, used) in {**parts, "engine": (engine, encoder.engine)}.items():
         if given not in (None, used) and (part, given) != ("engine", "torch"):
             raise ConfigError(f"{name} holds word vectors, which have no {part}: leave it out")
     return encoder
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """The files of an encoder as they go to the hub, and what was found there.
+
+    Attributes:
+        repository: ``ORG/NAME``.
+        folder: the encoder's.
+        contents: of each file its path, or the bytes that take its place.
+    """
+
+    repository: str
+    folder: Path
+    contents: dict[str, Path | bytes]
+
+    @classmethod
+    def of(cls, name: str | Path, repository: str) -> Publication:
+        """What would be published of the encoder ``name``, without any path of this machine.
+
+        Raises:
+            CheckpointError: there is no encoder of ours.
+            ConfigError: ``repository`` is no ``ORG/NAME``.
+        """
+        if repository.count("/") != 1 or hub_id(repository) != repository:
+            raise ConfigError(
+                f"{repository!r} is no name on the hub; give ORGANISATION/NAME, such as "
+                "me/my-encoder"
+            )
+        folder = resolve(name)
+        if not all((folder / file).is_file() for file in (INFO_FILE, "modules.json")):
+            raise CheckpointError(
+                f"{folder} is no sentence encoder that contrasent saved (it has no {INFO_FILE} "
+                "with a modules.json); name a training run, or a folder of one"
+            )
+        info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+        card = folder / CARD
+        own = card.read_text(encoding="utf-8") if card.is_file() else card_text(folder)
+        text = card_text(folder, repository) if own == card_text(folder) else own
+        published = json.dumps(without_paths(info), indent=2, ensure_ascii=False) + "\n"
+        changed = {INFO_FILE: published.encode(), CARD: text.encode()}
+        files = sorted(it for it in folder.rglob("*") if it.is_file())
+        contents: dict[str, Path | bytes] = {
+            it.relative_to(folder).as_posix(): it for it in files if not it.name.startswith(".")
+        }
+        return cls(repository, folder, contents | changed)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file."""
+        return {
+            name: it.stat().st_size if isinstance(it, Path) else len(it)
+            for name, it in self.contents.items()
+        }
+
+    def push(self, *, private: bool = False) -> str:
+        """Make the repository if it is not there, and commit the files; the address of the commit.
+
+        Raises CheckpointError if the hub refuses.
+        """
+        from huggingface_hub import CommitOperationAdd, HfApi
+
+        api = HfApi()
+        try:
+            api.create_repo(self.repository, private=private, exist_ok=True)
+            operations = [
+                CommitOperationAdd(path_in_repo=name, path_or_fileobj=content)
+                for name, content in self.contents.items()
+            ]
+            done = api.create_commit(
+                self.repository, operations, commit_message="Publish with contrasent"
+            )
+        except Exception as error:  # of httpx or of requests, by the version of huggingface_hub
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise CheckpointError(
+                f"the hub did not take {self.repository} ({reason[:REASON]}); check the name, the "
+                "network, and your login (hf auth login, or HF_TOKEN with write access)"
+            ) from error
+        return str(done.commit_url)

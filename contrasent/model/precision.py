@@ -39,9 +39,9 @@ def device_named(name: str | torch.device) -> torch.device:
 
 
 def training_device(name: str | torch.device | None) -> torch.device:
-    """The device of a training run, by default CUDA or the CPU; CUDA's becomes the current one."""
+    """The device of a training run, by default the accelerator; CUDA's becomes the current one."""
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return default_device()
     device = device_named(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError, pick
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.heads import Convolutions, MlpHead
+from contrasent.model.st_layers import Conventions, similarities
 from contrasent.model.transforms.base import Transform
 
 ON_OVERFLOW = ("error", "truncate", "warn")
@@ -37,21 +40,26 @@ class Encoded:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderParts:
-    """The arguments of `SentenceEncoder` that a folder gives."""
+    """What a `SentenceEncoder` is made of: what a folder holds, or parts made in memory."""
 
     backbone: Backbone
     tokenizer: Tokenizer
-    pooler: str
-    head: MlpHead | None
+    pooler: str = "cls"
+    head: MlpHead | None = None
     convolutions: Convolutions | None = None
     transform: Transform | None = None
-    normalize: bool
-    max_tokens: int | None
+    normalize: bool = False
+    max_tokens: int | None = None
+    conventions: Conventions = field(default_factory=Conventions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingOptions:
-    """Options of `Encoder.encode_stream`, resolved; ConfigError if one is out of range."""
+    """Options of `Encoder.encode_stream`, resolved; ConfigError if one is out of range.
+
+    Of a row of length 1, if ``normalize``, the first ``truncate_dim`` numbers are kept; with
+    ``normalize_last`` those have length 1 in the end.
+    """
 
     chunk: int
     batch_tokens: int | None
@@ -59,29 +67,57 @@ class EncodingOptions:
     precision: str
     show_progress: bool
     on_overflow: str
+    batch_size: int | None = None
+    prompt: str = ""
+    truncate_dim: int | None = None
+    normalize_last: bool = False
 
     def __post_init__(self) -> None:
         pick("on_overflow", self.on_overflow, ON_OVERFLOW)
-        for name, number in (("chunk", self.chunk), ("batch_tokens", self.batch_tokens)):
+        for name in ("chunk", "batch_tokens", "batch_size"):
+            number = getattr(self, name)
             if number is not None and number < 1:
                 raise ConfigError(f"{name} must be above 0, not {number}")
+
+    def finish(self, rows: np.ndarray) -> np.ndarray:
+        """The rows of a block, ``(N, D)``, as they are asked for."""
+        if self.truncate_dim is None:
+            return unit_rows(rows) if self.normalize or self.normalize_last else rows
+        if self.normalize and not self.normalize_last:
+            unit_rows(rows)
+        rows = rows[:, : self.truncate_dim].copy()
+        return unit_rows(rows) if self.normalize_last else rows
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Scale each row of ``(N, D)`` to length 1, in place; a row of zeros stays."""
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows /= np.maximum(length, np.finfo(np.float32).tiny)
+    return rows
 
 
 class Encoder(ABC):
     """Sentences in, rows of D numbers out.
 
     ``name`` is what it was loaded from. Rows have length 1 if ``normalize``, unless a call says
-    otherwise; sentences longer than ``max_tokens`` are cut, if that is not 0.
+    otherwise; sentences longer than ``max_tokens`` are cut, if that is not 0. ``conventions`` are
+    its prompts, and how many dimensions are kept.
     """
 
     name: str
     normalize: bool
     max_tokens: int
+    conventions: Conventions = Conventions()
 
     @property
     @abstractmethod
+    def full_width(self) -> int:
+        """Dimensions of an embedding before `truncate_dim` cuts it."""
+
+    @property
     def width(self) -> int:
         """D, dimensions of an embedding."""
+        return self.truncate_dim or self.full_width
 
     @property
     @abstractmethod
@@ -103,6 +139,36 @@ class Encoder(ABC):
         """The fitted map and the text it was fitted on, in words; None without one."""
         return None
 
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """Texts to put before a sentence, by name."""
+        return self.conventions.prompts
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """The prompt that `encode` uses; None for none."""
+        return self.conventions.default_prompt_name
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """How many leading dimensions of an embedding are kept; None for all."""
+        return self.conventions.truncate_dim
+
+    @truncate_dim.setter
+    def truncate_dim(self, dimensions: int | None) -> None:
+        kept = None if dimensions is None else self._require_dimensions(dimensions)
+        self.conventions = replace(self.conventions, truncate_dim=kept)
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """What :meth:`similarity` computes: cosine, dot, euclidean or manhattan."""
+        return self.conventions.similarity
+
+    @property
+    def max_seq_length(self) -> int:
+        """``max_tokens``, as sentence-transformers calls it."""
+        return self.max_tokens
+
     @abstractmethod
     def fingerprint(self) -> str:
         """A hash that is equal for encoders that give equal embeddings."""
@@ -113,22 +179,30 @@ class Encoder(ABC):
 
     @abstractmethod
     def count_truncated(self, texts: Sequence[str]) -> int:
-        """The number of ``texts`` that are longer than ``max_tokens``."""
+        """The number of ``texts`` that are longer than ``max_tokens``, the default prompt added."""
 
     @abstractmethod
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         """The embeddings of ``sentences``, of at most ``options.chunk`` at a time."""
 
-    def encode_stream(
+    @abstractmethod
+    def to(self, device: str | torch.device) -> Self:
+        """Move it to ``device``; ConfigError if it cannot compute there."""
+
+    def encode_stream(  # noqa: PLR0913 - the options of a call, by name
         self,
         sentences: Iterable[str],
         *,
         chunk: int = 65_536,
         batch_tokens: int | None = None,
+        batch_size: int | None = None,
         normalize: bool | None = None,
         precision: str = "auto",
         show_progress: bool = False,
         on_overflow: str = "warn",
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
     ) -> Iterator[np.ndarray]:
         """Embed any number of sentences in bounded memory, ``chunk`` of them at a time.
 
@@ -137,59 +211,137 @@ class Encoder(ABC):
         """
         if isinstance(sentences, str):
             raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")
+        kept = self.truncate_dim if truncate_dim is None else self._require_dimensions(truncate_dim)
         options = EncodingOptions(
             chunk=chunk,
             batch_tokens=batch_tokens,
+            batch_size=batch_size,
             normalize=self.normalize if normalize is None else normalize,
-            precision=self.resolve_precision(precision),
+            normalize_last=bool(normalize),
+            precision=self.resolve_precision("fp32" if precision == "float32" else precision),
             show_progress=show_progress,
             on_overflow=on_overflow,
+            prompt=self.conventions.resolve(prompt, prompt_name),
+            truncate_dim=kept,
         )
         return self.blocks(sentences, options)
 
-    def encode(
+    def encode(  # noqa: PLR0913 - the options of a call, by name
         self,
-        sentences: Iterable[str],
+        sentences: str | Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
         *,
         batch_tokens: int | None = None,
         normalize: bool | None = None,
+        normalize_embeddings: bool = False,
         precision: str = "auto",
         show_progress: bool = False,
         on_overflow: str = "warn",
-    ) -> np.ndarray:
+        truncate_dim: int | None = None,
+        convert_to_tensor: bool = False,
+        convert_to_numpy: bool = True,
+        device: str | torch.device | None = None,
+    ) -> Any:
         """Embed sentences, in their order.
 
         Args:
-            sentences: N sentences; any iterable.
+            sentences: N sentences, any iterable; or one, whose embedding is then ``(D,)``.
+            prompt_name: the prompt of the encoder to put before each sentence; by default its
+                default prompt, if it has one.
+            prompt: a text to put before each sentence, in place of those; empty for none.
+            batch_size: most sentences computed at once; by default as many as ``batch_tokens``.
+            show_progress_bar: as ``show_progress``.
             batch_tokens: tokens computed at once, padding counted; by default 4,096 on a CPU and
                 65,536 on an accelerator. Memory grows with it; the vectors do not depend on it
                 beyond float tolerance.
             normalize: scale each embedding to length 1; by default what the encoder was saved
                 with.
+            normalize_embeddings: as ``normalize=True``.
             precision: `fp32`, `bf16`, or `auto`: bf16 where the hardware multiplies it natively
                 and no fitted map follows, which would amplify its rounding errors; with an engine
                 other than `torch`, what that engine computes in.
             show_progress: a progress bar on standard error.
             on_overflow: what to do about sentences longer than `max_tokens`: cut them and `warn`
                 once with their number, stop with an `error`, or `truncate` silently.
+            truncate_dim: keep only so many leading dimensions; by default the encoder's own
+                ``truncate_dim``. They have length 1 only if ``normalize`` is given.
+            convert_to_tensor: give a tensor on the encoder's device, in place of an array.
+            convert_to_numpy: if false, and no tensor is asked for, give a list of tensors.
+            device: move the encoder there first.
 
         Returns:
-            ``(N, D)`` float32.
+            ``(N, D)`` float32, an array unless a tensor or a list is asked for.
 
         Raises:
-            ConfigError: an option is not one of its choices, or one string was given.
+            ConfigError: an option is not one of its choices; there is no such prompt.
             DataError: an item is not a string, or is too long under `on_overflow="error"`.
         """
+        if device is not None:
+            self.to(device)
+        single = isinstance(sentences, str)
+        texts: Iterable[str] = [sentences] if isinstance(sentences, str) else sentences
         blocks = self.encode_stream(
-            sentences,
+            texts,
             batch_tokens=batch_tokens,
-            normalize=normalize,
+            batch_size=batch_size,
+            normalize=True if normalize_embeddings else normalize,
             precision=precision,
-            show_progress=show_progress,
+            show_progress=show_progress or bool(show_progress_bar),
             on_overflow=on_overflow,
+            prompt=prompt,
+            prompt_name=prompt_name,
+            truncate_dim=truncate_dim,
         )
-        total = len(sentences) if isinstance(sentences, Sequence) else None
-        return _concat(blocks, total, self.width)
+        total = len(texts) if isinstance(texts, Sequence) else None
+        rows: Any = _concat(blocks, total, truncate_dim or self.width)
+        if convert_to_tensor or not convert_to_numpy:
+            rows = torch.from_numpy(rows).to(getattr(self, "device", "cpu"))
+        if single:
+            return rows[0]
+        return rows if convert_to_tensor or convert_to_numpy else list(rows)
+
+    def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:
+        """:meth:`encode` with the prompt ``query``, if the encoder has one.
+
+        A prompt or a name of one among ``options`` comes first.
+        """
+        return self.encode(sentences, **self._as(self.conventions.query_prompt, options))
+
+    def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:
+        """:meth:`encode` with the prompt ``document``, ``passage`` or ``corpus``, if there is one.
+
+        A prompt or a name of one among ``options`` comes first.
+        """
+        return self.encode(sentences, **self._as(self.conventions.document_prompt, options))
+
+    def similarity(self, first: Any, second: Any) -> Tensor:
+        """``(N, M)``, by `similarity_fn_name`, of embeddings ``(N, D)`` and ``(M, D)``."""
+        return similarities(self.similarity_fn_name, first, second)
+
+    def similarity_pairwise(self, first: Any, second: Any) -> Tensor:
+        """``(N,)``, by `similarity_fn_name`, of the rows of embeddings ``(N, D)`` each."""
+        return similarities(self.similarity_fn_name, first, second, pairwise=True)
+
+    def get_embedding_dimension(self) -> int:
+        """``width``, as sentence-transformers calls it."""
+        return self.width
+
+    get_sentence_embedding_dimension = get_embedding_dimension
+
+    def _as(self, prompt: str, options: dict[str, Any]) -> dict[str, Any]:
+        named = options.get("prompt") is not None or options.get("prompt_name") is not None
+        return options if named else {**options, "prompt": prompt}
+
+    def _require_dimensions(self, dimensions: int) -> int:
+        if not isinstance(dimensions, int) or not 1 <= dimensions <= self.full_width:
+            raise ConfigError(
+                f"truncate_dim is {dimensions!r}, but embeddings have {self.full_width} "
+                f"dimensions; give a number from 1 to {self.full_width}"
+            )
+        return dimensions
 
 
 def _concat(blocks: Iterable[np.ndarray], total: int | None, width: int) -> np.ndarray:

@@ -6,7 +6,7 @@ Written in the form that every version of sentence-transformers, and TEI, reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,12 @@ from contrasent.model.pooling import pooler as pooler_named
 from contrasent.model.st_layers import (
     IDENTITY,
     TANH,
+    Conventions,
     head_and_map,
+    read_conventions,
     read_json,
     write_cnn,
+    write_conventions,
     write_dense,
     write_json,
 )
@@ -51,7 +54,6 @@ _OWN_TYPES = {
 }
 _KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _TRANSFORMER_CONFIGS = [f"sentence_{kind}_config.json" for kind in _KINDS]
-_OWN_CONFIG = "config_sentence_transformers.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,8 @@ class FolderSpec:
     """What a folder says about how it makes an embedding: the folders of its modules, its settings.
 
     ``transformer`` is also the folder of word vectors under an ``lstm``; ``dense`` that of the
-    head, unless it is among the transformer's weights; ``linear`` or ``fitted`` map its output.
+    head, unless it is among the transformer's weights; ``linear`` one after the other, or
+    ``fitted``, map its output.
     """
 
     transformer: Path
@@ -68,10 +71,11 @@ class FolderSpec:
     convolutions: Path | None = None
     head: str = "none"
     dense: Path | None = None
-    linear: Path | None = None
+    linear: tuple[Path, ...] = ()
     fitted: Path | None = None
     normalize: bool = False
     max_tokens: int | None = None
+    conventions: Conventions = field(default_factory=Conventions)
 
 
 def is_in(folder: Path) -> bool:
@@ -99,14 +103,18 @@ def _read(folder: Path) -> FolderSpec:
     maps = [path for name, path in modules if name == _DENSE]
     start = (_WORDS, _LSTM) if _WORDS in names else ("Transformer", _LAYERS, _CNN)
     kinds = (*start, _POOLING, *[_DENSE] * len(maps), _FITTED, _NORMALIZE)
-    known = {start[0], _POOLING} <= paths.keys() and len(maps) <= (_FITTED not in names) + 1
+    known = {start[0], _POOLING} <= paths.keys()
     known = known and (_WORDS not in names or _LSTM in names)
     if names != [name for name in kinds if name in names] or not known:
         raise CheckpointError(
             f"{folder} is made of {', '.join(names)}; only Transformer, Pooling, and after them "
-            "Dense (with Tanh), a linear Dense or a fitted transform, and Normalize are computed"
+            "Dense (with Tanh), linear Dense or a fitted transform, and Normalize are computed"
         )
     dense, linear = head_and_map(maps)
+    if linear and _FITTED in names:
+        raise CheckpointError(f"{folder} has both a linear Dense and a fitted transform")
+    for path in (paths[name] for name in (_POOLING, _NORMALIZE) if name in paths):
+        _require_usual(path)
     transformer = paths[start[0]]
     configs = [name for name in _TRANSFORMER_CONFIGS if (transformer / name).is_file()]
     settings = read_json(transformer / configs[0]) if configs else {}
@@ -118,7 +126,6 @@ def _read(folder: Path) -> FolderSpec:
     limit = settings.get("max_seq_length")
     if limit is not None and not (isinstance(limit, int) and limit > 0):
         raise CheckpointError(f"{transformer / configs[0]}: max_seq_length cannot be {limit!r}")
-    _require_no_prompt(folder)
     return FolderSpec(
         transformer=transformer,
         pooler=_pooler(paths),
@@ -130,7 +137,22 @@ def _read(folder: Path) -> FolderSpec:
         fitted=paths.get(_FITTED),
         normalize=_NORMALIZE in paths,
         max_tokens=limit,
+        conventions=read_conventions(folder),
     )
+
+
+def _require_usual(path: Path) -> None:
+    """Refuse a module that reads, writes or leaves out something else than usual."""
+    if not (path / "config.json").is_file():
+        return
+    name = "sentence_embedding"
+    usual = {"include_prompt": True, "module_input_name": name, "module_output_name": name}
+    config = read_json(path / "config.json")
+    for key, value in usual.items():
+        if config.get(key) not in (None, value):
+            raise CheckpointError(
+                f"{path} has {key} {config[key]!r}, which is not computed here; only {value!r} is"
+            )
 
 
 def write(folder: Path, encoder: SentenceEncoder) -> None:
@@ -177,6 +199,7 @@ def write(folder: Path, encoder: SentenceEncoder) -> None:
         for i, name in enumerate(names)
     ]
     write_json(folder / _MODULES, modules)
+    write_conventions(folder, encoder.conventions)
 
 
 def _write_map(path: Path, transform: Transform) -> None:
@@ -259,20 +282,6 @@ def _write_layers(path: Path, shares: dict[int, float], width: int, depth: int) 
     }
     write_json(path / "config.json", config)
     save_file({"layer_weights": weights}, path / "model.safetensors")
-
-
-def _require_no_prompt(folder: Path) -> None:
-    if not (folder / _OWN_CONFIG).is_file():
-        return
-    config = read_json(folder / _OWN_CONFIG)
-    name = config.get("default_prompt_name")
-    prompt = (config.get("prompts") or {}).get(name)
-    if prompt:
-        raise CheckpointError(
-            f"{folder} puts the prompt {prompt!r} before every sentence (default_prompt_name "
-            f"{name!r} in {_OWN_CONFIG}), which is not done here; set it to null, and put the "
-            "prompt into the sentences"
-        )
 
 
 def _type(module: str) -> str:

@@ -1,31 +1,43 @@
-"""Layers of a sentence-transformers folder: Dense and CNN modules."""
+"""Layers of a sentence-transformers folder, and its conventions of use.
+
+Dense and CNN modules; and the prompts, dimensions and similarity that
+``config_sentence_transformers.json`` states.
+
+Shapes: N and M sentences, D dimensions.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
-from contrasent.errors import CheckpointError
+from contrasent.errors import CheckpointError, ConfigError, pick
 from contrasent.model.heads import Convolutions
 from contrasent.model.weights import read_exact
+from contrasent.records import installed_versions
 
 TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
 
 
-def head_and_map(paths: list[Path]) -> tuple[Path | None, Path | None]:
-    """Of one or two Dense modules, the head and the linear map; None for what is not there."""
+def head_and_map(paths: list[Path]) -> tuple[Path | None, tuple[Path, ...]]:
+    """Of the Dense modules, the head, which is None if there is none, and the linear maps."""
     kinds = [_activation(path) for path in paths]
-    if kinds not in ([], [TANH], [IDENTITY], [TANH, IDENTITY]):
+    if TANH in kinds[1:]:
         raise CheckpointError(
-            f"{paths[0].parent} has the Dense modules {' and '.join(path.name for path in paths)}; "
-            "of two, the first must have Tanh and the second Identity as activation_function"
+            f"{paths[0].parent} has the Dense modules {', '.join(path.name for path in paths)}; "
+            "only the first may have Tanh as activation_function, the others must have Identity"
         )
-    by_activation = dict(zip(kinds, paths, strict=True))
-    return by_activation.get(TANH), by_activation.get(IDENTITY)
+    heads = kinds.count(TANH)
+    bias = read_json(paths[0] / "config.json").get("bias", True) if heads else True
+    if not bias:
+        raise CheckpointError(f"{paths[0]} has bias {bias!r}; a Linear map with Tanh needs one")
+    return (paths[0] if heads else None), tuple(paths[heads:])
 
 
 def write_dense(path: Path, linear: nn.Module, activation: str) -> None:
@@ -58,13 +70,12 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def _activation(path: Path) -> str:
-    """The activation of a Dense module that is a Linear map with bias before it."""
+    """The activation of a Dense module that is a Linear map before it."""
     config = read_json(path / "config.json")
     name = "sentence_embedding"
     activation = config.get("activation_function")
     asked = {
         "activation_function": (activation, (TANH, IDENTITY)),
-        "bias": (config.get("bias", True), (True,)),
         "use_residual": (config.get("use_residual", False), (False,)),
         "module_input_name": (config.get("module_input_name", name), (name,)),
         "module_output_name": (config.get("module_output_name") or name, (name,)),
@@ -72,7 +83,7 @@ def _activation(path: Path) -> str:
     for key, (value, computed) in asked.items():
         if value not in computed:
             raise CheckpointError(
-                f"{path} has {key} {value!r}; only a Linear map with bias followed by Tanh or "
+                f"{path} has {key} {value!r}; only a Linear map followed by Tanh or "
                 f"Identity ({key} {' or '.join(map(repr, computed))}) is computed"
             )
     return str(activation)
@@ -111,3 +122,169 @@ def read_cnn(path: Path, width: int) -> Convolutions:
     reason = f"its configuration with token states of {width} dimensions"
     read_exact(convolutions, path, reason)
     return convolutions
+
+
+USE_CONFIG = "config_sentence_transformers.json"
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+_QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conventions:
+    """How embeddings are meant to be made and compared.
+
+    Attributes:
+        prompts: texts that are put before a sentence, by name.
+        default_prompt_name: the one of them that `encode` uses; None for no prompt.
+        truncate_dim: only so many leading dimensions of an embedding are kept; None for all.
+        similarity: one of :data:`SIMILARITIES`.
+        chosen: the default prompt was asked for, so that queries and documents get it too.
+
+    Raises:
+        ConfigError: one of them cannot be.
+    """
+
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    truncate_dim: int | None = None
+    similarity: str = "cosine"
+    chosen: bool = False
+
+    def __post_init__(self) -> None:
+        for name, prompt in self.prompts.items():
+            if not isinstance(prompt, str):
+                raise ConfigError(f"the prompt {name!r} must be a string, not {prompt!r}")
+        if self.default_prompt_name is not None:
+            self._require(self.default_prompt_name)
+        if self.truncate_dim is not None and (
+            not isinstance(self.truncate_dim, int) or self.truncate_dim < 1
+        ):
+            raise ConfigError(f"truncate_dim must be above 0, not {self.truncate_dim!r}")
+        pick("similarity_fn_name", self.similarity, SIMILARITIES)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What decides the vectors of `encode`, `encode_query` and `encode_document`."""
+        prompting: tuple[object, ...] = ()
+        if any(self.prompts.values()):
+            prompting = ("prompts", sorted(self.prompts.items()), self.default_prompt_name)
+        kept = () if self.truncate_dim is None else ("dimensions", self.truncate_dim)
+        return (*prompting, *kept)
+
+    def with_prompt(self, name: str) -> Conventions:
+        """The same with the prompt ``name`` for every sentence; ConfigError if there is none."""
+        self._require(name)
+        return replace(self, default_prompt_name=name, chosen=True)
+
+    def resolve(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
+        """The text to put before a sentence: ``prompt``, the one of that name, or the default.
+
+        Raises ConfigError for an unknown name, or if both are given.
+        """
+        if prompt is not None and prompt_name is not None:
+            raise ConfigError(
+                f"prompt is {prompt!r} and prompt_name {prompt_name!r}; give one of them"
+            )
+        if prompt is not None:
+            if not isinstance(prompt, str):
+                raise ConfigError(f"prompt must be a string, not {prompt!r}")
+            return prompt
+        name = self.default_prompt_name if prompt_name is None else prompt_name
+        if name is None:
+            return ""
+        self._require(name)
+        return self.prompts[name]
+
+    @property
+    def query_prompt(self) -> str:
+        """What `encode_query` puts before a text."""
+        return self.resolve(prompt_name=self._of_role(_QUERY))
+
+    @property
+    def document_prompt(self) -> str:
+        """What `encode_document` puts before a text."""
+        return self.resolve(prompt_name=self._of_role(_DOCUMENT))
+
+    def _of_role(self, names: tuple[str, ...]) -> str | None:
+        if self.chosen:
+            return self.default_prompt_name
+        return next((name for name in names if name in self.prompts), self.default_prompt_name)
+
+    def _require(self, name: str) -> None:
+        if name not in self.prompts:
+            known = ", ".join(self.prompts) or "none"
+            raise ConfigError(
+                f"there is no prompt named {name!r}; the encoder's prompts are: {known}"
+            )
+
+
+def role_options(encoder: object, role: str) -> dict[str, str]:
+    """What an ``encode`` call of ``encoder`` takes for the ``role`` query or document.
+
+    Nothing for an encoder without prompts.
+    """
+    conventions: Conventions | None = getattr(encoder, "conventions", None)
+    if conventions is None or not any(conventions.prompts.values()):
+        return {}
+    is_query = role == "query"
+    return {"prompt": conventions.query_prompt if is_query else conventions.document_prompt}
+
+
+def read_conventions(folder: Path) -> Conventions:
+    """What ``folder`` states; CheckpointError if its file is damaged."""
+    path = folder / USE_CONFIG
+    if not path.is_file():
+        return Conventions()
+    config: dict[str, Any] = read_json(path)
+    try:
+        prompts = {name: prompt or "" for name, prompt in (config.get("prompts") or {}).items()}
+        return Conventions(
+            prompts=prompts,
+            default_prompt_name=config.get("default_prompt_name"),
+            truncate_dim=config.get("truncate_dim"),
+            similarity=config.get("similarity_fn_name") or "cosine",
+        )
+    except (AttributeError, ConfigError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+def write_conventions(folder: Path, conventions: Conventions) -> None:
+    """Write them for ``folder``, in the form that sentence-transformers reads."""
+    installed = installed_versions()
+    versions = {"transformers": installed["transformers"], "pytorch": installed["torch"]}
+    content: dict[str, Any] = {
+        "__version__": versions,
+        "prompts": dict(conventions.prompts),
+        "default_prompt_name": conventions.default_prompt_name,
+        "similarity_fn_name": conventions.similarity,
+    }
+    if conventions.truncate_dim is not None:
+        content["truncate_dim"] = conventions.truncate_dim
+    write_json(folder / USE_CONFIG, content)
+
+
+def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) -> Tensor:
+    """How alike embeddings are: larger is nearer, so distances are negative.
+
+    Args:
+        name: one of :data:`SIMILARITIES`.
+        first: ``(N, D)`` or ``(D,)``, as an array, a tensor or a list.
+        second: ``(M, D)``, or ``(N, D)`` if ``pairwise``.
+        pairwise: compare rows of the same number only.
+
+    Returns:
+        ``(N, M)``, or ``(N,)`` if ``pairwise``.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    left, right = (torch.atleast_2d(torch.as_tensor(rows)).float() for rows in (first, second))
+    left = left.to(right.device)
+    if name == "cosine":
+        left, right = F.normalize(left, dim=-1), F.normalize(right, dim=-1)
+    if name in ("cosine", "dot"):
+        return (left * right).sum(-1) if pairwise else left @ right.T
+    order = 2.0 if name == "euclidean" else 1.0
+    if pairwise:
+        return -torch.linalg.vector_norm(left - right, ord=order, dim=-1)
+    return -torch.cdist(left, right, p=order)

@@ -21,10 +21,10 @@ from safetensors.torch import save_file
 from typing_extensions import override
 
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import CheckpointError, DataError, warn
+from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.files import writing_folder
 from contrasent.model import checkpoint
-from contrasent.model.encoding import embed, unit_rows
+from contrasent.model.encoding import embed
 from contrasent.model.hub import resolve
 from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder, EncodingOptions
@@ -113,8 +113,14 @@ class StaticEncoder(Encoder):
 
     @property
     @override
-    def width(self) -> int:
+    def full_width(self) -> int:
         return self.table.shape[1]
+
+    @override
+    def to(self, device: str | torch.device) -> Self:
+        if torch.device(device).type != "cpu":
+            raise ConfigError(f"a static table is read on the CPU, not on {str(device)!r}")
+        return self
 
     @override
     def resolve_precision(self, name: str) -> str:
@@ -140,13 +146,15 @@ class StaticEncoder(Encoder):
                 for number, text in enumerate(texts, start=done):
                     if not isinstance(text, str):
                         raise DataError(f"sentence {number} is {type(text).__name__}, no string")
-                ids, offsets = map(torch.from_numpy, self.tokenizer.pieces(texts))
+                ids, offsets = map(
+                    torch.from_numpy, self.tokenizer.pieces([options.prompt + it for it in texts])
+                )
                 with torch.inference_mode():
                     rows: np.ndarray = torch.nn.functional.embedding_bag(
                         ids, self.table, offsets, mode="mean"
                     ).numpy()
                 done, empty = done + len(texts), empty + int((~rows.any(axis=1)).sum())
-                yield unit_rows(rows) if options.normalize else rows
+                yield options.finish(rows)
                 advance(len(texts))
         if empty:
             warn(f"{empty} of {done} sentences have no known word piece, and get a vector of zeros")

@@ -16,15 +16,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from contrasent.errors import CheckpointError
-from contrasent.model.backbones.auto import AutoBackbone
+from contrasent.errors import CheckpointError, ConfigError, MissingExtraError
+from contrasent.model.backbones.auto import AutoBackbone, PackedModernBert
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.layers import PACKED
-from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.backbones.layers import ADAPTER, PACKED, effective_weight
+from contrasent.model.backbones.packed_bert import PackedBert, PackedElectra, PackedMpnet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+_VARIANTS: dict[str, type[Backbone]] = {
+    "electra": PackedElectra,
+    "modernbert": PackedModernBert,
+    "mpnet": PackedMpnet,
+}
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 
 
@@ -62,8 +67,9 @@ def backbone_of(model: PreTrainedModel) -> Backbone:
     """What computes the states of ``model``, a ``transformers`` encoder without a head."""
     # A BERT that was made a decoder sees only the tokens before each token; PackedBert all.
     config = model.config
-    packs = config.model_type in PACKED and not getattr(config, "is_decoder", False)
-    return (PackedBert if packs else AutoBackbone)(model)
+    usual = PackedBert if config.model_type in PACKED else AutoBackbone
+    kind = _VARIANTS.get(config.model_type, usual)
+    return (AutoBackbone if getattr(config, "is_decoder", False) else kind)(model)
 
 
 def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedModel, list[str]]:
@@ -209,3 +215,49 @@ def quiet() -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
+    """Give every linear map of the layers of ``backbone`` a change ``alpha / rank * B A``.
+
+    ``A`` is drawn and ``B`` is 0, so that nothing changes before the first update. Only they are
+    trained. There is no dropout on them, as the packed layers add the change to the weight.
+
+    Raises:
+        MissingExtraError: peft is not installed.
+        ConfigError: the architecture has no linear maps, as an LSTM over word vectors.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise MissingExtraError(
+            "encoder.lora needs peft; install it with: pip install 'contrasent[lora]'"
+        ) from error
+    model = backbone.model
+    maps = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    inside = [name for name in maps if any(part.isdecimal() for part in name.split("."))]
+    if not inside:
+        raise ConfigError(
+            f"encoder.lora is {rank}, but {backbone.kind} has no layers of linear maps; leave it "
+            "out"
+        )
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=inside, lora_dropout=0.0)
+    inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+    backbone.read_layers()
+
+
+def merged_state(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of ``model`` by the names of one without LoRA, with all changes added."""
+    changed = {
+        name: effective_weight(part).detach()
+        for name, part in model.named_modules()
+        if hasattr(part, "lora_A")
+    }
+    state = {}
+    for name, value in model.state_dict().items():
+        if ".lora_" in name:
+            continue
+        plain = name.replace(".base_layer.", ".")
+        owner, _, kind = plain.rpartition(".")
+        state[plain] = changed[owner] if kind == "weight" and owner in changed else value
+    return state

@@ -26,14 +26,13 @@ from contrasent.data.word_vectors import (
     WordTokenizer,
     open_words,
 )
-from contrasent.errors import CheckpointError, DataError, warn
+from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.files import sha256_of, writing_folder
 from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.checkpoint import INFO_FILE, write_info
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.encoding import unit_rows
 from contrasent.model.precision import resolve_precision
-from contrasent.model.protocol import Encoder, EncodingOptions
+from contrasent.model.protocol import Encoder, EncoderParts, EncodingOptions
 from contrasent.model.st_words import shape_of
 from contrasent.model.weights import load_exact
 from contrasent.progress import sentence_progress
@@ -108,8 +107,14 @@ class WordEncoder(Encoder):
 
     @property
     @override
-    def width(self) -> int:
+    def full_width(self) -> int:
         return self.store.width
+
+    @override
+    def to(self, device: str | torch.device) -> Self:
+        if torch.device(device).type != "cpu":
+            raise ConfigError(f"word vectors are averaged on the CPU, not on {str(device)!r}")
+        return self
 
     @override
     def resolve_precision(self, name: str) -> str:
@@ -137,10 +142,10 @@ class WordEncoder(Encoder):
                 for number, text in enumerate(texts, start=done):
                     if not isinstance(text, str):
                         raise DataError(f"sentence {number} is {type(text).__name__}, no string")
-                rows, known = self.means(texts)
+                rows, known = self.means([options.prompt + text for text in texts])
                 rows -= (rows @ self.components.T) @ self.components
                 done, unknown = done + len(texts), unknown + int((known == 0).sum())
-                yield unit_rows(rows) if options.normalize else rows
+                yield options.finish(rows)
                 advance(len(texts))
         if unknown:
             warn(
@@ -195,7 +200,7 @@ def read_infersent(weights: Path, words: Path, version: int) -> SentenceEncoder:
     tokenizer = WordTokenizer(store, VERSIONS[version])
     backbone = WordLstm(store, recurrent.shape[1])
     load_exact(backbone.lstm, tensors, weights, shape_of(backbone))
-    encoder = SentenceEncoder(backbone, tokenizer, "max")
+    encoder = SentenceEncoder(EncoderParts(backbone=backbone, tokenizer=tokenizer, pooler="max"))
     encoder.name = str(weights)
     return encoder.eval()
 

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 from contrasent.errors import ConfigError, pick
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.objectives.base import Objective, Start, Terms
+from contrasent.objectives.base import (
+    MATRYOSHKA,
+    Matryoshka,
+    Objective,
+    Start,
+    Terms,
+    read_dimensions,
+)
 from contrasent.recipe import validate
 
 __all__ = [
+    "MATRYOSHKA",
     "Objective",
     "Start",
     "Terms",
@@ -47,16 +56,22 @@ def build(
 ) -> Objective:
     """Make the objective ``name``, one of :func:`available` or ``module:Class``.
 
-    ``settings`` are fields of its ``Config``; the rest is that of `Start`. ConfigError if there
-    is no such objective or setting, or the data has too few sentences in each example.
+    ``settings`` are fields of its ``Config``, and ``matryoshka``: numbers of leading dimensions
+    that it is computed on too, with ``matryoshka_weights``. The rest is that of `Start`.
+    ConfigError if there is no such objective or setting, or examples have too few sentences.
     """
-    config = config_of(name, settings)
-    return objective_class(name)(config, Start(width, data_views, encoder, batch_size))
+    config, kind = config_of(name, settings), objective_class(name)
+    start, dimensions = Start(width, data_views, encoder, batch_size), read_dimensions(settings)
+    if dimensions:
+        return Matryoshka(partial(kind, config), start, dimensions)
+    return kind(config, start)
 
 
 def config_of(name: str, settings: Mapping[str, Any]) -> Any:
-    """The validate settings of the objective ``name``; errors as :func:`build`."""
-    return validate(objective_class(name).config_class, settings, "objective")
+    """The validated settings of the objective ``name``, those of :data:`MATRYOSHKA` left out."""
+    read_dimensions(settings)
+    own = {key: value for key, value in settings.items() if key not in MATRYOSHKA}
+    return validate(objective_class(name).config_class, own, "objective")
 
 
 def objective_class(name: str) -> type[Objective]:

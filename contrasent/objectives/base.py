@@ -6,14 +6,15 @@ Shapes: B examples, C candidates.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
@@ -145,3 +146,90 @@ def duplicates(batch: Batch) -> Tensor:
     anchor, *others = batch.same_text().view(batch.views, -1).unbind()
     candidates = torch.cat(others)
     return (candidates == anchor.unsqueeze(1)) | (candidates == others[0].unsqueeze(1))
+
+
+MATRYOSHKA = ("matryoshka", "matryoshka_weights")
+"""Settings of every objective that reads embeddings only."""
+
+_EMBEDDINGS_ONLY = frozenset({Need.LABELS, Need.SCORES, Need.POSITIONS})
+
+
+def read_dimensions(settings: Mapping[str, Any]) -> dict[int, float]:
+    """The weight of each number of dimensions; nothing without the setting ``matryoshka``.
+
+    Raises:
+        ConfigError: they are no list of different whole numbers above 0, or weights do not fit.
+    """
+    dimensions, weights = (settings.get(name) for name in MATRYOSHKA)
+    if not dimensions:
+        if weights:
+            raise ConfigError("objective.matryoshka_weights has no objective.matryoshka to weigh")
+        return {}
+    if not isinstance(dimensions, list | tuple) or not all(
+        isinstance(it, int) and not isinstance(it, bool) and it > 0 for it in dimensions
+    ):
+        raise ConfigError(
+            f"objective.matryoshka is {dimensions!r}; give numbers of dimensions such as "
+            "[32, 64, 128]"
+        )
+    if len(set(dimensions)) < len(dimensions):
+        raise ConfigError(f"objective.matryoshka {dimensions} names a number twice")
+    weights = [1.0] * len(dimensions) if weights is None else weights
+    is_list = isinstance(weights, list | tuple) and len(weights) == len(dimensions)
+    if not is_list or not all(isinstance(it, int | float) and it > 0 for it in weights):
+        raise ConfigError(
+            f"objective.matryoshka_weights is {weights!r}; give {len(dimensions)} numbers above 0, "
+            "one for each of objective.matryoshka"
+        )
+    return dict(zip(dimensions, map(float, weights), strict=True))
+
+
+class Matryoshka(Objective):
+    """An objective for each number of leading dimensions, each with a head of its own."""
+
+    def __init__(
+        self, make: Callable[[Start], Objective], start: Start, weights: Mapping[int, float]
+    ) -> None:
+        super().__init__()
+        too_many = [it for it in weights if it > start.width]
+        if too_many:
+            raise ConfigError(
+                f"objective.matryoshka asks for {too_many[0]} dimensions, but embeddings have "
+                f"{start.width}; leave it out"
+            )
+        whole = make(start)
+        unsuited = whole.needs - _EMBEDDINGS_ONLY
+        if unsuited or whole.provides_views:
+            reason = next(iter(need.value for need in unsuited), "makes views of its own")
+            raise ConfigError(
+                f"objective.matryoshka is for objectives that read embeddings only, but this one "
+                f"needs {reason}; leave it out, or choose another, such as simcse"
+            )
+        self.views, self.needs, self.aligned = whole.views, whole.needs, whole.aligned
+        self.spans, self.max_tokens = whole.spans, whole.max_tokens
+        self.weights = {start.width: weights.get(start.width, 1.0), **weights}
+        parts = {
+            size: whole if size == start.width else make(replace(start, width=size))
+            for size in self.weights
+        }
+        self.parts = nn.ModuleDict({str(size): part for size, part in parts.items()})
+
+    @override
+    def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
+        return self._of(max(self.weights)).columns(examples, show_progress)
+
+    @override
+    def forward(self, encoded: Encoded, batch: Batch) -> Terms:
+        terms = Terms({})
+        for size, weight in self.weights.items():
+            pooled = encoded.pooled[..., :size]
+            of_size = self._of(size)(replace(encoded, pooled=pooled), batch)
+            terms.update({f"{name}_{size}": weight * it for name, it in of_size.items()})
+            terms.measures.update({f"{name}_{size}": it for name, it in of_size.measures.items()})
+        return terms
+
+    def _of(self, size: int) -> Objective:
+        part = self.parts[str(size)]
+        if not isinstance(part, Objective):
+            raise TypeError(f"{part} is no objective")
+        return part

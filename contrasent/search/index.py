@@ -16,6 +16,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.files import exclusive, recover_folder, writing_folder
 from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
+from contrasent.model.st_layers import role_options
 from contrasent.progress import progress_bar
 from contrasent.search.nearest import KINDS, kind_for
 from contrasent.search.snapshot import (
@@ -32,8 +33,8 @@ from contrasent.search.storage import (
     Blocks,
     IndexManifest,
     IndexRows,
-    Maker,
     embed,
+    maker_of,
     remove_unlisted,
     require_folder,
     require_texts,
@@ -110,16 +111,7 @@ class Index:
         require_folder(folder, overwrite)
         pick("precision", precision, PRECISIONS)
         pick("kind of index", kind, ("auto", *KINDS))
-        local = Path(encoder.name).expanduser()  # absolute, to be found from anywhere
-        maker = Maker(
-            name=str(local.resolve()) if local.exists() else encoder.name,
-            fingerprint=encoder.fingerprint(),
-            pooler=encoder.pooler,
-            head=encoder.head_name,
-            width=encoder.width,
-            precision=precision,
-            engine=encoder.engine,
-        )
+        maker = maker_of(encoder, precision)
         names = require_ids(texts, ids)
         with exclusive(folder), writing_folder(folder.resolve()) as partial:
             blocks = with_ids(embed(encoder, texts, precision, show_progress), names)
@@ -286,7 +278,8 @@ class Index:
             self.require(encoder)
             self._checked = weakref.ref(encoder)  # hashing all weights takes longer than a search
         precision = self.manifest.encoder.precision
-        blocks = list(encoder.encode_stream(queries, normalize=True, precision=precision))
+        how = {"precision": precision, **role_options(encoder, "query")}
+        blocks = list(encoder.encode_stream(queries, normalize=True, **how))
         return self._snapshot.search(np.concatenate(blocks), top_k, threshold) if blocks else []
 
     def search_vectors(
@@ -385,6 +378,8 @@ def encoder_of(index: Index, name: str | None = None, device: str | None = None)
             head=maker.head,
             engine=maker.engine,
             device=device,
+            truncate_dim=maker.truncate_dim,
+            prompt_name=maker.prompt_name,
         )
     except CheckpointError as error:
         if name is not None:

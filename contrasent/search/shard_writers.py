@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from contrasent.errors import CheckpointError
 from contrasent.model.protocol import Encoder
+from contrasent.model.st_layers import Conventions
 from contrasent.search.storage import NpyWriter, blocks_with_texts
 
 
@@ -77,5 +78,7 @@ def embed_blocks(
 def _count_truncated(encoder: Encoder, texts: list[str]) -> int:
     # A token stands for at least one byte, so only these can be too long: the others need not be
     # tokenized a second time.
-    long = [text for text in texts if len(text.encode()) + 2 > encoder.max_tokens]
+    conventions: Conventions = getattr(encoder, "conventions", Conventions())
+    room = encoder.max_tokens - 2 - len(conventions.resolve().encode())
+    long = [text for text in texts if len(text.encode()) > room]
     return encoder.count_truncated(long) if long else 0

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationErro
 from contrasent.errors import CheckpointError, DataError
 from contrasent.files import recover_folder, refuse_existing, write_text, writing
 from contrasent.model.protocol import Encoder
+from contrasent.model.st_layers import Conventions, role_options
 from contrasent.search.nearest import AnnInfo
 
 _HEADER = 128
@@ -107,6 +108,9 @@ class Maker:
         name: the name or absolute folder it was loaded from.
         width: D, dimensions of a vector.
         precision: what matrix products ran in, as it was asked for.
+        prompt_name: the prompt of all texts, if it was chosen; else texts have the encoder's
+            prompt for documents, and queries that for queries.
+        truncate_dim: how many dimensions were kept of an embedding; None for all.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -117,6 +121,8 @@ class Maker:
     width: int
     precision: str
     engine: str = "torch"
+    prompt_name: str | None = None
+    truncate_dim: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +330,23 @@ def remove_unlisted(folder: Path, manifest: IndexManifest) -> None:
             file.unlink()
 
 
+def maker_of(encoder: Encoder, precision: str) -> Maker:
+    """What is kept of the encoder of an index."""
+    conventions: Conventions = getattr(encoder, "conventions", Conventions())
+    local = Path(encoder.name).expanduser()  # absolute, to be found from anywhere
+    return Maker(
+        name=str(local.resolve()) if local.exists() else encoder.name,
+        fingerprint=encoder.fingerprint(),
+        pooler=encoder.pooler,
+        head=encoder.head_name,
+        width=encoder.width,
+        precision=precision,
+        engine=encoder.engine,
+        prompt_name=conventions.default_prompt_name if conventions.chosen else None,
+        truncate_dim=conventions.truncate_dim,
+    )
+
+
 def embed(encoder: Encoder, texts: Iterable[str], precision: str, show_progress: bool) -> Blocks:
     """Embed texts for an index, in bounded memory; an empty text is refused."""
     return blocks_with_texts(
@@ -333,6 +356,7 @@ def embed(encoder: Encoder, texts: Iterable[str], precision: str, show_progress:
         normalize=True,
         precision=precision,
         show_progress=show_progress,
+        **role_options(encoder, "document"),
     )
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, StrictStr
 
 from contrasent import __version__
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.encoding import unit_rows
+from contrasent.model.protocol import unit_rows
 from contrasent.serve.application import RefusalError, Service, unless_gone
 from contrasent.serve.vector_cache import Embedded, Text
 
@@ -131,13 +131,23 @@ class EmbeddingRoutes:
         texts: Sequence[Text],
         dimensions: int | None = None,
         normalize: bool = True,
+        prompt_name: str | None = None,
     ) -> tuple[np.ndarray, list[Embedded]]:
-        """The first ``dimensions`` of each vector, ``(N, dimensions)``."""
+        """The first ``dimensions`` of each vector, ``(N, dimensions)``.
+
+        Texts have the encoder's prompt ``prompt_name`` before them, else its default one.
+        """
+        prompts = self._encoder.prompts
+        if prompt_name is not None and prompt_name not in prompts:
+            known = ", ".join(prompts) or "none"
+            raise RefusalError(422, f"prompt_name is {prompt_name!r}; the model's are: {known}")
+        prompt = self._encoder.conventions.resolve(prompt_name=prompt_name)
+        texts = [prompt + text if isinstance(text, str) else text for text in texts]
         width = self._encoder.width
         if dimensions is not None and dimensions > width:
             raise RefusalError(422, f"dimensions is {dimensions}, but the model has only {width}")
         entries = await self.embedded(request, texts)
-        rows = np.stack([entry.row[:dimensions] for entry in entries])
+        rows = np.stack([entry.row[: dimensions or width] for entry in entries])
         return (unit_rows(rows) if normalize else rows), entries
 
     async def openai(self, request: Request, body: OpenAIRequest) -> Response:
@@ -183,10 +193,10 @@ class EmbeddingRoutes:
 
     async def embed(self, request: Request, body: EmbedRequest) -> Response:
         """A list of vectors; `Accept: application/octet-stream` asks for their bytes."""
-        if body.prompt_name is not None:
-            raise RefusalError(422, "the model has no prompts; leave prompt_name out")
         texts = _texts_of(body.inputs)
-        rows, entries = await self.vectors(request, texts, body.dimensions, body.normalize)
+        rows, entries = await self.vectors(
+            request, texts, body.dimensions, body.normalize, body.prompt_name
+        )
         cut = next((n for n, entry in enumerate(entries) if entry.truncated), None)
         if cut is not None and body.truncate is False:
             limit = self._encoder.max_tokens

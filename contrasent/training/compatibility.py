@@ -157,6 +157,11 @@ RULES = (
         "no task is made of labelled pairs; name stsb-dev, scored pairs of your own, or none",
     ),
     *(rule for name in ("start_shares", "whitening_sentences") for rule in _chosen_by_dev(name)),
+    Rule(
+        lambda c: c.recipe.encoder.lora and c.recipe.train.start_shares,
+        "train.start_shares is {recipe.train.start_shares}, means of all weights, but encoder.lora "
+        "is {recipe.encoder.lora}, which trains changes of them; leave one of the two out",
+    ),
     # the view and the data
     Rule(
         lambda c: c.recipe.view.name != "dropout" and c.data_views > 1,
@@ -261,7 +266,19 @@ RULES = (
         "('contrasent data build nli ... --make labelled' writes such a file)",
     ),
     _late(
-        lambda c, _: not c.needs(Need.LABELS) and c.recipe.data.labels != "none",
+        lambda c, _: c.needs(Need.SCORES) and c.recipe.data.labels != "scores",
+        "the objective {recipe.objective[name]} needs the score of each pair, but data.labels is "
+        "{recipe.data.labels}; set it to scores, with data that has the columns sentence1, "
+        "sentence2 and score",
+    ),
+    _late(
+        lambda c, _: not c.needs(Need.SCORES) and c.recipe.data.labels == "scores",
+        "data.labels is scores, but the objective {recipe.objective[name]} reads no scores: it "
+        "would take every pair for one of the same meaning; choose objective scored_pairs, or "
+        "leave data.labels out and give pairs that mean the same",
+    ),
+    _late(
+        lambda c, _: not c.needs(Need.LABELS) and c.recipe.data.labels == "nli",
         "data.labels is {recipe.data.labels}, but the objective {recipe.objective[name]} reads no "
         "labels: it would take contradictions for positives; leave data.labels out and give pairs "
         "or triplets ('contrasent data build nli' makes them), or choose objective nli_softmax",

@@ -156,7 +156,7 @@ class GradientCache:
             states = [state.index_select(0, places) for state in states]
         layers = dict(zip(self._layers, states, strict=False))
         convolved = states[-1] if len(states) > len(layers) else None
-        return Encoded(pooled.view(batch.views, -1, self._encoder.width), layers, convolved)
+        return Encoded(pooled.view(batch.views, -1, self._encoder.full_width), layers, convolved)
 
     def _encode(self, part: Batch) -> list[Tensor]:
         """Embeddings ``(S, D)``, then what there is of token states ``(T, D)``."""

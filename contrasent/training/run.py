@@ -392,5 +392,6 @@ class _Session:
         seed = None if self.progress.best_is_start else recipe.train.seed
         scores = before_and_after(scorer, starts, trained, seed)
         write_records(self.folder.scores, scores.before + scores.with_pooler + scores.after)
-        add_scores(target, scores.after)
+        gains = [gain.sentence for gain in scores.gains]
+        add_scores(target, scores.after, scores.before, gains)
         return scores

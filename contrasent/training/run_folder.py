@@ -62,7 +62,9 @@ def complete(recipe: Recipe) -> Recipe:
 
     given = {"name": "simcse", **recipe.objective}
     name = str(given.pop("name"))
-    return replace(recipe, objective={"name": name, **asdict(objectives.config_of(name, given))})
+    dimensions = {key: given.pop(key) for key in objectives.MATRYOSHKA if key in given}
+    settings = asdict(objectives.config_of(name, {**given, **dimensions}))
+    return replace(recipe, objective={"name": name, **settings, **dimensions})
 
 
 def environment() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -14,7 +15,7 @@ import torch
 
 from contrasent import objectives
 from contrasent.data.examples import Examples, open_examples
-from contrasent.data.labelled_pairs import open_labelled
+from contrasent.data.labelled_pairs import open_labelled, open_scored
 from contrasent.data.loader import Loader
 from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
@@ -26,6 +27,8 @@ from contrasent.model import checkpoint
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import Convolutions, MlpHead
+from contrasent.model.protocol import EncoderParts
+from contrasent.model.weights import add_lora
 from contrasent.model.word_encoder import WordEncoder, are_words
 from contrasent.objectives.base import Objective
 from contrasent.progress import reading_progress
@@ -47,7 +50,7 @@ logger = logging.getLogger("contrasent")
 
 
 def add_new_parts(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
-    """Give ``encoder`` the convolutions and the head that ``settings`` ask for.
+    """Give ``encoder`` the convolutions, head and low-rank changes that ``settings`` ask for.
 
     Raises:
         ConfigError: it cannot have those convolutions.
@@ -56,7 +59,9 @@ def add_new_parts(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
         _renew_lstm(encoder, settings)
     _add_convolutions(encoder, settings)
     if settings.head == "mlp" and encoder.head is None:
-        encoder.head = MlpHead(encoder.width)
+        encoder.head = MlpHead(encoder.full_width)
+    if settings.lora is not None:
+        add_lora(encoder.backbone, settings.lora, settings.lora_alpha)
 
 
 def new_word_lstm(settings: EncoderSettings) -> SentenceEncoder:
@@ -82,7 +87,8 @@ def new_word_lstm(settings: EncoderSettings) -> SentenceEncoder:
     chosen = settings.pooler or "max"
     require_pooler(chosen)
     tokenizer = WordTokenizer(store, sentence_marks(store))
-    encoder = SentenceEncoder(WordLstm(store, settings.lstm), tokenizer, chosen)
+    backbone = WordLstm(store, settings.lstm)
+    encoder = SentenceEncoder(EncoderParts(backbone=backbone, tokenizer=tokenizer, pooler=chosen))
     encoder.name = settings.name
     if settings.prompt is not None:
         encoder.tokenizer.template_of(settings.prompt)  # refused
@@ -196,7 +202,8 @@ def prepare(
         raise ConfigError("no encoder to start from: name a folder or model with --encoder")
     if not recipe.data.file:
         raise ConfigError("no training text: name a file or data set with --data")
-    opened = open_labelled if recipe.data.labels == "nli" else open_examples
+    openers: dict[str, Callable[..., Examples]] = {"nli": open_labelled, "scores": open_scored}
+    opened = openers.get(recipe.data.labels, open_examples)
     examples = opened(recipe.data.file, recipe.data.columns)
     logger.info("data: %s", examples.columns)
     refuse(Combination(recipe, examples.views))
@@ -225,7 +232,7 @@ def prepare(
     objective = objectives.build(
         str(settings.pop("name")),
         settings,
-        width=encoder.width,
+        width=encoder.full_width,
         data_views=examples.views,
         encoder=encoder,
         batch_size=recipe.train.batch_size,
@@ -264,7 +271,7 @@ def prepare(
         final,
         followed,
         data,
-        _whitening_text(recipe, text, encoder.width),
+        _whitening_text(recipe, text, encoder.full_width),
     )
 
 

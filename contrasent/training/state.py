@@ -19,6 +19,7 @@ from contrasent.errors import CheckpointError
 from contrasent.files import remove_folder, write_text, writing_folder
 from contrasent.model.checkpoint import INFO_FILE
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.hub import CARD, write_card
 from contrasent.model.transforms import whitening
 from contrasent.records import Record
 from contrasent.training.run_folder import twin_of
@@ -198,9 +199,18 @@ def save_encoders(
         twin.save(beside, {**info, **unscored, "twin_of": folder.name})
 
 
-def add_scores(folder: Path, records: Sequence[Record]) -> None:
-    """Put the scores over whole tasks beside what is kept with the encoder in ``folder``."""
+def add_scores(
+    folder: Path, records: Sequence[Record], before: Sequence[Record], gains: Sequence[str]
+) -> None:
+    """Put the scores over whole tasks beside what is kept with the encoder in ``folder``.
+
+    ``before`` are those of the start, and ``gains`` what training changed, in words.
+    """
     path = folder / INFO_FILE
     info = json.loads(path.read_text(encoding="utf-8"))
-    info["scores"] = [asdict(record) for record in records if record.aggregation != "subset"]
+    for name, scores in {"scores": records, "scores_before": before}.items():
+        info[name] = [asdict(record) for record in scores if record.aggregation != "subset"]
+    info["gains"] = list(gains)
     write_text(path, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
+    if (folder / CARD).is_file():
+        write_card(folder)

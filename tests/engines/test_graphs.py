@@ -18,6 +18,7 @@ from contrasent.model.engines.runtimes import PaddedEngine
 from contrasent.model.heads import MlpHead
 from contrasent.model.pooling import POOLERS
 from contrasent.model.precision import has_bf16
+from contrasent.model.protocol import EncoderParts
 
 VOCABULARY, LIMIT = 60, 64
 GRAPHS = ("onnx", "openvino")
@@ -121,7 +122,8 @@ def headed(tmp_path_factory):
     base = tmp_path_factory.mktemp("headed")
     encoder = SentenceEncoder.load(save_tiny(base / "plain"), pooler="cls", head="none")
     head = seeded(lambda: MlpHead(16, 16))
-    encoder = SentenceEncoder(encoder.backbone, encoder.tokenizer, "cls", head)
+    parts = EncoderParts(backbone=encoder.backbone, tokenizer=encoder.tokenizer, head=head)
+    encoder = SentenceEncoder(parts)
     encoder.max_tokens = 32
     encoder.save(base / "encoder")
     return base / "encoder"

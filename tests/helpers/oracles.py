@@ -16,6 +16,41 @@ def dot(u, v):
     return (u * v).sum()
 
 
+def scored_pairs(first, second, scores, loss, temperature=0.05, margin=0.5):
+    """CoSENT and AnglE (Li and Li 2023, eq. 4 and 8), cosine regression, contrastive loss."""
+    cosines = [cosine(u, v) for u, v in zip(first, second, strict=True)]
+    if loss in ("cosine", "contrastive"):
+        total = 0.0
+        for found, score in zip(cosines, scores, strict=True):
+            distance = 1 - found
+            apart = max(margin - distance, 0 * distance)
+            of_pair = 0.5 * (distance if score > 0.5 else apart) ** 2
+            total = total + ((found - score) ** 2 if loss == "cosine" else of_pair)
+        return total / len(cosines)
+    values = cosines
+    if loss == "angle":
+        values = [angle(u, v) for u, v in zip(first, second, strict=True)]
+    total = torch.ones(())
+    for low, of_low in zip(values, scores, strict=True):
+        for high, of_high in zip(values, scores, strict=True):
+            if of_low < of_high:
+                total = total + torch.exp((low - high) / temperature)
+    return torch.log(total)
+
+
+def angle(u, v):
+    """``|Re + Im|`` of the product of one vector and the other's conjugate."""
+    half = -(-len(u) // 2)
+    numbers = []
+    for unit in (u / u.norm(), v / v.norm()):
+        parts = [*unit, *[torch.zeros(())] * (len(unit) % 2)]
+        numbers.append(list(zip(parts[:half], parts[half:], strict=True)))
+    total = 0.0
+    for (a, b), (c, d) in zip(*numbers, strict=True):
+        total = total + a * c + b * d + b * c - a * d
+    return abs(total)
+
+
 def info_nce(anchor, candidates, temperature, own_weight=1.0, excluded=None, similarity=cosine):
     """SimCSE eq. 1 (positives only), eq. 5 (hard negatives after them), eq. 8 (own_weight)."""
     count = len(anchor)

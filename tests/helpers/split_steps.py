@@ -33,7 +33,7 @@ def given(objective, examples, sentences=SENTENCES):
     batch = pack(sentences[: objective.views * examples], objective.views)
     values = {Need.LABELS: torch.arange(examples) % 3, Need.POSITIONS: torch.arange(examples)}
     values[Need.TARGETS] = torch.randn(examples, 16)
-    given_ahead = objective.needs & {*COLUMNS, Need.TARGETS}
+    given_ahead = objective.needs & {*COLUMNS, Need.TARGETS, Need.SCORES}
     columns = {need: values.get(need, torch.arange(examples)) for need in given_ahead}
     following = None
     if Need.NEXT_SENTENCES in objective.needs:

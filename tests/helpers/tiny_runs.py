@@ -83,6 +83,7 @@ TINY = {
             "glove",
         ),
         TinyRun("nli-softmax", SHORT, "labelled.csv"),
+        TinyRun("scored-pairs", SHORT, "scored.csv"),
     )
 }
 
@@ -96,6 +97,9 @@ def write_data(path):
         labels = [names[n % len(names)] for n in range(48)]
         pairs = [f"{text[0]},{text[1]},{label}" for text, label in zip(texts, labels, strict=True)]
         rows = ["sent0,sent1,label", *pairs]
+    elif path.stem == "scored":
+        rows = [f"{text[0]},{text[1]},{n % 6}" for n, text in enumerate(texts)]
+        rows = ["sentence1,sentence2,score", *rows]
     elif path.suffix == ".csv":
         rows = ["sent0,sent1,hard_neg", *(",".join(row) for row in texts)]
     else:

@@ -58,8 +58,6 @@ def modules_of(folder, *names):
     "names",
     [
         ("Transformer", "Pooling", "LayerNorm"),
-        ("Transformer", "Pooling", "Dense", "Dense", "Dense"),
-        ("Transformer", "Pooling", "Dense", "Dense", "FittedTransform"),
         ("Transformer", "Pooling", "FittedTransform", "Dense"),
         ("Transformer", "Dense", "Pooling"),
         ("Transformer", "Pooling", "Normalize", "Dense"),
@@ -75,6 +73,24 @@ def modules_of(folder, *names):
 def test_modules_in_another_order_or_of_another_kind(names, folder):
     modules_of(folder, *names)
     refused(folder, f"is made of {', '.join(names)}; only Transformer, Pooling")
+
+
+def test_two_heads(folder):
+    modules_of(folder, "Transformer", "Pooling", "Dense", "Dense")
+    refused(folder, "only the first may have Tanh")
+
+
+@pytest.mark.parametrize(
+    ("module", "setting", "value"),
+    [
+        ("1_Pooling", "include_prompt", False),
+        ("3_Normalize", "module_input_name", "token_embeddings"),
+        ("3_Normalize", "module_output_name", "other"),
+    ],
+)
+def test_a_module_that_reads_or_leaves_out_something_else(module, setting, value, folder):
+    change(folder / module / "config.json", **{setting: value})
+    refused(folder, f"{module} has {setting} {value!r}.* only ")
 
 
 @pytest.mark.parametrize(
@@ -144,12 +160,19 @@ def test_text_lower_cased_outside_the_tokenizer(folder):
     refused(folder, "do_lower_case.*set it to false in sentence_bert_config.json")
 
 
-def test_a_prompt_before_every_sentence(folder):
-    change(folder / OWN, prompts={"query": "query: ", "document": ""}, default_prompt_name="query")
-    refused(folder, "puts the prompt 'query: ' before every sentence .*default_prompt_name 'query'")
-    for name in (None, "document"):
-        change(folder / OWN, default_prompt_name=name)
-        SentenceEncoder.load(folder)
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"prompts": {"query": "q: "}, "default_prompt_name": "qury"}, "no prompt named 'qury'"),
+        ({"prompts": {"query": 3}}, "prompt 'query' must be a string, not 3"),
+        ({"prompts": ["query"]}, "is damaged"),
+        ({"truncate_dim": 0}, "truncate_dim must be above 0"),
+        ({"similarity_fn_name": "maxsim"}, "similarity_fn_name 'maxsim'"),
+    ],
+)
+def test_conventions_that_cannot_be(settings, said, folder):
+    change(folder / OWN, **settings)
+    refused(folder, said)
 
 
 @pytest.mark.parametrize("limit", ["128", 0, -1, 12.5])

@@ -32,6 +32,7 @@ class Stub(Objective):
 SINGLE = {"views": 1}
 STATES = {"needs": frozenset({Need.TOKEN_STATES})}
 TOKENS = {"needs": frozenset({Need.TOKENS})}
+SCORES = {"needs": frozenset({Need.SCORES})}
 LABELS = {"needs": frozenset({Need.LABELS})}
 ORDERED = {"needs": frozenset({Need.POSITIONS}), "views": 1, "provides_views": True}
 SPANS = {"spans": Spans()}
@@ -60,6 +61,10 @@ CASES = [
     Case(
         {"evaluation.task": "held-out", "data.labels": "nli"},
         ("evaluation.task is held-out", "data.labels is nli", "pairs of your own, or none"),
+    ),
+    Case(
+        {"encoder.lora": 4, "train.start_shares": [0.5]},
+        ("train.start_shares is [0.5]", "encoder.lora is 4", "leave one of the two out"),
     ),
     Case({"train.rate_decay": 0.9}, ("is linear", "no use for train.rate_decay", "leave that out")),
     Case({"train.rate_shrink": 5}, ("no use for train.rate_shrink", "schedule plateau")),
@@ -167,6 +172,8 @@ CASES = [
     ),
     Case({}, ("simcse needs the label", "data.labels is none; set it to nli"), LABELS),
     Case({"data.labels": "nli"}, ("data.labels is nli", "simcse reads no labels", "leave"), {}),
+    Case({"data.labels": "nli"}, ("needs the score", "is nli; set it to scores"), SCORES),
+    Case({"data.labels": "scores"}, ("is scores", "simcse reads no scores", "scored_pairs"), {}),
     Case(
         CHUNKS,
         ("gradcache_chunk is 4", "BatchNorm1d 'head.0' of the encoder", "without", "LayerNorm"),

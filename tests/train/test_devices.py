@@ -74,6 +74,9 @@ def test_the_accelerator_trains_unless_the_cpu_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert training_device(None).type == "cuda"
     assert training_device("cpu").type == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert training_device(None).type == "mps"
 
 
 def test_word_vectors_stay_on_the_cpu(desk):

@@ -37,7 +37,8 @@ def attention(packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
     if blocks.runs is not None:
         return packed_attention(packed, blocks.heads, blocks.runs, rate)
     if _writes_weights(packed, blocks, rate):
-        mixed: Tensor = _Packed.apply(packed, blocks, rate)  # type: ignore[no-untyped-call]
+        bias = blocks.bias(packed.dtype)
+        mixed: Tensor = _Packed.apply(packed, bias, blocks, rate)  # type: ignore[no-untyped-call]
         return mixed
     query, key, value = pad(packed, blocks, 3).unbind(0)
     return unpad(_fused(query, key, value, blocks, rate).unsqueeze(0), blocks)
@@ -81,9 +82,11 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, rate: floa
 class _Packed(Function):
     @staticmethod
     @override
-    def forward(ctx: Any, packed: Tensor, blocks: Blocks, rate: float) -> Tensor:
+    def forward(
+        ctx: Any, packed: Tensor, bias: Tensor | None, blocks: Blocks, rate: float
+    ) -> Tensor:
         query, key, value = blocks.spread(packed, 3)
-        mixed, saved, ctx.scale = _mix(query, key, value, blocks.bias(packed.dtype), rate)
+        mixed, saved, ctx.scale = _mix(query, key, value, bias, rate)
         ctx.save_for_backward(*saved)
         ctx.blocks = blocks
         return blocks.gather(mixed.unsqueeze(0))
@@ -91,11 +94,12 @@ class _Packed(Function):
     @staticmethod
     @once_differentiable
     @override
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         (of_mixed,) = ctx.blocks.spread(gradient, 1)
         gradients = of_mixed.new_empty(3, *of_mixed.shape)
-        _unmix(ctx.saved_tensors, ctx.scale, of_mixed, gradients.unbind(0))
-        return ctx.blocks.gather(gradients), None, None
+        of_scores = _unmix(ctx.saved_tensors, ctx.scale, of_mixed, gradients.unbind(0))
+        of_bias = of_scores if ctx.needs_input_grad[1] else None
+        return ctx.blocks.gather(gradients), of_bias, None, None
 
 
 class _Blocked(Function):
@@ -129,8 +133,13 @@ def _mix(
     return _product(kept, value, scale), (query, key, value, weights, mask), scale
 
 
-def _unmix(saved: tuple[Any, ...], scale: float, gradient: Tensor, out: tuple[Tensor, ...]) -> None:
-    """Write the gradients of query, key and value to ``out``, from that of the mixed values."""
+def _unmix(
+    saved: tuple[Any, ...], scale: float, gradient: Tensor, out: tuple[Tensor, ...]
+) -> Tensor:
+    """Write the gradients of query, key and value to ``out``, from that of the mixed values.
+
+    Returns the gradient of the scores, ``(N, Q, L)``.
+    """
     query, key, value, weights, mask = saved
     of_query, of_key, of_value = out
     factor = query.shape[-1] ** -0.5
@@ -142,6 +151,7 @@ def _unmix(saved: tuple[Any, ...], scale: float, gradient: Tensor, out: tuple[Te
     of_scores = _softmax_gradient(of_weights, weights)
     _product(of_scores, key, factor, out=of_query)
     _product(of_scores.transpose(1, 2), query, factor, out=of_key)
+    return of_scores
 
 
 def _softmax_gradient(of_weights: Tensor, weights: Tensor) -> Tensor:

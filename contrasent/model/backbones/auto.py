@@ -1,4 +1,4 @@
-"""Every other encoder that ``AutoModel`` loads: padded inside, packed outside.
+"""Other encoders that ``AutoModel`` loads: padded inside, packed outside; ModernBERT all packed.
 
 Shapes: S sentences, L tokens of the longest, D width.
 """
@@ -8,20 +8,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
+from contrasent.model.backbones.attention import attention
 from contrasent.model.backbones.base import UNBOUNDED, Backbone, first_position
+from contrasent.model.backbones.layers import dropout
+from contrasent.model.backbones.packing import Blocks, packed_attention_available
 
 _ANY_RATE = 0.5
 
@@ -122,6 +127,8 @@ def _impossible(model: PreTrainedModel) -> ConfigError:
 class AutoBackbone(Backbone):
     """A ``transformers`` encoder run through its own forward."""
 
+    pads = True
+
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         config = model.config
@@ -201,3 +208,100 @@ def _changed(
         padded[mask] = factors.to(state.dtype)
         state = state * padded
     return state
+
+
+_UNSEEN = -30_000.0
+"""Added to a score makes its weight 0, also in fp16; finite, as a padded row may see nothing."""
+
+
+class PackedModernBert(Backbone):
+    """ModernBERT: rotary positions, gated layers with the norm first, and local attention.
+
+    Warner et al. 2024, arXiv:2412.13663. Tokens of most layers see those within a window.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        config = model.config
+        self.model = model
+        self.width, self.heads = config.hidden_size, config.num_attention_heads
+        self.depth = config.num_hidden_layers
+        self.max_tokens = config.max_position_embeddings
+
+    @override
+    def states(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
+    ) -> dict[int, Tensor]:
+        known: Any = self.model
+        device = batch.token_ids.device
+        narrow = torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if narrow else known.dtype
+        blocks = self._blocks(batch, dtype)
+        state = known.embeddings(batch.token_ids)
+        if first_state is not None:
+            given = first_state.reshape(batch.sentences, -1, self.width)
+            places = blocks["full_attention"].first.unsqueeze(1)
+            places = places + torch.arange(given.shape[1], device=device)
+            state = state.index_copy(0, places.flatten(), given.flatten(0, 1).to(state.dtype))
+        if batch.embedding_mask is not None:
+            state = state * batch.embedding_mask.to(state.dtype)
+        by_number = {0: state}
+        positions = blocks["full_attention"].positions.unsqueeze(0)
+        angles = {kind: known.rotary_emb(state.float(), positions, kind) for kind in blocks}
+        for number, layer in enumerate(known.layers[: max(wanted)], start=1):
+            kind = layer.attention_type
+            state = self._run(layer, state, angles[kind], blocks[kind])
+            if number in wanted:
+                by_number[number] = known.final_norm(state) if number == self.depth else state
+        return {n: by_number[n] for n in wanted}
+
+    def _blocks(self, batch: Batch, dtype: torch.dtype) -> dict[str, Blocks]:
+        """The places of tokens for layers that see whole sentences, and for those of a window."""
+        device, config = batch.token_ids.device, self.model.config
+        window = config.sliding_window
+        packed = packed_attention_available(device, dtype, self.width // self.heads)
+        whole = Blocks.of(batch, self.heads, packed=packed)
+        local = whole
+        if batch.longest > window + 1:
+            local = Blocks.of(batch, self.heads)
+            places = torch.arange(local.longest, device=device)
+            far = (places.unsqueeze(0) - places.unsqueeze(1)).abs() > window
+            unseen = torch.zeros(far.shape, device=device).masked_fill(far, _UNSEEN)
+            local = replace(local, added=unseen.unsqueeze(0))
+        return {"full_attention": whole, "sliding_attention": local}
+
+    def _run(self, *given: Any) -> Tensor:
+        if not (self.checkpoint_layers and torch.is_grad_enabled()):
+            return self._layer(*given)
+        state: Tensor = checkpoint(self._layer, *given, use_reentrant=False)
+        return state
+
+    def _layer(
+        self, layer: Any, state: Tensor, angles: tuple[Tensor, Tensor], blocks: Blocks
+    ) -> Tensor:
+        part = layer.attn
+        qkv = part.Wqkv(layer.attn_norm(state))
+        qkv = _rotate(qkv, *angles, self.heads)
+        rate = part.attention_dropout if self.training else 0.0
+        mixed = attention(F.pad(qkv, (0, 0, 0, blocks.rows - len(qkv))), blocks, rate)
+        mixed = part.Wo(mixed[: len(state)])
+        state = state + dropout(mixed, self._rate(part.out_drop))
+        mlp = layer.mlp
+        inner, gate = mlp.Wi(layer.mlp_norm(state)).chunk(2, dim=-1)
+        inner = dropout(mlp.act(inner) * gate, self._rate(mlp.drop))
+        total: Tensor = state + mlp.Wo(inner)
+        return total
+
+    def _rate(self, module: nn.Module) -> float:
+        return module.p if self.training and isinstance(module, nn.Dropout) else 0.0
+
+
+def _rotate(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:
+    """``(T, 3 D)`` with queries and keys turned by the angles ``(1, T, d)`` of their positions."""
+    parts = qkv.view(len(qkv), 3, heads, -1)
+    turned = parts[:, :2].float()
+    real, imaginary = turned.chunk(2, dim=-1)
+    across = torch.cat([-imaginary, real], dim=-1)
+    cosine, sine = (it.squeeze(0)[:, None, None] for it in (cos, sin))
+    turned = (turned * cosine + across * sine).to(qkv.dtype)
+    return torch.cat([turned, parts[:, 2:]], dim=1).flatten(1)

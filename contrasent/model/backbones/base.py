@@ -32,11 +32,12 @@ class Backbone(nn.Module, ABC):
 
     States are ``(T, width)``, and numbered 0 (embedding layer) to ``depth``. A sentence has at
     most ``max_tokens``, special ones included. ``kind`` names the architecture in messages,
-    ``engine`` what computes it.
+    ``engine`` what computes it; it ``pads`` if padding is computed too.
     """
 
     kind: ClassVar[str] = "a transformer"
     engine: ClassVar[str] = "torch"
+    pads: ClassVar[bool] = False
     model: PreTrainedModel
     width: int
     depth: int
@@ -142,6 +143,10 @@ class Backbone(nn.Module, ABC):
         self.freeze_embeddings()
         for layer in layers[:count]:
             layer.requires_grad_(False)
+
+    def read_layers(self) -> None:
+        """Find the modules of the layers again, after some were replaced."""
+        return
 
     def set_dropout(self, rate: float) -> None:
         """Give every dropout of the transformer the same rate."""

@@ -22,6 +22,9 @@ from torch.profiler import record_function
 from transformers import PreTrainedModel
 from typing_extensions import override
 
+ADAPTER = "default"
+"""Of peft's low-rank changes, which :mod:`contrasent.model.weights` adds."""
+
 _STEPS = 1 << 15
 _AS_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -173,8 +176,8 @@ class _DropoutNorm(Function):
         return of_total, apply_mask(of_x, mask), None, of_weight, of_bias, None
 
 
-PACKED = ("bert", "camembert", "distilbert", "roberta", "xlm-roberta")
-"""The ``config.model_type`` that :class:`PackedBert` computes."""
+PACKED = ("bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
+"""The ``config.model_type`` of post-norm transformers, which :class:`PackedBert` computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +222,20 @@ class LayerWeights:
     def of(cls, layer: LayerModules, dtype: torch.dtype) -> LayerWeights:
         """Cast and join the weights of ``layer``."""
         parts = (layer.query, layer.key, layer.value)
-        weight = _concat(dtype, *(part.weight for part in parts))
+        weight = _concat(dtype, *map(effective_weight, parts))
         qkv = LinearWeights(weight, _concat(dtype, *(part.bias for part in parts)))
         modules = (layer.output, layer.up, layer.down)
-        return cls(qkv, *(LinearWeights(m.weight.to(dtype), m.bias.to(dtype)) for m in modules))
+        weights = ((effective_weight(m), m.bias) for m in modules)
+        return cls(qkv, *(LinearWeights(w.to(dtype), bias.to(dtype)) for w, bias in weights))
+
+
+def effective_weight(linear: Any) -> Tensor:
+    """The weight of a linear map, with its low-rank change if peft gave it one."""
+    weight: Tensor = linear.weight
+    if not hasattr(linear, "lora_A"):
+        return weight
+    change: Tensor = linear.get_delta_weight(ADAPTER)
+    return weight + change
 
 
 def _concat(dtype: torch.dtype, *parts: Tensor) -> Tensor:
@@ -254,6 +267,8 @@ def layers_of(model: PreTrainedModel) -> list[LayerModules]:
     known: Any = model  # its parts have no static types
     if model.config.model_type == "distilbert":
         return [_distilbert(layer) for layer in known.transformer.layer]
+    if model.config.model_type == "mpnet":
+        return [_mpnet(layer) for layer in known.encoder.layer]
     return [_bert(layer) for layer in known.encoder.layer]
 
 
@@ -276,6 +291,24 @@ def _bert(layer: Any) -> LayerModules:
         output=attention.output.dense,
         output_dropout=attention.output.dropout,
         attention_norm=attention.output.LayerNorm,
+        up=layer.intermediate.dense,
+        activation=layer.intermediate.intermediate_act_fn,
+        down=layer.output.dense,
+        down_dropout=layer.output.dropout,
+        norm=layer.output.LayerNorm,
+    )
+
+
+def _mpnet(layer: Any) -> LayerModules:
+    attention = layer.attention
+    return LayerModules(
+        query=attention.attn.q,
+        key=attention.attn.k,
+        value=attention.attn.v,
+        attention_dropout=attention.attn.dropout,
+        output=attention.attn.o,
+        output_dropout=attention.dropout,
+        attention_norm=attention.LayerNorm,
         up=layer.intermediate.dense,
         activation=layer.intermediate.intermediate_act_fn,
         down=layer.output.dense,

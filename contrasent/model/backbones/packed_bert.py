@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,9 +74,13 @@ class PackedBert(Backbone):
         self.depth = config.num_hidden_layers
         self.first_position = first_position(model)
         self.max_tokens = config.max_position_embeddings - self.first_position
-        self._layers = layers_of(model)
+        self.read_layers()
         self._unchanging = WeightCache()
         self._serving = WeightCache()
+
+    @override
+    def read_layers(self) -> None:
+        self._layers = layers_of(self.model)
 
     @override
     def states(
@@ -289,3 +293,49 @@ class PackedBert(Backbone):
         return self._unchanging.get(
             dtype, lambda: [LayerWeights.of(layer, dtype) for layer in self._layers]
         )
+
+
+class PackedElectra(PackedBert):
+    """ELECTRA: BERT over token embeddings of a width of their own (Clark et al. 2020)."""
+
+    @override
+    def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        state = super()._embed(token_ids, positions)
+        projection = getattr(self.model, "embeddings_project", None)
+        if projection is None:
+            return state
+        projected: Tensor = projection(state)
+        return projected
+
+
+class PackedMpnet(PackedBert):
+    """MPNet: BERT with a bias by the distance of two tokens in every layer (Song et al. 2020)."""
+
+    @override
+    def states(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
+    ) -> dict[int, Tensor]:
+        # The first tokens' own attention would need the first row of the bias.
+        return super().states(batch, wanted, False, first_state)
+
+    @override
+    def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
+        blocks = super()._blocks(batch, dtype, causal=causal)
+        encoder: Any = self.model.encoder
+        places = torch.arange(blocks.longest, device=blocks.first.device)
+        distances = places.unsqueeze(0) - places.unsqueeze(1)
+        buckets = encoder.relative_position_bucket(distances)
+        bias = encoder.relative_attention_bias(buckets).permute(2, 0, 1)
+        return replace(blocks, runs=None, added=bias, mask=_mask(blocks, batch))
+
+    @override
+    def serving(self) -> AbstractContextManager[None]:
+        return self.unchanging()
+
+
+def _mask(blocks: Blocks, batch: Batch) -> Tensor | None:
+    """Which places of the blocks are tokens, also where packed attention would not ask."""
+    if blocks.runs is None:
+        return blocks.mask
+    places = torch.arange(blocks.longest, device=blocks.first.device)
+    return places < batch.lengths.unsqueeze(1)

@@ -10,7 +10,7 @@ value), d = D / H numbers per head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -122,7 +122,8 @@ class Blocks:
     padded; ``longest`` is L or more. Of the R ``rows`` those from T on reach no other row and get
     a gradient of zero; if anything is padded there is at least one, and it stands for the
     padding. If attention takes packed rows as ``runs``, without blocks, R = T. If it is
-    ``causal`` a token sees itself and those before it; otherwise the whole sentence.
+    ``causal`` a token sees itself and those before it; otherwise the whole sentence. ``added``,
+    ``(H, L, L)`` or ``(1, L, L)``, is added to the scores of every sentence; gradients reach it.
     """
 
     sentences: int
@@ -135,6 +136,7 @@ class Blocks:
     rows: int
     runs: Runs | None = None
     causal: bool = False
+    added: Tensor | None = None
     _there: dict[int, Tensor] = field(default_factory=dict)
     _back: dict[int, Tensor] = field(default_factory=dict)
     _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
@@ -192,9 +194,17 @@ class Blocks:
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         """What to add to the scores: 0 where a token is seen, and minus infinity elsewhere.
 
-        ``(S * H, 1, L)``, or ``(1, L, L)`` if causal: padding comes after every token.
+        ``(S * H, 1, L)``, or ``(1, L, L)`` if causal: padding comes after every token. Both, and
+        ``(S * H, L, L)``, with what is `added`.
         """
         if dtype in self._bias:
+            return self._bias[dtype]
+        if self.added is not None:
+            seen = replace(self, added=None, _bias={}).bias(dtype)
+            added = self.added.to(dtype)
+            if len(added) > 1:
+                added = added.repeat(self.sentences, 1, 1)
+            self._bias[dtype] = added if seen is None else added + seen
             return self._bias[dtype]
         if self.causal:
             square = torch.ones(self.longest, self.longest, device=self.first.device)

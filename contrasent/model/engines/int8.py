@@ -56,7 +56,7 @@ class Int8Bert(Engine):
     @classmethod
     @override
     def from_backbone(cls, backbone: Backbone) -> Self:
-        if not isinstance(backbone, PackedBert):
+        if type(backbone) is not PackedBert:
             raise ConfigError(
                 f"the engine 'int8' computes the BERT family, not "
                 f"{backbone.model.config.model_type!r}; load with engine 'torch'"

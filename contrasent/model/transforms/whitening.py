@@ -87,6 +87,14 @@ class Whitening(Transform):
     def map_rows(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight, self.bias)
 
+    def then(self, after: Whitening) -> Whitening:
+        """This map and ``after`` as one."""
+        both = Whitening(self.input_width, after.width)
+        weight, bias = after.weight.double(), self.bias.double()
+        both.weight.copy_(weight @ self.weight.double())
+        both.bias.copy_(weight @ bias + after.bias.double())
+        return both
+
 
 build = Whitening
 

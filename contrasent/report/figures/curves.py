@@ -1,4 +1,4 @@
-"""Curves: cosine densities, singular spectra, trajectories.
+"""Curves: cosine densities, singular spectra, trajectories, correlation by dimension.
 
 Shapes: P pairs, X points of the axis.
 """
@@ -252,6 +252,41 @@ def _arrows(axes: Axes, run: Trajectory, number: int) -> None:
         )
 
 
+DIMENSIONS = "sts-by-dimension"
+
+
+def correlation_curves(rows: Mapping[str, Geometry]) -> Picture:
+    """A curve for each encoder by its label, over a logarithmic axis of dimensions.
+
+    As Figure 2 of Kusupati et al. 2022, Matryoshka representation learning.
+    """
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        sizes: set[int] = set()
+        for number, (label, geometry) in enumerate(rows.items()):
+            points = sorted(geometry.by_dimension.items())
+            sizes |= geometry.by_dimension.keys()
+            axes.plot(
+                [size for size, _ in points],
+                [100 * value for _, value in points],
+                color=look(number)[0],
+                marker=look(number)[1],
+                linestyle=LINES[number % len(LINES)],
+                linewidth=1.6,
+                label=label,
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted(sizes), [str(size) for size in sorted(sizes)])
+        axes.minorticks_off()
+        some = next(iter(rows.values()))
+        axes.set_xlabel("leading dimensions kept")
+        axes.set_ylabel(f"Spearman x 100, {some.heading} ({some.rated:,} pairs)")
+        axes.legend(loc="lower right")
+
+    return picture(DIMENSIONS, (4.8, 3.4), draw)
+
+
 def run_lines(runs: Mapping[str, Trajectory]) -> list[str]:
     """Each run's way through the plane, from its first measurement to its last."""
     return [
@@ -298,5 +333,17 @@ FIGURES = (
         of_runs=True,
         draw=lambda data: trajectories(data.runs),
         caption=_run_caption,
+    ),
+    FigureKind(
+        name=DIMENSIONS,
+        place=5,
+        heading="Correlation by dimension",
+        of_runs=False,
+        draw=lambda data: correlation_curves(data.rows),
+        caption=lambda _: (
+            "Spearman's correlation of cosines and human ratings when only the first dimensions of "
+            "an embedding are kept; a curve that falls late can be cut short."
+        ),
+        shows=lambda data: any(len(it.by_dimension) > 1 for it in data.rows.values()),
     ),
 )

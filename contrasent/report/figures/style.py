@@ -235,6 +235,7 @@ class FigureKind:
         of_runs: it shows training runs, and not the geometry of encoders.
         draw: draws it, under its name.
         caption: how to read it.
+        shows: whether there is something to draw, where it needs more than geometry or a run.
     """
 
     name: str
@@ -243,6 +244,7 @@ class FigureKind:
     of_runs: bool
     draw: Callable[[FigureData], Picture]
     caption: Callable[[FigureData], str]
+    shows: Callable[[FigureData], bool] = lambda _: True
 
 
 def figure_kinds() -> list[FigureKind]:
@@ -261,5 +263,5 @@ def draw_figures(data: FigureData) -> list[tuple[FigureKind, Picture]]:
     return [
         (kind, kind.draw(data))
         for kind in figure_kinds()
-        if (data.runs if kind.of_runs else data.rows)
+        if (data.runs if kind.of_runs else data.rows) and kind.shows(data)
     ]

@@ -1,0 +1,176 @@
+"""Prompts and dimensions: vectors are those of sentence-transformers, and folders keep them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from helpers.tiny_models import SENTENCES, save_tiny, transformer, unigram
+
+from contrasent.errors import ConfigError
+from contrasent.model.encoder import SentenceEncoder
+
+st = pytest.importorskip("sentence_transformers")
+modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+
+BAR = 2e-6
+INSTRUCTION = "read the sentence : "
+GEMMA_PROMPTS = {"query": "task : people | query : ", "document": "title : no | text : "}
+
+
+def save_tiny_gemma(folder):
+    config = transformers.Gemma3TextConfig(
+        vocab_size=unigram(folder),
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=64,
+        sliding_window=4,
+        use_bidirectional_attention=True,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
+    transformer(config).save_pretrained(folder)
+    return folder
+
+
+def e5(folder):
+    start = modules.Transformer(str(save_tiny(folder, "xlm-roberta")))
+    parts = [start, modules.Pooling(16, "mean"), modules.Normalize()]
+    prompts = {"query": "query: ", "passage": "passage: "}
+    return st.SentenceTransformer(modules=parts, prompts=prompts, device="cpu")
+
+
+def bge(folder):
+    parts = [modules.Transformer(str(save_tiny(folder))), modules.Pooling(16, "cls")]
+    prompts = {"query": INSTRUCTION}
+    return st.SentenceTransformer(
+        modules=[*parts, modules.Normalize()],
+        prompts=prompts,
+        default_prompt_name="query",
+        device="cpu",
+    )
+
+
+def gte(folder):
+    parts = [
+        modules.Transformer(str(save_tiny(folder, "roberta"))),
+        modules.Pooling(16, "lasttoken"),
+    ]
+    prompts = {"query": "Instruct: read .\nQuery: "}
+    return st.SentenceTransformer(
+        modules=parts, prompts=prompts, truncate_dim=6, similarity_fn_name="dot", device="cpu"
+    )
+
+
+def gemma(folder):
+    torch.manual_seed(1)
+    identity = torch.nn.Identity()
+    parts = [
+        modules.Transformer(str(save_tiny_gemma(folder))),
+        modules.Pooling(16, "mean"),
+        modules.Dense(16, 40, bias=False, activation_function=identity),
+        modules.Dense(40, 16, bias=False, activation_function=identity),
+        modules.Normalize(),
+    ]
+    return st.SentenceTransformer(modules=parts, prompts=GEMMA_PROMPTS, device="cpu")
+
+
+def alike(encoder, model):
+    for call in ("encode", "encode_query", "encode_document"):
+        for options in (
+            {},
+            {"truncate_dim": 5},
+            {"truncate_dim": 5, "normalize_embeddings": True},
+            {"prompt": "dog "},
+            {"prompt_name": "query", "normalize_embeddings": True},
+        ):
+            mine = getattr(encoder, call)(SENTENCES, precision="float32", **options)
+            theirs = getattr(model, call)(SENTENCES, **options)
+            assert mine.shape == theirs.shape
+            assert np.abs(mine - theirs).max() <= BAR, (call, options)
+    rows = model.encode(SENTENCES)
+    np.testing.assert_allclose(
+        encoder.similarity(rows, rows[:2]), model.similarity(rows, rows[:2]), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("layout", [e5, bge, gte, gemma])
+@pytest.mark.filterwarnings("ignore")
+def test_prompts_and_dimensions_are_those_of_sentence_transformers(layout, tmp_path):
+    model = layout(tmp_path / "plain")
+    model.save(str(tmp_path / "theirs"), create_model_card=False)
+    encoder = SentenceEncoder(tmp_path / "theirs", device="cpu")
+    alike(encoder, model)
+    encoder.save(tmp_path / "ours")
+    again = SentenceEncoder(tmp_path / "ours", device="cpu")
+    assert again.conventions == encoder.conventions
+    assert again.fingerprint() == encoder.fingerprint() or layout is gemma  # two maps became one
+    alike(again, st.SentenceTransformer(str(tmp_path / "ours"), device="cpu"))
+
+
+def test_the_fingerprint_tells_prompts_and_dimensions_apart(tiny_encoder, tiny_bert):
+    plain = tiny_encoder.fingerprint()
+    options = {"pooler": "cls", "head": "none", "device": "cpu"}
+    empty = SentenceEncoder(tiny_bert, **options, prompts={"query": "", "document": ""})
+    assert empty.fingerprint() == plain
+    others = [
+        SentenceEncoder(tiny_bert, **options, prompts={"query": "q: "}),
+        SentenceEncoder(
+            tiny_bert, **options, prompts={"query": "q: "}, default_prompt_name="query"
+        ),
+        SentenceEncoder(tiny_bert, **options, truncate_dim=8),
+    ]
+    assert len({plain, *(encoder.fingerprint() for encoder in others)}) == 4
+
+
+def test_habits_of_sentence_transformers(tiny_encoder):
+    rows = tiny_encoder.encode(SENTENCES, batch_size=2, show_progress_bar=False)
+    tensor = tiny_encoder.encode(SENTENCES, convert_to_tensor=True, device="cpu")
+    assert isinstance(tensor, torch.Tensor) and np.allclose(tensor.numpy(), rows, atol=1e-6)
+    one = tiny_encoder.encode(SENTENCES[0], convert_to_tensor=True, normalize_embeddings=True)
+    assert one.shape == (16,) and float(one.norm()) == pytest.approx(1)
+    listed = tiny_encoder.encode(SENTENCES, convert_to_numpy=False)
+    assert len(listed) == len(SENTENCES) and listed[0].shape == (16,)
+    cosines = tiny_encoder.similarity(rows, rows)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(cosines, unit @ unit.T, atol=1e-6)
+    np.testing.assert_allclose(tiny_encoder.similarity_pairwise(rows, rows), 1, atol=1e-6)
+    assert tiny_encoder.get_sentence_embedding_dimension() == 16
+    tiny_encoder.truncate_dim = 4
+    assert tiny_encoder.encode(SENTENCES).shape == (len(SENTENCES), 4)
+    assert tiny_encoder.get_embedding_dimension() == 4
+    known = {"encode", "encode_query", "encode_document", "similarity", "truncate_dim", "save"}
+    assert known <= set(dir(tiny_encoder))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prompt_name": "qury"}, "no prompt named 'qury'.* query"),
+        ({"prompt_name": "query", "prompt": "q: "}, "give one of them"),
+        ({"truncate_dim": 17}, "17, but embeddings have 16 dimensions; give a number from 1 to 16"),
+        ({"truncate_dim": 0}, "truncate_dim is 0"),
+        ({"batch_size": 0}, "batch_size must be above 0"),
+        ({"precision": "binary"}, "binary"),
+    ],
+)
+def test_options_that_cannot_be(options, said, tiny_bert):
+    encoder = SentenceEncoder(tiny_bert, pooler="cls", head="none", prompts={"query": "q: "})
+    with pytest.raises(ConfigError, match=said):
+        encoder.encode(["a dog"], **options)
+
+
+def test_a_saved_folder_says_its_prompts(tiny_bert, tmp_path):
+    prompts = {"query": "q: ", "document": ""}
+    encoder = SentenceEncoder(
+        tiny_bert, pooler="mean", head="none", prompts=prompts, default_prompt_name="query"
+    )
+    encoder.save(tmp_path / "saved")
+    stated = json.loads((tmp_path / "saved/config_sentence_transformers.json").read_text())
+    assert stated["prompts"] == prompts and stated["default_prompt_name"] == "query"

@@ -1,0 +1,149 @@
+"""Publishing: the model card, and what reaches a stand-in for the hub's HTTP API."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers.command_line import refused, worked
+from helpers.hub_server import running_hub
+from helpers.tiny_models import SENTENCES
+from huggingface_hub import ModelCard
+
+import contrasent
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.loading import Publication
+
+READ = """
+import sys
+import numpy as np, torch, transformers
+from sentence_transformers import SentenceTransformer
+from contrasent import SentenceEncoder
+texts = {texts!r}
+vectors = [
+    SentenceTransformer("me/tiny", device="cpu").encode(texts),
+    SentenceEncoder("me/tiny", device="cpu").encode(texts, precision="fp32"),
+]
+tokenizer = transformers.AutoTokenizer.from_pretrained("me/tiny")
+tokens = tokenizer(texts, padding=True, return_tensors="pt")
+model = transformers.AutoModel.from_pretrained("me/tiny").eval()
+with torch.no_grad():
+    vectors.append(model(**tokens).last_hidden_state[:, 0].numpy())
+np.save({file!r}, np.stack(vectors))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tiny_bert, tmp_path_factory):
+    """A run on a file of text, scored on rated pairs."""
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "secret.txt").write_text("\n".join(SENTENCES * 4))
+    pairs = [f"{a}\t{b}\t{len(a) % 5}" for a in SENTENCES for b in SENTENCES[:3]]
+    (folder / "pairs.tsv").write_text("\n".join(pairs))
+    settings = {"train.max_steps": 2, "train.batch_size": 4, "encoder.pooler": "cls"}
+    scored = {"evaluation.task": "none", "evaluation.final": str(folder / "pairs.tsv")}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CONTRASENT_CACHE", str(folder / "cache"))
+        contrasent.train(
+            encoder=tiny_bert,
+            data=str(folder / "secret.txt"),
+            output=folder / "run",
+            **settings,
+            **scored,
+        )
+    return folder / "run"
+
+
+def test_the_card_says_where_it_comes_from_and_how_it_scored(run):
+    text = (run / "last" / "README.md").read_text()
+    card = ModelCard(text)
+    assert card.data.library_name == "sentence-transformers"
+    assert card.data.pipeline_tag == "sentence-similarity" and "simcse" in card.data.tags
+    assert card.data.eval_results[0].metric_type == "spearman"
+    info = json.loads((run / "last" / "contrasent.json").read_text())
+    assert info["data"]["sha256"] in text
+    (after,) = [s for s in info["scores"] if s["metric"] == "spearman" and s["protocol"]]
+    (before,) = [s for s in info["scores_before"] if s["metric"] == "spearman" and s["protocol"]]
+    assert f"| {100 * before['value']:.2f} | {100 * after['value']:.2f} |" in text
+    assert str(run.parent) not in text and "secret.txt" in text
+
+
+def test_files_follow_the_umask(tiny_encoder, tmp_path):
+    before = os.umask(0o027)
+    try:
+        tiny_encoder.save(tmp_path / "saved")
+    finally:
+        os.umask(before)
+    files = [it for it in (tmp_path / "saved").rglob("*") if it.is_file()]
+    assert {stat.S_IMODE(it.stat().st_mode) for it in files} == {0o640}
+
+
+def test_a_base_model_is_looked_for_through_the_runs_before(tiny_encoder, tmp_path):
+    start = {"recipe": {"encoder": {"name": "bert-base-uncased"}}}
+    tiny_encoder.save(tmp_path / "first" / "last", start)
+    tiny_encoder.save(
+        tmp_path / "second", {"recipe": {"encoder": {"name": str(tmp_path / "first")}}}
+    )
+    card = ModelCard((tmp_path / "second" / "README.md").read_text())
+    assert card.data.base_model == "bert-base-uncased"
+
+
+def test_an_edited_card_is_published_as_it_is(run):
+    made = Publication.of(run, "me/tiny").contents["README.md"].decode()
+    assert "me/tiny" in made and "path/to/this/folder" not in made
+    card = run / "last" / "README.md"
+    before = card.read_text()
+    card.write_text("my own words")
+    try:
+        assert Publication.of(run, "me/tiny").contents["README.md"] == b"my own words"
+    finally:
+        card.write_text(before)
+
+
+def test_a_dry_run_uploads_nothing(run):
+    said = worked("push", str(run), "me/tiny", "--dry-run")
+    assert re.search(r"model.safetensors +[\d,]+ bytes", said.out)
+    assert "nothing was uploaded" in said.err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("tiny", "ORGANISATION/NAME"), ("a/b/c", "ORGANISATION/NAME")]
+)
+def test_a_name_that_is_none(name, said, run):
+    assert said in refused("push", str(run), name)
+
+
+def test_a_folder_that_is_no_encoder_of_ours(tiny_bert):
+    assert "no sentence encoder that contrasent saved" in refused("push", str(tiny_bert), "me/tiny")
+
+
+@pytest.mark.slow
+def test_what_is_pushed_is_read_by_everybody_without_a_warning(run, tmp_path):
+    with running_hub() as hub:
+        home = {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
+        environment = {**os.environ, **home, "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_x"}
+        command = [sys.executable, "-m", "contrasent", "push", str(run), "me/tiny", "--private"]
+        how = {"env": environment, "capture_output": True, "text": True}
+        pushed = subprocess.run(command, check=False, **how)
+        assert pushed.returncode == 0, pushed.stderr
+        assert hub.private == {"me/tiny": True} and len(hub.cards) == 1
+        published = hub.files["me/tiny"]
+        here = [str(run.parent).encode(), str(tmp_path).encode(), b"/home/", b"/tmp/"]
+        assert not [n for n, it in published.items() for place in here if place in it]
+        # what text-embeddings-inference reads
+        needed = {"config.json", "tokenizer.json", "model.safetensors", "modules.json"}
+        assert needed | {"1_Pooling/config.json", "README.md"} <= published.keys()
+        file = str(tmp_path / "vectors.npy")
+        script = READ.format(texts=SENTENCES, file=file)
+        read = subprocess.run(
+            [sys.executable, "-W", "error::UserWarning", "-c", script], check=False, **how
+        )
+        assert read.returncode == 0, read.stderr
+        assert not re.search("newly initialized|MISSING|UNEXPECTED|[Ww]arning", read.stderr)
+        vectors = np.load(file)
+    local = SentenceEncoder(run / "last", device="cpu").encode(SENTENCES, precision="fp32")
+    np.testing.assert_allclose(vectors, np.broadcast_to(local, vectors.shape), atol=1e-6)
