@@ -201,10 +201,6 @@ def test_one_command_trains(tmp_path, tiny_masked_lm, text_file):
     ("words", "said"),
     [
         (
-            ("--train.gradcache_chunk", "8"),
-            "gradient caching keeps embeddings only, but the objective also reads .*the tokens",
-        ),
-        (
             ("--objective.edit_source", "next"),
             r"the objective needs the sentence after each anchor: .*text\.txt has no blank line",
         ),
