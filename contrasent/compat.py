@@ -216,9 +216,10 @@ class SimCseTool:
             self.encoder.to(device)
         self.encoder.max_tokens = min(max_length, self.encoder.backbone.max_tokens)
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
-        return self.encoder.encode(
+        rows: np.ndarray = self.encoder.encode(
             texts, normalize=normalize, precision="fp32", on_overflow="truncate"
         )
+        return rows
 
     def _require_index(self) -> None:
         if not self.sentences:

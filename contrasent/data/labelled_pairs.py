@@ -195,7 +195,7 @@ def open_scored(source: str, columns: Sequence[str] | None = None) -> ScoredExam
     ``columns`` are those of both sentences and of the score; None knows them by name. The errors
     are those of :func:`contrasent.data.rows.open_rows_of`.
     """
-    wanted = replace(PAIRS, option="--data.columns '[{}]'", otherwise=None)
+    wanted = replace(PAIRS, option="--data.columns '[{}]'", otherwise="")
     return ScoredExamples(open_rows_of(source, wanted, columns))
 
 

@@ -18,8 +18,7 @@ from contrasent.errors import ContrasentError
 from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import TaskText
-from contrasent.model.checkpoint import INFO_FILE
-from contrasent.model.hub import find_download
+from contrasent.model.hub import INFO_FILE, find_download
 from contrasent.records import Record
 
 _SHOWN = 3

@@ -25,9 +25,8 @@ from contrasent.fitting.text import (
     StoredRows,
     finite_rows,
 )
-from contrasent.model.checkpoint import INFO_FILE
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.hub import resolve
+from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.transforms import whitening
 from contrasent.model.transforms.base import Transform
 from contrasent.model.transforms.flow import Flow

@@ -82,12 +82,12 @@ class SentenceEncoder(nn.Module, Encoder):
         """
         super().__init__()
         loads = not isinstance(name, EncoderParts)
-        if loads:
+        if isinstance(name, EncoderParts):
+            parts = name
+        else:
             engines.require(engine, device)
             parts = checkpoint.read(name, pooler=pooler, head=head)
             parts = replace(parts, backbone=engines.build(engine, parts.backbone))
-        else:
-            parts = name
         self.backbone = parts.backbone
         self.tokenizer = parts.tokenizer
         self.convolutions = parts.convolutions

@@ -275,7 +275,7 @@ def _width(folder: Path) -> int:
     return int(widths[-1])
 
 
-def _main(scores: Sequence[Json]) -> list[Json]:
+def _main(scores: Sequence[Any]) -> list[Json]:
     """One score of each task: that of a protocol, or the first."""
     chosen: dict[tuple[str, str], Json] = {}
     for score in scores:

@@ -97,7 +97,7 @@ class Publication:
         contents: dict[str, Path | bytes] = {
             it.relative_to(folder).as_posix(): it for it in files if not it.name.startswith(".")
         }
-        return cls(repository, folder, contents | changed)
+        return cls(repository, folder, {**contents, **changed})
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -278,13 +278,18 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
     import torch
     from torch.nn import functional as F
 
-    left, right = (torch.atleast_2d(torch.as_tensor(rows)).float() for rows in (first, second))
+    left, right = (_matrix(torch.as_tensor(rows)) for rows in (first, second))
     left = left.to(right.device)
     if name == "cosine":
         left, right = F.normalize(left, dim=-1), F.normalize(right, dim=-1)
     if name in ("cosine", "dot"):
-        return (left * right).sum(-1) if pairwise else left @ right.T
+        return torch.sum(left * right, dim=-1) if pairwise else torch.matmul(left, right.T)
     order = 2.0 if name == "euclidean" else 1.0
     if pairwise:
-        return -torch.linalg.vector_norm(left - right, ord=order, dim=-1)
-    return -torch.cdist(left, right, p=order)
+        return torch.neg(torch.linalg.vector_norm(left - right, ord=order, dim=-1))
+    return torch.neg(torch.cdist(left, right, p=order))
+
+
+def _matrix(rows: Tensor) -> Tensor:
+    """``(N, D)`` in fp32; of one vector ``(1, D)``."""
+    return rows.float().view(-1, rows.shape[-1])

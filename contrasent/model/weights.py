@@ -241,7 +241,8 @@ def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
             f"encoder.lora is {rank}, but {backbone.kind} has no layers of linear maps; leave it "
             "out"
         )
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=inside, lora_dropout=0.0)
+    given: dict[str, Any] = {"r": rank, "lora_alpha": alpha}  # peft takes any number
+    config = LoraConfig(**given, target_modules=inside, lora_dropout=0.0)
     inject_adapter_in_model(config, model, adapter_name=ADAPTER)
     backbone.read_layers()
 

@@ -29,8 +29,9 @@ from contrasent.data.word_vectors import (
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.files import sha256_of, writing_folder
 from contrasent.model.backbones.word_lstm import WordLstm
-from contrasent.model.checkpoint import INFO_FILE, write_info
+from contrasent.model.checkpoint import write_info
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.hub import INFO_FILE
 from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder, EncoderParts, EncodingOptions
 from contrasent.model.st_words import shape_of

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -278,7 +278,7 @@ class Index:
             self.require(encoder)
             self._checked = weakref.ref(encoder)  # hashing all weights takes longer than a search
         precision = self.manifest.encoder.precision
-        how = {"precision": precision, **role_options(encoder, "query")}
+        how: dict[str, Any] = {"precision": precision, **role_options(encoder, "query")}
         blocks = list(encoder.encode_stream(queries, normalize=True, **how))
         return self._snapshot.search(np.concatenate(blocks), top_k, threshold) if blocks else []
 

@@ -335,7 +335,8 @@ class Batcher:
         encoder, precision = self.encoder, self.settings.precision
         if isinstance(encoder, SentenceEncoder):
             return embed(encoder, ids, self.settings.batch_tokens, precision, lambda _: None)
-        return encoder.encode(texts, normalize=False)
+        rows: np.ndarray = encoder.encode(texts, normalize=False)
+        return rows
 
     def _deliver(
         self, works: list[_Queued], rows: np.ndarray, start: float, seconds: float

@@ -329,8 +329,10 @@ class PackedMpnet(PackedBert):
         return replace(blocks, runs=None, added=bias, mask=_mask(blocks, batch))
 
     @override
-    def serving(self) -> AbstractContextManager[None]:
-        return self.unchanging()
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        with self.unchanging():
+            yield
 
 
 def _mask(blocks: Blocks, batch: Batch) -> Tensor | None:
