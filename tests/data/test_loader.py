@@ -24,11 +24,12 @@ def numbered(opened, tmp_path):
         vocabulary, fingerprint = 1 << 16, "numbers"
 
         def ids(self, texts, _):
-            ids = [np.array([int(x) for x in text.split()], dtype=np.int32) for text in texts]
+            ids = [np.array([int(x) for x in text.split()[4:]], dtype=np.int32) for text in texts]
             return ids, 0
 
     def stored(examples, views, taken=None):
-        rows = [[f"{n} {v}" + " 9" * (n % 4) for v in range(views)] for n in range(examples)]
+        text = "this is the example {} {}{}"
+        rows = [[text.format(n, v, " 9" * (n % 4)) for v in range(views)] for n in range(examples)]
         return Columns(tokenize(opened(rows), Numbers(), None, tmp_path / "cache"), taken)
 
     return stored

@@ -21,7 +21,7 @@ WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
 def rows_of(seed, count, views):
     random = np.random.default_rng(seed)
     return [
-        tuple(" ".join(random.choice(WORDS, random.integers(1, 9))) for _ in range(views))
+        tuple(" ".join(random.choice(WORDS, random.integers(4, 9))) for _ in range(views))
         for _ in range(count)
     ]
 

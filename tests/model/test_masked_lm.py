@@ -139,7 +139,7 @@ def test_a_head_of_another_form_is_refused(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"nowhere.* is not a local folder"):
+    with pytest.raises(CheckpointError, match=r"no folder .*nowhere; look for a misspelling"):
         MaskedLm.load(tmp_path / "nowhere")
 
 

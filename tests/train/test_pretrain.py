@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from contrasent import objectives
 from contrasent.data.batch import pack
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.generator import Generator
 from contrasent.model.masked_lm import MaskedLm, mask_tokens
@@ -257,8 +257,3 @@ def test_an_architecture_without_a_known_head_is_refused(pretraining, tmp_path):
     transformer(config).save_pretrained(tmp_path / "megatron")
     with pytest.raises(CheckpointError, match="architecture 'megatron-bert', whose masked-LM head"):
         train(pretraining(encoder__name=str(tmp_path / "megatron")), tmp_path / "run")
-
-
-def test_gradient_caching_is_refused(pretraining, tmp_path):
-    with pytest.raises(ConfigError, match="gradient caching keeps embeddings only"):
-        train(pretraining(train__gradcache_chunk=4), tmp_path / "run")

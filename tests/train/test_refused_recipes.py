@@ -38,7 +38,6 @@ REFUSED = {
         ({"encoder.head": "mlp"}, "IS-BERT compares embeddings of 18 dimensions with token states"),
         ({"encoder.encoders": "twin"}, "the objective takes one view of each example"),
         ({"view.fixed_dropout": True}, "the objective also reads the token states"),
-        ({"train.gradcache_chunk": 4}, "objective also reads the states or the tokens"),
         ({"train.batch_size": 1}, "train.batch_size"),
     ],
     "cmlm": [
@@ -48,7 +47,6 @@ REFUSED = {
         ),
         ({"objective.vectors": 33}, "leaves room for 31 tokens"),
         ({"encoder.encoders": "twin"}, "the objective takes one view of each"),
-        ({"train.gradcache_chunk": 4}, "reads the states or the tokens"),
         ({"data": "text.txt"}, "sentence after each anchor: .* has no blank line"),
     ],
     "declutr": [
@@ -57,11 +55,9 @@ REFUSED = {
         ({"view.name": "crop"}, "declutr draws spans of documents as its views, so"),
         ({"view.fixed_dropout": True}, "view.fixed_dropout have nothing to do"),
         ({"encoder.encoders": "twin"}, "which embeds the first one alone"),
-        ({"train.gradcache_chunk": 4}, "reads the states or the tokens"),
         ({"train.batch_size": 9}, "batch_size 9 is more than the 8 examples"),
     ],
     "sg-opt": [
-        ({"train.gradcache_chunk": 4}, "objective also reads the states or the tokens"),
         ({"encoder.encoders": "twin"}, "the objective takes one view of each example"),
         ({"start": "glove"}, "this needs a transformer"),
     ],
