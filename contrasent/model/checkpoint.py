@@ -318,8 +318,9 @@ def _linear(paths: Sequence[Path], width: int) -> Whitening:
     linear: Whitening | None = None
     for path in paths:
         tensors = read_tensors(path, ["linear.weight", "linear.bias"])
-        rows = len(tensors.get("linear.weight", ()))
-        if not read_json(path / "config.json").get("bias", True):
+        stated = read_json(path / "config.json")
+        rows = int(stated.get("out_features", len(tensors.get("linear.weight", ()))))
+        if not stated.get("bias", True):
             tensors.setdefault("linear.bias", torch.zeros(rows))
         after = Whitening(width, rows)
         load_exact(after, tensors, path, f"a linear map of {width} dimensions", "linear.")

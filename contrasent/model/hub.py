@@ -16,7 +16,6 @@ from contrasent.errors import (
     install_command,
 )
 from contrasent.files import recover_folder, sha256_of, write_text
-from contrasent.model.st_layers import read_conventions
 
 OFFLINE_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 """Names for which the package of the ``offline`` extra is used, if it is installed."""
@@ -241,6 +240,8 @@ def _described(info: Json, base: str | None, folder: Path) -> Iterator[str]:
         ("Pooler, head", f"{info.get('pooler')}, {info.get('head')}"),
         ("Length 1", "yes" if info.get("normalize") else "no: compare by cosine"),
     ]
+    from contrasent.model.st_layers import read_conventions
+
     prompts = read_conventions(folder).prompts
     rows += [(f"Prompt `{name}`", f"`{text!r}`") for name, text in prompts.items() if text]
     data, recipe = _part(info, "data"), _part(info, "recipe")

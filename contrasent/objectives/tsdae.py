@@ -89,7 +89,7 @@ class Tsdae(Objective):
         super().__init__()
         encoder = start.require_encoder()
         backbone = encoder.backbone
-        if not isinstance(backbone, PackedBert):
+        if type(backbone) is not PackedBert:  # ELECTRA and MPNet do more than its layers
             raise ConfigError(
                 f"the decoder of tsdae is a BERT, RoBERTa, XLM-R, CamemBERT or DistilBERT, but "
                 f"{encoder.name} is {backbone.kind}; choose another encoder, or another objective"

@@ -21,28 +21,9 @@ def mpnet(vocabulary):
     )
 
 
-def electra(vocabulary):
-    return transformers.ElectraConfig(
-        vocab_size=vocabulary, max_position_embeddings=LIMIT, embedding_size=8, **SIZES
-    )
-
-
 def albert(vocabulary):
     return transformers.AlbertConfig(
         vocab_size=vocabulary, max_position_embeddings=LIMIT, embedding_size=8, **SIZES
-    )
-
-
-def modernbert(vocabulary):
-    specials = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
-    return transformers.ModernBertConfig(
-        vocab_size=vocabulary,
-        max_position_embeddings=LIMIT,
-        local_attention=8,
-        attention_dropout=0.1,
-        mlp_dropout=0.1,
-        **specials,
-        **SIZES,
     )
 
 
@@ -69,10 +50,7 @@ def causal_bert(vocabulary):
     )
 
 
-CONFIGS = {
-    config.__name__: config
-    for config in (mpnet, electra, albert, modernbert, deberta_v2, t5, causal_bert)
-}
+CONFIGS = {config.__name__: config for config in (albert, deberta_v2, t5, causal_bert)}
 
 
 @pytest.fixture(scope="module", params=CONFIGS)

@@ -59,6 +59,8 @@ def check(result, expected, weights):
     assert logged_losses(result.last.parent) == pytest.approx(expected, abs=2e-5)
     stored = load_file(result.last / "model.safetensors")
     for name, tensor in stored.items():
+        if name.startswith("pooler."):
+            continue  # the unused layer over [CLS], for other libraries
         if name.endswith("key.bias"):
             continue  # its gradient is 0 in exact arithmetic, so Adam scales up rounding
         torch.testing.assert_close(tensor, weights[name], atol=2e-5, rtol=0, msg=name)

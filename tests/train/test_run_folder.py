@@ -23,7 +23,9 @@ from contrasent.training.run import train
 
 ENCODER = {
     "1_Pooling/config.json",
+    "README.md",
     "config.json",
+    "config_sentence_transformers.json",
     "contrasent.json",
     "model.safetensors",
     "modules.json",
@@ -79,7 +81,7 @@ def test_only_tensors_and_text_are_kept(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("contrasent.training.run._Session.finish", lambda *_: None)
     train(recipe(), tmp_path / "run")
     kinds = {name.rpartition(".")[2] for name in files(tmp_path / "run")}
-    assert kinds == {"json", "jsonl", "yaml", "txt", "safetensors"}
+    assert kinds == {"json", "jsonl", "yaml", "txt", "safetensors", "md"}
 
 
 def test_the_log_has_what_was_said_with_the_time(trained, tmp_path):
