@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -379,9 +378,3 @@ def _count_trained(work: Work) -> Measured:
     parts = prepare(complete(work.job.recipe), torch.device("cpu"))
     trained = trainable_parameters(parts.encoder, parts.objective, parts.twin)
     return Measured({"parameters": sum(it.numel() for it in trained)})
-
-
-def print_line(text: str) -> None:
-    """A line on standard error."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
