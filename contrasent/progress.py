@@ -86,12 +86,12 @@ class StepProgress:
 
     def step(self, number: int, loss: float) -> None:
         """Count a step, by its number from 1."""
-        self._advance(1, loss=f"loss {loss:.4f}")
+        self._advance(1, loss=f"loss {loss:#.4g}")
         if self._lines and number % max(1, self._total // self._lines) == 0:
             each = (time.monotonic() - self._started) / max(1, number - self._done)
             left = each * (self._total - number)
             shown = f"{left / 60:.0f} min" if left > _SECONDS_SHOWN else f"{left:.0f} s"
-            logger.info("step %d of %d: loss %.4f, %s left", number, self._total, loss, shown)
+            logger.info("step %d of %d: loss %#.4g, %s left", number, self._total, loss, shown)
 
     def doing(self, what: str) -> None:
         """Say what is done instead of a step."""

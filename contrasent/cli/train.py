@@ -282,7 +282,7 @@ def _print_result(result: Result, recipe: Recipe) -> None:
 def _print_speed(result: Result) -> None:
     """Say how much was done in how long."""
     rate = result.examples / result.seconds if result.seconds else 0.0
-    loss = "" if result.last_loss is None else f", last loss {result.last_loss:.4f}"
+    loss = "" if result.last_loss is None else f", last loss {result.last_loss:#.4g}"
     typer.echo(
         f"{result.steps} steps, {result.examples} examples in {result.seconds:.1f} s "
         f"({rate:.0f}/s, evaluation left out){loss}",

@@ -64,7 +64,7 @@ def test_train_tells_its_progress_on_standard_error_and_nothing_else(unsupervise
     folder, said = unsupervised
 
     def line(step):
-        return rf"step {step} of 13: loss \d+\.\d{{4}}, \d+ s left"
+        return rf"step {step} of 13: loss \d+\.\d{{3,}}, \d+ s left"
 
     patterns = [
         r"data: 1 sentence per line",
@@ -81,7 +81,7 @@ def test_train_tells_its_progress_on_standard_error_and_nothing_else(unsupervise
         r"scoring the start and the result: .*pairs\.tsv.* \(--evaluation\.final chooses\)",
         rf"scoring {re.escape(str(tiny_bert))}",
         rf"scoring {re.escape(str(folder / 'best'))}",
-        r"13 steps, 200 examples in \d+\.\d s \(\d+/s, evaluation left out\), last loss \d+\.\d{4}",
+        r"13 steps, 200 examples in \d+\.\d s \(\d+/s, evaluation left out\), last loss \d+\.\d+",
         r"next: contrasent similarity \S+/best 'a sentence' 'another sentence'",
     ]
     lines = [line for line in said.err.splitlines() if line]
