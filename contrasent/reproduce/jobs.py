@@ -214,9 +214,10 @@ class Planner:
         recipe = load_recipe(system.recipe, settings)
         generator = recipe.objective.get("generator")
         find = self.materials.model
-        source, text, *made = _every(
+        source, text, view, *made = _every(
             lambda: "" if above else find(start),
             lambda: self.materials.text(system.data),
+            lambda: self.materials.view(recipe.view.name),
             *([] if generator is None else [lambda: find(generator)]),
         )
         models = dict(zip(("generator",), made, strict=False))
@@ -226,6 +227,7 @@ class Planner:
             "text": file_sha256(text),
             "tasks": data_sha256(self.data_dir),
             "models": {role: model_sha256(it) for role, it in models.items()},
+            **({"view": view} if view else {}),
         }
         recipe = replace(
             recipe,

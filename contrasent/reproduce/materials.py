@@ -12,6 +12,7 @@ from pathlib import Path
 
 from contrasent.data.readers import lines
 from contrasent.data.senteval import senteval_root
+from contrasent.data.views import VIEWS
 from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.files import sha256_of, writing
 from contrasent.model.hub import resolve
@@ -42,6 +43,7 @@ class Materials:
         self._rows = scales[scale].rows
         self._models: dict[str, str | ContrasentError] = {}
         self._texts: dict[str, str | ContrasentError] = {}
+        self._views: dict[str, str | ContrasentError] = {}
 
     def check(self) -> None:
         """Make sure that everything that was given is there.
@@ -67,6 +69,14 @@ class Materials:
             ContrasentError: it cannot be had; the message says what to give.
         """
         return _once(self._texts, name, self._text)
+
+    def view(self, name: str) -> str:
+        """What decides a view beside recipe and text, such as WordNet's version; often nothing.
+
+        Raises:
+            ContrasentError: it cannot be had; the message says what to get.
+        """
+        return _once(self._views, name, _origin_of_view)
 
     def _model(self, name: str) -> str:
         if name in self._definitions:
@@ -115,6 +125,13 @@ def _once(known: dict[str, str | ContrasentError], name: str, find: Callable[[st
     if isinstance(found, ContrasentError):
         raise found
     return found
+
+
+def _origin_of_view(name: str) -> str:
+    try:
+        return " ".join(VIEWS[name].origin().values())
+    except ContrasentError as error:
+        raise ConfigError(str(error).removeprefix(f"view {name} ")) from error
 
 
 def content_hash(content: object) -> str:
