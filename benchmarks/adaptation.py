@@ -27,8 +27,8 @@ import numpy as np
 import typer
 
 import contrasent
-from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_types import Options
 from contrasent.model.encoder import SentenceEncoder

@@ -15,9 +15,9 @@ from pathlib import Path
 from textwrap import shorten
 
 from contrasent.errors import ConfigError
-from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Gain, compare, gains
 from contrasent.evaluation.embed import EncoderUse, Scores
+from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.sts_data import Subset, Task, load
 from contrasent.evaluation.task_names import TaskName

@@ -17,8 +17,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from contrasent.adaptation.candidates import CANDIDATES, NEEDS, Candidate, Text
-from contrasent.adaptation.search_state import SearchRequest, SearchState, Trial
+from contrasent.adaptation.candidates import (
+    CANDIDATES,
+    NEEDS,
+    Candidate,
+    SearchRequest,
+    SearchState,
+    Text,
+    Trial,
+)
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.errors import ConfigError, DataError, pick
 from contrasent.evaluation.suite import Suite, load_suite

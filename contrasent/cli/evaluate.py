@@ -29,8 +29,8 @@ from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.progress import reading_progress
 
 if TYPE_CHECKING:
-    from contrasent.evaluation.bootstrap import Bootstrap
     from contrasent.evaluation.embed import Scores
+    from contrasent.evaluation.intervals import Bootstrap
     from contrasent.evaluation.leaks import Overlap
     from contrasent.evaluation.suite import Suite
     from contrasent.report.html.contents import Contents
@@ -189,7 +189,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
 ) -> None:
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
     from contrasent.errors import ConfigError
-    from contrasent.evaluation.bootstrap import Bootstrap
+    from contrasent.evaluation.intervals import Bootstrap
     from contrasent.evaluation.protocols import TransferProtocol
     from contrasent.evaluation.protocols import protocol as named_protocol
     from contrasent.evaluation.suite import load_suite

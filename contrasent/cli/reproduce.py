@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from mteb.abstasks import AbsTask
 
-    from contrasent.evaluation.calibrate import Calibration
     from contrasent.evaluation.embed import Scores
+    from contrasent.evaluation.rated_pairs import Calibration
     from contrasent.reproduce.outcome import PaperRequest
     from contrasent.reproduce.papers import PaperTable
 
@@ -364,8 +364,8 @@ def calibrate(
     json: Json = False,
 ) -> None:
     """Suggest a similarity threshold from labelled pairs."""
-    from contrasent.evaluation.calibrate import calibrate as propose
-    from contrasent.evaluation.calibrate import read_judged
+    from contrasent.evaluation.rated_pairs import calibrate as propose
+    from contrasent.evaluation.rated_pairs import read_judged
 
     judged = read_judged(pairs, data_dir, listed(columns))
     if judged.task.note:
@@ -378,7 +378,7 @@ def calibrate(
 
 
 def _print(calibration: Calibration) -> None:
-    from contrasent.evaluation.calibrate import FOLDS
+    from contrasent.evaluation.rated_pairs import FOLDS
 
     aim = calibration.aim
     reason = "largest F1" if aim == "f1" else f"largest recall with {aim}"

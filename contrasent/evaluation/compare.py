@@ -8,15 +8,19 @@ from typing import Literal
 
 import numpy as np
 
-from contrasent.evaluation.bootstrap import Bootstrap, holm, interval, p_value, ratio_draws
-from contrasent.evaluation.dyadic import (
+from contrasent.evaluation.embed import Scores, influences, joint_covariance
+from contrasent.evaluation.intervals import (
     FEWEST_PAIRS,
+    Bootstrap,
     PairGraph,
+    holm,
+    interval,
     mean_error,
     normal_interval,
     normal_p_value,
+    p_value,
+    ratio_draws,
 )
-from contrasent.evaluation.embed import Scores, influences, joint_covariance
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName, averaged
 from contrasent.metrics import Vector

@@ -14,8 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import CheckpointError, DataError, pick
-from contrasent.evaluation.bootstrap import Bootstrap, Matrix, Ratio
-from contrasent.evaluation.dyadic import FEWEST_PAIRS, PairGraph, correlation_interval, influence
+from contrasent.evaluation.intervals import (
+    FEWEST_PAIRS,
+    Bootstrap,
+    Matrix,
+    PairGraph,
+    Ratio,
+    correlation_interval,
+    influence,
+)
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS, Vector
@@ -123,7 +130,7 @@ def influences(task: Task, similarities: Similarities, metric: str) -> dict[str,
     """How much each of the task's N pairs moves its aggregations, and its subsets by name.
 
     ``(N,)`` each, in the order of :attr:`Task.sides`, as in
-    :func:`contrasent.evaluation.dyadic.influence`.
+    :func:`contrasent.evaluation.intervals.influence`.
     """
     columns = zip(similarities, (subset.gold for subset in task.subsets), strict=True)
     each = [influence(metric, scores, gold) for scores, gold in columns]

@@ -1,4 +1,4 @@
-"""Rated pairs of sentences, of which those with a high rating are positive.
+"""Rated pairs of sentences, and the cosine from which on two sentences count as similar.
 
 Shapes: P pairs, N distinct sentences, D embedding width.
 """
@@ -17,7 +17,172 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct
 from contrasent.evaluation.sts_data import Task, load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
-from contrasent.metrics import Vector
+from contrasent.metrics import Vector, pair_cosines
+
+FOLDS = 5
+_SEED = 0
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Precision (1 if no pair is at or above a threshold), recall and F1, all in [0, 1]."""
+
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A threshold for one encoder.
+
+    Attributes:
+        precision: of the computation, such as ``fp32``.
+        pairs: what was asked for, such as ``pairs.tsv>=4``.
+        count: P.
+        similar: how many of them are similar.
+        aim: ``f1``, or the least precision that was asked for, such as ``precision>=0.9``.
+        threshold: pairs with this cosine or a larger one are to count as similar.
+        reached: on the pairs that the threshold was chosen on.
+        held_out: on pairs that had no part in the choice, by cross-validation; None if there are
+            too few pairs.
+    """
+
+    encoder: str
+    pooler: str
+    precision: str
+    pairs: str
+    count: int
+    similar: int
+    aim: str
+    threshold: float
+    reached: Threshold
+    held_out: Threshold | None
+    data_sha256: str
+
+
+def read_judged(
+    asked: str,
+    data_dir: str | Path | None = None,
+    columns: Sequence[str] | None = None,
+) -> RatedPairs:
+    """Read pairs of which some are similar and some are not, as :meth:`RatedPairs.read`.
+
+    Without a rating, pairs labelled 1 are similar and those labelled 0 are not.
+
+    Raises:
+        ConfigError: the pairs have other ratings than 0 and 1, and ``asked`` names none; or as
+            :meth:`RatedPairs.read`.
+        DataError: all pairs are similar, or none; or as :meth:`RatedPairs.read`.
+    """
+    labelled = ">" not in asked
+    pairs = RatedPairs.read(f"{asked}>0" if labelled else asked, data_dir, columns)
+    if labelled and not np.isin(pairs.gold, (0, 1)).all():
+        raise ConfigError(
+            f"{asked} has ratings from {pairs.gold.min():g} to {pairs.gold.max():g}, not labels 0 "
+            f"and 1; say from which rating on sentences are similar, such as '{asked}>=4'"
+        )
+    if pairs.positive.all():
+        raise DataError(
+            f"{pairs.label}: all {len(pairs.gold)} pairs are similar, so every threshold is right; "
+            "some that are not are needed"
+        )
+    return pairs
+
+
+def calibrate(
+    use: EncoderUse, pairs: RatedPairs, least_precision: float | None = None
+) -> Calibration:
+    """Propose a threshold for an encoder's cosines.
+
+    It is that of the largest F1, or of the largest recall with ``least_precision``, in (0, 1].
+
+    Raises:
+        ConfigError: ``least_precision`` is out of range.
+        CheckpointError: an embedding is zero or not finite.
+        DataError: no threshold reaches ``least_precision``.
+    """
+    if least_precision is not None and not 0 < least_precision <= 1:
+        raise ConfigError(f"the least precision is a share above 0 up to 1, not {least_precision}")
+    embeddings = pairs.embed(use)
+    cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
+    threshold = propose(cosines, pairs.positive, least_precision)
+    return Calibration(
+        encoder=use.encoder.name,
+        pooler=use.encoder.pooler,
+        precision=use.precision,
+        pairs=pairs.label,
+        count=len(pairs.gold),
+        similar=int(pairs.positive.sum()),
+        aim="f1" if least_precision is None else f"precision>={least_precision:g}",
+        threshold=threshold,
+        reached=reach(cosines >= threshold, pairs.positive),
+        held_out=_held_out(cosines, pairs.positive, least_precision),
+        data_sha256=pairs.task.sha256,
+    )
+
+
+def propose(cosines: Vector, similar: Flags, least_precision: float | None = None) -> float:
+    """The middle between two neighbouring cosines ``(P,)`` that serves the aim best.
+
+    Of equally good ones it is the highest. At least one pair is ``similar``.
+
+    Raises:
+        DataError: no threshold reaches ``least_precision``.
+    """
+    levels, counts = np.unique(cosines, return_counts=True)
+    right = np.zeros(len(levels))
+    np.add.at(right, np.searchsorted(levels, cosines[similar]), 1)
+    hits, taken = np.cumsum(right[::-1]), np.cumsum(counts[::-1])
+    precisions = hits / taken
+    value = 2 * hits / (taken + hits[-1])
+    if least_precision is not None:
+        enough = precisions >= least_precision
+        if not enough.any():
+            largest = np.floor(precisions.max() * 1e4) / 1e4
+            raise DataError(
+                f"no threshold has a precision of {least_precision:g}; the largest is "
+                f"{largest:.4f}, so ask for that or less"
+            )
+        value = np.where(enough, hits, -1)
+    best = int(np.argmax(value))
+    lowest = levels[::-1][best]
+    below = levels[::-1][best + 1] if best + 1 < len(levels) else lowest
+    middle = (lowest + below) / 2
+    return float(middle if middle > below else lowest)
+
+
+def reach(taken: Flags, similar: Flags) -> Threshold:
+    """Precision, recall and F1 of taking some of ``(P,)`` pairs for similar; at least one is."""
+    right, chosen, all_similar = (int(it.sum()) for it in (taken & similar, taken, similar))
+    precision = right / chosen if chosen else 1.0
+    return Threshold(precision, right / all_similar, 2 * right / (chosen + all_similar))
+
+
+def _held_out(cosines: Vector, similar: Flags, least_precision: float | None) -> Threshold | None:
+    """What thresholds chosen on four fifths of the pairs reach on the other fifth, all together.
+
+    Where four fifths have no threshold that is precise enough, no pair of the other is taken. None
+    if a fifth would be without a similar pair or one that is not.
+    """
+    if min(similar.sum(), (~similar).sum()) < FOLDS:
+        return None
+    draw = np.random.default_rng(_SEED)
+    fold = np.empty(len(cosines), dtype=np.int64)
+    for group in (np.flatnonzero(similar), np.flatnonzero(~similar)):
+        fold[draw.permutation(group)] = np.arange(len(group)) % FOLDS
+    taken = np.zeros(len(cosines), dtype=bool)
+    for number in range(FOLDS):
+        chosen_on = fold != number
+        try:
+            threshold = propose(cosines[chosen_on], similar[chosen_on], least_precision)
+        except DataError:
+            continue
+        taken[~chosen_on] = cosines[~chosen_on] >= threshold
+    return reach(taken, similar)
+
 
 _ASKED = re.compile(r"\s*(.+?)\s*(>=?)\s*(.*?)\s*")
 _EXAMPLE = "such as stsb>4, stsb-dev>4, or FILE.tsv>0.8"

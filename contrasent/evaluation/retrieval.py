@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from contrasent.errors import ConfigError, DataError
-from contrasent.evaluation.bootstrap import Ratio, intervals
 from contrasent.evaluation.embed import (
     Embeddings,
     EncoderUse,
@@ -20,6 +19,7 @@ from contrasent.evaluation.embed import (
     distinct,
     require_usable,
 )
+from contrasent.evaluation.intervals import Ratio, intervals
 from contrasent.evaluation.proxy import read_proxy
 from contrasent.evaluation.retrieval_data import RetrievalTask, read_retrieval
 from contrasent.evaluation.sts_data import load

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import cast
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Comparison, compare
 from contrasent.evaluation.embed import (
     DescribedEncoder,
@@ -27,6 +26,7 @@ from contrasent.evaluation.embed import (
     joint_covariance,
     require_usable,
 )
+from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import AGGREGATIONS, Protocol
 from contrasent.evaluation.sts_data import Subset, Task, load, require_different
 from contrasent.evaluation.sts_regressor import Pairs, Regressor, fit, sentevals_order

@@ -14,9 +14,9 @@ from typing_extensions import override
 from contrasent.data.senteval import how_to_get_data, senteval_root
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.evaluation import labelled, retrieval, sts, transfer
-from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Comparison
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Problem, Scores
+from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol
 from contrasent.evaluation.protocols import protocol as named_protocol
 from contrasent.evaluation.task_names import TaskName, refuse, require_names

@@ -10,9 +10,9 @@ from typing import ClassVar, Generic, TypeVar
 
 from contrasent.data.senteval import MissingDataError
 from contrasent.errors import CheckpointError, DataError, pick
-from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Comparison, compare_ratios
 from contrasent.evaluation.embed import EncoderUse, Problem, Scores
+from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import SIMCSE, Protocol, TransferProtocol
 from contrasent.evaluation.task_names import SPLITS, TaskName
 from contrasent.evaluation.vectors import RowLayout

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.evaluation.bootstrap import Ratio, intervals
 from contrasent.evaluation.cross_validation import (
     Accuracy,
     LabelledFeatures,
@@ -26,6 +25,7 @@ from contrasent.evaluation.embed import (
     Scores,
     distinct,
 )
+from contrasent.evaluation.intervals import Ratio, intervals
 from contrasent.evaluation.protocols import Rows
 from contrasent.evaluation.task_names import TaskName, known_tasks
 from contrasent.evaluation.task_types import Options, TaskText, TaskType

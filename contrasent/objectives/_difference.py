@@ -18,12 +18,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, concat
-from contrasent.data.parts import sums_by_parts
+from contrasent.data.batch import Batch, concat, sums_by_parts
 from contrasent.functional import corrective_lm, masked_cross_entropy, replaced_token_loss
 from contrasent.model.backbones.base import Backbone
+from contrasent.model.generator import Edit, Editing, delete, insert, replace
 from contrasent.model.masked_lm import mask_tokens
-from contrasent.model.token_edits import Edit, Editing, delete, insert, replace
 from contrasent.objectives.base import Terms
 from contrasent.profiling import part
 

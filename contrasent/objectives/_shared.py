@@ -1,6 +1,7 @@
-"""Parts that objectives share: masked language modelling, and classes of sentence pairs.
+"""Parts that objectives share: masked language modelling, classes of pairs, momentum, queues.
 
-Shapes: B pairs, D embedding width; T tokens end to end, M of them chosen to be predicted.
+Shapes: B pairs or examples, V views of each, D embedding width; T tokens end to end, M of them
+chosen to be predicted; K places of a queue.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
@@ -20,7 +22,9 @@ from typing_extensions import override
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.distributed import split, total
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.functional import masked_cross_entropy
+from contrasent.functional import cosine_matrix, masked_cross_entropy
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.encoding import evaluating
 from contrasent.model.masked_lm import Masked, MaskedLm, MlmHead, mask_tokens, require_mask_token
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Start, Terms
@@ -217,3 +221,70 @@ def require_masked(batch: Batch) -> MaskedBatch:
     if not isinstance(batch, MaskedBatch):
         raise TypeError("no token of this batch is hidden: prepare it first")
     return batch
+
+
+class MomentumEncoder(nn.Module):
+    """An encoder and a head with weights that follow the trained ones slowly.
+
+    After each step a weight is ``momentum`` times itself plus the rest times the trained one. The
+    weights are a buffer: no optimiser changes them, and a resumed run goes on with them.
+    """
+
+    weights: Tensor
+
+    def __init__(self, encoder: SentenceEncoder, head: nn.Module, momentum: float) -> None:
+        """Start with the weights of ``encoder`` and ``head``, which are not kept as its own."""
+        super().__init__()
+        # In a tuple, so that they are trained and saved by their owners alone.
+        self._followed = (encoder, head)
+        self._momentum = momentum
+        flat = [weights.detach().flatten() for weights in self._trained()]
+        self.register_buffer("weights", torch.cat(flat))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the weights towards the trained ones."""
+        trained, share = self._trained(), 1 - self._momentum
+        torch._foreach_lerp_(self._parts(), [w.flatten() for w in trained], share)
+
+    @torch.no_grad()
+    def embed(self, batch: Batch) -> Tensor:
+        """``(V, B, D)``, after the head, with dropout off."""
+        encoder, head = self._followed
+        parts = iter(self._parts())
+        of_encoder, of_head = (
+            {name: next(parts).view_as(w) for name, w in module.named_parameters()}
+            for module in self._followed
+        )
+        with evaluating(encoder), evaluating(head):
+            encoded: Encoded = functional_call(encoder, of_encoder, (batch,))
+            rows: Tensor = functional_call(head, of_head, (encoded.pooled,))
+        return rows
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [weights for module in self._followed for weights in module.parameters()]
+
+    def _parts(self) -> list[Tensor]:
+        """The weights of each trained parameter, as parts of the buffer."""
+        return list(torch.split(self.weights, [w.numel() for w in self._trained()]))
+
+
+class Queue(nn.Module):
+    """The last ``size`` embeddings that were put in; a place that is still empty counts nothing."""
+
+    rows: Tensor
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(size, width))
+
+    @torch.no_grad()
+    def put(self, rows: Tensor) -> None:
+        """Take ``(B, D)`` in, and drop as many of the oldest."""
+        self.rows.copy_(torch.cat([rows.to(self.rows.dtype), self.rows])[: len(self.rows)])
+
+    def logits(self, anchor: Tensor, temperature: float) -> Tensor:
+        """``(B, K)``, the cosines of ``anchor (B, D)`` with the queue over ``temperature``."""
+        rows = self.rows.clone()  # put() changes them before the backward pass
+        empty = ~rows.any(dim=1)
+        return (cosine_matrix(anchor, rows) / temperature).masked_fill(empty, float("-inf"))

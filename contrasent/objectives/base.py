@@ -81,7 +81,7 @@ class Objective(nn.Module, ABC):
         max_tokens: the longest sentence that its own transformers take.
         spans: its views are spans of documents, drawn as this says.
         in_parts: what it computes of tokens it computes part by part
-            (:mod:`contrasent.data.parts`), and of token states it reads those of the sentences
+            (:mod:`contrasent.data.batch`), and of token states it reads those of the sentences
             ``encoded.own``; so gradient caching and several processes can be had with it.
     """
 

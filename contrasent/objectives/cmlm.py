@@ -16,8 +16,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, Need
-from contrasent.data.parts import sums_by_parts
+from contrasent.data.batch import Batch, Need, sums_by_parts
 from contrasent.model.heads import init_linear
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded

@@ -21,11 +21,10 @@ from typing_extensions import override
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce, rtd_divisor
-from contrasent.model.generator import Generator
+from contrasent.model.generator import Editing, Generator
 from contrasent.model.heads import head_named
 from contrasent.model.masked_lm import MaskedLm, require_mask_token
 from contrasent.model.protocol import Encoded
-from contrasent.model.token_edits import Editing
 from contrasent.objectives._difference import (
     OPERATIONS,
     Conditional,

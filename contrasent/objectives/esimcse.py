@@ -11,12 +11,11 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, Need
-from contrasent.data.parts import rows_by_parts
+from contrasent.data.batch import Batch, Need, rows_by_parts
 from contrasent.functional import info_nce
 from contrasent.model.heads import head_named
 from contrasent.model.protocol import Encoded
-from contrasent.objectives._momentum import MomentumEncoder, Queue
+from contrasent.objectives._shared import MomentumEncoder, Queue
 from contrasent.objectives.base import Objective, Start, Terms, duplicates
 from contrasent.settings import settings
 

@@ -15,8 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, Need
-from contrasent.data.parts import sums_by_parts
+from contrasent.data.batch import Batch, Need, sums_by_parts
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.protocol import Encoded

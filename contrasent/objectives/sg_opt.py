@@ -15,8 +15,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, Need
-from contrasent.data.parts import rows_by_parts
+from contrasent.data.batch import Batch, Need, rows_by_parts
 from contrasent.functional import self_guided
 from contrasent.model.heads import init_linear
 from contrasent.model.pooling import mean_over_tokens

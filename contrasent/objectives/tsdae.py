@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, Need
-from contrasent.data.parts import sums_by_parts
+from contrasent.data.batch import Batch, Need, sums_by_parts
 from contrasent.errors import ConfigError
 from contrasent.functional import masked_cross_entropy
 from contrasent.model.backbones.packed_bert import PackedBert, SentenceAddition

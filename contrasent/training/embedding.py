@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from contrasent.data.batch import Batch, concat
-from contrasent.data.parts import shares, similar_lengths
+from contrasent.data.batch import Batch, concat, shares, similar_lengths
 from contrasent.distributed import own_draws, reunited, split
 from contrasent.errors import ContrasentError, is_out_of_memory
 from contrasent.model.encoder import SentenceEncoder

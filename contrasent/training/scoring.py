@@ -13,9 +13,9 @@ import torch
 from contrasent.data.examples import Examples
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation import retrieval
-from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.compare import Gain, gains
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
+from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
 from contrasent.evaluation.retrieval_data import RetrievalTask

@@ -9,9 +9,8 @@ from helpers.command_line import refused, worked
 from helpers.tiny_sentences import sentence, write
 
 from contrasent.adaptation import halving
-from contrasent.adaptation.candidates import CANDIDATES, Text
+from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState, Text
 from contrasent.adaptation.halving import adapt
-from contrasent.adaptation.search_state import SearchRequest, SearchState
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe

@@ -8,8 +8,8 @@ from helpers.command_line import refused, worked
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.calibrate import _held_out, calibrate, propose, reach, read_judged
 from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.rated_pairs import _held_out, calibrate, propose, reach, read_judged
 from contrasent.model.encoder import SentenceEncoder
 
 WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")

@@ -10,10 +10,9 @@ import pytest
 from helpers.tiny_sts import sts_tasks
 from rich.console import Console
 
-from contrasent.evaluation.bootstrap import Bootstrap, holm
 from contrasent.evaluation.compare import Comparison, compare, gains, with_comparison
-from contrasent.evaluation.dyadic import influence
 from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.intervals import Bootstrap, holm, influence
 from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import pair_cosines

@@ -10,7 +10,7 @@ from helpers.command_line import rows
 
 from contrasent.cli.evaluate import evaluate
 from contrasent.errors import ConfigError, ContrasentError, DataError
-from contrasent.evaluation.bootstrap import Bootstrap
+from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.suite import evaluate as evaluate_in_code
 from contrasent.records import read_records
 

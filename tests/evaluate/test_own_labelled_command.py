@@ -12,8 +12,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import StratifiedKFold
 
 from contrasent.evaluation import protocols
-from contrasent.evaluation.bootstrap import Bootstrap, intervals
 from contrasent.evaluation.cross_validation import Accuracy
+from contrasent.evaluation.intervals import Bootstrap, intervals
 from contrasent.evaluation.protocols import Preset
 from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.transfer import ratios_of

@@ -5,8 +5,8 @@ import pytest
 from helpers.tiny_sts import sts_tasks
 
 from contrasent.errors import ConfigError
-from contrasent.evaluation.bootstrap import Bootstrap
 from contrasent.evaluation.embed import EncoderUse
+from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import PROTOCOLS, protocol
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.sts_regressor import Pairs, fit, sentevals_order

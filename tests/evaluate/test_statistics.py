@@ -7,13 +7,16 @@ import pytest
 from scipy import stats
 
 from contrasent.errors import ConfigError
-from contrasent.evaluation.bootstrap import Bootstrap, holm, interval, p_value
-from contrasent.evaluation.dyadic import (
+from contrasent.evaluation.intervals import (
+    Bootstrap,
     PairGraph,
     correlation_interval,
+    holm,
     influence,
+    interval,
     mean_error,
     normal_p_value,
+    p_value,
 )
 from contrasent.metrics import METRICS
 

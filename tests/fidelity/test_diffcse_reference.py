@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.model import token_edits
+from contrasent.model import generator as generators
 from contrasent.model.encoder import SentenceEncoder
 
 BAR = 1e-5
@@ -185,13 +185,13 @@ def compared(folder, monkeypatch):
             "edit_positions": "all",
             **changes,
         }
-        masks, mask_tokens = [], token_edits.mask_tokens
+        masks, mask_tokens = [], generators.mask_tokens
 
         def noted(*args, **kwargs):
             masks.append(mask_tokens(*args, **kwargs))
             return masks[-1]
 
-        monkeypatch.setattr(token_edits, "mask_tokens", noted)
+        monkeypatch.setattr(generators, "mask_tokens", noted)
         torch.manual_seed(0)
         encoder = SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu").train()
         objective = objectives.build(

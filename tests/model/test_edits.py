@@ -8,8 +8,8 @@ import torch
 from contrasent.data.batch import pack
 from contrasent.data.tokenizer import SpecialIds
 from contrasent.errors import ConfigError
-from contrasent.model import token_edits
-from contrasent.model.token_edits import Editing
+from contrasent.model import generator as generators
+from contrasent.model.generator import Editing
 
 FIRST, LAST, MASK = 2, 3, 4
 SPECIAL_IDS = SpecialIds(mask=MASK, first=FIRST, last=LAST, pad=0, every=(0, 1, 2, 3, 4))
@@ -64,7 +64,7 @@ def seed():
 
 @pytest.fixture(params=["replace", "insert", "delete"])
 def edit(request):
-    return getattr(token_edits, request.param)
+    return getattr(generators, request.param)
 
 
 def test_an_edit_keeps_sentences_and_specials(edit):
@@ -111,7 +111,7 @@ def test_an_edit_forgets_which_texts_are_the_same_and_what_follows(edit):
 @pytest.mark.parametrize("positions", ["masked", "all"])
 def test_replaced_are_the_tokens_that_differ(positions):
     batch, settings = batch_of(), editing(positions=positions)
-    done = token_edits.replace(batch, settings)
+    done = generators.replace(batch, settings)
     ids, before = done.batch.token_ids, batch.token_ids
     assert done.edited.tolist() == [a != b for a, b in zip(ids.tolist(), before, strict=True)]
     if positions == "masked":
@@ -123,24 +123,24 @@ def test_replaced_are_the_tokens_that_differ(positions):
 
 def test_a_token_that_the_generator_restores_is_not_edited():
     batch = pack([[FIRST, 50, 50, 51, LAST]])
-    done = token_edits.replace(batch, editing(generator=Filler(token=50), rate=0.999))
+    done = generators.replace(batch, editing(generator=Filler(token=50), rate=0.999))
     assert done.edited.tolist() == [False, False, False, True, False]
     assert done.chosen.tolist() == [False, True, True, True, False]
 
 
-@pytest.mark.parametrize("edit", [token_edits.replace, token_edits.insert])
+@pytest.mark.parametrize("edit", [generators.replace, generators.insert])
 @pytest.mark.parametrize(("pick", "dropout"), [("sample", False), ("argmax", True)])
 def test_the_generator_is_asked_as_the_settings_say(edit, pick, dropout):
     settings = editing(pick=pick, dropout=dropout, positions="all")
     edit(batch_of(), settings)
     asked = settings.generator.asked
     assert (asked["pick"], asked["dropout"]) == (pick, dropout)
-    assert asked["positions"] == ("all" if edit is token_edits.replace else "masked")
+    assert asked["positions"] == ("all" if edit is generators.replace else "masked")
 
 
 def test_inserted_tokens_stand_between_the_others():
     batch, settings = batch_of(), editing(rate=0.5)
-    done = token_edits.insert(batch, settings)
+    done = generators.insert(batch, settings)
     assert (done.batch.token_ids[done.edited] == 999).all()
     masked = settings.generator.asked["masked"]
     assert (masked.token_ids[done.edited] == MASK).all()
@@ -154,10 +154,10 @@ def test_inserted_tokens_stand_between_the_others():
 def test_the_number_of_inserted_and_of_deleted_tokens_is_the_rate(rate, length):
     batch = batch_of([length] * 4000)
     exact = rate * length
-    longer = token_edits.insert(batch, editing(rate=rate)).batch.lengths - batch.lengths
+    longer = generators.insert(batch, editing(rate=rate)).batch.lengths - batch.lengths
     assert set(longer.tolist()) <= {int(exact), int(exact) + 1}
     assert longer.double().mean().item() == pytest.approx(exact, abs=0.03)
-    gone = batch.lengths - token_edits.delete(batch, editing(rate=rate)).batch.lengths
+    gone = batch.lengths - generators.delete(batch, editing(rate=rate)).batch.lengths
     assert set(gone.tolist()) <= {int(exact), int(exact) + 1}
     if int(exact) + 1 < length:
         assert gone.double().mean().item() == pytest.approx(exact, abs=0.03)
@@ -165,7 +165,7 @@ def test_the_number_of_inserted_and_of_deleted_tokens_is_the_rate(rate, length):
 
 def test_every_gap_is_as_likely_as_any_other():
     batch = batch_of([5] * 6000)
-    done = token_edits.insert(batch, editing(rate=0.2))
+    done = generators.insert(batch, editing(rate=0.2))
     rows = done.edited.view(6000, 8)
     assert (rows.sum(1) == 1).all()
     torch.testing.assert_close(
@@ -175,7 +175,7 @@ def test_every_gap_is_as_likely_as_any_other():
 
 def test_every_ordinary_token_is_deleted_as_often_as_any_other():
     batch = batch_of([5] * 6000)
-    kept = token_edits.delete(batch, editing(rate=0.4)).batch.token_ids
+    kept = generators.delete(batch, editing(rate=0.4)).batch.token_ids
     stays = torch.isin(batch.token_ids, kept).view(6000, 7)[:, 1:-1]
     torch.testing.assert_close(
         stays.double().mean(0), torch.full((5,), 0.6).double(), rtol=0, atol=0.02
@@ -185,13 +185,13 @@ def test_every_ordinary_token_is_deleted_as_often_as_any_other():
 @pytest.mark.parametrize("room", [0, 1, 4])
 def test_a_sentence_does_not_outgrow_the_positions(room):
     batch = batch_of([30, 4, 30], views=1)
-    done = token_edits.insert(batch, editing(rate=0.5, max_tokens=32 + room))
+    done = generators.insert(batch, editing(rate=0.5, max_tokens=32 + room))
     assert done.batch.lengths.tolist() == [32 + room, 8, 32 + room]
 
 
 def test_a_token_is_labelled_if_the_one_before_it_is_gone():
     batch = batch_of([9] * 40)
-    done = token_edits.delete(batch, editing(rate=0.5))
+    done = generators.delete(batch, editing(rate=0.5))
     marks, all_marks = sentences(done.batch, done.edited), []
     for ids, labels, before in zip(sentences(done.batch), marks, sentences(batch), strict=True):
         places = [before.index(token) for token in ids]
@@ -206,7 +206,7 @@ def test_a_token_is_labelled_if_the_one_before_it_is_gone():
 @pytest.mark.parametrize("rate", [0.3, 0.999])
 def test_a_word_is_left_of_every_sentence_that_has_one(rate):
     batch = batch_of([1, 2, 3, 0] * 50)
-    left = token_edits.delete(batch, editing(rate=rate)).batch.lengths - 2
+    left = generators.delete(batch, editing(rate=rate)).batch.lengths - 2
     assert left.view(-1, 4)[:, :3].min() == 1
     assert (left.view(-1, 4)[:, 3] == 0).all()
     if rate == 0.999:
@@ -226,7 +226,7 @@ def test_sentences_without_special_tokens_keep_their_ends():
     batch = pack([[10, 11, 12, 13, 14], [15], [16, 17]])
     for _ in range(20):
         for name in ("insert", "delete"):
-            after = sentences(getattr(token_edits, name)(batch, editing(rate=0.9)).batch)
+            after = sentences(getattr(generators, name)(batch, editing(rate=0.9)).batch)
             for ids, before in zip(after, sentences(batch), strict=True):
                 assert (ids[0], ids[-1]) == (before[0], before[-1])
             assert after[1] == [15]
@@ -235,12 +235,12 @@ def test_sentences_without_special_tokens_keep_their_ends():
 def test_a_special_token_in_the_text_is_never_deleted():
     batch = pack([[FIRST, 10, LAST, 11, 1, 12, LAST]])
     for _ in range(20):
-        (ids,) = sentences(token_edits.delete(batch, editing(rate=0.999)).batch)
+        (ids,) = sentences(generators.delete(batch, editing(rate=0.999)).batch)
         assert len(ids) == 5
         assert [token for token in ids if token in SPECIAL_IDS.every] == [FIRST, LAST, 1, LAST]
 
 
-@pytest.mark.parametrize("edit", [token_edits.replace, token_edits.insert])
+@pytest.mark.parametrize("edit", [generators.replace, generators.insert])
 def test_a_tokenizer_without_a_mask_token_is_explained(edit):
     with pytest.raises(ConfigError, match="this tokenizer has no mask token, so no token"):
         edit(batch_of(), editing(special_ids=replace(SPECIAL_IDS, mask=None)))

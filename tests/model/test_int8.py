@@ -13,9 +13,8 @@ from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
-from contrasent.model.engines import int8, quantized
-from contrasent.model.engines.int8 import Int8Bert
-from contrasent.model.engines.quantized import QuantizedLinear, Scales, measure, round_to_int8
+from contrasent.model.engines import int8
+from contrasent.model.engines.int8 import Int8Bert, QuantizedLinear, Scales, measure, round_to_int8
 
 IDS = [[2, 9, 11, 3], [2, 30, 7, 21, 14, 8, 3], [2, 3], [2, 17, 12, 5, 3]]
 
@@ -23,7 +22,7 @@ IDS = [[2, 9, 11, 3], [2, 30, 7, 21, 14, 8, 3], [2, 3], [2, 17, 12, 5, 3]]
 @pytest.fixture(autouse=True)
 def products():
     try:
-        quantized.require_products()
+        int8.require_products()
     except ConfigError as error:
         pytest.skip(str(error))
     if os.environ.get("ONEDNN_MAX_CPU_ISA") == "AVX2":
@@ -65,7 +64,7 @@ def test_inputs_with_and_without_a_sign_have_the_same_product(rng, monkeypatch):
     x = torch.arange(-128, 128).to(torch.int8).unsqueeze(1).repeat(1, 8)
     found = []
     for fast in (True, False):
-        monkeypatch.setattr(quantized, "signed_is_fast", lambda fast=fast: fast)
+        monkeypatch.setattr(int8, "signed_is_fast", lambda fast=fast: fast)
         found.append((linear(x), linear.add_to(state.clone(), x)))
     assert all(map(torch.equal, *found))
 
@@ -193,13 +192,13 @@ def test_another_activation_is_refused():
 
 
 def test_a_machine_without_the_instructions_is_refused(monkeypatch):
-    monkeypatch.setattr(quantized, "_has_vnni", lambda: False)
+    monkeypatch.setattr(int8, "_has_vnni", lambda: False)
     with pytest.raises(ConfigError, match="needs a CPU with VNNI instructions"):
         Int8Bert.from_backbone(tiny())
 
 
 def test_a_torch_without_the_products_is_refused(monkeypatch):
-    monkeypatch.setattr(quantized.torch.ops, "onednn", object())
+    monkeypatch.setattr(int8.torch.ops, "onednn", object())
     with pytest.raises(ConfigError, match="has no quantised oneDNN products"):
         Int8Bert.from_backbone(tiny())
 

@@ -8,7 +8,7 @@ from helpers.tiny_models import seeded
 from torch import nn
 
 from contrasent import objectives
-from contrasent.data import parts
+from contrasent.data import batch as batches
 from contrasent.data.batch import Need, pack
 from contrasent.distributed import Split, splitting
 from contrasent.errors import ConfigError, ContrasentError
@@ -237,7 +237,7 @@ def test_what_is_computed_of_tokens_has_the_gradient_of_one_pass_too(
 ):
     name, settings = TOKENS[case]
     loss, found, left = step(name, settings, tiny_masked_lm, GradientCache.embed)
-    for module in (parts, _shared):
+    for module in (batches, _shared):
         monkeypatch.setattr(module, "checkpoint", lambda compute, part, **_: compute(part))
     expected_loss, expected, drawn = step(name, settings, tiny_masked_lm, with_graph)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-6, atol=1e-6)

@@ -10,7 +10,7 @@ from helpers.run_files import RunFiles, logged_losses
 from helpers.split_steps import CASES, differences
 from helpers.tiny_models import save_tiny_masked_lm
 
-from contrasent.data.parts import shares
+from contrasent.data.batch import shares
 from contrasent.training.run import train
 
 TOLERANCE = 1e-5
