@@ -35,9 +35,8 @@ class MissingExtraError(ContrasentError, ImportError):
 def pick(kind: str, name: str, known: Iterable[str]) -> str:
     """Return ``name`` if it is known, and otherwise say what is.
 
-    Raises:
-        ConfigError: ``name`` is not known; the message lists the choices, or, of more than eight,
-            the three nearest.
+    ConfigError if ``name`` is not known; the message lists the choices, or, of more than eight, the
+    three nearest.
     """
     choices = sorted(known)
     if name in choices:

@@ -44,11 +44,8 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
     """Yield an empty folder beside ``path``; it replaces ``path`` when the block succeeds.
 
     A replaced folder is set aside first, so that one of the two is there at every moment;
-    :func:`recover_folder` puts it back if the process died between the two renames. One process
-    at a time may write a folder, any may read it.
-
-    Raises:
-        ConfigError: ``path`` is a file.
+    :func:`recover_folder` puts it back if the process died between the two renames. One process at
+    a time may write a folder, any may read it. ConfigError if ``path`` is a file.
     """
     path = Path(path)
     if path.is_file():
@@ -98,8 +95,7 @@ def remove_folder(path: str | Path) -> None:
 def refuse_existing(path: str | Path, remedy: str) -> None:
     """Make sure that nothing of value lies under ``path``.
 
-    Raises:
-        ConfigError: ``path`` is a file, or a folder that is not empty; ``remedy`` ends the message.
+    ConfigError if ``path`` is a file, or a folder that is not empty; ``remedy`` ends the message.
     """
     path = Path(path)
     if path.is_dir() and not any(path.iterdir()):
@@ -148,11 +144,9 @@ def _sync(path: Path) -> None:
 def exclusive(folder: str | Path) -> Iterator[None]:
     """Keep every other process and thread from writing to ``folder`` inside the block.
 
-    The operating system holds the lock, on a hidden file beside the folder, and lets go of it
-    when the process ends in whatever way.
-
-    Raises:
-        ConfigError: somebody else writes to the folder; the message names the process.
+    The operating system holds the lock, on a hidden file beside the folder, and lets go of it when
+    the process ends in whatever way. ConfigError if somebody else writes to the folder; the message
+    names the process.
     """
     from filelock import FileLock, Timeout
 

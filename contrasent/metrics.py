@@ -23,12 +23,10 @@ def pair_cosines(first: ArrayLike, second: ArrayLike) -> Vector:
     """Cosine of each row of ``first (N, D)`` with the same row of ``second (N, D)``, as ``(N,)``.
 
     SentEval's formula, in float64: equal rows are at 1 within rounding, not at exactly 1. Its
-    figures rest on that: rounding orders the pairs of identical sentences of STS12 (one in seven
-    of SMTeuroparl), and exact ties would raise the mean over the subsets by about 0.01 points.
-
-    Raises:
-        DataError: the shapes differ or are not ``(N, D)``, a number is not finite, or a row is
-            zero, which has no direction.
+    figures rest on that: rounding orders the pairs of identical sentences of STS12 (one in seven of
+    SMTeuroparl), and exact ties would raise the mean over the subsets by about 0.01 points.
+    DataError if the shapes differ or are not ``(N, D)``, a number is not finite, or a row is zero,
+    which has no direction.
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if a.ndim != 2 or a.shape != b.shape:
@@ -80,9 +78,7 @@ def mean_cosine(embeddings: ArrayLike) -> float:
     """Mean cosine of all pairs of two of the N rows of ``(N, D)``, in [-1, 1]; 0 if isotropic.
 
     The anisotropy of Ethayarajh 2019 (section 4.1), over every pair in place of a random draw.
-
-    Raises:
-        DataError: as :func:`unit_rows`, or there are fewer than two rows.
+    DataError as :func:`unit_rows`, or if there are fewer than two rows.
     """
     unit = unit_rows(embeddings)
     count = len(unit)
@@ -98,10 +94,8 @@ def partition_ratio(embeddings: ArrayLike) -> float:
 
     with c the eigenvectors of the D x D matrix of products of the columns (Mu and Viswanath 2018,
     section 2.2). The sign of an eigenvector is arbitrary, so both signs of each are taken. Their
-    vectors keep their lengths; unit rows make encoders of different scale comparable.
-
-    Raises:
-        DataError: as :func:`unit_rows`.
+    vectors keep their lengths; unit rows make encoders of different scale comparable. DataError as
+    :func:`unit_rows`.
     """
     unit = unit_rows(embeddings)
     projected = unit @ np.linalg.eigh(unit.T @ unit).eigenvectors
@@ -112,8 +106,7 @@ def partition_ratio(embeddings: ArrayLike) -> float:
 def unit_rows(embeddings: ArrayLike) -> Matrix:
     """The rows of ``(N, D)``, each divided by its length, in float64.
 
-    Raises:
-        DataError: the matrix has another shape or no row, or a row is zero or not finite.
+    DataError if the matrix has another shape or no row, or a row is zero or not finite.
     """
     rows = np.asarray(embeddings, dtype=np.float64)
     if rows.ndim != 2 or not len(rows):
@@ -137,12 +130,10 @@ def relevant_ranks(
 
     The ``scores (N,)`` are of all documents, ``relevant (R,)`` holds different rows of them with
     their ``grades (R,)``; the row ``left_out``, such as that of the query itself, is not ranked.
+    DataError if a score is NaN.
 
     Returns:
         ``(R,)`` places, the smallest first, and ``(R,)`` grades in that order.
-
-    Raises:
-        DataError: a score is NaN.
     """
     values, rows = np.asarray(scores, dtype=np.float64), np.asarray(relevant, dtype=np.int64)
     if np.isnan(values).any():
@@ -163,10 +154,8 @@ def relevant_ranks(
 def recall_at_k(ranks: Sequence[ArrayLike], k: int) -> float:
     """Share of a query's relevant documents that are among its first ``k``, mean over queries.
 
-    ``ranks`` are the places ``(R,)`` of each query's relevant documents, from 1.
-
-    Raises:
-        DataError: there is no query, or one has no relevant document.
+    ``ranks`` are the places ``(R,)`` of each query's relevant documents, from 1. DataError if there
+    is no query, or one has no relevant document.
     """
     return float(np.mean([(places <= k).mean() for places in _rankings(ranks)]))
 

@@ -151,9 +151,7 @@ class StepProfile:
     def __init__(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Make sure that ``path`` can be written.
 
-        Raises:
-            ConfigError: its name does not end in ``.json.gz``, or it exists and may not be
-                replaced.
+        ConfigError if its name does not end in ``.json.gz``, or it exists and may not be replaced.
         """
         self.path = Path(path)
         self.operators: list[Operator] = []

@@ -68,8 +68,7 @@ Lines = dict[tuple[str, ...], int]
 def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
     """The content of a YAML file, and the line of each key.
 
-    Raises:
-        ConfigError: the file cannot be read, is not YAML, is not a mapping, or has a key twice.
+    ConfigError if the file cannot be read, is not YAML, is not a mapping, or has a key twice.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -214,9 +213,8 @@ def overrides_in(
 ) -> dict[str, Any]:
     """``--section.key value`` and ``--section.key=value`` as a mapping; ``-`` in a key is ``_``.
 
-    Raises:
-        ConfigError: another word is among them; ``options`` are what it may have been meant for,
-            beside the settings of the sections and those that ``objective`` returns.
+    ConfigError if another word is among them; ``options`` are what it may have been meant for,
+    beside the settings of the sections and those that ``objective`` returns.
     """
     settings: dict[str, Any] = {}
     rest = list(words)
@@ -274,9 +272,8 @@ def to_yaml(recipe: Recipe) -> str:
 def validate(cls: type[T], content: Mapping[str, Any], where: str) -> T:
     """Make ``cls`` of ``content``.
 
-    Raises:
-        ConfigError: a setting is unknown, or its value cannot be taken; the message has the
-            dotted name, the value, and what is expected.
+    ConfigError if a setting is unknown, or its value cannot be taken; the message has the dotted
+    name, the value, and what is expected.
     """
     try:
         return TypeAdapter(cls).validate_python(dict(content))

@@ -191,9 +191,8 @@ def read_records(path: str | Path) -> list[Record]:
 def read_lines(path: str | Path, parse: Callable[[Any], T], otherwise: str) -> list[T]:
     """What ``parse`` makes of the JSON value of each line.
 
-    Raises:
-        DataError: a line is no JSON, or ``parse`` raises ``KeyError``, ``TypeError`` or
-            ``ValueError``; the message names file and line, and calls it ``otherwise``.
+    DataError if a line is no JSON, or ``parse`` raises ``KeyError``, ``TypeError`` or
+    ``ValueError``; the message names file and line, and calls it ``otherwise``.
     """
     results = []
     with Path(path).open(encoding="utf-8") as file:

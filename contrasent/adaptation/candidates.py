@@ -120,8 +120,7 @@ class Text:
     def read(cls, source: str) -> Text:
         """Read a file or data set of one sentence or text per example.
 
-        Raises:
-            DataError: it is missing, damaged, or has examples of several sentences.
+        DataError if it is missing, damaged, or has examples of several sentences.
         """
         examples = open_examples(source)
         if examples.views > 1:
@@ -159,8 +158,7 @@ class Text:
     def split(self, seed: int, fewest: int) -> tuple[Text, Text, Text]:
         """Text to train on, to choose by, and to report on; no document is in two of them.
 
-        Raises:
-            DataError: there is too little.
+        DataError if there is too little.
         """
         distinct = list(dict.fromkeys(map(tuple, self.documents)))
         order = np.random.default_rng(seed).permutation(len(distinct))
@@ -263,11 +261,7 @@ class SearchState:
 
     @classmethod
     def read(cls, path: Path, request: SearchRequest) -> SearchState:
-        """Read it again.
-
-        Raises:
-            ConfigError: the search was asked for something else.
-        """
+        """Read it again; ConfigError if the search was asked for something else."""
         state = TypeAdapter(cls).validate_json(path.read_bytes())
         changed = [
             f"{each.name} {before}, not {now}"

@@ -102,9 +102,7 @@ class Search:
         """Score the start, and measure how long a step takes and a trial beside its steps.
 
         Candidates that were not asked for by name are left out where there is no time for them.
-
-        Raises:
-            ConfigError: what is to choose gives no score, or there is not enough time.
+        ConfigError if what is to choose gives no score, or there is not enough time.
         """
         state, folder, began = self.state, self.folder / "probe", time.monotonic()
         recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS, state.request.encoder)
@@ -139,8 +137,7 @@ class Search:
     def run(self) -> None:
         """Make the trials that are left: all candidates, the better half, the best.
 
-        Raises:
-            ConfigError: the time does not suffice for a few steps of each.
+        ConfigError if the time does not suffice for a few steps of each.
         """
         names = self.state.candidates
         for rung in range(len(_TIME_SHARES)):
@@ -157,9 +154,7 @@ class Search:
     def final_tasks(self, test: Sequence[str]) -> Suite:
         """What start and result are scored on: ``test``, held-out text, and general pairs.
 
-        Raises:
-            ConfigError: one of ``test`` is no task.
-            DataError: its data is missing or damaged.
+        ConfigError if one of ``test`` is no task; DataError if its data is missing or damaged.
         """
         state = self.state
         held_out = [] if state.request.dev else [f"{state.proxy}{self.folder / _TEST}"]
@@ -219,8 +214,7 @@ class Search:
     def _steps(self, names: Sequence[str], seconds: float) -> dict[str, int]:
         """The steps of each candidate in a rung, all of them taking as long.
 
-        Raises:
-            ConfigError: they are too few to tell anything.
+        ConfigError if they are too few to tell anything.
         """
         state = self.state
         costs = {name: state.seconds_per_step * CANDIDATES[name].cost for name in names}
@@ -278,9 +272,8 @@ class Search:
 def split_text(request: SearchRequest, folder: Path) -> SearchState:
     """Read the text, write its parts into a folder, and choose the candidates that fit.
 
-    Raises:
-        ConfigError: one that was asked for does not fit the text or the encoder.
-        DataError: there is too little text.
+    ConfigError if one that was asked for does not fit the text or the encoder; DataError if there
+    is too little text.
     """
     text = Text.read(request.data)
     batch = load_recipe("unsup-simcse", request.settings).train.batch_size

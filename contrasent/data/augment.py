@@ -153,9 +153,8 @@ class WordNet:
     def __init__(self) -> None:
         """Read WordNet's index, which takes seconds.
 
-        Raises:
-            MissingExtraError: NLTK is not installed.
-            DataError: WordNet is not there, or cannot be read.
+        MissingExtraError if NLTK is not installed; DataError if WordNet is not there, or cannot be
+        read.
         """
         self._reader = _reader()
         self.version = str(self._reader.get_version())

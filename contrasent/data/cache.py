@@ -42,7 +42,8 @@ def cached(
 ) -> T:
     """The entry of a key, computed unless it is there whole.
 
-    If several processes want the same entry, one computes it and the others wait.
+    If several processes want the same entry, one computes it and the others wait. ConfigError if
+    ``cache_dir`` cannot be written to.
 
     Args:
         folder: holds all entries of this kind, below the cache.
@@ -52,9 +53,6 @@ def cached(
             or its files are not what they should be.
         write: fills an empty folder. The folder then becomes the entry.
         cache_dir: the cache; None for :func:`default_cache`.
-
-    Raises:
-        ConfigError: ``cache_dir`` cannot be written to.
     """
     root = Path(cache_dir) if cache_dir is not None else default_cache()
     entry = root / folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()

@@ -73,16 +73,13 @@ def sentence_columns(
 ) -> ColumnMap:
     """The sentences of a source, in the order anchor, positive, hard negatives.
 
-    The first row of a table is a header if every cell is a known column name, whatever its case,
-    or if ``columns`` gives names. Without a header, every column is a sentence, in the order of
-    the file, unless the rows ``below`` tell otherwise: a first row of short names over longer text
-    is a header, and ids, numbers, dates or single words are no sentences. Columns are chosen by
-    name, or by digits that count from 0; ``named`` says that ``first`` certainly holds names.
-    ``where`` is the place of ``first``, for messages.
-
-    Raises:
-        ConfigError: ``columns`` does not fit.
-        DataError: the columns cannot be told without ``columns``, or one holds no sentences.
+    The first row of a table is a header if every cell is a known column name, whatever its case, or
+    if ``columns`` gives names. Without a header, every column is a sentence, in the order of the
+    file, unless the rows ``below`` tell otherwise: a first row of short names over longer text is a
+    header, and ids, numbers, dates or single words are no sentences. Columns are chosen by name, or
+    by digits that count from 0; ``named`` says that ``first`` certainly holds names. ``where`` is
+    the place of ``first``, for messages. ConfigError if ``columns`` does not fit; DataError if the
+    columns cannot be told without ``columns``, or one holds no sentences.
     """
     chosen = _sentence_columns(first, columns, where, named=named, below=below)
     if len(below) >= _FEWEST_ROWS:

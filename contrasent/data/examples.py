@@ -152,7 +152,10 @@ def open_examples(
     ========== ====================================================================================
 
     The text files may be gzipped, with ``.gz`` after the name's end. UTF-8 with or without byte
-    order mark, lines ended by ``\n`` or ``\r\n``.
+    order mark, lines ended by ``\n`` or ``\r\n``. DataError if the source is missing, empty, of
+    unknown kind, or its first row cannot be understood; further rows are checked when they are
+    read. ConfigError if ``columns`` does not fit the source. MissingExtraError if a data set is
+    asked for, but ``datasets`` is not installed.
 
     Args:
         source: a path, or a data set's id; what exists as a file is a file.
@@ -161,12 +164,6 @@ def open_examples(
             hard_neg``; ``anchor, positive, negative``; ``sentence1, sentence2``; ``text``; ...) or,
             in a table without header, takes every column.
         with_ids: the second of the columns holds ids.
-
-    Raises:
-        DataError: the source is missing, empty, of unknown kind, or its first row cannot be
-            understood; further rows are checked when they are read.
-        ConfigError: ``columns`` does not fit the source.
-        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
     """
     kind = text_kind(source)
     if kind == ".txt" and columns is not None and list(columns) != ["0"]:
@@ -207,11 +204,8 @@ def keep_rows(rows: Rows) -> Path:
     The file lies in the cache and is named by its content, so that the same rows are the same file
     when a run is resumed. All ``rows`` are of one kind. Strings become the lines of a ``.txt``, in
     which an empty one ends a document, and a line break is a space. Tuples and mappings, also those
-    of a ``datasets.Dataset``, become the lines of a ``.jsonl``.
-
-    Raises:
-        DataError: there is no row, or a row cannot be written as JSON.
-        ConfigError: there is no room in the cache.
+    of a ``datasets.Dataset``, become the lines of a ``.jsonl``. DataError if there is no row, or a
+    row cannot be written as JSON; ConfigError if there is no room in the cache.
     """
     remaining = iter(rows)
     first = next(remaining, None)

@@ -159,9 +159,7 @@ def dataset_parts(source: str) -> re.Match[str] | None:
 class Dataset:
     """Records of ``org/name[:config][@split]``, of one revision, which is looked up once.
 
-    Raises:
-        DataError: the data set cannot be reached.
-        MissingExtraError: ``datasets`` is not installed.
+    DataError if the data set cannot be reached; MissingExtraError if ``datasets`` is not installed.
     """
 
     def __init__(self, source: str) -> None:
@@ -277,11 +275,9 @@ def retrieval_sources(source: str, split: str) -> tuple[str, ...]:
 
     Queries and documents are the configs ``queries`` and ``corpus``. Relevance is the ``split`` of
     the config ``default`` or ``qrels``, or of a data set of its own, ``org/name-qrels``. With
-    ``org/name:de``, the configs are ``de-queries``, ``de-corpus`` and ``de-qrels``.
-
-    Raises:
-        DataError: the data set cannot be reached, or is laid out in another way.
-        MissingExtraError: ``datasets`` is not installed.
+    ``org/name:de``, the configs are ``de-queries``, ``de-corpus`` and ``de-qrels``. DataError if
+    the data set cannot be reached, or is laid out in another way; MissingExtraError if ``datasets``
+    is not installed.
     """
     parts = dataset_parts(source)
     if parts is None or parts["split"]:

@@ -310,12 +310,9 @@ def open_rows_of(
     ``.csv``, ``.jsonl`` and ``.parquet`` are what they are called; any other file holds cells
     between tabs, as SNLI's ``.txt`` and Flickr30k's ``.token``. The text files may be gzipped.
     Where a label is wanted, ``s1.NAME`` stands for the parallel lines of ``s1.NAME``, ``s2.NAME``
-    and ``labels.NAME``, as InferSent's.
-
-    Raises:
-        DataError: the source is missing, empty, or its first row cannot be understood.
-        ConfigError: ``columns`` does not fit the source.
-        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+    and ``labels.NAME``, as InferSent's. DataError if the source is missing, empty, or its first row
+    cannot be understood; ConfigError if ``columns`` does not fit the source; MissingExtraError if a
+    data set is asked for, but ``datasets`` is not installed.
     """
     kind, path = source_kind(source, "give the files in it"), Path(source)
     if path.name.startswith("s1.") and "label" in wanted.roles and kind not in _NAMED_KINDS:

@@ -78,8 +78,7 @@ def named_folder(data_dir: str | Path | None = None) -> Path:
 def senteval_root(data_dir: str | Path | None = None) -> Path:
     """The folder that holds ``STS`` and ``SICK``, perhaps inside the one of :func:`named_folder`.
 
-    Raises:
-        DataError: a folder was named, and it is not there.
+    DataError if a folder was named, and it is not there.
     """
     folder = named_folder(data_dir)
     for inside in _INSIDE:
@@ -132,12 +131,9 @@ def fetch(
     """Download, unpack and check SentEval's data; ``folder`` appears whole or not at all.
 
     ``url`` is a tar archive: ``http``, ``https``, or a local path. Returns the files that are not
-    the published ones but that no STS task needs.
-
-    Raises:
-        ConfigError: ``folder`` holds something.
-        DataError: the archive cannot be had, is damaged or unsafe, or a file that a task needs
-            is missing in it or not the published one; the disk is full.
+    the published ones but that no STS task needs. ConfigError if ``folder`` holds something.
+    DataError if the archive cannot be had, is damaged or unsafe, or a file that a task needs is
+    missing in it or not the published one, or the disk is full.
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ConfigError(
@@ -266,6 +262,7 @@ def fetch_training_file(
 
     A download that was cut off goes on where it was, if the server can; the file appears whole or
     not at all. Its SHA-256, of which none is published, is kept beside it when it is first seen.
+    DataError if it cannot be had, is cut off, or does not hold what it should.
 
     Args:
         name: of the file.
@@ -275,9 +272,6 @@ def fetch_training_file(
 
     Returns:
         The path, its hash, and whether that was compared with one kept before.
-
-    Raises:
-        DataError: it cannot be had, is cut off, or does not hold what it should.
     """
     wanted = TRAINING_FILES[name]
     path = (folder or default_folder().parent) / wanted.file

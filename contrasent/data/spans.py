@@ -181,10 +181,7 @@ def _documents(examples: Examples, lines: TextStore) -> tuple[IndexArray, IndexA
     """The number of the first line of each document, that after its last one, and where it ends.
 
     Lines with a blank line between some of them are documents of several lines; otherwise every
-    line or row is a document.
-
-    Raises:
-        DataError: an example has several texts.
+    line or row is a document. DataError if an example has several texts.
     """
     if examples.views != 1:
         raise DataError(
@@ -201,8 +198,7 @@ def _documents(examples: Examples, lines: TextStore) -> tuple[IndexArray, IndexA
 def of_several_sentences(examples: Examples, lines: TextStore) -> Texts:
     """The documents, as :func:`long_enough` reads them, that have two sentences or more.
 
-    Raises:
-        DataError: an example has several texts; fewer than 2 documents have two sentences.
+    DataError if an example has several texts, or fewer than 2 documents have two sentences.
     """
     starts, ends, what = _documents(examples, lines)
     every = Texts(lines, starts, ends, 0)
@@ -222,10 +218,8 @@ def long_enough(examples: Examples, lines: TextStore, spans: Spans) -> Texts:
     """The documents that ``spans`` can be drawn from.
 
     Lines with a blank line between some of them are documents of several ``lines``; otherwise every
-    line or row is a document.
-
-    Raises:
-        DataError: an example has several texts; fewer than 2 documents are long enough.
+    line or row is a document. DataError if an example has several texts, or fewer than 2 documents
+    are long enough.
     """
     starts, ends, what = _documents(examples, lines)
     counts = np.array([len(lines[number].split()) for number in range(len(lines))])

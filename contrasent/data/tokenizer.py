@@ -156,10 +156,8 @@ class Tokenizer:
 
         ``{text}`` is the place of the sentence and ``{mask}`` the mask token. ``[CLS]`` and
         ``[SEP]`` stand around it, except in the place of a ``{mask}`` at that end. A space at an
-        end, or before ``{text}``, is no token.
-
-        Raises:
-            ConfigError: ``{text}`` is not there once, or there is no mask token for ``{mask}``.
+        end, or before ``{text}``, is no token. ConfigError if ``{text}`` is not there once, or
+        there is no mask token for ``{mask}``.
         """
         parts = prompt.strip().split("{text}")
         if len(parts) != 2:

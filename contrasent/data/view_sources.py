@@ -153,10 +153,8 @@ class Columns(ViewSource):
 
     ``views`` is V, sentences per example that the objective takes; None takes what there is. A
     store with one sentence per example gives it V times, for dropout to vary; of one with more than
-    V the first V are used, as when hard negatives are left out.
-
-    Raises:
-        ConfigError: the store does not have so many.
+    V the first V are used, as when hard negatives are left out. ConfigError if the store does not
+    have so many.
     """
 
     def __init__(self, store: TokenStore, views: int | None = None) -> None:

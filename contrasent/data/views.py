@@ -311,9 +311,8 @@ def _open_crops(
 def open_spans(spans: Spans, examples: Examples, tokenizer: Tokenizer, max_tokens: int) -> Views:
     """As :func:`open_views`, for ``spans`` of at most ``max_tokens`` of the documents in the data.
 
-    Raises:
-        DataError: the data cannot be read, or fewer than 2 documents are long enough.
-        ConfigError: there is no room in the cache.
+    DataError if the data cannot be read, or fewer than 2 documents are long enough; ConfigError if
+    there is no room in the cache.
     """
     documents = long_enough(examples, keep_texts(examples), spans)
     source = SpansOfDocuments(documents, tokenizer, max_tokens, spans.views, spans)

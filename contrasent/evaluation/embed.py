@@ -272,11 +272,8 @@ def require_usable(
     """Make sure that each of N texts has one of the embeddings ``(N, D)`` of which scores exist.
 
     ``name`` is the encoder's, ``of`` the task where the caller's caller does not name it. With
-    ``zeros``, an embedding of zeros is of use, as to a classifier.
-
-    Raises:
-        CheckpointError: an embedding has a NaN or infinite number, or is zero; the message counts
-            them and has the first text.
+    ``zeros``, an embedding of zeros is of use, as to a classifier. CheckpointError if an embedding
+    has a NaN or infinite number, or is zero; the message counts them and has the first text.
     """
     finite = np.isfinite(rows).all(axis=1)
     directed = np.logical_or(rows.any(axis=1), zeros)

@@ -112,9 +112,7 @@ class Geometry:
 def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
     """Measure an encoder; every embedding is divided by its length first.
 
-    Raises:
-        CheckpointError: an embedding is zero or not finite.
-        DataError: there is one sentence only.
+    CheckpointError if an embedding is zero or not finite; DataError if there is one sentence only.
     """
     embeddings = pairs.embed(use)
     if len(embeddings) < 2:
@@ -233,10 +231,8 @@ class Trajectory:
 def measurement(encoder: DescribedEncoder, pairs: RatedPairs, precision: str) -> dict[str, Any]:
     """Alignment and uniformity with what they are of, as a value of a line of metrics.jsonl.
 
-    The encoder's mode and the random generators stay as they are.
-
-    Raises:
-        CheckpointError: an embedding is zero or not finite.
+    The encoder's mode and the random generators stay as they are. CheckpointError if an embedding
+    is zero or not finite.
     """
     position = pairs.position(pairs.embed(EncoderUse(encoder, precision)))
     return {
@@ -252,8 +248,7 @@ def measurement(encoder: DescribedEncoder, pairs: RatedPairs, precision: str) ->
 def read_trajectory(path: str | Path) -> Trajectory:
     """Read a run's folder, or its ``metrics.jsonl``.
 
-    Raises:
-        DataError: it is not there, a line cannot be read, or no geometry was measured.
+    DataError if it is not there, a line cannot be read, or no geometry was measured.
     """
     path = Path(path)
     file = path / _METRICS if path.is_dir() else path

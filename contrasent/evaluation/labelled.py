@@ -88,12 +88,9 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
     judged by its own splits, if it has a train and a test split.
 
     ``name`` may stand after :data:`CLASSIFY`; ``columns`` are a sentence or two, and the class, as
-    of :func:`contrasent.evaluation.sts_data.read_pairs`.
-
-    Raises:
-        ConfigError: ``columns`` does not fit.
-        DataError: a row has no sentence or class, there is one class only, or a class is not in the
-            training part; the message names file and line.
+    of :func:`contrasent.evaluation.sts_data.read_pairs`. ConfigError if ``columns`` does not fit.
+    DataError if a row has no sentence or class, there is one class only, or a class is not in the
+    training part; the message names file and line.
     """
     sources = joined_sources(name.removeprefix(CLASSIFY))
     if len(sources) == 1:

@@ -47,7 +47,9 @@ def run_leaderboard(
     """Score an encoder as MTEB's leaderboard wants it, tasks with results in ``output`` left out.
 
     The encoder is loaded by sentence-transformers and run by MTEB's own wrapper of it, under its
-    name and revision on the hub, without settings of an experiment.
+    name and revision on the hub, without settings of an experiment. CheckpointError if it is not on
+    the hub, or other weights are; MissingExtraError if MTEB or sentence-transformers is not
+    installed.
 
     Args:
         model: a folder or a run that was pushed, or ``hub_id`` itself.
@@ -55,10 +57,6 @@ def run_leaderboard(
         tasks: of :func:`mteb_tasks` or :func:`benchmark_tasks`.
         output: folder of MTEB's files of results.
         device: of the encoder.
-
-    Raises:
-        CheckpointError: it is not on the hub, or other weights are.
-        MissingExtraError: MTEB or sentence-transformers is not installed.
     """
     mteb = import_mteb()
     from mteb.models import SentenceTransformerEncoderWrapper

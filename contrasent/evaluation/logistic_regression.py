@@ -109,8 +109,7 @@ class Problems:
     def __init__(self, features: Tensor, labels: Tensor, classes: int) -> None:
         """Append the column of ones to ``features (N, width)``, on the device that computes.
 
-        Raises:
-            CheckpointError: a number is so large that its square is infinite.
+        CheckpointError if a number is so large that its square is infinite.
         """
         rows, width = features.shape
         largest = features.abs().max().item()

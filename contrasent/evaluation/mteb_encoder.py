@@ -69,11 +69,8 @@ class MtebEncoder:
         """Embed what MTEB's loader holds, ``(N, D)`` float32, whatever the split.
 
         Of MTEB's settings ``show_progress_bar`` is followed, ``batch_size`` is not, as batches here
-        are made by tokens.
-
-        Raises:
-            ConfigError: MTEB is to quantise the embeddings.
-            CheckpointError: an embedding is not finite.
+        are made by tokens. ConfigError if MTEB is to quantise the embeddings; CheckpointError if an
+        embedding is not finite.
         """
         del hf_split, hf_subset
         role = getattr(prompt_type, "value", prompt_type)

@@ -85,11 +85,8 @@ def read_corpus(
     """Read every sentence of a source, all sentences of a row one after the other.
 
     It is an STS task such as ``stsb`` or ``stsb-dev``, or what
-    :func:`contrasent.data.examples.open_examples` takes.
-
-    Raises:
-        DataError: the source is missing or damaged, or has no sentence.
-        ConfigError: ``columns`` does not fit it.
+    :func:`contrasent.data.examples.open_examples` takes. DataError if the source is missing or
+    damaged, or has no sentence; ConfigError if ``columns`` does not fit it.
     """
     name = _sts_task(source)
     examples: Iterable[Sequence[str]]
@@ -117,11 +114,9 @@ def read_queries(
     """What to look for: sentences that were given, and those of a source.
 
     The source is a name in :data:`PUBLISHED`, or a file or data set with a sentence in every row.
-    Without both, ``sample`` sentences of the corpus are drawn, as for SimCSE's Table 8.
-
-    Raises:
-        DataError: a sentence is empty, or the source is missing, damaged or without a sentence.
-        ConfigError: a row of the source has several sentences, or ``sample`` is below 1.
+    Without both, ``sample`` sentences of the corpus are drawn, as for SimCSE's Table 8. DataError
+    if a sentence is empty, or the source is missing, damaged or without a sentence; ConfigError if
+    a row of the source has several sentences, or ``sample`` is below 1.
     """
     if source is None and not given:
         if sample < 1:
@@ -237,12 +232,9 @@ def find_neighbours(
     """The sentences with the largest cosines, of every query.
 
     The search is exact; a repeated sentence is found once, a query never finds itself. The corpus
-    is embedded block by block, so that memory does not grow with it beyond its text.
-
-    Raises:
-        ConfigError: ``top_k`` is below 1.
-        CheckpointError: an embedding is not finite, that of a query is zero, or all of the
-            corpus's are.
+    is embedded block by block, so that memory does not grow with it beyond its text. ConfigError if
+    ``top_k`` is below 1; CheckpointError if an embedding is not finite, that of a query is zero, or
+    all of the corpus's are.
     """
     if top_k < 1:
         raise ConfigError(f"top_k must be 1 or more, not {top_k}")

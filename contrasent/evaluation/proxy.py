@@ -92,12 +92,11 @@ def pairs_task(
 def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> RetrievalTask:
     """A task of a file or data set, of at most a thousand of its rows.
 
+    DataError if the file cannot be read, no text has eight words, or nothing is in documents.
+
     Args:
         name: ``crops:FILE`` or ``next:FILE``.
         columns: as :func:`contrasent.data.examples.open_examples` takes them.
-
-    Raises:
-        DataError: the file cannot be read; no text has eight words, or nothing is in documents.
     """
     kind, _, file = name.name.partition(":")
     examples = open_examples(str(Path(file).expanduser()), columns)
@@ -142,10 +141,8 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
 
     Which rows does not depend on their order: those whose hashes are smallest, so that equal rows
     are on one side. Of documents whole ones. None where that would be fewer than fifty queries.
-
-    Raises:
-        DataError: the text cannot be read.
-        ConfigError: there is no room in the cache for the rest of it.
+    DataError if the text cannot be read; ConfigError if there is no room in the cache for the rest
+    of it.
     """
     documents = examples.views == 1 and _has_documents(examples)
     kind, pairs = "crops", crop_pairs

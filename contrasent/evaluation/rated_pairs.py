@@ -70,12 +70,9 @@ def read_judged(
 ) -> RatedPairs:
     """Read pairs of which some are similar and some are not, as :meth:`RatedPairs.read`.
 
-    Without a rating, pairs labelled 1 are similar and those labelled 0 are not.
-
-    Raises:
-        ConfigError: the pairs have other ratings than 0 and 1, and ``asked`` names none; or as
-            :meth:`RatedPairs.read`.
-        DataError: all pairs are similar, or none; or as :meth:`RatedPairs.read`.
+    Without a rating, pairs labelled 1 are similar and those labelled 0 are not. ConfigError if the
+    pairs have other ratings than 0 and 1, and ``asked`` names none; or as :meth:`RatedPairs.read`.
+    DataError if all pairs are similar, or none; or as :meth:`RatedPairs.read`.
     """
     labelled = ">" not in asked
     pairs = RatedPairs.read(f"{asked}>0" if labelled else asked, data_dir, columns)
@@ -98,11 +95,8 @@ def calibrate(
     """Propose a threshold for an encoder's cosines.
 
     It is that of the largest F1, or of the largest recall with ``least_precision``, in (0, 1].
-
-    Raises:
-        ConfigError: ``least_precision`` is out of range.
-        CheckpointError: an embedding is zero or not finite.
-        DataError: no threshold reaches ``least_precision``.
+    ConfigError if ``least_precision`` is out of range; CheckpointError if an embedding is zero or
+    not finite; DataError if no threshold reaches ``least_precision``.
     """
     if least_precision is not None and not 0 < least_precision <= 1:
         raise ConfigError(f"the least precision is a share above 0 up to 1, not {least_precision}")
@@ -127,10 +121,8 @@ def calibrate(
 def propose(cosines: Vector, similar: Flags, least_precision: float | None = None) -> float:
     """The middle between two neighbouring cosines ``(P,)`` that serves the aim best.
 
-    Of equally good ones it is the highest. At least one pair is ``similar``.
-
-    Raises:
-        DataError: no threshold reaches ``least_precision``.
+    Of equally good ones it is the highest. At least one pair is ``similar``. DataError if no
+    threshold reaches ``least_precision``.
     """
     levels, counts = np.unique(cosines, return_counts=True)
     right = np.zeros(len(levels))
@@ -228,12 +220,9 @@ class RatedPairs:
         """Read the pairs, as :func:`contrasent.evaluation.sts_data.load`.
 
         ``asked`` is a task or a user's file, ``>`` or ``>=``, and a rating. A task named without a
-        split is all its splits together: ``stsb>4`` is train, dev and test.
-
-        Raises:
-            ConfigError: ``asked`` cannot be read, or names no task or several; ``columns`` does
-                not fit, or the task is no user's file.
-            DataError: the data is missing or damaged, or no pair is rated so.
+        split is all its splits together: ``stsb>4`` is train, dev and test. ConfigError if
+        ``asked`` cannot be read, or names no task or several, ``columns`` does not fit, or the task
+        is no user's file. DataError if the data is missing or damaged, or no pair is rated so.
         """
         parsed = _ASKED.fullmatch(asked)
         if parsed is None:

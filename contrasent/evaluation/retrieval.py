@@ -56,10 +56,8 @@ def stsb_retrieval(name: TaskName, data_dir: str | Path | None = None) -> Retrie
     it is not of 97. A sentence that is in the split more than once is one document, and no query
     finds itself: the top three of the paper's Table 9 hold neither the other two copies of the
     query nor a sentence twice. Other sentences than the pair's own do not count as found.
-
-    Raises:
-        MissingDataError: the split is not there.
-        DataError: it is damaged, or has no pair of two different sentences rated 5.
+    MissingDataError if the split is not there; DataError if it is damaged, or has no pair of two
+    different sentences rated 5.
     """
     source = load(TaskName("stsb", name.split), data_dir)
     (pairs,) = source.subsets

@@ -69,11 +69,9 @@ def read_texts(source: str, layout: str) -> dict[str, str]:
     """Texts by their ids, in the order of the source; a title is put before its text.
 
     The source is ``.jsonl`` of objects with id and text; ``.tsv``, ``.csv`` of id and text, with or
-    without a header; each also ``.gz``; ``.parquet``; or a data set of the hub.
-
-    Raises:
-        DataError: there is no text, an id is empty or comes twice, or a row is not what it should
-            be; the message names file and line, or the ``layout`` that is expected.
+    without a header; each also ``.gz``; ``.parquet``; or a data set of the hub. DataError if there
+    is no text, an id is empty or comes twice, or a row is not what it should be; the message names
+    file and line, or the ``layout`` that is expected.
     """
     texts: dict[str, str] = {}
     lines: dict[str, str] = {}
@@ -191,12 +189,9 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
     found. Columns are known by name, or by this order without a header; a file of relevance that is
     not ``.csv``, ``.jsonl`` or ``.parquet`` may have TREC's four columns too. A query without a
     relevant document is not scored; one that is a document, by id and text, does not find itself.
-
-    Raises:
-        ConfigError: another number of files is named.
-        DataError: a file is missing or empty, or a row is not what it should be; the message names
-            file and line.
-        MissingExtraError: a data set is asked for, but ``datasets`` is not installed.
+    ConfigError if another number of files is named. DataError if a file is missing or empty, or a
+    row is not what it should be; the message names file and line. MissingExtraError if a data set
+    is asked for, but ``datasets`` is not installed.
     """
     sources = joined_sources(name.name.removeprefix(RETRIEVE))
     layout = _TEXTS

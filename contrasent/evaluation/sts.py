@@ -80,10 +80,8 @@ class StsTasks:
 
         A task for which a number does not exist has no record; the problem says why. The protocol's
         numbers are named as such, and have intervals if there is a bootstrap; with a regressor, it
-        scores the tasks that have something to fit it to.
-
-        Raises:
-            CheckpointError: in every task an embedding has a NaN or infinite number, or is zero.
+        scores the tasks that have something to fit it to. CheckpointError if in every task an
+        embedding has a NaN or infinite number, or is zero.
         """
         embeddings = self._embed(use)
         regressors: dict[str, Regressor] = {}

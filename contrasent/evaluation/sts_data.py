@@ -130,11 +130,9 @@ def load(
     """Read one task, single spaces between its words, as SentEval's batcher makes them.
 
     ``data_dir`` is SentEval's folder, or one that holds it; else ``CONTRASENT_DATA``, else the
-    folder that ``contrasent data fetch`` fills. ``columns`` are of a user's file.
-
-    Raises:
-        MissingDataError: a file is not there.
-        DataError: a file does not hold what it should; the message names file and line.
+    folder that ``contrasent data fetch`` fills. ``columns`` are of a user's file. MissingDataError
+    if a file is not there. DataError if a file does not hold what it should; the message names file
+    and line.
     """
     row = STS_TASKS.get(name.name)
     if row is None:

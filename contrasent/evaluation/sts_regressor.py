@@ -78,10 +78,8 @@ def fit(train: Pairs, dev: Pairs, seed: int = SEED) -> Regressor:
     """Fit a regressor.
 
     First weights and order of the pairs are drawn as SentEval draws them under the same seed, if
-    ``train`` is in :func:`sentevals_order`; ``dev`` decides when to stop.
-
-    Raises:
-        DataError: no state predicts dev scores that differ.
+    ``train`` is in :func:`sentevals_order`; ``dev`` decides when to stop. DataError if no state
+    predicts dev scores that differ.
     """
     features, targets = train.features, spread(train.gold)
     dev_features = dev.features
@@ -110,8 +108,7 @@ def fit(train: Pairs, dev: Pairs, seed: int = SEED) -> Regressor:
 def spread(gold: Vector) -> Floats:
     """Scores ``(N,)`` as shares of the two classes around them, ``(N, C)``; 3.2 is .8 of 3.
 
-    Raises:
-        DataError: a score is not within 0 to 5.
+    DataError if a score is not within 0 to 5.
     """
     outside = (gold < 0) | (gold > CLASSES)
     if outside.any():

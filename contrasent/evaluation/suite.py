@@ -80,9 +80,7 @@ class Suite:
         """Every record of an encoder, in the order of the tables.
 
         Where it cannot be scored on one type of tasks, those of the others are kept.
-
-        Raises:
-            CheckpointError: the encoder cannot be scored on any type.
+        CheckpointError if the encoder cannot be scored on any type.
         """
         parts: list[Scores] = []
         failures: dict[str, CheckpointError] = {}
@@ -130,12 +128,9 @@ def load_suite(
     """Read those tasks whose data is there and in order; the others are problems.
 
     ``tasks`` are named as :func:`evaluate` takes them, and are of some of ``types``. Without
-    ``options``, their test splits are scored by SimCSE's protocol.
-
-    Raises:
-        ConfigError: a task or split is unknown, or columns are chosen and no file is named.
-        DataError: the folder that was named is not there, or no task could be read; the message
-            then says why for each.
+    ``options``, their test splits are scored by SimCSE's protocol. ConfigError if a task or split
+    is unknown, or columns are chosen and no file is named. DataError if the folder that was named
+    is not there, or no task could be read; the message then says why for each.
     """
     options = options or Options()
     if not tasks:
@@ -193,8 +188,7 @@ class Records(list[Record]):
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame``: a row per record, a column per field of :class:`Record`.
 
-        Raises:
-            ImportError: pandas is not installed.
+        ImportError if pandas is not installed.
         """
         pandas = import_module("pandas")
         return pandas.DataFrame([asdict(record) for record in self])

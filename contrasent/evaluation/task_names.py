@@ -208,10 +208,8 @@ def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[
 
     They are ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, one with its split such as
     ``stsb-dev``, or a file or data set of sentence, sentence, score. Of the ``splits`` of tasks
-    without one, those that a task does not have are left out.
-
-    Raises:
-        ConfigError: a name or split is unknown, a task has no such split, or nothing is left.
+    without one, those that a task does not have are left out. ConfigError if a name or split is
+    unknown, a task has no such split, or nothing is left.
     """
     for split in splits:
         pick("split", split, SPLITS)

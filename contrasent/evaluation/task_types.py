@@ -25,12 +25,11 @@ T = TypeVar("T")
 class Options:
     """What a user asked for beside the names of tasks, as :func:`evaluate` takes it.
 
+    ConfigError if a split is unknown.
+
     Attributes:
         protocol: of the correlations.
         learning: of the classifiers.
-
-    Raises:
-        ConfigError: a split is unknown.
     """
 
     data_dir: str | Path | None = None
@@ -128,8 +127,7 @@ class TaskType(ABC, Generic[T]):
     def records(self, tasks: Sequence[T], use: EncoderUse, options: Options) -> Scores:
         """Score an encoder; a task that cannot be scored has no record, and a problem says why.
 
-        Raises:
-            CheckpointError: the encoder cannot be scored on any of them.
+        CheckpointError if the encoder cannot be scored on any of them.
         """
         parts: list[Scores] = []
         problems: list[Problem] = []

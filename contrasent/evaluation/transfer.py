@@ -119,11 +119,9 @@ class Transfer(TaskType[TransferData]):
         """Accuracy of every split; of test rows F1 of pairs, and macro-F1 of a user's own task.
 
         Intervals are of scores of test rows, by drawing these again, the classifiers as they are.
-        Rows of a dev score chose the penalty, so it has no interval.
-
-        Raises:
-            CheckpointError: an embedding has a NaN or infinite number, or all are the same.
-            DataError: the task is too small for the folds.
+        Rows of a dev score chose the penalty, so it has no interval. CheckpointError if an
+        embedding has a NaN or infinite number, or all are the same; DataError if the task is too
+        small for the folds.
         """
         parts = {name: labelled(task, part, use) for name, part in task.parts.items()}
         device = getattr(use.encoder, "device", "cpu")

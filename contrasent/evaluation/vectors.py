@@ -49,9 +49,8 @@ def holds_vectors(model: str) -> bool:
 def open_vectors(path: str, tasks: Sequence[RowLayout]) -> MatrixEncoder | WordEncoder:
     """Read a file, or matrices joined by ``+`` whose rows follow one another, to score ``tasks``.
 
-    Raises:
-        CheckpointError: a file is missing or damaged, or has not a row for each sentence.
-        ConfigError: a matrix is to be scored on more or less than one task.
+    CheckpointError if a file is missing or damaged, or has not a row for each sentence; ConfigError
+    if a matrix is to be scored on more or less than one task.
     """
     missing = next((file for file in joined_sources(path) if not Path(file).is_file()), None)
     if missing is not None:

@@ -223,12 +223,9 @@ def fit_whitening(
     """Whiten the embeddings of an encoder; see :mod:`contrasent.model.transforms.whitening`.
 
     Mean and covariance are summed up in fp64 while sentences are embedded, in bounded memory. As
-    many ``dimensions`` are kept; by default all in which embeddings differ.
-
-    Raises:
-        ConfigError: the encoder has a transform already, or has not so many dimensions.
-        DataError: there are too few sentences, or their covariance is singular.
-        CheckpointError: an embedding is not finite.
+    many ``dimensions`` are kept; by default all in which embeddings differ. ConfigError if the
+    encoder has a transform already, or has not so many dimensions; DataError if there are too few
+    sentences, or their covariance is singular; CheckpointError if an embedding is not finite.
     """
     how = how or Embedding()
     refuse_second(encoder)

@@ -34,6 +34,9 @@ def fit_sif(
 ) -> tuple[WordEncoder, dict[str, object]]:
     """Weigh words by ``a / (a + p(w))``, and find the components that are taken out.
 
+    ConfigError if a setting is out of range, or the encoder is fitted already; DataError if no
+    sentence has a known word, or ``frequencies`` cannot be read.
+
     Args:
         encoder: plain word vectors.
         text: what components, and frequencies without a file of them, are of.
@@ -44,10 +47,6 @@ def fit_sif(
 
     Returns:
         The encoder, and what is kept of the fit in ``contrasent.json``.
-
-    Raises:
-        ConfigError: a setting is out of range, or the encoder is fitted already.
-        DataError: no sentence has a known word, or ``frequencies`` cannot be read.
     """
     if not smoothing > 0 or not 0 <= components < encoder.width:
         raise ConfigError(

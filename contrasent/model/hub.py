@@ -52,8 +52,7 @@ def resolve(name: str | Path) -> Path:
 def require_possible(name: str) -> None:
     """Make sure that a name is not that of a folder which is gone, before the hub is asked.
 
-    Raises:
-        CheckpointError: it is a path, or begins with the name of a folder here, and leads nowhere.
+    CheckpointError if it is a path, or begins with the name of a folder here, and leads nowhere.
     """
     path = Path(name).expanduser()
     is_path = name.startswith(("/", "./", "../", "~")) or name.count("/") > 1

@@ -72,9 +72,8 @@ class Publication:
     def of(cls, name: str | Path, repository: str) -> Publication:
         """What would be published of the encoder ``name``, without any path of this machine.
 
-        Raises:
-            CheckpointError: there is no encoder of ours.
-            ConfigError: ``repository`` is no ``ORG/NAME``.
+        CheckpointError if there is no encoder of ours; ConfigError if ``repository`` is no
+        ``ORG/NAME``.
         """
         if repository.count("/") != 1 or hub_id(repository) != repository:
             raise ConfigError(

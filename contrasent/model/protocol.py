@@ -247,6 +247,9 @@ class Encoder(ABC):
     ) -> Any:
         """Embed sentences, in their order.
 
+        ConfigError if an option is not one of its choices, or there is no such prompt. DataError if
+        an item is not a string, or is too long under `on_overflow="error"`.
+
         Args:
             sentences: N sentences, any iterable; or one, whose embedding is then ``(D,)``.
             prompt_name: the prompt of the encoder to put before each sentence; by default its
@@ -274,10 +277,6 @@ class Encoder(ABC):
 
         Returns:
             ``(N, D)`` float32, an array unless a tensor or a list is asked for.
-
-        Raises:
-            ConfigError: an option is not one of its choices; there is no such prompt.
-            DataError: an item is not a string, or is too long under `on_overflow="error"`.
         """
         if device is not None:
             self.to(device)

@@ -133,15 +133,14 @@ _QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
 class Conventions:
     """How embeddings are meant to be made and compared.
 
+    ConfigError if one of them cannot be.
+
     Attributes:
         prompts: texts that are put before a sentence, by name.
         default_prompt_name: the one of them that `encode` uses; None for no prompt.
         truncate_dim: only so many leading dimensions of an embedding are kept; None for all.
         similarity: one of :data:`SIMILARITIES`.
         chosen: the default prompt was asked for, so that queries and documents get it too.
-
-    Raises:
-        ConfigError: one of them cannot be.
     """
 
     prompts: Mapping[str, str] = field(default_factory=dict)

@@ -222,10 +222,8 @@ def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
 
     ``A`` is drawn and ``B`` is 0, so that nothing changes before the first update. Only they are
     trained. There is no dropout on them, as the packed layers add the change to the weight.
-
-    Raises:
-        MissingExtraError: peft is not installed.
-        ConfigError: the architecture has no linear maps, as an LSTM over word vectors.
+    MissingExtraError if peft is not installed; ConfigError if the architecture has no linear maps,
+    as an LSTM over word vectors.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model

@@ -157,8 +157,7 @@ _EMBEDDINGS_ONLY = frozenset({Need.LABELS, Need.SCORES, Need.POSITIONS})
 def read_dimensions(settings: Mapping[str, Any]) -> dict[int, float]:
     """The weight of each number of dimensions; nothing without the setting ``matryoshka``.
 
-    Raises:
-        ConfigError: they are no list of different whole numbers above 0, or weights do not fit.
+    ConfigError if they are no list of different whole numbers above 0, or weights do not fit.
     """
     dimensions, weights = (settings.get(name) for name in MATRYOSHKA)
     if not dimensions:

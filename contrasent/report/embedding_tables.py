@@ -110,6 +110,9 @@ def figure_data(
 ) -> FigureData:
     """What the figures are drawn from.
 
+    ConfigError if one of ``supervised`` is not among the encoders; DataError if they were not
+    measured on the same pairs.
+
     Args:
         rows: geometry by label, for Figures 3, F.1 and G.1 of SimCSE, and Figure 2 of DiffCSE.
         runs: for Figure 2 of SimCSE and Figure 1 of its replication study.
@@ -117,10 +120,6 @@ def figure_data(
         published: put the printed points into Figure 3 where that is of STS-B.
         supervised: labels or names of encoders that get panels of their own beside the others,
             as in Figures F.1 and G.1.
-
-    Raises:
-        ConfigError: one of ``supervised`` is not among the encoders.
-        DataError: they were not measured on the same pairs.
     """
     _require_same_pairs(rows.values())
     _require_same_pairs(runs)
@@ -198,8 +197,7 @@ def names_of(encoder: str) -> set[str]:
 def refuse_unknown(supervised: Sequence[str], names: Iterable[str]) -> None:
     """Make sure that encoders for a panel of their own are among those of the figures.
 
-    Raises:
-        ConfigError: one is not.
+    ConfigError if one is not.
     """
     names = set(names)
     if supervised and not names:

@@ -110,8 +110,7 @@ class Saved:
 def read_saved(paths: Iterable[str | Path]) -> Saved:
     """Read files of measured geometry, training runs, records of scores and nearest neighbours.
 
-    Raises:
-        DataError: a path is not there, or is none of them.
+    DataError if a path is not there, or is none of them.
     """
     geometries: list[Geometry] = []
     runs: list[Trajectory] = []

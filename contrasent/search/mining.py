@@ -49,11 +49,7 @@ class Mining:
     margin: float = 0.05
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range.
-
-        Raises:
-            ConfigError: it is.
-        """
+        """Refuse what is out of range; ConfigError if it is."""
         if self.negatives < 1:
             raise ConfigError(f"negatives must be at least 1, not {self.negatives}")
         if not 0 <= self.margin < 1:
@@ -111,8 +107,7 @@ def letters(text: str) -> str:
 def read_pairs(examples: Examples) -> list[tuple[str, str]]:
     """Anchor and positive of each example; hard negatives that it has already are left out.
 
-    Raises:
-        DataError: the examples are no pairs, or there is none.
+    DataError if the examples are no pairs, or there is none.
     """
     if examples.views < 2:
         raise DataError(
@@ -136,6 +131,8 @@ def find_negatives(
 ) -> Mined:
     """Find hard negatives.
 
+    DataError if the corpus has too few sentences, or no pair has enough negatives.
+
     Args:
         encoder: says what is near.
         pairs: anchor and positive each.
@@ -143,9 +140,6 @@ def find_negatives(
         mining: how they are chosen.
         precision: of encoding.
         show_progress: progress bars on standard error.
-
-    Raises:
-        DataError: the corpus has too few sentences, or no pair has enough negatives.
     """
     import torch
 

@@ -186,8 +186,7 @@ class AnnInfo:
 def kind_for(rows: int, kind: str = "auto") -> str:
     """The kind of index for a number of rows, or the one that is named.
 
-    Raises:
-        ConfigError: there is no such kind, or there are too few rows for it.
+    ConfigError if there is no such kind, or there are too few rows for it.
     """
     if pick("kind of index", kind, ("auto", *KINDS)) == "auto":
         return "flat" if rows < _FLAT_BELOW else "hnsw" if rows < _HNSW_BELOW else "ivfpq"

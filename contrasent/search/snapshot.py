@@ -62,8 +62,7 @@ class Snapshot:
     def open(cls, folder: Path, last: Snapshot | None = None) -> Self:
         """Open a folder; what ``last`` has open already is used again.
 
-        Raises:
-            CheckpointError: there is no index, or it is damaged.
+        CheckpointError if there is no index, or it is damaged.
         """
         manifest = read_manifest(folder)
         while True:

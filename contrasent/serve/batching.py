@@ -175,10 +175,8 @@ class Batcher:
     async def embed(self, texts: Sequence[Text]) -> list[Embedded]:
         """Embed ``texts``, in their order.
 
-        Cancelling the call takes texts that nobody else waits for out of the queue.
-
-        Raises:
-            DataError: a text cannot be embedded, which the others do not notice.
+        Cancelling the call takes texts that nobody else waits for out of the queue. DataError if a
+        text cannot be embedded, which the others do not notice.
         """
         entries: list[Embedded] = []
         for start in range(0, len(texts), _AT_ONCE):

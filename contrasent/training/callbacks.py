@@ -180,9 +180,8 @@ class Variants:
 def followed_pairs(settings: EvaluationSettings) -> RatedPairs | None:
     """The pairs that are measured during training; None if nothing is to be measured.
 
-    Raises:
-        ConfigError: ``geometry_pairs`` cannot be read.
-        DataError: the data is missing or damaged, or no pair is positive.
+    ConfigError if ``geometry_pairs`` cannot be read; DataError if the data is missing or damaged,
+    or no pair is positive.
     """
     if settings.geometry_every is None:
         return None
@@ -224,8 +223,7 @@ class GeometryLog:
     def measure(self, step: int, encoder: SentenceEncoder, accelerator: Accelerator) -> None:
         """Measure the encoder after ``step`` updates if it is due.
 
-        Raises:
-            CheckpointError: an embedding is zero or not finite.
+        CheckpointError if an embedding is zero or not finite.
         """
         if self._pairs is None or not self.is_due(step):
             return

@@ -211,6 +211,8 @@ def run(
 ) -> None:
     """Train from ``progress.step`` on.
 
+    ContrasentError if the loss or the gradient is not finite.
+
     Args:
         training: what is trained, and how.
         batches: the batches from ``progress.step`` on.
@@ -219,9 +221,6 @@ def run(
             metrics of all steps are waited for.
         after_steps: is called with the steps whose metrics have arrived; stops the run by
             returning False.
-
-    Raises:
-        ContrasentError: the loss or the gradient is not finite.
     """
     objective, optimizer = training.objective, training.optimizer
     settings, device = training.settings, training.accelerator.device

@@ -70,6 +70,9 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
 ) -> Result | None:
     """Train, evaluate and save what ``recipe`` says.
 
+    ContrasentError as :func:`contrasent.training.setup.prepare`, if ``output`` holds another run,
+    or if the loss is not finite. Nothing is written before the first step can be made.
+
     Args:
         recipe: the settings.
         output: the run's folder.
@@ -90,10 +93,6 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
 
     Returns:
         Where it ended; None if ``resume`` finds the run complete, and in all but the first process.
-
-    Raises:
-        ContrasentError: see :func:`contrasent.training.setup.prepare`; ``output`` holds another
-            run; the loss is not finite. Nothing is written before the first step can be made.
     """
     if data is not None:
         recipe = replace(recipe, data=replace(recipe.data, file=str(keep_rows(data))))

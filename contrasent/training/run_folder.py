@@ -55,8 +55,7 @@ _NO_ROOM_MESSAGE = re.compile(rf"os error ({'|'.join(map(str, _NO_ROOM))})\b")
 def complete(recipe: Recipe) -> Recipe:
     """``recipe`` with every setting of its objective, also those that were left to the default.
 
-    Raises:
-        ConfigError: the objective or one of its settings is unknown, or cannot have its value.
+    ConfigError if the objective or one of its settings is unknown, or cannot have its value.
     """
     from contrasent import objectives  # loads torch
 

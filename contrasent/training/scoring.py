@@ -163,11 +163,7 @@ class DevAverage:
         self._suite, self.metric = suite, metric
 
     def score(self, encoder: DescribedEncoder, *, precision: str = "fp32") -> dict[str, float]:
-        """The mean over the tasks, by their names.
-
-        Raises:
-            DataError: a task has no score.
-        """
+        """The mean over the tasks, by their names; DataError if a task has no score."""
         scores = self._suite.records(EncoderUse(encoder, precision))
         if scores.problems:
             raise DataError("; ".join(problem.message for problem in scores.problems))
@@ -183,9 +179,8 @@ class DevAverage:
 def dev_task(settings: EvaluationSettings) -> DevTask | None:
     """The task that selects ``best``.
 
-    Raises:
-        ConfigError: it names correlations and accuracies.
-        DataError: its data is missing, and the recipe names it.
+    ConfigError if it names correlations and accuracies; DataError if its data is missing, and the
+    recipe names it.
     """
     if settings.task == HELD_OUT:
         return None

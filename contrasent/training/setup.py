@@ -52,8 +52,7 @@ logger = logging.getLogger("contrasent")
 def add_new_parts(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
     """Give ``encoder`` the convolutions, head and low-rank changes that ``settings`` ask for.
 
-    Raises:
-        ConfigError: it cannot have those convolutions.
+    ConfigError if it cannot have those convolutions.
     """
     if settings.lstm is not None:
         _renew_lstm(encoder, settings)
@@ -67,10 +66,8 @@ def add_new_parts(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
 def new_word_lstm(settings: EncoderSettings) -> SentenceEncoder:
     """A new LSTM over the vectors of a file, with the largest outputs as the embedding.
 
-    Raises:
-        ConfigError: its size is not said, ``settings`` have no sense for it, or a folder of fitted
-            vectors is named.
-        CheckpointError: there is no such file, or it is damaged.
+    ConfigError if its size is not said, ``settings`` have no sense for it, or a folder of fitted
+    vectors is named; CheckpointError if there is no such file, or it is damaged.
     """
     if settings.lstm is None:
         raise ConfigError(
@@ -112,9 +109,8 @@ def _renew_lstm(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
 def _add_convolutions(encoder: SentenceEncoder, settings: EncoderSettings) -> None:
     """Give ``encoder`` the convolutions that ``settings`` ask for, unless it has them.
 
-    Raises:
-        ConfigError: a width is even; the pooler is not the mean of the last layer; the encoder has
-            other ones, or a head.
+    ConfigError if a width is even, the pooler is not the mean of the last layer, or the encoder
+    has other ones, or a head.
     """
     widths = settings.convolutions
     if widths is None:
@@ -186,17 +182,16 @@ def prepare(
 ) -> RunParts:
     """Read the data, load the encoder, build the objective of a :func:`complete` recipe.
 
+    ConfigError if settings are missing, wrong or at odds with each other or with the data;
+    DataError if the training or evaluation data is missing or damaged; CheckpointError if the
+    encoder cannot be loaded.
+
     Args:
         recipe: the settings.
         device: of the encoder.
         show_progress: a progress bar while the text is read.
         holds_out: whether the run that goes on keeps text out of training; None for a new one.
         processes: how many train together.
-
-    Raises:
-        ConfigError: settings are missing, wrong or at odds with each other or with the data.
-        DataError: the training or evaluation data is missing or damaged.
-        CheckpointError: the encoder cannot be loaded.
     """
     if not recipe.encoder.name:
         raise ConfigError("no encoder to start from: name a folder or model with --encoder")

@@ -161,8 +161,7 @@ def averaged(module: nn.Module, start: Mapping[str, Tensor], share: float) -> It
 def whitened(encoder: SentenceEncoder, text: Sequence[str], precision: str) -> Iterator[None]:
     """Give ``encoder`` a whitening fitted on its embeddings of ``text``, and take it off again.
 
-    Raises:
-        DataError: there are too few sentences, or their embeddings lack too many dimensions.
+    DataError if there are too few sentences, or their embeddings lack too many dimensions.
     """
     moments = whitening.Moments(encoder.width)
     moments.add(encoder.encode(text, normalize=False, precision=precision))

@@ -243,12 +243,9 @@ def build(
 
     The sources are read twice: to know which examples repeat and which the sample holds, in memory
     of 8 bytes per example, and to write them. ``sample`` draws so many, all equally likely;
-    ``skip_unreadable`` leaves rows out that cannot be read; ``progress`` is
-    told now and then how many further rows were read.
-
-    Raises:
-        DataError: a row cannot be read, no example is left, or a source changed meanwhile.
-        ConfigError: there are fewer examples than ``sample``.
+    ``skip_unreadable`` leaves rows out that cannot be read; ``progress`` is told now and then how
+    many further rows were read. DataError if a row cannot be read, no example is left, or a source
+    changed meanwhile; ConfigError if there are fewer examples than ``sample``.
     """
     counts = Counts()
     reading = Reading(counts, counts.skip if skip_unreadable else stop, progress)

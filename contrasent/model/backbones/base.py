@@ -125,8 +125,7 @@ class Backbone(nn.Module, ABC):
     def freeze_layers(self, count: int) -> None:
         """Leave the first ``count`` layers as they are, and the embedding layer.
 
-        Raises:
-            ConfigError: no layer is left, or the layers share their weights.
+        ConfigError if no layer is left, or the layers share their weights.
         """
         if count >= self.depth:
             raise ConfigError(

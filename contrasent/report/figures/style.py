@@ -111,11 +111,7 @@ def files_of(folder: str | Path, names: Iterable[str]) -> list[Path]:
 
 
 def refuse_existing_pictures(folder: str | Path, names: Iterable[str]) -> None:
-    """Make sure that no picture is there yet.
-
-    Raises:
-        ConfigError: one is, or ``folder`` is a file.
-    """
+    """Make sure that no picture is there yet; ConfigError if one is, or ``folder`` is a file."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder for the figures")

@@ -179,8 +179,7 @@ def write_report(path: str | Path, contents: Contents) -> None:
 def refuse_existing_report(path: str | Path | None, *, overwrite: bool) -> None:
     """Make sure that a report can be written there, if one is asked for, and that none is lost.
 
-    Raises:
-        ConfigError: it is a folder, or a file and not to be replaced.
+    ConfigError if it is a folder, or a file and not to be replaced.
     """
     if path is None:
         return
