@@ -29,26 +29,18 @@ _STATIC_REPEATS = 20
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """An export beside its encoder.
+    """An export beside its encoder."""
 
-    Attributes:
-        format: one of :data:`FORMATS`.
-        sentences: how many were embedded by both.
-        largest_gap: 1 less the lowest cosine of the two embeddings of a sentence; None for a
-            static table, whose dimensions are others.
-        before: Spearman of the encoder in [-1, 1], by the label of the task, in fp32.
-        after: the same of the export.
-        speed: sentences per second of the encoder in fp32, one call, those sentences.
-        export_speed: the same of the export.
-    """
-
-    format: str
-    sentences: int
+    format: str  # one of `FORMATS`
+    sentences: int  # how many were embedded by both
+    # 1 less the lowest cosine of the two embeddings of a sentence; None for a static table, whose
+    # dimensions are others
     largest_gap: float | None
+    # Spearman of the encoder in [-1, 1], by the label of the task, in fp32
     before: dict[str, float]
-    after: dict[str, float]
-    speed: float
-    export_speed: float
+    after: dict[str, float]  # the same of the export
+    speed: float  # sentences per second of the encoder in fp32, one call, those sentences
+    export_speed: float  # the same of the export
 
 
 def export(  # noqa: PLR0913 - what the command takes, by name

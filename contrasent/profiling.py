@@ -79,18 +79,13 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of torch, or one span, over a recording.
+    """One operator of torch, or one span, over a recording."""
 
-    Attributes:
-        name: as torch calls it.
-        seconds: that it took itself, without the operators it called: of the device where kernels
-            ran on one, else of the processor.
-        calls: how often it ran.
-    """
-
-    name: str
+    name: str  # as torch calls it
+    # that it took itself, without the operators it called: of the device where kernels ran on one,
+    # else of the processor
     seconds: float
-    calls: int
+    calls: int  # how often it ran
 
 
 def operators(profile: Any) -> list[Operator]:

@@ -58,27 +58,16 @@ _WRITTEN = ("run", "index", "results.json")
 
 @dataclass(frozen=True, slots=True)
 class QuickstartResult:
-    """What came out.
+    """What came out."""
 
-    Attributes:
-        encoder: folder of the trained encoder.
-        index: folder of the index over the training text.
-        steps: updates made.
-        before: records of the start as it comes.
-        after: records of the trained encoder.
-        gain: the difference over all pairs, with its interval.
-        hits: the nearest sentences to each of :data:`QUERIES`.
-        seconds: time of each stage.
-    """
-
-    encoder: Path
-    index: Path
-    steps: int
-    before: list[Record]
-    after: list[Record]
-    gain: Gain
-    hits: dict[str, list[Hit]]
-    seconds: dict[str, float]
+    encoder: Path  # folder of the trained encoder
+    index: Path  # folder of the index over the training text
+    steps: int  # updates made
+    before: list[Record]  # records of the start as it comes
+    after: list[Record]  # records of the trained encoder
+    gain: Gain  # the difference over all pairs, with its interval
+    hits: dict[str, list[Hit]]  # the nearest sentences to each of `QUERIES`
+    seconds: dict[str, float]  # time of each stage
 
 
 def quickstart(

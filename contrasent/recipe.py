@@ -138,19 +138,12 @@ def recipes() -> dict[str, Path]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecipeSummary:
-    """A packaged recipe in a line.
+    """A packaged recipe in a line."""
 
-    Attributes:
-        name: of the recipe.
-        objective: the name of what it minimises.
-        data: what it trains on.
-        source: authors and year of its paper.
-    """
-
-    name: str
-    objective: str
-    data: str
-    source: str
+    name: str  # of the recipe
+    objective: str  # the name of what it minimises
+    data: str  # what it trains on
+    source: str  # authors and year of its paper
 
 
 def summarize_recipes() -> list[RecipeSummary]:

@@ -22,29 +22,18 @@ _HELD_OUT, _HELD_OUT_SHARE = 500, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way of adapting an encoder.
+    """A way of adapting an encoder."""
 
-    Attributes:
-        name: as ``--candidates`` takes it.
-        description: what it trains on.
-        recipe: the packaged recipe.
-        settings: of the recipe, where they are others.
-        needs: a key of :data:`NEEDS`, or nothing.
-        cost: of a step, in steps of ``dropout``.
-        general_text: whether shipped Wikipedia sentences are added to the text.
-        frozen_share: of the layers, the lowest ones, that stay as they are.
-        mlm_first: half of the steps train the masked language model on the text before.
-    """
-
-    name: str
-    description: str
-    recipe: str = "unsup-simcse"
+    name: str  # as ``--candidates`` takes it
+    description: str  # what it trains on
+    recipe: str = "unsup-simcse"  # the packaged recipe
+    # of the recipe, where they are others
     settings: Mapping[str, Any] = field(default_factory=dict)
-    needs: str = ""
-    cost: float = 1.0
-    general_text: bool = False
-    frozen_share: float = 0.0
-    mlm_first: bool = False
+    needs: str = ""  # a key of `NEEDS`, or nothing
+    cost: float = 1.0  # of a step, in steps of ``dropout``
+    general_text: bool = False  # whether shipped Wikipedia sentences are added to the text
+    frozen_share: float = 0.0  # of the layers, the lowest ones, that stay as they are
+    mlm_first: bool = False  # half of the steps train the masked language model on the text before
 
 
 CANDIDATES = {
@@ -104,17 +93,11 @@ NEEDS = {
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text to adapt to.
+    """The text to adapt to."""
 
-    Attributes:
-        source: where it was read.
-        documents: texts; each a list of its sentences, or of the one line that it is.
-        in_documents: the sentences of a document stand one after the other.
-    """
-
-    source: str
-    documents: list[list[str]]
-    in_documents: bool
+    source: str  # where it was read
+    documents: list[list[str]]  # texts; each a list of its sentences, or of the one line that it is
+    in_documents: bool  # the sentences of a document stand one after the other
 
     @classmethod
     def read(cls, source: str) -> Text:
@@ -188,22 +171,13 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of a candidate.
-
-    Attributes:
-        candidate: its name.
-        rung: 0 for the first, shortest one.
-        steps: updates it was to make.
-        score: the best dev score on the way, in [-1, 1].
-        best_step: where that was; 0 for the start.
-        seconds: it took.
-    """
+    """What came of a candidate."""
 
     candidate: str
-    rung: int
-    steps: int
-    score: float
-    best_step: int
+    rung: int  # 0 for the first, shortest one
+    steps: int  # updates it was to make
+    score: float  # the best dev score on the way, in [-1, 1]
+    best_step: int  # where that was; 0 for the start
     seconds: float
 
 
@@ -222,32 +196,18 @@ class SearchRequest:
 
 @dataclass(slots=True)
 class SearchState:
-    """All that is needed to go on with a search.
+    """All that is needed to go on with a search."""
 
-    Attributes:
-        request: what was asked for.
-        candidates: names of what is tried.
-        proxy: how held-out text is scored, ``crops:`` or ``next:``.
-        max_tokens: of a line of the text, in training.
-        depth: layers of the encoder.
-        steps_per_epoch: of the text.
-        start_score: the dev score of the start as it comes.
-        dev_metric: what that is.
-        seconds_per_step: of the candidate ``dropout``.
-        overhead: seconds that a trial takes beside its steps.
-        trials: that were made.
-    """
-
-    request: SearchRequest
-    candidates: list[str]
-    proxy: str
-    max_tokens: int
-    depth: int
-    steps_per_epoch: int
-    start_score: float = 0.0
-    dev_metric: str = ""
-    seconds_per_step: float = 0.0
-    overhead: float = 0.0
+    request: SearchRequest  # what was asked for
+    candidates: list[str]  # names of what is tried
+    proxy: str  # how held-out text is scored, ``crops:`` or ``next:``
+    max_tokens: int  # of a line of the text, in training
+    depth: int  # layers of the encoder
+    steps_per_epoch: int  # of the text
+    start_score: float = 0.0  # the dev score of the start as it comes
+    dev_metric: str = ""  # what that is
+    seconds_per_step: float = 0.0  # of the candidate ``dropout``
+    overhead: float = 0.0  # seconds that a trial takes beside its steps
     trials: list[Trial] = field(default_factory=list)
 
     @property

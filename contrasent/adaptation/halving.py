@@ -61,26 +61,15 @@ _START_SHARES = [0.5]
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        encoder: folder of the best encoder, which is the start if nothing beat it.
-        recipe: the recipe that makes it again, bit for bit; None if it is the start.
-        start_score: the dev score of the start as it comes.
-        dev_metric: what the scores of trials are, such as ``spearman`` or ``mrr@10``.
-        trials: in the order in which they were made.
-        scores: start and result on text that had no part in the search.
-        report: a page with these scores.
-        seconds: of this call.
-    """
-
-    encoder: Path
-    recipe: Path | None
-    start_score: float
-    dev_metric: str
-    trials: list[Trial]
-    scores: BeforeAndAfter
-    report: Path
+    encoder: Path  # folder of the best encoder, which is the start if nothing beat it
+    recipe: Path | None  # the recipe that makes it again, bit for bit; None if it is the start
+    start_score: float  # the dev score of the start as it comes
+    dev_metric: str  # what the scores of trials are, such as ``spearman`` or ``mrr@10``
+    trials: list[Trial]  # in the order in which they were made
+    scores: BeforeAndAfter  # start and result on text that had no part in the search
+    report: Path  # a page with these scores
     seconds: float
 
     @property

@@ -40,33 +40,27 @@ class Need(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Sentences of B examples, view by view: all first views, then all second views, and so on.
+    """Sentences of B examples, view by view: all first views, then all second views, and so on."""
 
-    Attributes:
-        token_ids: ``(T,)`` int64, the tokens of every sentence end to end.
-        offsets: ``(S + 1,)`` int64; sentence ``s`` is ``token_ids[offsets[s]:offsets[s + 1]]``.
-        views: V, how many sentences each example has (2 for a pair, 3 with a hard negative).
-        longest: L, known to the host, so that nobody waits for a device to tell it; counted from
-            the offsets if it is not given.
-        duplicate_of: what :meth:`same_text` returns, if it is known already.
-        next_sentences: B sentences, the one after each anchor in its document, for objectives with
-            ``Need.NEXT_SENTENCES``; they are not encoded.
-        columns: ``(B,)`` int64 or ``(B, D)`` float32 each, the numbers of each example that the
-            objective needs, such as its label.
-        embedding_mask: ``(T, 1)`` or ``(T, D)``, factors of the embedding of each token, after the
-            embedding layer; None for 1.
-        positions: ``(T,)`` int64, the position of each token in its sentence, where that is not
-            its place; None for 0, 1, 2 and so on.
-    """
-
-    token_ids: Tensor
+    token_ids: Tensor  # ``(T,)`` int64, the tokens of every sentence end to end
+    # ``(S + 1,)`` int64; sentence ``s`` is ``token_ids[offsets[s]:offsets[s + 1]]``
     offsets: Tensor
-    views: int = 1
+    views: int = 1  # V, how many sentences each example has (2 for a pair, 3 with a hard negative)
+    # L, known to the host, so that nobody waits for a device to tell it; counted from the offsets
+    # if it is not given
     longest: int = 0
-    duplicate_of: Tensor | None = None
+    duplicate_of: Tensor | None = None  # what `same_text` returns, if it is known already
+    # B sentences, the one after each anchor in its document, for objectives with
+    # ``Need.NEXT_SENTENCES``; they are not encoded
     next_sentences: Batch | None = None
+    # ``(B,)`` int64 or ``(B, D)`` float32 each, the numbers of each example that the objective
+    # needs, such as its label
     columns: Mapping[Need, Tensor] = field(default_factory=dict)
+    # ``(T, 1)`` or ``(T, D)``, factors of the embedding of each token, after the embedding layer;
+    # None for 1
     embedding_mask: Tensor | None = None
+    # ``(T,)`` int64, the position of each token in its sentence, where that is not its place; None
+    # for 0, 1, 2 and so on
     positions: Tensor | None = None
 
     def __post_init__(self) -> None:

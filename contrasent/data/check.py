@@ -61,47 +61,34 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What was found in a source of examples.
-
-    Attributes:
-        examples: rows of ``views`` sentences that training would use.
-        classes: how many of them are of each class, by its name, or by its number where the source
-            does not name it; None if labels were not asked for.
-        documents: parts of a ``.txt`` with blank lines between them; None if there are not two.
-        unreadable: rows at which training would stop; ``first`` holds the messages.
-        repeated: examples whose first sentence an earlier example has, letter by letter.
-        identical: examples whose anchor is its positive; None if there is no positive.
-        replaced: examples with U+FFFD, which stands for bytes that once could not be read.
-        mojibake: examples that look like UTF-8 once read as Latin-1 or Windows-1252.
-        wordless: examples with a sentence that has no letter and no digit, such as ``-``.
-        words: lengths of each view; empty if there is no example.
-        tokens: the same in tokens; None without a tokenizer.
-        cut: sentences longer than ``max_tokens``; None without a tokenizer.
-        kinds: of each view, what its sentences are if they are none: ids and the like, or words.
-    """
+    """What was found in a source of examples."""
 
     source: str
     columns: str
     sha256: str
     views: int
-    examples: int
+    examples: int  # rows of ``views`` sentences that training would use
+    # how many of them are of each class, by its name, or by its number where the source does not
+    # name it; None if labels were not asked for
     classes: Mapping[str, int] | None
     unlabelled: int
     skipped: int
     blank: int
+    # parts of a ``.txt`` with blank lines between them; None if there are not two
     documents: int | None
     document_sentences: Lengths | None
-    unreadable: Finding
-    repeated: int
-    identical: Finding | None
-    replaced: Finding
+    unreadable: Finding  # rows at which training would stop; ``first`` holds the messages
+    repeated: int  # examples whose first sentence an earlier example has, letter by letter
+    identical: Finding | None  # examples whose anchor is its positive; None if there is no positive
+    replaced: Finding  # examples with U+FFFD, which stands for bytes that once could not be read
     control: Finding
-    mojibake: Finding
-    wordless: Finding
-    words: tuple[Lengths, ...]
-    tokens: tuple[Lengths, ...] | None
+    mojibake: Finding  # examples that look like UTF-8 once read as Latin-1 or Windows-1252
+    wordless: Finding  # examples with a sentence that has no letter and no digit, such as ``-``
+    words: tuple[Lengths, ...]  # lengths of each view; empty if there is no example
+    tokens: tuple[Lengths, ...] | None  # the same in tokens; None without a tokenizer
     max_tokens: int
-    cut: int | None
+    cut: int | None  # sentences longer than ``max_tokens``; None without a tokenizer
+    # of each view, what its sentences are if they are none: ids and the like, or words
     kinds: tuple[str | None, ...]
     shown: tuple[tuple[str, ...], ...]
 

@@ -290,27 +290,20 @@ def _refuse_codes(names: list[str], below: Sequence[Sequence[str]], where: str) 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """What the rows of a kind of data have to hold.
+    """What the rows of a kind of data have to hold."""
 
-    Attributes:
-        roles: what is looked for, in order: sentences, then a label or score.
-        names: for each role the headings that are known for it, in lower case.
-        ranked: roles of which the first known heading is taken; of others only one may be there.
-        optional: how many roles, counted from the end, may be absent.
-        bare: numbers of columns that are understood, in the order of the roles, without a header.
-        mend: what to do about a row that cannot be read.
-        otherwise: what to do with a source of another kind, where it is not understood.
-        option: how the columns are asked for, with their names in place of {}.
-    """
-
-    roles: tuple[str, ...]
+    roles: tuple[str, ...]  # what is looked for, in order: sentences, then a label or score
+    # for each role the headings that are known for it, in lower case
     names: tuple[tuple[str, ...], ...]
+    # roles of which the first known heading is taken; of others only one may be there
     ranked: tuple[str, ...] = ()
-    optional: int = 0
+    optional: int = 0  # how many roles, counted from the end, may be absent
+    # numbers of columns that are understood, in the order of the roles, without a header
     bare: tuple[int, ...] = ()
+    # what to do about a row that cannot be read
     mend: str = "mend the row, or leave such rows out with --skip-unreadable"
-    otherwise: str = ""
-    option: str = "--columns {}"
+    otherwise: str = ""  # what to do with a source of another kind, where it is not understood
+    option: str = "--columns {}"  # how the columns are asked for, with their names in place of {}
 
     def asked(self, columns: str) -> str:
         """How one asks for these columns."""

@@ -230,18 +230,13 @@ def _unpack(archive: Path, target: Path, url: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class TrainingFile:
-    """A file as the authors of SimCSE publish it.
-
-    Attributes:
-        file: its name.
-        rows: sentences, or triplets without the header (Gao et al. 2021, section 3 and
-            their repository: 275,601 triplets, where the paper says 314k pairs).
-        header: the first line; None of sentences, one in each line.
-    """
+    """A file as the authors of SimCSE publish it."""
 
     file: str
+    # sentences, or triplets without the header (Gao et al. 2021, section 3 and their repository:
+    # 275,601 triplets, where the paper says 314k pairs).
     rows: int
-    header: str | None = None
+    header: str | None = None  # the first line; None of sentences, one in each line
 
     @property
     def url(self) -> str:

@@ -40,21 +40,14 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The spans to draw from a document.
+    """The spans to draw from a document."""
 
-    Attributes:
-        anchors: A, from each document; they do not overlap.
-        positives: P, near each anchor.
-        shortest: words of a span, at least.
-        longest: words of a span, at most; not below ``shortest``.
-        near: where positives lie: ``adjacent`` to their anchor, ``subsumed`` by it, or ``any``
-            place where they touch or overlap it.
-    """
-
-    anchors: int = 2
-    positives: int = 2
-    shortest: int = 32
-    longest: int = 512
+    anchors: int = 2  # A, from each document; they do not overlap
+    positives: int = 2  # P, near each anchor
+    shortest: int = 32  # words of a span, at least
+    longest: int = 512  # words of a span, at most; not below ``shortest``
+    # where positives lie: ``adjacent`` to their anchor, ``subsumed`` by it, or ``any`` place where
+    # they touch or overlap it
     near: Near = "any"
 
     @property
@@ -278,13 +271,9 @@ class PartsOfDocuments(ViewSource):
 
 @dataclass(frozen=True, slots=True)
 class SpansOfDocuments(PartsOfDocuments):
-    """Spans of the words of a document; V is :attr:`Spans.views`, anchors before positives.
+    """Spans of the words of a document; V is :attr:`Spans.views`, anchors before positives."""
 
-    Attributes:
-        spans: what is drawn.
-    """
-
-    spans: Spans
+    spans: Spans  # what is drawn
 
     @override
     def draw(self, document: int, draws: Draws) -> Iterator[list[str]]:
@@ -296,15 +285,10 @@ class SpansOfDocuments(PartsOfDocuments):
 
 @dataclass(frozen=True, slots=True)
 class CropsOfDocuments(PartsOfDocuments):
-    """Consecutive sentences from anywhere in a document, for each view by itself.
+    """Consecutive sentences from anywhere in a document, for each view by itself."""
 
-    Attributes:
-        share: of the sentences, that is left out; one always stays.
-        anchors: crop the first view too; otherwise it is the whole document.
-    """
-
-    share: float
-    anchors: bool
+    share: float  # of the sentences, that is left out; one always stays
+    anchors: bool  # crop the first view too; otherwise it is the whole document
 
     @override
     def draw(self, document: int, draws: Draws) -> Iterator[list[str]]:

@@ -26,27 +26,20 @@ IndexArray = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenManifest:
-    """What a store holds; kept beside the arrays, whose sizes it predicts.
-
-    Attributes:
-        dtype: of the token ids on disk.
-        cut: sentences that were longer than ``max_tokens``, special tokens included.
-        skipped: rows that were left out because a sentence was empty or had no token.
-        tokenless: how many of those had no empty sentence.
-        labelled: every example has the number of a class; ``unlabelled`` rows were left out.
-    """
+    """What a store holds; kept beside the arrays, whose sizes it predicts."""
 
     version: int = _FORMAT
     examples: int
     views: int
     tokens: int
-    dtype: str
-    cut: int
-    skipped: int
-    tokenless: int
+    dtype: str  # of the token ids on disk
+    cut: int  # sentences that were longer than ``max_tokens``, special tokens included
+    skipped: int  # rows that were left out because a sentence was empty or had no token
+    tokenless: int  # how many of those had no empty sentence
     max_tokens: int | None
     data_sha256: str
     tokenizer: str
+    # every example has the number of a class; ``unlabelled`` rows were left out
     labelled: bool = False
     unlabelled: int = 0
 

@@ -176,20 +176,16 @@ class EditedText(ViewSource):
 
     The text is edited and then made tokens, so that the tokens are those of the edited text for
     any tokenizer. A copy whose words stayed, or are none to the tokenizer, is the sentence itself.
-
-    Attributes:
-        numbers: ``(N,)`` int64, which of ``texts`` is the sentence of an example of ``store``.
-        tokenizer: made the tokens of ``store``.
-        anchors: edit the first view too.
     """
 
     store: TokenStore
     texts: TextStore
+    # ``(N,)`` int64, which of ``texts`` is the sentence of an example of ``store``
     numbers: IndexArray
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer  # made the tokens of ``store``
     edit: Callable[[str, Generator], str]
     views: int
-    anchors: bool = False
+    anchors: bool = False  # edit the first view too
     drawn_once: bool = False
 
     @override
@@ -219,21 +215,16 @@ class EditedText(ViewSource):
 
 @dataclass(frozen=True, slots=True)
 class EditedTokens(ViewSource):
-    """A sentence, and copies of it with edited tokens, edited anew every epoch.
-
-    Attributes:
-        edit: from the token ids of a text to those of its edited copy.
-        template: what stands around a text, and is not edited.
-        longest: tokens that a copy has at most, if not None; one of more is the sentence itself.
-        anchors: edit the first view too.
-    """
+    """A sentence, and copies of it with edited tokens, edited anew every epoch."""
 
     store: TokenStore
-    template: Template
+    template: Template  # what stands around a text, and is not edited
+    # from the token ids of a text to those of its edited copy
     edit: Callable[[np.ndarray, Generator], np.ndarray]
     views: int
+    # tokens that a copy has at most, if not None; one of more is the sentence itself
     longest: int | None
-    anchors: bool = False
+    anchors: bool = False  # edit the first view too
 
     @override
     def __len__(self) -> int:

@@ -70,28 +70,21 @@ _BESIDE = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One way to make the positive of a sentence.
+    """One way to make the positive of a sentence."""
 
-    Attributes:
-        edited: the edit of the sentence in words, with its share as ``{share}``.
-        edit: the edit of its words, for a share; None if words are not edited here.
-        edit_tokens: the edit of its token ids, for a share; None if they are not edited here.
-        takes_share: ``view.share`` says how much is edited.
-        share: the share if the recipe does not give it; None for one word.
-        reach: the positive is one of so many sentences that follow; 0 if it is the sentence itself.
-        drawn_once: the edit of a sentence is the same in every epoch.
-        edit_text: the edit of its text, for a share, where that is not one of its words.
-        origin: what decides the view beside recipe and text, to be kept with a run.
-    """
-
-    edited: str = ""
+    edited: str = ""  # the edit of the sentence in words, with its share as ``{share}``
+    # the edit of its words, for a share; None if words are not edited here
     edit: Callable[[float | None], Edit] | None = None
+    # the edit of its token ids, for a share; None if they are not edited here
     edit_tokens: Callable[[float], Callable[[np.ndarray, Generator], np.ndarray]] | None = None
-    takes_share: bool = False
-    share: float | None = None
+    takes_share: bool = False  # ``view.share`` says how much is edited
+    share: float | None = None  # the share if the recipe does not give it; None for one word
+    # the positive is one of so many sentences that follow; 0 if it is the sentence itself
     reach: int = 0
-    drawn_once: bool = False
+    drawn_once: bool = False  # the edit of a sentence is the same in every epoch
+    # the edit of its text, for a share, where that is not one of its words
     edit_text: Callable[[str, float], str] | None = None
+    # what decides the view beside recipe and text, to be kept with a run
     origin: Callable[[], dict[str, str]] = dict
 
 
@@ -151,14 +144,11 @@ VIEWS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ViewColumn:
-    """The source of the numbers of the examples that objectives may need, ``(N,)`` int64.
+    """The source of the numbers of the examples that objectives may need, ``(N,)`` int64."""
 
-    Attributes:
-        of_examples: reads them from the stored examples; None if they come from documents.
-        of_documents: makes them of the documents of the text, one for each sentence in its order.
-    """
-
+    # reads them from the stored examples; None if they come from documents
     of_examples: Callable[[TokenStore], IndexArray | None] | None = None
+    # makes them of the documents of the text, one for each sentence in its order
     of_documents: Callable[[Documents], IndexArray] | None = None
 
     def values(self, store: TokenStore, documents: Documents | None) -> IndexArray | None:
@@ -178,18 +168,12 @@ COLUMNS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The views of the data.
+    """The views of the data."""
 
-    Attributes:
-        source: gives the sentences of a batch.
-        left_out: what is not taken from the data, in words, with counts.
-        described: what an example is, in words.
-        origin: what decides the views beside recipe and text, to be kept with a run.
-    """
-
-    source: ViewSource
-    left_out: str
-    described: str
+    source: ViewSource  # gives the sentences of a batch
+    left_out: str  # what is not taken from the data, in words, with counts
+    described: str  # what an example is, in words
+    # what decides the views beside recipe and text, to be kept with a run
     origin: dict[str, Any] = field(default_factory=dict)
 
 

@@ -37,18 +37,14 @@ _VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One encoder against another, task by task, in one metric.
-
-    Attributes:
-        aggregation: ``all``, ``mean`` or ``wmean`` of a correlation; None where there is but one.
-        tasks: in the order asked for; those that both have a score of.
-        average: over the test splits of named tasks; None if there are fewer than two of them. Its
-            p-value is one test of its own and is not adjusted.
-    """
+    """One encoder against another, task by task, in one metric."""
 
     metric: str
+    # ``all``, ``mean`` or ``wmean`` of a correlation; None where there is but one
     aggregation: str | None
-    tasks: Mapping[TaskName, Compared]
+    tasks: Mapping[TaskName, Compared]  # in the order asked for; those that both have a score of
+    # over the test splits of named tasks; None if there are fewer than two of them. Its p-value is
+    # one test of its own and is not adjusted.
     average: Compared | None
 
 
@@ -177,17 +173,11 @@ def _encoder(baseline: Scores) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What training changed in one score, against the better of the starts.
+    """What training changed in one score, against the better of the starts."""
 
-    Attributes:
-        of: the task, or the average.
-        start: the better start.
-        compared: the trained encoder less that start.
-    """
-
-    of: str
-    start: str
-    compared: Compared
+    of: str  # the task, or the average
+    start: str  # the better start
+    compared: Compared  # the trained encoder less that start
 
     @property
     def verdict(self) -> Literal["helped", "hurt", "unclear"]:

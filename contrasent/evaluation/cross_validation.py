@@ -41,18 +41,12 @@ class LabelledFeatures:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What a classifier reached on a task.
+    """What a classifier reached on a task."""
 
-    Attributes:
-        dev: accuracy on the rows that chose the penalty, in [0, 1].
-        test: accuracy on the test rows; the mean over the folds where there are folds.
-        predicted: classes ``(N,)`` of the test rows.
-        folds: ``(N,)``, the fold that each of them is the test row of; None without folds.
-    """
-
-    dev: float
-    test: float
-    predicted: Rows
+    dev: float  # accuracy on the rows that chose the penalty, in [0, 1]
+    test: float  # accuracy on the test rows; the mean over the folds where there are folds
+    predicted: Rows  # classes ``(N,)`` of the test rows
+    # ``(N,)``, the fold that each of them is the test row of; None without folds
     folds: Rows | None = None
 
 

@@ -48,19 +48,15 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Records of one encoder, and what could not be computed.
-
-    Attributes:
-        similarities: what correlations rest on, by the label of the task.
-        ratios: what other scores rest on, by task and metric.
-        notes: what is to be known of the records beside their numbers.
-    """
+    """Records of one encoder, and what could not be computed."""
 
     records: tuple[Record, ...] = ()
     problems: tuple[Problem, ...] = ()
+    # what correlations rest on, by the label of the task
     similarities: Mapping[str, Similarities] = field(default_factory=dict)
+    # what other scores rest on, by task and metric
     ratios: Mapping[tuple[TaskName, str], Ratio] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what is to be known of the records beside their numbers
 
     @classmethod
     def together(cls, parts: Sequence[Scores]) -> Scores:
@@ -197,19 +193,14 @@ class DescribedEncoder(Protocol):
 class EncoderUse:
     """An encoder, whose mode (training or not) stays as it is, and how it is used.
 
-    Attributes:
-        precision: ``fp32``, ``bf16``, or what the encoder's engine computes in.
-        seed: the seed of the training run that made the encoder, for the records.
-        show_progress: a progress bar while encoding.
-
     Raises:
         ConfigError: no such precision.
     """
 
     encoder: DescribedEncoder
-    precision: str = "fp32"
-    seed: int | None = None
-    show_progress: bool = False
+    precision: str = "fp32"  # ``fp32``, ``bf16``, or what the encoder's engine computes in
+    seed: int | None = None  # the seed of the training run that made the encoder, for the records
+    show_progress: bool = False  # a progress bar while encoding
 
     def __post_init__(self) -> None:
         pick("precision", self.precision, PRECISIONS)

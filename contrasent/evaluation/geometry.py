@@ -67,29 +67,20 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What was measured of one encoder, enough to draw every figure of it again.
+    """What was measured of one encoder, enough to draw every figure of it again."""
 
-    Attributes:
-        pairs: what was asked for, such as ``stsb-dev>4``.
-        source: the task's heading, such as ``STS-B dev``.
-        rated: P, how many pairs were rated.
-        sentences: N.
-        records: a number each: alignment (of the positive pairs), uniformity, mean cosine and
-            partition ratio (of the distinct sentences, every pair of two of them), and, where it
-            exists, the Spearman correlation of all P pairs.
-        spectrum: ``(min(N, D),)`` singular values over the largest.
-        groups: cosines by rating; a group without a pair is not there.
-        by_dimension: the Spearman correlation of all P pairs by the leading dimensions that are
-            kept of an embedding; none in older files.
-    """
-
-    pairs: str
-    source: str
-    rated: int
-    sentences: int
+    pairs: str  # what was asked for, such as ``stsb-dev>4``
+    source: str  # the task's heading, such as ``STS-B dev``
+    rated: int  # P, how many pairs were rated
+    sentences: int  # N
+    # a number each: alignment (of the positive pairs), uniformity, mean cosine and partition ratio
+    # (of the distinct sentences, every pair of two of them), and, where it exists, the Spearman
+    # correlation of all P pairs
     records: tuple[Record, ...]
-    spectrum: Vector
-    groups: tuple[Group, ...]
+    spectrum: Vector  # ``(min(N, D),)`` singular values over the largest
+    groups: tuple[Group, ...]  # cosines by rating; a group without a pair is not there
+    # the Spearman correlation of all P pairs by the leading dimensions that are kept of an
+    # embedding; none in older files
     by_dimension: Mapping[int, float] = field(default_factory=dict)
 
     @property

@@ -37,14 +37,10 @@ class Ratio:
 
     With C columns it is the mean of their quotients, as macro-F1 is of the classes' F1; one whose
     lower sum is 0 is left out.
-
-    Attributes:
-        top: ``(N,)`` or ``(N, C)``, what each adds to the upper sum.
-        bottom: the same of the lower one; ones for a mean.
     """
 
-    top: Matrix
-    bottom: Matrix
+    top: Matrix  # ``(N,)`` or ``(N, C)``, what each adds to the upper sum
+    bottom: Matrix  # the same of the lower one; ones for a mean
 
     @property
     def value(self) -> float:
@@ -179,19 +175,12 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class PairGraph:
-    """Which of N pairs share a sentence.
+    """Which of N pairs share a sentence."""
 
-    Attributes:
-        first: ``(N,)``, the number of the first sentence, below ``sentences``.
-        second: the same of the second sentence.
-        same: ``(N,)``, pairs of the same two sentences have one number.
-        sentences: S.
-    """
-
-    first: Places
-    second: Places
-    same: Places
-    sentences: int
+    first: Places  # ``(N,)``, the number of the first sentence, below ``sentences``
+    second: Places  # the same of the second sentence
+    same: Places  # ``(N,)``, pairs of the same two sentences have one number
+    sentences: int  # S
 
     @classmethod
     def of(cls, first: Iterable[str], second: Iterable[str]) -> PairGraph:

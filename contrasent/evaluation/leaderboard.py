@@ -22,19 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What the two pull requests to MTEB's leaderboard need.
+    """What the two pull requests to MTEB's leaderboard need."""
 
-    Attributes:
-        meta: ``ModelMeta`` as Python.
-        results: folder of MTEB's files of results, named by the hub's revision.
-        scores: the main score of each task.
-        problems: tasks that could not be run.
-    """
-
-    meta: str
-    results: Path
-    scores: Mapping[str, float]
-    problems: Sequence[Problem]
+    meta: str  # ``ModelMeta`` as Python
+    results: Path  # folder of MTEB's files of results, named by the hub's revision
+    scores: Mapping[str, float]  # the main score of each task
+    problems: Sequence[Problem]  # tasks that could not be run
 
 
 def run_leaderboard(

@@ -30,26 +30,18 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TaskOverlap:
-    """How much of one task stands in training text; repeated sentences count each time.
-
-    Attributes:
-        split: the split, or ``all`` where a transfer task has none.
-        exact: sentences that training text has, but for white space.
-        normalised: sentences that it has when only letters and digits in lower case are compared.
-        pairs_seen: pairs of which training text has both sentences, anywhere, normalised.
-        pairs_exact: pairs that are in one example of the training text, in either order.
-        first: where the first ones stand in the training text, and the sentences there.
-    """
+    """How much of one task stands in training text; repeated sentences count each time."""
 
     task: str
-    split: str
+    split: str  # the split, or ``all`` where a transfer task has none
     sentences: int
-    exact: int
-    normalised: int
+    exact: int  # sentences that training text has, but for white space
+    normalised: int  # sentences that it has when only letters and digits in lower case are compared
     pairs: int
-    pairs_seen: int
-    pairs_exact: int
+    pairs_seen: int  # pairs of which training text has both sentences, anywhere, normalised
+    pairs_exact: int  # pairs that are in one example of the training text, in either order
     pairs_normalised: int
+    # where the first ones stand in the training text, and the sentences there
     first: tuple[tuple[str, str], ...]
 
     @property

@@ -92,15 +92,10 @@ matrix of features."""
 
 @dataclass(frozen=True, slots=True)
 class FittedClassifiers:
-    """The best classifier of each fold and penalty.
+    """The best classifier of each fold and penalty."""
 
-    Attributes:
-        weights: ``(folds, P, C, D)``.
-        accuracy: ``(folds, P)`` float64 on the CPU, of the rows that stopped the training.
-    """
-
-    weights: Tensor
-    accuracy: Tensor
+    weights: Tensor  # ``(folds, P, C, D)``
+    accuracy: Tensor  # ``(folds, P)`` float64 on the CPU, of the rows that stopped the training
 
 
 class Problems:

@@ -31,20 +31,13 @@ Hit = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """N distinct sentences of a file, data set or task.
-
-    Attributes:
-        columns: how its columns were understood.
-        sentences: how many it has, repeated ones counted each time.
-        texts: in the order in which they first stand there.
-        rows: ``(N,)``, where that is, counted from 0 over all sentences.
-    """
+    """N distinct sentences of a file, data set or task."""
 
     source: str
-    columns: str
-    sentences: int
-    texts: tuple[str, ...]
-    rows: NDArray[np.int64]
+    columns: str  # how its columns were understood
+    sentences: int  # how many it has, repeated ones counted each time
+    texts: tuple[str, ...]  # in the order in which they first stand there
+    rows: NDArray[np.int64]  # ``(N,)``, where that is, counted from 0 over all sentences
     sha256: str
 
 
@@ -189,20 +182,10 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbours:
-    """What one encoder finds in a corpus, with all that is needed to find it again.
+    """What one encoder finds in a corpus, with all that is needed to find it again."""
 
-    Attributes:
-        encoder: the name or folder it was loaded from; it and its use are described as by
-            :class:`contrasent.records.Record`.
-        corpus: the file, data set or task.
-        columns: how its columns were understood.
-        sentences: how many it has, repeated ones counted each time.
-        distinct: how many of them differ; a repeated sentence is found once.
-        without_vector: how many of these have a vector of zeros, which is near nothing.
-        asked: where the queries come from.
-        command: the command line that searched; None where there was none, or in older files.
-    """
-
+    # the name or folder it was loaded from; it and its use are described as by
+    # `Record`
     encoder: str
     pooler: str
     head: str | None = None
@@ -214,14 +197,15 @@ class Neighbours:
     precision: str
     seed: int | None = None
     versions: dict[str, str]
-    corpus: str
-    columns: str
-    sentences: int
-    distinct: int
-    without_vector: int = 0
+    corpus: str  # the file, data set or task
+    columns: str  # how its columns were understood
+    sentences: int  # how many it has, repeated ones counted each time
+    distinct: int  # how many of them differ; a repeated sentence is found once
+    without_vector: int = 0  # how many of these have a vector of zeros, which is near nothing
     corpus_sha256: str
-    asked: str
+    asked: str  # where the queries come from
     top_k: int
+    # the command line that searched; None where there was none, or in older files
     command: str | None = field(default=None, compare=False)
     queries: tuple[Query, ...]
 

@@ -23,25 +23,19 @@ AGGREGATIONS = ("all", "mean", "wmean")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
-    """What a number of a paper's table is.
+    """What a number of a paper's table is."""
 
-    Attributes:
-        name: as ``--protocol`` takes it, with what was changed of it.
-        metrics: what its tables show, ``spearman`` or ``pearson`` or both.
-        aggregation: one of :data:`AGGREGATIONS`.
-        regressor: STS-B and SICK-R are scored by what SentEval's regressor, fitted on their
-            training splits, predicts, and not by cosines.
-        every_split: tasks of which the pairs of all splits are scored in place of the test split.
-        note: where SentEval's files cannot give its numbers; else empty.
-    """
-
-    name: str
+    name: str  # as ``--protocol`` takes it, with what was changed of it
     source: str
+    # what its tables show, ``spearman`` or ``pearson`` or both
     metrics: tuple[str, ...] = ("spearman",)
-    aggregation: str = "all"
+    aggregation: str = "all"  # one of `AGGREGATIONS`
+    # STS-B and SICK-R are scored by what SentEval's regressor, fitted on their training splits,
+    # predicts, and not by cosines
     regressor: bool = False
+    # tasks of which the pairs of all splits are scored in place of the test split
     every_split: tuple[str, ...] = ()
-    note: str = ""
+    note: str = ""  # where SentEval's files cannot give its numbers; else empty
 
 
 _MTEB_NOTE = (
@@ -130,23 +124,15 @@ CLASSIFIERS = ("senteval", "sklearn")
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """How classifiers are trained and judged.
-
-    Attributes:
-        optimiser: ``adam`` or ``rmsprop``, with torch's default settings.
-        batch: sentences per step.
-        tenacity: so many rounds without a better accuracy are allowed.
-        epoch_size: passes over the training part between two looks at the accuracy.
-        max_epochs: no round begins after more passes than this.
-    """
+    """How classifiers are trained and judged."""
 
     name: str
     folds: int
-    optimiser: str
-    batch: int
-    tenacity: int
-    epoch_size: int
-    max_epochs: int = 200
+    optimiser: str  # ``adam`` or ``rmsprop``, with torch's default settings
+    batch: int  # sentences per step
+    tenacity: int  # so many rounds without a better accuracy are allowed
+    epoch_size: int  # passes over the training part between two looks at the accuracy
+    max_epochs: int = 200  # no round begins after more passes than this
 
 
 PRESETS = {

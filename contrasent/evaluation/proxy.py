@@ -123,17 +123,11 @@ def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> Retrieva
 
 @dataclass(frozen=True, slots=True)
 class HeldOutTask:
-    """A part of the training text that is not trained on.
+    """A part of the training text that is not trained on."""
 
-    Attributes:
-        task: what is made of it.
-        rest: the file of all other text.
-        texts: how many lines or rows are held out.
-    """
-
-    task: RetrievalTask
-    rest: Path
-    texts: int
+    task: RetrievalTask  # what is made of it
+    rest: Path  # the file of all other text
+    texts: int  # how many lines or rows are held out
 
 
 def hold_out(examples: Examples) -> HeldOutTask | None:

@@ -36,29 +36,18 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A threshold for one encoder.
-
-    Attributes:
-        precision: of the computation, such as ``fp32``.
-        pairs: what was asked for, such as ``pairs.tsv>=4``.
-        count: P.
-        similar: how many of them are similar.
-        aim: ``f1``, or the least precision that was asked for, such as ``precision>=0.9``.
-        threshold: pairs with this cosine or a larger one are to count as similar.
-        reached: on the pairs that the threshold was chosen on.
-        held_out: on pairs that had no part in the choice, by cross-validation; None if there are
-            too few pairs.
-    """
+    """A threshold for one encoder."""
 
     encoder: str
     pooler: str
-    precision: str
-    pairs: str
-    count: int
-    similar: int
-    aim: str
-    threshold: float
-    reached: Threshold
+    precision: str  # of the computation, such as ``fp32``
+    pairs: str  # what was asked for, such as ``pairs.tsv>=4``
+    count: int  # P
+    similar: int  # how many of them are similar
+    aim: str  # ``f1``, or the least precision that was asked for, such as ``precision>=0.9``
+    threshold: float  # pairs with this cosine or a larger one are to count as similar
+    reached: Threshold  # on the pairs that the threshold was chosen on
+    # on pairs that had no part in the choice, by cross-validation; None if there are too few pairs
     held_out: Threshold | None
     data_sha256: str
 
@@ -190,25 +179,16 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RatedPairs:
-    """The pairs of a task, read once to be measured as often as one likes.
+    """The pairs of a task, read once to be measured as often as one likes."""
 
-    Attributes:
-        label: what was asked for, such as ``stsb-dev>4``.
-        condition: which ratings make a pair positive, such as ``>4``.
-        sentences: the N distinct sentences of all pairs.
-        first: ``(P,)``, places in ``sentences`` of those that are paired with ``second``.
-        gold: ``(P,)``, the ratings.
-        positive: ``(P,)``, whether the rating meets the condition.
-    """
-
-    label: str
+    label: str  # what was asked for, such as ``stsb-dev>4``
     task: Task
-    condition: str
-    sentences: list[str]
-    first: Places
+    condition: str  # which ratings make a pair positive, such as ``>4``
+    sentences: list[str]  # the N distinct sentences of all pairs
+    first: Places  # ``(P,)``, places in ``sentences`` of those that are paired with ``second``
     second: Places
-    gold: Vector
-    positive: NDArray[np.bool_]
+    gold: Vector  # ``(P,)``, the ratings
+    positive: NDArray[np.bool_]  # ``(P,)``, whether the rating meets the condition
 
     @classmethod
     def read(

@@ -26,27 +26,19 @@ from contrasent.files import sha256_of
 
 @dataclass(frozen=True, slots=True)
 class RetrievalTask:
-    """Queries, documents, and which of these are to be found.
-
-    Attributes:
-        corpus: N documents.
-        queries: Q texts.
-        relevant: for each query the rows of the relevant documents with their grades above 0.
-        left_out: for each query the row of the document that is the query itself; None if it is no
-            document.
-        metrics: names such as ``recall@10``, in the order of the table.
-        every_query: all that were read, those without a relevant document among them.
-    """
+    """Queries, documents, and which of these are to be found."""
 
     name: TaskName
-    corpus: tuple[str, ...]
-    queries: tuple[str, ...]
+    corpus: tuple[str, ...]  # N documents
+    queries: tuple[str, ...]  # Q texts
+    # for each query the rows of the relevant documents with their grades above 0
     relevant: tuple[Mapping[int, float], ...]
+    # for each query the row of the document that is the query itself; None if it is no document
     left_out: tuple[int | None, ...]
-    metrics: tuple[str, ...]
+    metrics: tuple[str, ...]  # names such as ``recall@10``, in the order of the table
     description: str
     sha256: str
-    every_query: tuple[str, ...]
+    every_query: tuple[str, ...]  # all that were read, those without a relevant document among them
 
 
 IDS = (

@@ -93,19 +93,15 @@ class Subset:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One split of a task, read.
-
-    Attributes:
-        sha256: hash of the bytes of its files, one after the other; of the splits' hashes where
-            several are scored together.
-        note: how the file was understood, where that had to be guessed; else empty.
-        fitted: train and dev split, which its regressor is fitted to; None for cosines.
-    """
+    """One split of a task, read."""
 
     name: TaskName
     subsets: tuple[Subset, ...]
+    # hash of the bytes of its files, one after the other; of the splits' hashes where several are
+    # scored together
     sha256: str
-    note: str = ""
+    note: str = ""  # how the file was understood, where that had to be guessed; else empty
+    # train and dev split, which its regressor is fitted to; None for cosines
     fitted: tuple[Task, Task] | None = None
 
     @property

@@ -39,26 +39,18 @@ class StsTask:
     """An STS task of SentEval's folder, as a row of :data:`STS_TASKS`.
 
     It has either a folder of subsets, which are its test split, or a tab-separated file per split.
-
-    Attributes:
-        name: as ``--tasks`` takes it, such as ``stsb``; in lower case, without ``-`` and ``_``.
-        heading: as tables name it, such as ``STS-B``.
-        folder: holds ``STS.input.SUBSET.txt`` and ``STS.gs.SUBSET.txt`` of every subset.
-        columns: where both sentences and the score are in a file, from 0.
-        header: whether the first line of a file names its columns.
-        papers: one of the seven that ``sts`` stands for and that the papers average.
-        aliases: other names, written as ``name`` is.
     """
 
-    name: str
-    heading: str
-    folder: str = ""
+    name: str  # as ``--tasks`` takes it, such as ``stsb``; in lower case, without ``-`` and ``_``
+    heading: str  # as tables name it, such as ``STS-B``
+    folder: str = ""  # holds ``STS.input.SUBSET.txt`` and ``STS.gs.SUBSET.txt`` of every subset
     subsets: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    # where both sentences and the score are in a file, from 0
     columns: tuple[int, int, int] = (0, 1, 2)
-    header: bool = False
-    papers: bool = True
-    aliases: tuple[str, ...] = ()
+    header: bool = False  # whether the first line of a file names its columns
+    papers: bool = True  # one of the seven that ``sts`` stands for and that the papers average
+    aliases: tuple[str, ...] = ()  # other names, written as ``name`` is
 
     @property
     def splits(self) -> tuple[str, ...]:

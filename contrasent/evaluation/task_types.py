@@ -26,17 +26,13 @@ class Options:
     """What a user asked for beside the names of tasks, as :func:`evaluate` takes it.
 
     ConfigError if a split is unknown.
-
-    Attributes:
-        protocol: of the correlations.
-        learning: of the classifiers.
     """
 
     data_dir: str | Path | None = None
     splits: Sequence[str] = ("test",)
     columns: Sequence[str] | None = None
-    protocol: Protocol = SIMCSE
-    learning: TransferProtocol = field(default_factory=TransferProtocol)
+    protocol: Protocol = SIMCSE  # of the correlations
+    learning: TransferProtocol = field(default_factory=TransferProtocol)  # of the classifiers
     bootstrap: Bootstrap | None = None
 
     def __post_init__(self) -> None:

@@ -39,43 +39,29 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Items of one file, or of several that are split into folds together.
+    """Items of one file, or of several that are split into folds together."""
 
-    Attributes:
-        texts: N sentences, or twice as many for pairs: all first ones, then all second ones.
-        labels: ``(N,)``.
-    """
-
+    # N sentences, or twice as many for pairs: all first ones, then all second ones
     texts: tuple[str, ...]
-    labels: Rows
+    labels: Rows  # ``(N,)``
 
 
 @dataclass(frozen=True, slots=True)
 class TransferTask:
-    """A transfer task, as a row of :data:`TRANSFER_TASKS`.
+    """A transfer task, as a row of :data:`TRANSFER_TASKS`."""
 
-    Attributes:
-        name: as ``--tasks`` takes it, such as ``sst2``; in lower case, without ``-`` and ``_``.
-        heading: as tables name it, such as ``SST-2``.
-        files: in SentEval's folder, in the order of ``split``.
-        read: reads a file, given its path, its number from 0, and the number of ``classes``.
-        split: :data:`NESTED_FOLDS`, :data:`TRAIN_FOLDS` or :data:`DEV_PART`.
-        pairs: pairs of sentences are classified; they have an F1 of class 1 too.
-        papers: one of the seven that ``transfer`` stands for and that the papers average.
-        published: its column in published tables, where that is not ``heading``.
-        aliases: other names, written as ``name`` is.
-    """
-
-    name: str
-    heading: str
-    files: tuple[str, ...]
+    name: str  # as ``--tasks`` takes it, such as ``sst2``; in lower case, without ``-`` and ``_``
+    heading: str  # as tables name it, such as ``SST-2``
+    files: tuple[str, ...]  # in SentEval's folder, in the order of ``split``
+    # reads a file, given its path, its number from 0, and the number of ``classes``
     read: Callable[[Path, int, int], list[Item]]
     classes: int = 2
+    # `NESTED_FOLDS`, `TRAIN_FOLDS` or `DEV_PART`
     split: tuple[str, ...] = NESTED_FOLDS
-    pairs: bool = False
-    papers: bool = True
-    published: str = ""
-    aliases: tuple[str, ...] = ()
+    pairs: bool = False  # pairs of sentences are classified; they have an F1 of class 1 too
+    papers: bool = True  # one of the seven that ``transfer`` stands for and that the papers average
+    published: str = ""  # its column in published tables, where that is not ``heading``
+    aliases: tuple[str, ...] = ()  # other names, written as ``name`` is
 
 
 def polar(path: Path, number: int, _: int) -> list[Item]:
@@ -171,26 +157,19 @@ TRANSFER_TASKS = {
 
 @dataclass(frozen=True, slots=True)
 class TransferData:
-    """A task, read.
-
-    Attributes:
-        parts: ``all``, or ``train`` and ``test``, or ``train``, ``dev`` and ``test``.
-        given: one sentence or the two of a pair, in the order of the files.
-        class_names: of a user's own classes; empty for SentEval's tasks.
-        description: one line on what the rows of a user's own task are; empty for SentEval's.
-        note: how a user's columns were understood, where that had to be guessed; else empty.
-        splits: those that are to have records.
-    """
+    """A task, read."""
 
     name: str
-    parts: dict[str, Part]
+    parts: dict[str, Part]  # ``all``, or ``train`` and ``test``, or ``train``, ``dev`` and ``test``
     classes: int
     sha256: str
+    # one sentence or the two of a pair, in the order of the files
     given: tuple[tuple[str, ...], ...] = ()
-    class_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()  # of a user's own classes; empty for SentEval's tasks
+    # one line on what the rows of a user's own task are; empty for SentEval's
     description: str = ""
-    note: str = ""
-    splits: tuple[str, ...] = ("dev", "test")
+    note: str = ""  # how a user's columns were understood, where that had to be guessed; else empty
+    splits: tuple[str, ...] = ("dev", "test")  # those that are to have records
 
     @property
     def of_pairs(self) -> bool:

@@ -22,18 +22,14 @@ _ALIKE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """What a matrix has to have rows for to stand in for an encoder on a task.
+    """What a matrix has to have rows for to stand in for an encoder on a task."""
 
-    Attributes:
-        heading: of the task.
-        sides: sentences in the order of the task's file, repeated ones each time, by what they are,
-            such as ``first sentences``. The rows stand side after side.
-        apart: the same sentence may have another vector on the other side, as with encoders that
-            tell queries from documents.
-    """
-
-    heading: str
+    heading: str  # of the task
+    # sentences in the order of the task's file, repeated ones each time, by what they are, such as
+    # ``first sentences``. The rows stand side after side.
     sides: Mapping[str, Sequence[str]]
+    # the same sentence may have another vector on the other side, as with encoders that tell
+    # queries from documents
     apart: bool = False
 
 

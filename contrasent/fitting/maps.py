@@ -40,26 +40,18 @@ _MEASURED = 2048  # sentences that the likelihood is measured on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
-    """Settings of a flow and of its training; the defaults are those of the code of Li et al. 2020.
+    """Settings of a flow and of its training; defaults as in the code of Li et al. 2020."""
 
-    Attributes:
-        levels: after each but the last, half of the components is done.
-        depth: steps of a level.
-        batch_size: sentences of an update: 64 are the 32 pairs of the published code.
-        dropout: leave the encoder's dropout on while fitting, as the published code does by
-            accident.
-        seed: decides the first weights, the order of the sentences, and dropout.
-    """
-
-    levels: int = 3
-    depth: int = 3
+    levels: int = 3  # after each but the last, half of the components is done
+    depth: int = 3  # steps of a level
     coupling_width: int = 32
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
-    batch_size: int = 64
+    batch_size: int = 64  # sentences of an update: 64 are the 32 pairs of the published code
     epochs: int = 1
+    # leave the encoder's dropout on while fitting, as the published code does by accident
     dropout: bool = False
-    seed: int = 1234
+    seed: int = 1234  # decides the first weights, the order of the sentences, and dropout
 
     def __post_init__(self) -> None:
         least = {"batch_size": 2, "epochs": 1, "seed": 0}
@@ -192,15 +184,11 @@ class PlainAdamW:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """Options of embedding the sentences that a transform is fitted on.
+    """Options of embedding the sentences that a transform is fitted on."""
 
-    Attributes:
-        precision: ``fp32``, ``bf16`` or ``auto``.
-        max_tokens: longer sentences are cut; None for the encoder's own limit. BERT-whitening and
-            BERT-flow took 64.
-    """
-
-    precision: str = "fp32"
+    precision: str = "fp32"  # ``fp32``, ``bf16`` or ``auto``
+    # longer sentences are cut; None for the encoder's own limit. BERT-whitening and BERT-flow took
+    # 64.
     max_tokens: int | None = None
 
 

@@ -56,17 +56,11 @@ def load_encoder(
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """The files of an encoder as they go to the hub, and what was found there.
+    """The files of an encoder as they go to the hub, and what was found there."""
 
-    Attributes:
-        repository: ``ORG/NAME``.
-        folder: the encoder's.
-        contents: of each file its path, or the bytes that take its place.
-    """
-
-    repository: str
-    folder: Path
-    contents: dict[str, Path | bytes]
+    repository: str  # ``ORG/NAME``
+    folder: Path  # the encoder's
+    contents: dict[str, Path | bytes]  # of each file its path, or the bytes that take its place
 
     @classmethod
     def of(cls, name: str | Path, repository: str) -> Publication:

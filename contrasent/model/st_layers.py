@@ -134,19 +134,15 @@ class Conventions:
     """How embeddings are meant to be made and compared.
 
     ConfigError if one of them cannot be.
-
-    Attributes:
-        prompts: texts that are put before a sentence, by name.
-        default_prompt_name: the one of them that `encode` uses; None for no prompt.
-        truncate_dim: only so many leading dimensions of an embedding are kept; None for all.
-        similarity: one of :data:`SIMILARITIES`.
-        chosen: the default prompt was asked for, so that queries and documents get it too.
     """
 
+    # texts that are put before a sentence, by name
     prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
+    default_prompt_name: str | None = None  # the one of them that `encode` uses; None for no prompt
+    # only so many leading dimensions of an embedding are kept; None for all
     truncate_dim: int | None = None
-    similarity: str = "cosine"
+    similarity: str = "cosine"  # one of `SIMILARITIES`
+    # the default prompt was asked for, so that queries and documents get it too
     chosen: bool = False
 
     def __post_init__(self) -> None:

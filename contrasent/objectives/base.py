@@ -69,29 +69,24 @@ class Objective(nn.Module, ABC):
     left out of the saved encoder. It never holds the encoder, so it can be tested on random
     tensors. Training computes matrix products of its modules in ``train.precision``; the formulas
     of :mod:`contrasent.functional` and the heads of :mod:`contrasent.model.heads` stay in fp32.
-
-    Attributes:
-        config_class: its settings, a class made by :func:`contrasent.settings.settings`.
-        views: how many sentences of each example it needs; data with one sentence per example
-            gives it again as every view.
-        needs: what it reads beside the embeddings of the views.
-        provides_views: :meth:`prepare` adds views to those of the data, or makes them differ.
-        aligned: the second view that is embedded is a positive of the first, so that their
-            alignment is worth logging.
-        max_tokens: the longest sentence that its own transformers take.
-        spans: its views are spans of documents, drawn as this says.
-        in_parts: what it computes of tokens it computes part by part
-            (:mod:`contrasent.data.batch`), and of token states it reads those of the sentences
-            ``encoded.own``; so gradient caching and several processes can be had with it.
     """
 
+    # its settings, a class made by `settings`
     config_class: ClassVar[type[Any]]
+    # how many sentences of each example it needs; data with one sentence per example gives it again
+    # as every view
     views: int
-    needs: frozenset[Need] = frozenset()
+    needs: frozenset[Need] = frozenset()  # what it reads beside the embeddings of the views
+    # `prepare` adds views to those of the data, or makes them differ
     provides_views: bool = False
+    # the second view that is embedded is a positive of the first, so that their alignment is worth
+    # logging
     aligned: bool = True
-    max_tokens: int | None = None
-    spans: Spans | None = None
+    max_tokens: int | None = None  # the longest sentence that its own transformers take
+    spans: Spans | None = None  # its views are spans of documents, drawn as this says
+    # what it computes of tokens it computes part by part (`batch`), and of
+    # token states it reads those of the sentences ``encoded.own``; so gradient caching and several
+    # processes can be had with it
     in_parts: bool = False
 
     @property

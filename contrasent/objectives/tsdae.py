@@ -49,13 +49,9 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class DamagedBatch(Batch):
-    """Sentences with words deleted.
+    """Sentences with words deleted."""
 
-    Attributes:
-        whole: the same sentences before that.
-    """
-
-    whole: Batch | None = None
+    whole: Batch | None = None  # the same sentences before that
 
 
 class CrossAttention(nn.Module):

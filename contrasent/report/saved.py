@@ -92,19 +92,13 @@ def _distinct(*choices: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Results read from files.
+    """Results read from files."""
 
-    Attributes:
-        geometries: written by ``contrasent analyze --json``.
-        runs: training runs that measured geometry.
-        records: written by ``contrasent evaluate --json``, or a run's ``scores.jsonl``.
-        neighbours: written by ``contrasent neighbours --json``.
-    """
-
-    geometries: tuple[Geometry, ...] = ()
-    runs: tuple[Trajectory, ...] = ()
+    geometries: tuple[Geometry, ...] = ()  # written by ``contrasent analyze --json``
+    runs: tuple[Trajectory, ...] = ()  # training runs that measured geometry
+    # written by ``contrasent evaluate --json``, or a run's ``scores.jsonl``
     records: tuple[Record, ...] = ()
-    neighbours: tuple[Neighbours, ...] = ()
+    neighbours: tuple[Neighbours, ...] = ()  # written by ``contrasent neighbours --json``
 
 
 def read_saved(paths: Iterable[str | Path]) -> Saved:

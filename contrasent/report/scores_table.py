@@ -120,20 +120,15 @@ def _of(rows: Rows, holds: Callable[[Record], object]) -> dict[str, list[Record]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a table of correlations shows.
+    """What a table of correlations shows."""
 
-    Attributes:
-        tasks: its columns; a task without a record is shown as absent, and so is the average.
-        metric: ``spearman`` or ``pearson``.
-        aggregation: ``all``, ``mean`` or ``wmean``.
-        difference: labels of two rows; a last row shows the second minus the first.
-        protocol: what is asked for, to be named beneath the table; None to leave it unnamed.
-    """
-
+    # its columns; a task without a record is shown as absent, and so is the average
     tasks: Sequence[TaskName] = ()
-    metric: str = "spearman"
-    aggregation: str = "all"
+    metric: str = "spearman"  # ``spearman`` or ``pearson``
+    aggregation: str = "all"  # ``all``, ``mean`` or ``wmean``
+    # labels of two rows; a last row shows the second minus the first
     difference: tuple[str, str] | None = None
+    # what is asked for, to be named beneath the table; None to leave it unnamed
     protocol: Protocol | None = None
 
 

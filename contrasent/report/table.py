@@ -26,19 +26,13 @@ AVERAGE = "Avg."
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One field of a table.
+    """One field of a table."""
 
-    Attributes:
-        text: what is printed.
-        value: the number in full precision, by which rows are sorted; None for text.
-        interval: the bootstrap interval of the number.
-        best: it is the best of its column.
-    """
-
-    text: str
+    text: str  # what is printed
+    # the number in full precision, by which rows are sorted; None for text
     value: float | None = None
-    interval: Interval | None = None
-    best: bool = False
+    interval: Interval | None = None  # the bootstrap interval of the number
+    best: bool = False  # it is the best of its column
 
     @property
     def absent(self) -> bool:
@@ -96,27 +90,16 @@ Row = tuple[Cell, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that is printed on a terminal, in a page or as Markdown.
+    """A table that is printed on a terminal, in a page or as Markdown."""
 
-    Attributes:
-        headings: of the columns, that of the row labels too.
-        rows: cells; the first of a row is its label.
-        notes: how the numbers were measured, beneath the table.
-        title: above it.
-        name: in links of a page, and of the file it is downloaded as.
-        key: the column that a summary shows.
-        key_heading: of that column in the summary.
-        texts: columns that hold text, beside the first.
-    """
-
-    headings: tuple[str, ...]
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...] = ()
-    title: str = ""
-    name: str = ""
-    key: int = 1
-    key_heading: str = ""
-    texts: frozenset[int] = frozenset()
+    headings: tuple[str, ...]  # of the columns, that of the row labels too
+    rows: tuple[Row, ...]  # cells; the first of a row is its label
+    notes: tuple[str, ...] = ()  # how the numbers were measured, beneath the table
+    title: str = ""  # above it
+    name: str = ""  # in links of a page, and of the file it is downloaded as
+    key: int = 1  # the column that a summary shows
+    key_heading: str = ""  # of that column in the summary
+    texts: frozenset[int] = frozenset()  # columns that hold text, beside the first
 
     def with_best(
         self, judged: Collection[int] | None = None, lower: Collection[int] = ()

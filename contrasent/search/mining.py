@@ -38,15 +38,10 @@ _SCORES = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Mining:
-    """How hard negatives are chosen.
+    """How hard negatives are chosen."""
 
-    Attributes:
-        negatives: how many each pair gets.
-        margin: the largest cosine of a negative is the positive's less this share of it.
-    """
-
-    negatives: int = 1
-    margin: float = 0.05
+    negatives: int = 1  # how many each pair gets
+    margin: float = 0.05  # the largest cosine of a negative is the positive's less this share of it
 
     def __post_init__(self) -> None:
         """Refuse what is out of range; ConfigError if it is."""
@@ -61,26 +56,16 @@ class Mining:
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """Pairs with their hard negatives.
+    """Pairs with their hard negatives."""
 
-    Attributes:
-        examples: anchor, positive and negatives of each pair that has all of them, in the order of
-            the pairs.
-        pairs: P, how many there were.
-        corpus: different sentences that negatives were taken from.
-        without: pairs that are left out, because too few of those are far enough.
-        within_margin: sentences that were too near to be a negative, in the mean over pairs.
-        positives: ``(E,)``, cosines of anchor and positive of the examples.
-        hardest: ``(E, negatives)``, cosines of anchor and negatives, largest first.
-    """
-
+    # anchor, positive and negatives of each pair that has all of them, in the order of the pairs
     examples: list[Example]
-    pairs: int
-    corpus: int
-    without: int
-    within_margin: float
-    positives: np.ndarray
-    hardest: np.ndarray
+    pairs: int  # P, how many there were
+    corpus: int  # different sentences that negatives were taken from
+    without: int  # pairs that are left out, because too few of those are far enough
+    within_margin: float  # sentences that were too near to be a negative, in the mean over pairs
+    positives: np.ndarray  # ``(E,)``, cosines of anchor and positive of the examples
+    hardest: np.ndarray  # ``(E, negatives)``, cosines of anchor and negatives, largest first
 
     @property
     def header(self) -> tuple[str, ...]:

@@ -162,25 +162,16 @@ _RESCORE = {"hnsw": 4, "ivfpq": 20}
 
 @dataclass(frozen=True, slots=True)
 class AnnInfo:
-    """An approximate index over the first rows of a folder, and how well it finds them.
-
-    Attributes:
-        file: its name in the folder.
-        kind: ``hnsw`` (32 links, int8 vectors) or ``ivfpq`` (OPQ, a byte for 4 dimensions).
-        rows: rows that it covers.
-        effort: nodes visited (efSearch), or cells (nprobe).
-        recall: share of the exact 10 nearest rows that are found, for rows as queries, each
-            without itself.
-        queries: how many of them.
-    """
+    """An approximate index over the first rows of a folder, and how well it finds them."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
-    file: str
-    kind: str
-    rows: PositiveInt
-    effort: PositiveInt
+    file: str  # its name in the folder
+    kind: str  # ``hnsw`` (32 links, int8 vectors) or ``ivfpq`` (OPQ, a byte for 4 dimensions)
+    rows: PositiveInt  # rows that it covers
+    effort: PositiveInt  # nodes visited (efSearch), or cells (nprobe)
+    # share of the exact 10 nearest rows that are found, for rows as queries, each without itself
     recall: float
-    queries: PositiveInt
+    queries: PositiveInt  # how many of them
 
 
 def kind_for(rows: int, kind: str = "auto") -> str:

@@ -36,16 +36,11 @@ LARGE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An indexed text that was found.
+    """An indexed text that was found."""
 
-    Attributes:
-        id: the id it was given, or its number.
-        score: its cosine with the query, in [-1, 1].
-    """
-
-    id: str
+    id: str  # the id it was given, or its number
     text: str
-    score: float
+    score: float  # its cosine with the query, in [-1, 1]
 
 
 @dataclass(frozen=True, slots=True)

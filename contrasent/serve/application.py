@@ -44,25 +44,16 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What the server lets its clients do.
+    """What the server lets its clients do."""
 
-    Attributes:
-        name: the name of the model in answers.
-        api_key: what clients must send as a bearer token, if anything.
-        payload_limit: bytes of a request's body.
-        max_texts: texts of a request.
-        max_requests: requests answered at the same time.
-        body_seconds: within which the body of a request must be there.
-        cors: the origins whose pages may call, if any.
-    """
-
-    name: str
+    name: str  # the name of the model in answers
+    # what clients must send as a bearer token, if anything
     api_key: str | None = field(default=None, repr=False)
-    payload_limit: int = 16_000_000
-    max_texts: int = 10_000
-    max_requests: int = 512
-    body_seconds: float = 30.0
-    cors: tuple[str, ...] = ()
+    payload_limit: int = 16_000_000  # bytes of a request's body
+    max_texts: int = 10_000  # texts of a request
+    max_requests: int = 512  # requests answered at the same time
+    body_seconds: float = 30.0  # within which the body of a request must be there
+    cors: tuple[str, ...] = ()  # the origins whose pages may call, if any
 
     def __post_init__(self) -> None:
         for name in ("payload_limit", "max_texts", "max_requests", "body_seconds"):

@@ -44,19 +44,12 @@ class OverloadedError(ContrasentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
-    """How texts are batched.
+    """How texts are batched."""
 
-    Attributes:
-        precision: of the matrix products, resolved.
-        batch_tokens: padded tokens computed at once.
-        max_wait: seconds of work in the queue from which new requests are refused.
-        bitwise: whether each vector is bitwise the same whatever is in its batch.
-    """
-
-    precision: str
-    batch_tokens: int
-    max_wait: float
-    bitwise: bool
+    precision: str  # of the matrix products, resolved
+    batch_tokens: int  # padded tokens computed at once
+    max_wait: float  # seconds of work in the queue from which new requests are refused
+    bitwise: bool  # whether each vector is bitwise the same whatever is in its batch
 
 
 @dataclass(slots=True, eq=False)

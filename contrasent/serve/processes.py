@@ -29,17 +29,12 @@ _RESTART_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where the server listens, and how it ends.
-
-    Attributes:
-        port: 0 for any that is free.
-        drain_seconds: for requests that are being answered when it is told to stop.
-    """
+    """Where the server listens, and how it ends."""
 
     host: str
-    port: int
+    port: int  # 0 for any that is free
     workers: int
-    drain_seconds: float = 30.0
+    drain_seconds: float = 30.0  # for requests that are being answered when it is told to stop
 
     def __post_init__(self) -> None:
         if self.workers < 1:

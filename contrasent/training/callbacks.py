@@ -29,27 +29,16 @@ logger = logging.getLogger("contrasent")
 
 @dataclass(frozen=True, slots=True)
 class DevScore:
-    """The scores of an evaluation on the dev task.
+    """The scores of an evaluation on the dev task."""
 
-    Attributes:
-        step: updates made before it; at 0 the start is scored as it comes.
-        name: of the dev task.
-        metric: such as ``spearman`` or ``mrr@10``.
-        score: of the encoder that is kept, in [-1, 1].
-        other: of the one beside it; None if that was not evaluated.
-        twin_is_better: the one that is kept is the twin.
-        start_share: share of the start's weights in those that were scored.
-        whitened: the encoder that was scored has a whitening.
-    """
-
-    step: int
-    name: str
-    metric: str
-    score: float
-    other: float | None
-    twin_is_better: bool
-    start_share: float = 0.0
-    whitened: bool = False
+    step: int  # updates made before it; at 0 the start is scored as it comes
+    name: str  # of the dev task
+    metric: str  # such as ``spearman`` or ``mrr@10``
+    score: float  # of the encoder that is kept, in [-1, 1]
+    other: float | None  # of the one beside it; None if that was not evaluated
+    twin_is_better: bool  # the one that is kept is the twin
+    start_share: float = 0.0  # share of the start's weights in those that were scored
+    whitened: bool = False  # the encoder that was scored has a whitening
 
     @property
     def summary(self) -> str:
@@ -68,14 +57,11 @@ def metric_name(metric: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Functions of the caller that a run calls.
+    """Functions of the caller that a run calls."""
 
-    Attributes:
-        on_step: after each update, with what is known of it.
-        on_evaluation: after each evaluation on the dev task, with its scores.
-    """
-
+    # after each update, with what is known of it
     on_step: Callable[[StepMetrics], object] | None = None
+    # after each evaluation on the dev task, with its scores
     on_evaluation: Callable[[DevScore], object] | None = None
 
 
@@ -136,18 +122,13 @@ def score_dev(
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """What is scored on the dev task at an evaluation, of which the best is kept.
+    """What is scored on the dev task at an evaluation, of which the best is kept."""
 
-    Attributes:
-        recipe: of the run.
-        start: weights before the first step, by the names of the parameters; empty without
-            ``train.start_shares``.
-        text: training sentences that a whitening is fitted on; empty for none.
-    """
-
-    recipe: Recipe
+    recipe: Recipe  # of the run
+    # weights before the first step, by the names of the parameters; empty without
+    # ``train.start_shares``
     start: Mapping[str, Tensor]
-    text: Sequence[str]
+    text: Sequence[str]  # training sentences that a whitening is fitted on; empty for none
 
     @classmethod
     def of_start(cls, recipe: Recipe, encoder: SentenceEncoder, text: Sequence[str]) -> Variants:

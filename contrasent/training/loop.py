@@ -167,33 +167,20 @@ def update(optimizer: Optimizer, norm: Tensor, clip: float | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The moving parts of a run.
+    """The moving parts of a run."""
 
-    Attributes:
-        encoder: embeds the sentences; of a run with two encoders, the first views.
-        objective: what is minimised.
-        optimizer: of the parameters of ``modules``.
-        accelerator: takes the gradient, on its device.
-        settings: how it is optimised.
-        precision: of the matrix products, ``fp32`` or ``bf16``.
-        steps: updates in all.
-        twin: the second encoder, for all other views.
-        mlm_view: makes the view ``mlm`` of a batch; None if the view is another.
-        fixed_dropout: all views of an example have the same dropout masks.
-        split: how each step is split among processes and into chunks.
-    """
-
-    encoder: SentenceEncoder
-    objective: Objective
-    optimizer: Optimizer
-    accelerator: Accelerator
-    settings: TrainSettings
-    precision: str
-    steps: int
-    twin: SentenceEncoder | None = None
+    encoder: SentenceEncoder  # embeds the sentences; of a run with two encoders, the first views
+    objective: Objective  # what is minimised
+    optimizer: Optimizer  # of the parameters of ``modules``
+    accelerator: Accelerator  # takes the gradient, on its device
+    settings: TrainSettings  # how it is optimised
+    precision: str  # of the matrix products, ``fp32`` or ``bf16``
+    steps: int  # updates in all
+    twin: SentenceEncoder | None = None  # the second encoder, for all other views
+    # makes the view ``mlm`` of a batch; None if the view is another
     mlm_view: MlmView | None = None
-    fixed_dropout: bool = False
-    split: Split = WHOLE
+    fixed_dropout: bool = False  # all views of an example have the same dropout masks
+    split: Split = WHOLE  # how each step is split among processes and into chunks
 
     @property
     def modules(self) -> dict[str, nn.Module]:

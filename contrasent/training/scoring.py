@@ -39,13 +39,9 @@ Loaded = SentenceEncoder | WordEncoder
 
 
 class DevTask(Protocol):
-    """What selects ``best``.
+    """What selects ``best``."""
 
-    Attributes:
-        metric: of its score, such as ``spearman``.
-    """
-
-    metric: str
+    metric: str  # of its score, such as ``spearman``
 
     def score(self, encoder: DescribedEncoder, *, precision: str) -> dict[str, float]:
         """One number by the name of the task."""
@@ -74,21 +70,14 @@ class ProxyTask:
 
 @dataclass(frozen=True, slots=True)
 class BeforeAndAfter:
-    """Scores of the start and of the result.
+    """Scores of the start and of the result."""
 
-    Attributes:
-        tasks: what was scored; None for nothing.
-        before: records of the start as it comes.
-        with_pooler: records of the start with the pooler and head of the run; empty if these are
-            its own.
-        after: records of the result.
-        gains: what training changed, against the better of the two.
-    """
-
-    tasks: Suite | None = None
-    before: list[Record] = field(default_factory=list)
+    tasks: Suite | None = None  # what was scored; None for nothing
+    before: list[Record] = field(default_factory=list)  # records of the start as it comes
+    # records of the start with the pooler and head of the run; empty if these are its own
     with_pooler: list[Record] = field(default_factory=list)
-    after: list[Record] = field(default_factory=list)
+    after: list[Record] = field(default_factory=list)  # records of the result
+    # what training changed, against the better of the two
     gains: list[Gain] = field(default_factory=list)
 
     @property
@@ -108,34 +97,23 @@ class BeforeAndAfter:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a run.
+    """The result of a run."""
 
-    Attributes:
-        best: folder of the encoder with the highest dev score, which is the start as it comes if
-            nothing beat it; None without a dev task.
-        last: folder of the encoder after the last step.
-        steps: updates made.
-        best_step: the update after which ``best`` was saved; 0 for the start.
-        best_is_start: nothing beat the start as it comes, so ``best`` is that.
-        best_score: its dev score, in [-1, 1].
-        seconds: time of the steps of this process, evaluation left out.
-        examples: examples trained on in that time.
-        scores: the start and ``best``, else ``last``, on the final tasks.
-        dev_metric: what ``best_score`` is, such as ``spearman``; None without a dev task.
-        last_loss: of the last step of this process; None if it made none.
-    """
-
+    # folder of the encoder with the highest dev score, which is the start as it comes if nothing
+    # beat it; None without a dev task
     best: Path | None
-    last: Path
-    steps: int
-    best_step: int | None
-    best_is_start: bool
-    best_score: float | None
-    seconds: float
-    examples: int
+    last: Path  # folder of the encoder after the last step
+    steps: int  # updates made
+    best_step: int | None  # the update after which ``best`` was saved; 0 for the start
+    best_is_start: bool  # nothing beat the start as it comes, so ``best`` is that
+    best_score: float | None  # its dev score, in [-1, 1]
+    seconds: float  # time of the steps of this process, evaluation left out
+    examples: int  # examples trained on in that time
+    # the start and ``best``, else ``last``, on the final tasks
     scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
+    # what ``best_score`` is, such as ``spearman``; None without a dev task
     dev_metric: str | None = None
-    last_loss: float | None = None
+    last_loss: float | None = None  # of the last step of this process; None if it made none
 
     @property
     def before(self) -> list[Record]:
@@ -288,19 +266,12 @@ def _names(asked: Sequence[str]) -> list[TaskName]:
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """How an encoder is scored.
+    """How an encoder is scored."""
 
-    Attributes:
-        tasks: on what.
-        precision: of the matrix products.
-        device: what computes.
-        show_progress: a progress bar while encoding.
-    """
-
-    tasks: Suite
-    precision: str
-    device: torch.device
-    show_progress: bool = False
+    tasks: Suite  # on what
+    precision: str  # of the matrix products
+    device: torch.device  # what computes
+    show_progress: bool = False  # a progress bar while encoding
 
     def score(self, encoder: Loaded, seed: int | None = None) -> Scores:
         """The scores of an encoder that a run with ``seed`` made; None for a start."""

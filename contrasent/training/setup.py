@@ -144,33 +144,21 @@ def _add_convolutions(encoder: SentenceEncoder, settings: EncoderSettings) -> No
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
-    """The parts of a run.
+    """The parts of a run."""
 
-    Attributes:
-        encoder: the start, with new weights where the recipe asks for a new head.
-        twin: a copy of it, for all views but the first; None if one encoder embeds all.
-        objective: with its own new weights.
-        loader: the batches.
-        mlm_view: makes the view ``mlm`` of a batch; None if the view is another.
-        steps: updates in all.
-        dev: the task that selects ``best``; None without one.
-        final: the tasks scored before and after; None without.
-        followed: the pairs whose geometry is measured during training; None without.
-        data: what is kept of the data in ``contrasent.json``.
-        whitening_text: training sentences that a whitening is fitted on; empty for none.
-    """
-
-    encoder: SentenceEncoder
+    encoder: SentenceEncoder  # the start, with new weights where the recipe asks for a new head
+    # a copy of it, for all views but the first; None if one encoder embeds all
     twin: SentenceEncoder | None
-    objective: Objective
-    loader: Loader
-    mlm_view: MlmView | None
-    steps: int
-    dev: DevTask | None
-    final: Suite | None
+    objective: Objective  # with its own new weights
+    loader: Loader  # the batches
+    mlm_view: MlmView | None  # makes the view ``mlm`` of a batch; None if the view is another
+    steps: int  # updates in all
+    dev: DevTask | None  # the task that selects ``best``; None without one
+    final: Suite | None  # the tasks scored before and after; None without
+    # the pairs whose geometry is measured during training; None without
     followed: RatedPairs | None
-    data: dict[str, Any]
-    whitening_text: list[str]
+    data: dict[str, Any]  # what is kept of the data in ``contrasent.json``
+    whitening_text: list[str]  # training sentences that a whitening is fitted on; empty for none
 
 
 def prepare(

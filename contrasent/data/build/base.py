@@ -34,29 +34,19 @@ _SHOWN = 3
 
 @dataclass(slots=True)
 class Counts:
-    """How many rows were read, and how many of what were left out.
-
-    Attributes:
-        labels: rows with each label that was understood.
-        unreadable: rows that were skipped, with the messages of the first in ``messages``.
-        other: rows that are not of the kind that was asked for.
-        identical: pairs of a sentence with itself.
-        contested: hypotheses that the same premise is said to entail, too.
-        incomplete: groups that lack what an example needs.
-        repeated: what was there already, letter by letter.
-    """
+    """How many rows were read, and how many of what were left out."""
 
     rows: int = 0
-    labels: dict[str, int] = field(default_factory=dict)
-    unreadable: int = 0
+    labels: dict[str, int] = field(default_factory=dict)  # rows with each label that was understood
+    unreadable: int = 0  # rows that were skipped, with the messages of the first in ``messages``
     messages: list[str] = field(default_factory=list)
     unlabelled: int = 0
     empty: int = 0
-    other: int = 0
-    identical: int = 0
-    contested: int = 0
-    incomplete: int = 0
-    repeated: int = 0
+    other: int = 0  # rows that are not of the kind that was asked for
+    identical: int = 0  # pairs of a sentence with itself
+    contested: int = 0  # hypotheses that the same premise is said to entail, too
+    incomplete: int = 0  # groups that lack what an example needs
+    repeated: int = 0  # what was there already, letter by letter
     unsampled: int = 0
 
     def label(self, name: str) -> None:
@@ -190,25 +180,19 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
-    """What was written, and from what.
-
-    Attributes:
-        sha256: of the bytes of ``output``.
-        overlap: mean of :func:`f1` of anchor and positive, over pairs with words; None without.
-        sample: how many examples were asked for; None for all.
-        seed: of the sample, and of what else is drawn.
-    """
+    """What was written, and from what."""
 
     made: str
     output: str
-    sha256: str
+    sha256: str  # of the bytes of ``output``
     header: tuple[str, ...]
     examples: int
     sources: tuple[Source, ...]
     counts: Counts
+    # mean of `f1` of anchor and positive, over pairs with words; None without
     overlap: float | None
-    sample: int | None
-    seed: int
+    sample: int | None  # how many examples were asked for; None for all
+    seed: int  # of the sample, and of what else is drawn
     shown: tuple[Example, ...]
     version: str = __version__
 

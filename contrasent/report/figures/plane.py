@@ -32,19 +32,12 @@ _OFFSETS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A point that a paper prints.
+    """A point that a paper prints."""
 
-    Attributes:
-        label: the encoder.
-        uniformity: as printed.
-        alignment: as printed.
-        average: Spearman x 100, the mean over the seven STS tasks.
-    """
-
-    label: str
-    uniformity: float
-    alignment: float
-    average: float
+    label: str  # the encoder
+    uniformity: float  # as printed
+    alignment: float  # as printed
+    average: float  # Spearman x 100, the mean over the seven STS tasks
 
 
 PUBLISHED = (

@@ -61,17 +61,11 @@ def look(number: int) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure in both formats.
+    """A figure in both formats."""
 
-    Attributes:
-        name: of its files.
-        svg: text as outlines, so that it looks the same everywhere.
-        png: the same at 200 dots per inch.
-    """
-
-    name: str
-    svg: bytes
-    png: bytes
+    name: str  # of its files
+    svg: bytes  # text as outlines, so that it looks the same everywhere
+    png: bytes  # the same at 200 dots per inch
 
     @property
     def aspect(self) -> float:
@@ -190,56 +184,37 @@ def _local(tag: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Colours:
-    """The scale of a figure's colours.
+    """The scale of a figure's colours."""
 
-    Attributes:
-        title: such as ``STS Avg.``.
-        values: Spearman, in [-1, 1], by the label of the encoder; one may be absent.
-    """
-
-    title: str = ""
+    title: str = ""  # such as ``STS Avg.``
+    # Spearman, in [-1, 1], by the label of the encoder; one may be absent
     values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class FigureData:
-    """Everything a figure may show, all of it measured on the same pairs.
+    """Everything a figure may show, all of it measured on the same pairs."""
 
-    Attributes:
-        rows: geometry by the label of the encoder.
-        panels: the same, side by side, by the panel's title.
-        colours: STS scores of the encoders.
-        published: show the points that papers print beside the encoders.
-        runs: training runs by their labels.
-    """
-
+    # geometry by the label of the encoder
     rows: Mapping[str, Geometry] = field(default_factory=dict)
+    # the same, side by side, by the panel's title
     panels: Mapping[str, Mapping[str, Geometry]] = field(default_factory=dict)
-    colours: Colours = Colours()
-    published: bool = True
-    runs: Mapping[str, Trajectory] = field(default_factory=dict)
+    colours: Colours = Colours()  # STS scores of the encoders
+    published: bool = True  # show the points that papers print beside the encoders
+    runs: Mapping[str, Trajectory] = field(default_factory=dict)  # training runs by their labels
 
 
 @dataclass(frozen=True, slots=True)
 class FigureKind:
-    """A figure that can be drawn.
+    """A figure that can be drawn."""
 
-    Attributes:
-        name: of its files.
-        place: among the others, the smallest first.
-        heading: above it in a report.
-        of_runs: it shows training runs, and not the geometry of encoders.
-        draw: draws it, under its name.
-        caption: how to read it.
-        shows: whether there is something to draw, where it needs more than geometry or a run.
-    """
-
-    name: str
-    place: int
-    heading: str
-    of_runs: bool
-    draw: Callable[[FigureData], Picture]
-    caption: Callable[[FigureData], str]
+    name: str  # of its files
+    place: int  # among the others, the smallest first
+    heading: str  # above it in a report
+    of_runs: bool  # it shows training runs, and not the geometry of encoders
+    draw: Callable[[FigureData], Picture]  # draws it, under its name
+    caption: Callable[[FigureData], str]  # how to read it
+    # whether there is something to draw, where it needs more than geometry or a run
     shows: Callable[[FigureData], bool] = lambda _: True
 
 

@@ -14,43 +14,27 @@ from contrasent.report.table import ABSENT, Table, text_table
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The average over the tasks of a metric beside that of another encoder.
+    """The average over the tasks of a metric beside that of another encoder."""
 
-    Attributes:
-        like: some result of the encoder.
-        metric: of the tasks.
-        compared: how the averages differ.
-    """
-
-    like: Used
-    metric: str
-    compared: Compared
+    like: Used  # some result of the encoder
+    metric: str  # of the tasks
+    compared: Compared  # how the averages differ
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Everything a report shows; all of it can be read from files that commands saved.
+    """Everything a report shows; all of it can be read from files that commands saved."""
 
-    Attributes:
-        records: scores, of any number of encoders.
-        means: how their averages differ, which no record holds.
-        geometries: how the embeddings of encoders lie in space.
-        runs: training runs that measured it.
-        neighbours: what encoders find in a corpus.
-        command: the command line that writes the report.
-        warnings: what its reader has to know, such as why a model has no numbers.
-        published: show the points that papers print beside the encoders.
-        supervised: encoders whose spectrum and cosines stand in panels of their own.
-    """
-
-    records: tuple[Record, ...] = ()
-    means: tuple[Mean, ...] = ()
-    geometries: tuple[Geometry, ...] = ()
-    runs: tuple[Trajectory, ...] = ()
-    neighbours: tuple[Neighbours, ...] = ()
-    command: str = ""
+    records: tuple[Record, ...] = ()  # scores, of any number of encoders
+    means: tuple[Mean, ...] = ()  # how their averages differ, which no record holds
+    geometries: tuple[Geometry, ...] = ()  # how the embeddings of encoders lie in space
+    runs: tuple[Trajectory, ...] = ()  # training runs that measured it
+    neighbours: tuple[Neighbours, ...] = ()  # what encoders find in a corpus
+    command: str = ""  # the command line that writes the report
+    # what its reader has to know, such as why a model has no numbers
     warnings: tuple[str, ...] = ()
-    published: bool = True
+    published: bool = True  # show the points that papers print beside the encoders
+    # encoders whose spectrum and cosines stand in panels of their own
     supervised: tuple[str, ...] = ()
 
     @property
@@ -89,17 +73,11 @@ def identity(used: Used) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class PageRow:
-    """One encoder as it was used.
+    """One encoder as it was used."""
 
-    Attributes:
-        label: its name in every table and figure; no two rows share it.
-        like: some result of it.
-        records: its scores, each once.
-    """
-
-    label: str
-    like: Used
-    records: tuple[Record, ...]
+    label: str  # its name in every table and figure; no two rows share it
+    like: Used  # some result of it
+    records: tuple[Record, ...]  # its scores, each once
 
 
 def rows_of(contents: Contents) -> dict[Identity, PageRow]:

@@ -213,19 +213,12 @@ MOST_QUERIES = 300
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """Queries over one corpus.
+    """Queries over one corpus."""
 
-    Attributes:
-        name: in links.
-        heading: above it.
-        queries: in the order they were asked, at most :data:`MOST_QUERIES`.
-        notes: what was searched, by which encoders.
-    """
-
-    name: str
-    heading: str
-    queries: Sequence[QueryHits]
-    notes: Sequence[str]
+    name: str  # in links
+    heading: str  # above it
+    queries: Sequence[QueryHits]  # in the order they were asked, at most `MOST_QUERIES`
+    notes: Sequence[str]  # what was searched, by which encoders
 
 
 def browsers(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Browser]:

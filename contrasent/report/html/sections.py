@@ -87,19 +87,12 @@ def _entitled(table: Table, name: str, title: str, summed: str, metric: str = ""
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """A way to compute correlations.
+    """A way to compute correlations."""
 
-    Attributes:
-        metric: one of :data:`METRICS`.
-        aggregation: of the subsets.
-        fitted: tasks that are scored by a regressor.
-        protocols: names of those whose numbers these are.
-    """
-
-    metric: str
-    aggregation: str
-    fitted: frozenset[TaskName] = frozenset()
-    protocols: tuple[str, ...] = ()
+    metric: str  # one of `METRICS`
+    aggregation: str  # of the subsets
+    fitted: frozenset[TaskName] = frozenset()  # tasks that are scored by a regressor
+    protocols: tuple[str, ...] = ()  # names of those whose numbers these are
 
     def holds(self, record: Record) -> bool:
         wanted = (self.metric, self.aggregation)
