@@ -84,9 +84,7 @@ def total(sums: Tensor) -> Tensor:
 def reunited(rows: Tensor, numbers: Sequence[Tensor]) -> Tensor:
     """The rows of all processes in the order of their numbers, with gradient.
 
-    Args:
-        rows: ``(n, ...)``, of this process.
-        numbers: ``(n,)`` for each process, which rows of the whole its own are.
+    ``numbers`` says of each process which rows of the whole its own ``(n, ...)`` are.
     """
     sizes = [len(own) for own in numbers]
     most = max(sizes)

@@ -24,13 +24,9 @@ def progress_bar(
 ) -> Iterator[Advance]:
     """Draw a line that is removed in the end.
 
-    Args:
-        columns: ``bar``, ``count``, ``bytes``, ``speed``, ``elapsed``, ``left``, ``spinner``;
-            anything else is text with ``{task.completed}`` or ``{task.fields[name]}`` in it.
-        total: items in all, if known.
-        done: items that were done before.
-        shown: whether to draw at all.
-        fields: first values of the fields that the text names.
+    Columns are ``bar``, ``count``, ``bytes``, ``speed``, ``elapsed``, ``left``, ``spinner``;
+    anything else is text with ``{task.completed}`` or ``{task.fields[name]}`` in it, of which
+    ``fields`` are the first values. So many items were ``done`` before.
     """
     # Elsewhere than on a terminal even a line that is removed leaves one behind.
     console = _terminal() if shown else None

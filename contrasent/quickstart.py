@@ -82,14 +82,8 @@ def quickstart(
 
     MissingExtraError if the offline encoder is not installed; CheckpointError if it is not the
     published one; ConfigError if ``output`` exists and is not to be replaced, or is no
-    quickstart's.
-
-    Args:
-        output: the folder to write: ``run``, ``index`` and ``results.json``.
-        overwrite: replace what an earlier quickstart wrote there.
-        device: what computes; by default the accelerator if there is one.
-        tell: is told what comes next.
-        show_progress: progress bars on standard error.
+    quickstart's. ``output`` gets ``run``, ``index`` and ``results.json``; ``tell`` is told what
+    comes next.
     """
     output = Path(output)
     start = offline_folder()

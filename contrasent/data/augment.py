@@ -84,14 +84,9 @@ def replace_words(
 ) -> list[str]:
     """Put a synonym, any of those it has, for some of the words.
 
-    Punctuation around a word stays. A synonym begins with a capital where the word does, and is
-    all capitals where the word is.
-
-    Args:
-        words: of the sentence.
-        random: draws the words and their synonyms.
-        share: how many of all words are replaced, as far as so many have a synonym; None is one.
-        synonyms: of a word without punctuation around it; empty for a word that is not replaced.
+    Punctuation around a word stays. A synonym begins with a capital where the word does, and is all
+    capitals where the word is. ``share`` of all words are replaced, as far as so many have
+    ``synonyms``; None is one word.
     """
     left = 1 if share is None else whole_words(share, len(words), random)
     edited = list(words)

@@ -192,9 +192,8 @@ def pack(sentences: Sequence[Sequence[int] | np.ndarray], views: int = 1) -> Bat
 def similar_lengths(lengths: Tensor, sentences: int) -> list[Tensor]:
     """Numbers of sentences in groups of similar lengths and about equal numbers of tokens.
 
-    Args:
-        lengths: ``(S,)``, on the host.
-        sentences: makes as many groups as so many sentences in each would.
+    There are as many groups of ``lengths (S,)``, on the host, as so many ``sentences`` in each
+    would make.
     """
     order = torch.argsort(lengths, stable=True)
     count = -(-len(lengths) // sentences)
@@ -226,15 +225,9 @@ def sums_by_parts(
 ) -> Tensor:
     """``function(batch, *rows, *tokens)``, which is ``(K,)`` sums over sentences, part by part.
 
-    Args:
-        function: takes a batch of one view, and what belongs to it of ``rows`` and ``tokens``.
-        batch: S sentences.
-        rows: ``(S, ...)`` each.
-        tokens: ``(T, ...)`` each.
-
-    Returns:
-        The same sums in every process. Of several chunks each is computed again when its gradient
-        is taken, with the same draws.
+    The function takes a batch of one view, and what belongs to it of ``rows (S, ...)`` and ``tokens
+    (T, ...)`` each. Every process has the same sums. Of several chunks each is computed again when
+    its gradient is taken, with the same draws.
     """
     how = split()
     if how.processes == 1 and how.chunk is None:
@@ -271,11 +264,7 @@ def rows_by_parts(
 ) -> Tensor:
     """``function(batch, *tokens)``, which is a row for each sentence, by all processes.
 
-    Args:
-        function: as in :func:`sums_by_parts`.
-        batch: S sentences.
-        tokens: ``(T, ...)`` each.
-        of_tokens: the function gives a row for each token instead.
+    As of :func:`sums_by_parts`; with ``of_tokens`` the function gives a row for each token instead.
     """
     how = split()
     if how.processes == 1:

@@ -43,16 +43,10 @@ def cached(
     """The entry of a key, computed unless it is there whole.
 
     If several processes want the same entry, one computes it and the others wait. ConfigError if
-    ``cache_dir`` cannot be written to.
-
-    Args:
-        folder: holds all entries of this kind, below the cache.
-        what: an entry's content in words, for messages.
-        key: everything that decides the content; its hash names the entry.
-        read: reads an entry; raises OSError, ValueError, LookupError or TypeError if it is missing
-            or its files are not what they should be.
-        write: fills an empty folder. The folder then becomes the entry.
-        cache_dir: the cache; None for :func:`default_cache`.
+    ``cache_dir`` cannot be written to. ``folder`` holds all entries of a kind, named by the hash of
+    ``key``; ``what`` is their content in words, for messages. ``read`` raises OSError, ValueError,
+    LookupError or TypeError if an entry is missing or damaged; ``write`` fills an empty folder,
+    which then becomes the entry. ``cache_dir`` is by default :func:`default_cache`.
     """
     root = Path(cache_dir) if cache_dir is not None else default_cache()
     entry = root / folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()

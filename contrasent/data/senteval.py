@@ -257,16 +257,9 @@ def fetch_training_file(
 
     A download that was cut off goes on where it was, if the server can; the file appears whole or
     not at all. Its SHA-256, of which none is published, is kept beside it when it is first seen.
-    DataError if it cannot be had, is cut off, or does not hold what it should.
-
-    Args:
-        name: of the file.
-        folder: for the file; None for the one beside SentEval's.
-        url: another address than the authors', or a local file.
-        advance: is told of the bytes that have arrived.
-
-    Returns:
-        The path, its hash, and whether that was compared with one kept before.
+    DataError if it cannot be had, is cut off, or does not hold what it should. ``url`` is another
+    address than the authors', or a local file. Returns the path, its hash, and whether that was
+    compared with one kept before.
     """
     wanted = TRAINING_FILES[name]
     path = (folder or default_folder().parent) / wanted.file

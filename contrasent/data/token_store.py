@@ -110,13 +110,8 @@ def tokenize(
     An entry of the cache is named by a hash of the content, the columns, the tokenizer and
     ``max_tokens``. A damaged entry is computed again. DataError if ``examples`` cannot be read, or
     none is left; ConfigError if ``max_tokens`` is too small, or ``cache_dir`` cannot be written to.
-
-    Args:
-        examples: what to read.
-        tokenizer: what makes ids of it.
-        max_tokens: tokens kept of a sentence, special tokens included; None keeps all.
-        cache_dir: the cache; None for :func:`default_cache`.
-        progress: is told now and then how many examples are done.
+    ``max_tokens`` of a sentence are kept, special ones included; None keeps all. ``progress`` is
+    told now and then how many examples are done.
     """
     key = [_FORMAT, examples.sha256, examples.views, tokenizer.fingerprint, max_tokens]
 

@@ -114,10 +114,7 @@ def compare_ratios(
     """A paired bootstrap of means and F1: what they are of is drawn again, for both encoders.
 
     Compared are the tasks and splits that both have scores of; those in ``averaged_over`` have an
-    average too.
-
-    Returns:
-        One for each metric, in the order of the scores.
+    average too. Returns one for each metric, in the order of the scores.
     """
     by_metric: dict[str, dict[TaskName, Vector]] = {}
     values: dict[tuple[str, TaskName], float] = {}
@@ -207,9 +204,8 @@ class Gain:
 def gains(comparisons: Mapping[str, Sequence[Comparison]]) -> list[Gain]:
     """What training changed, in each average, and in each task that has none.
 
-    Args:
-        comparisons: of the trained encoder with each start, by what the start is called; each
-            start with the same tasks.
+    ``comparisons`` are of the trained encoder with each start, by what that is called; each with
+    the same tasks.
     """
     of_score: dict[tuple[int, str], list[Gain]] = {}
     for start, each in comparisons.items():

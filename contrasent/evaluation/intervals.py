@@ -74,10 +74,7 @@ def ratio_draws(ratios: Sequence[Ratio], bootstrap: Bootstrap, stream: str) -> M
     """K ratios of the same N things in the same R resamples.
 
     ``stream`` names the things, such as ``mr``: what is drawn for one is independent of what is
-    drawn for another.
-
-    Returns:
-        ``(K, R)``; NaN where the lower sum is 0.
+    drawn for another. Returns ``(K, R)``; NaN where the lower sum is 0.
     """
     columns = [np.column_stack([ratio.top, ratio.bottom]) for ratio in ratios]
     blocks = []

@@ -42,14 +42,8 @@ def run_leaderboard(
     The encoder is loaded by sentence-transformers and run by MTEB's own wrapper of it, under its
     name and revision on the hub, without settings of an experiment. CheckpointError if it is not on
     the hub, or other weights are; MissingExtraError if MTEB or sentence-transformers is not
-    installed.
-
-    Args:
-        model: a folder or a run that was pushed, or ``hub_id`` itself.
-        hub_id: its name on the Hugging Face hub.
-        tasks: of :func:`mteb_tasks` or :func:`benchmark_tasks`.
-        output: folder of MTEB's files of results.
-        device: of the encoder.
+    installed. ``model`` is a folder or a run that was pushed as ``hub_id``, or ``hub_id`` itself;
+    ``output`` is the folder of MTEB's files of results.
     """
     mteb = import_mteb()
     from mteb.models import SentenceTransformerEncoderWrapper

@@ -33,9 +33,6 @@ def _adam(_state: State, by_fold: ByFold) -> None:
 
     Torch's kernel reads and writes everything once; elementwise operations took four times as long.
     """
-    if not hasattr(torch, "_fused_adam_"):
-        _plain_adam(by_fold)
-        return
     # torch.optim.adam.adam(fused=True) has the same bits, in 123 us for the 46 of its own kernel.
     torch._fused_adam_(
         by_fold["weights"],
@@ -52,16 +49,6 @@ def _adam(_state: State, by_fold: ByFold) -> None:
         amsgrad=False,
         maximize=False,
     )
-
-
-def _plain_adam(by_fold: ByFold) -> None:
-    """The same step for a torch without its kernel."""
-    names = ("weights", "gradient", "first", "second", "steps")
-    for w, gradient, first, second, step in zip(*(by_fold[it] for it in names), strict=True):
-        first.mul_(0.9).add_(gradient, alpha=1 - 0.9)
-        second.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
-        root = (second / (1 - 0.999**step)).sqrt_().add_(1e-8)
-        w.sub_(1e-3 * (first / (1 - 0.9**step)) / root)
 
 
 def _rmsprop(state: State, _by_fold: ByFold) -> None:

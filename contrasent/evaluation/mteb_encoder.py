@@ -219,11 +219,9 @@ def run_mteb(
     """Let MTEB score an encoder; a task that it cannot run costs itself only.
 
     The tasks are MTEB's, by :func:`mteb_tasks`, or of a class of your own. Every one is run, also
-    where the folder ``output`` has MTEB's file of its results already.
-
-    Returns:
-        Records of every metric, split and subset. The protocol ``mteb`` is named on the main
-        score. Where there are several subsets, their plain mean comes last, as MTEB reports it.
+    where the folder ``output`` has MTEB's file of its results already. Returns records of every
+    metric, split and subset; the protocol ``mteb`` is named on the main score. Where there are
+    several subsets, their plain mean comes last, as MTEB reports it.
     """
     mteb = import_mteb()
     cache = None if output is None else mteb.ResultCache(Path(output))

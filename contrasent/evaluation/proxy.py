@@ -93,10 +93,6 @@ def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> Retrieva
     """A task of a file or data set, of at most a thousand of its rows.
 
     DataError if the file cannot be read, no text has eight words, or nothing is in documents.
-
-    Args:
-        name: ``crops:FILE`` or ``next:FILE``.
-        columns: as :func:`contrasent.data.examples.open_examples` takes them.
     """
     kind, _, file = name.name.partition(":")
     examples = open_examples(str(Path(file).expanduser()), columns)
@@ -179,10 +175,7 @@ def _sample(
 ) -> tuple[dict[int, Unit], int]:
     """Units of smallest hash that ``pairs`` can be made of, by it, and the rows of all units.
 
-    Args:
-        units: of a text.
-        pairs: of units.
-        rows: how many rows to take; None for what a run holds out.
+    Without ``rows`` so many are taken as a run holds out.
     """
     smallest: dict[int, Unit] = {}
     count = 0

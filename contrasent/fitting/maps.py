@@ -244,10 +244,8 @@ def fit_glow(
 ) -> tuple[FittedEncoder, Likelihood]:
     """Fit a flow on the embeddings of an encoder, which stays as it is.
 
-    Arguments are those of :func:`fit_whitening`, errors also those of :func:`fit_flow`.
-
-    Returns:
-        What was fitted, and how likely the text was before and after.
+    Arguments are those of :func:`fit_whitening`, errors also those of :func:`fit_flow`. Returns
+    what was fitted, and how likely the text was before and after.
     """
     how, settings = how or Embedding(), settings or FlowSettings()
     refuse_second(encoder)

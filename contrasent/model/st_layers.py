@@ -261,14 +261,8 @@ def write_conventions(folder: Path, conventions: Conventions) -> None:
 def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) -> Tensor:
     """How alike embeddings are: larger is nearer, so distances are negative.
 
-    Args:
-        name: one of :data:`SIMILARITIES`.
-        first: ``(N, D)`` or ``(D,)``, as an array, a tensor or a list.
-        second: ``(M, D)``, or ``(N, D)`` if ``pairwise``.
-        pairwise: compare rows of the same number only.
-
-    Returns:
-        ``(N, M)``, or ``(N,)`` if ``pairwise``.
+    Of ``(N, D)`` and ``(M, D)``, as arrays, tensors or lists, ``(N, M)``; of rows of the same
+    number, if ``pairwise``, ``(N,)``.
     """
     import torch
     from torch.nn import functional as F

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -39,7 +40,6 @@ _MODULES = "modules.json"
 _STATIC = "StaticEmbedding"
 _TYPES = f"sentence_transformers.models.{_STATIC}", "sentence_transformers.models.Normalize"
 _TABLES = ("embedding.weight", "embeddings")  # sentence-transformers', and model2vec's
-_CHUNK = 4_096
 _TOKENS = 4_096
 _UNUSED = re.compile(r"\[unused\d+\]")
 _SIF = 1e-4
@@ -55,11 +55,69 @@ def is_static(name: str | Path) -> bool:
     return bool(isinstance(modules, list) and modules and _STATIC in str(modules[0].get("type")))
 
 
-class StaticEncoder(Encoder):
-    """The mean of the rows ``table (V, D)`` of a sentence's word pieces; on a CPU, in fp32."""
+class LookupEncoder(Encoder):
+    """Means of the vectors of words or word pieces; on the CPU, in fp32, without a transformer.
 
-    pooler, head_name, engine = "mean", "none", "static"
+    ``vectors_named`` is what messages call the vectors.
+    """
+
+    head_name = "none"
     max_tokens = 0
+    vectors_named: str
+    at_once = 4_096
+
+    @property
+    @abstractmethod
+    def known_part(self) -> str:
+        """What messages call a part of a sentence that has a vector."""
+
+    @abstractmethod
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        """The rows ``(N, D)`` of ``texts``, and how many of these have no known part."""
+
+    @override
+    def to(self, device: str | torch.device) -> Self:
+        if torch.device(device).type != "cpu":
+            raise ConfigError(
+                f"{self.vectors_named} are averaged on the CPU, not on {str(device)!r}"
+            )
+        return self
+
+    @override
+    def resolve_precision(self, name: str) -> str:
+        return resolve_precision(
+            name, ("fp32",), f"the mean of {self.vectors_named} in {self.name}"
+        )
+
+    @override
+    def count_truncated(self, texts: Sequence[str]) -> int:
+        return 0
+
+    @override
+    def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
+        rest, done, unknown = iter(sentences), 0, 0
+        total = len(sentences) if isinstance(sentences, Sequence) else None
+        with sentence_progress(total, options.show_progress) as advance:
+            while texts := list(islice(rest, min(options.chunk, self.at_once))):
+                for number, text in enumerate(texts, start=done):
+                    if not isinstance(text, str):
+                        raise DataError(f"sentence {number} is {type(text).__name__}, no string")
+                rows, without = self.look_up([options.prompt + text for text in texts])
+                done, unknown = done + len(texts), unknown + without
+                yield options.finish(rows)
+                advance(len(texts))
+        if unknown:
+            warn(
+                f"{unknown} of {done} sentences have no {self.known_part}, and get a vector of "
+                "zeros"
+            )
+
+
+class StaticEncoder(LookupEncoder):
+    """The mean of the rows ``table (V, D)`` of a sentence's word pieces."""
+
+    pooler, engine = "mean", "static"
+    vectors_named = "the rows of a static table"
 
     def __init__(
         self, tokenizer: Tokenizer, table: torch.Tensor, *, normalize: bool = True, name: str = ""
@@ -116,19 +174,10 @@ class StaticEncoder(Encoder):
     def full_width(self) -> int:
         return self.table.shape[1]
 
+    @property
     @override
-    def to(self, device: str | torch.device) -> Self:
-        if torch.device(device).type != "cpu":
-            raise ConfigError(f"a static table is read on the CPU, not on {str(device)!r}")
-        return self
-
-    @override
-    def resolve_precision(self, name: str) -> str:
-        return resolve_precision(name, ("fp32",), f"the table of {self.name}")
-
-    @override
-    def count_truncated(self, texts: Sequence[str]) -> int:
-        return 0
+    def known_part(self) -> str:
+        return "known word piece"
 
     @override
     def fingerprint(self) -> str:
@@ -138,26 +187,12 @@ class StaticEncoder(Encoder):
         return digest.hexdigest()
 
     @override
-    def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
-        rest, done, empty = iter(sentences), 0, 0
-        total = len(sentences) if isinstance(sentences, Sequence) else None
-        with sentence_progress(total, options.show_progress) as advance:
-            while texts := list(islice(rest, min(options.chunk, _CHUNK))):
-                for number, text in enumerate(texts, start=done):
-                    if not isinstance(text, str):
-                        raise DataError(f"sentence {number} is {type(text).__name__}, no string")
-                ids, offsets = map(
-                    torch.from_numpy, self.tokenizer.pieces([options.prompt + it for it in texts])
-                )
-                with torch.inference_mode():
-                    rows: np.ndarray = torch.nn.functional.embedding_bag(
-                        ids, self.table, offsets, mode="mean"
-                    ).numpy()
-                done, empty = done + len(texts), empty + int((~rows.any(axis=1)).sum())
-                yield options.finish(rows)
-                advance(len(texts))
-        if empty:
-            warn(f"{empty} of {done} sentences have no known word piece, and get a vector of zeros")
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        ids, offsets = map(torch.from_numpy, self.tokenizer.pieces(texts))
+        with torch.inference_mode():
+            bags = torch.nn.functional.embedding_bag(ids, self.table, offsets, mode="mean")
+        rows: np.ndarray = bags.numpy()
+        return rows, int((~rows.any(axis=1)).sum())
 
 
 def distil_static(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,21 +25,19 @@ from contrasent.data.word_vectors import (
     WordTokenizer,
     open_words,
 )
-from contrasent.errors import CheckpointError, ConfigError, DataError, warn
+from contrasent.errors import CheckpointError
 from contrasent.files import sha256_of, writing_folder
 from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.checkpoint import write_info
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE
-from contrasent.model.precision import resolve_precision
-from contrasent.model.protocol import Encoder, EncoderParts, EncodingOptions
+from contrasent.model.protocol import EncoderParts
 from contrasent.model.st_words import shape_of
+from contrasent.model.static_encoder import LookupEncoder
 from contrasent.model.weights import load_exact
-from contrasent.progress import sentence_progress
 
 _WEIGHTS, _COMPONENTS = "weights.npy", "components.npy"
 _ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
-_CHUNK = 8192
 
 
 def are_words(name: str | Path) -> bool:
@@ -49,8 +46,8 @@ def are_words(name: str | Path) -> bool:
     return path.name.lower().endswith(_ENDINGS) or (path / MANIFEST).is_file()
 
 
-class WordEncoder(Encoder):
-    """Sentences in, means of word vectors out; on the CPU, in fp32, without a transformer.
+class WordEncoder(LookupEncoder):
+    """Sentences in, means of word vectors out.
 
     Words are what stands between spaces. One that the vectors do not have is looked for in lower
     case, and left out of the mean if that is not there either. ``weights (W,)`` say what each
@@ -58,8 +55,9 @@ class WordEncoder(Encoder):
     a vector of zeros; their number is warned of once in a call.
     """
 
-    pooler, head_name = "vectors", "none"
-    max_tokens = 0
+    pooler = "vectors"
+    vectors_named = "the word vectors"
+    at_once = 8_192
     normalize = False
     transform_described: str | None = None
 
@@ -112,20 +110,6 @@ class WordEncoder(Encoder):
         return self.store.width
 
     @override
-    def to(self, device: str | torch.device) -> Self:
-        if torch.device(device).type != "cpu":
-            raise ConfigError(f"word vectors are averaged on the CPU, not on {str(device)!r}")
-        return self
-
-    @override
-    def resolve_precision(self, name: str) -> str:
-        return resolve_precision(name, ("fp32",), f"the mean of the word vectors in {self.name}")
-
-    @override
-    def count_truncated(self, texts: Sequence[str]) -> int:
-        return 0
-
-    @override
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"words {self.store.sha256}".encode())
         if self.weights is not None:
@@ -133,26 +117,16 @@ class WordEncoder(Encoder):
         digest.update(np.ascontiguousarray(self.components).tobytes())
         return digest.hexdigest()
 
+    @property
     @override
-    def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
-        rest = iter(sentences)
-        done = unknown = 0
-        total = len(sentences) if isinstance(sentences, Sequence) else None
-        with sentence_progress(total, options.show_progress) as advance:
-            while texts := list(islice(rest, min(options.chunk, _CHUNK))):
-                for number, text in enumerate(texts, start=done):
-                    if not isinstance(text, str):
-                        raise DataError(f"sentence {number} is {type(text).__name__}, no string")
-                rows, known = self.means([options.prompt + text for text in texts])
-                rows -= (rows @ self.components.T) @ self.components
-                done, unknown = done + len(texts), unknown + int((known == 0).sum())
-                yield options.finish(rows)
-                advance(len(texts))
-        if unknown:
-            warn(
-                f"{unknown} of {done} sentences have no word that {Path(self.name).name} knows, "
-                "and get a vector of zeros"
-            )
+    def known_part(self) -> str:
+        return f"word that {Path(self.name).name} knows"
+
+    @override
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        rows, known = self.means(texts)
+        rows -= (rows @ self.components.T) @ self.components
+        return rows, int((known == 0).sum())
 
     def means(self, texts: Sequence[str]) -> tuple[Vectors, NDArray[np.int64]]:
         """``(N, D)`` weighted means before components are taken out, and ``(N,)`` known words."""

@@ -150,10 +150,8 @@ class HiddenTokens(nn.Module):
     def sums(self, states: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
         """``(3,)``: the cross-entropy of the chosen tokens, how many are right, and their number.
 
-        Args:
-            states: ``(T, D)``.
-            chosen: ``(T,)`` bool.
-            wanted: ``(T,)`` the tokens before some were hidden.
+        Of states ``(T, D)``, where ``chosen (T,)``; ``wanted (T,)`` are the tokens before some were
+        hidden.
         """
         places = chosen.nonzero().squeeze(1)
         pieces = [places] if split().chunk is None else torch.split(places, _HIDDEN)

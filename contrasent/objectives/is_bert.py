@@ -37,14 +37,12 @@ def jensen_shannon(
     .. math:: \frac1{|N|} \sum_{(t, s) \in N} (\mathrm{sp}(c_t \cdot e_s) - \log 2)
         - \frac1T \sum_t (\log 2 - \mathrm{sp}(-c_t \cdot e_{s(t)}))
 
-    with sp(x) = log(1 + e^x), c the ``tokens (T, D)``, e the ``sentences (S, D)``, s(t) the one
-    of token t, by ``lengths (S,)``, and N the tokens with all others but the ``excluded (S, S)``:
-    the estimator of Zhang et al. 2020 (IS-BERT), with the means of their code, and its shift by
-    log 2, with which tokens that say nothing of their sentence give 0. In a process of several,
-    the tokens are those of the sentences ``own`` alone.
-
-    Returns:
-        The loss in nats; and the share of tokens with no higher score than their own sentence's.
+    with sp(x) = log(1 + e^x), c the ``tokens (T, D)``, e the ``sentences (S, D)``, s(t) the one of
+    token t, by ``lengths (S,)``, and N the tokens with all others but the ``excluded (S, S)``: the
+    estimator of Zhang et al. 2020 (IS-BERT), with the means of their code, and its shift by log 2,
+    with which tokens that say nothing of their sentence give 0. In a process of several, the tokens
+    are those of the sentences ``own`` alone. Returns the loss in nats, and the share of tokens with
+    no higher score than their own sentence's.
     """
     numbers = torch.arange(len(sentences), device=tokens.device)
     here = numbers if own is None else own

@@ -137,14 +137,9 @@ class Tsdae(Objective):
 def kept_words(batch: Batch, begins: Tensor, special: Tensor, rate: float) -> Tensor:
     """Which tokens are of words that stay, each with probability 1 - ``rate``, at least one.
 
-    Args:
-        batch: S sentences, T tokens.
-        begins: ``(T,)`` bool, tokens that begin a word; one after a special token always does.
-        special: ``(T,)`` bool, tokens that are of no word.
-        rate: share of the words to delete. A sentence that would lose all keeps any one of them.
-
-    Returns:
-        ``(T,)`` bool, false for special tokens.
+    ``(T,)`` bool, false for ``special`` tokens, which are of no word. ``begins (T,)`` says which
+    tokens begin a word; one after a special token always does. A sentence that would lose all words
+    keeps any one.
     """
     tokens, device = len(special), special.device
     begins = begins | special | F.pad(special[:-1], (1, 0), value=True)
@@ -160,8 +155,7 @@ def kept_words(batch: Batch, begins: Tensor, special: Tensor, rate: float) -> Te
 def shifted(batch: Batch) -> tuple[Batch, Tensor]:
     """All tokens but the last of each sentence, and the one after each of them.
 
-    Returns:
-        S sentences, of T - S tokens in all; and ``(T - S,)`` int64.
+    S sentences, of T - S tokens in all; and ``(T - S,)`` int64.
     """
     device, tokens = batch.token_ids.device, len(batch.token_ids) - batch.sentences
     numbers = torch.arange(batch.sentences, device=device)

@@ -28,11 +28,8 @@ def differences_table(
 ) -> Table:
     """Differences x 100 with intervals and p-values.
 
-    Args:
-        rows: what was compared, by its heading.
-        title: which encoder less which.
-        about: what the numbers are.
-        drawn: what is drawn again.
+    ``rows`` were compared, by their headings; ``about`` says what the numbers are, ``drawn`` what
+    is drawn again.
     """
     rows = list(rows)
     cells = tuple(
@@ -143,10 +140,8 @@ DIFFERENCES: dict[str, Callable[[Sequence[Comparison], TaskData[Any], str], list
 def before_and_after(suite: Suite, rows: Rows, difference: tuple[str, str]) -> list[Table]:
     """The start and the result of a run.
 
-    Args:
-        suite: what was scored.
-        rows: records by the label of their row.
-        difference: labels of two rows; the second minus the first is a last row of correlations.
+    ``difference`` has the labels of two rows; the second minus the first is a last row of
+    correlations.
     """
     tables = []
     for kind, read in suite.kinds:

@@ -111,15 +111,11 @@ def figure_data(
     """What the figures are drawn from.
 
     ConfigError if one of ``supervised`` is not among the encoders; DataError if they were not
-    measured on the same pairs.
-
-    Args:
-        rows: geometry by label, for Figures 3, F.1 and G.1 of SimCSE, and Figure 2 of DiffCSE.
-        runs: for Figure 2 of SimCSE and Figure 1 of its replication study.
-        records: scores of the same encoders, for the colours of Figure 3.
-        published: put the printed points into Figure 3 where that is of STS-B.
-        supervised: labels or names of encoders that get panels of their own beside the others,
-            as in Figures F.1 and G.1.
+    measured on the same pairs. ``rows`` are for Figures 3, F.1 and G.1 of SimCSE and Figure 2 of
+    DiffCSE, ``runs`` for Figure 2 of SimCSE and Figure 1 of its replication study, ``records`` for
+    the colours of Figure 3, into which the points of papers are put where it is of STS-B, if
+    ``published``. Encoders that ``supervised`` names get panels of their own, as in Figures F.1 and
+    G.1.
     """
     _require_same_pairs(rows.values())
     _require_same_pairs(runs)
@@ -239,10 +235,6 @@ def print_neighbours(console: Console, rows: Mapping[str, Neighbours]) -> None:
     """Print each query, its neighbours numbered, a column for each encoder, and what was searched.
 
     Encoders stand below one another where a terminal is too narrow; a pipe gets whole lines.
-
-    Args:
-        console: where to.
-        rows: what encoders found of the same queries, by their labels.
     """
     labels = list(rows)
     stacked = console.is_terminal and console.width < _NARROW * len(labels)

@@ -66,10 +66,8 @@ def quantity(record: Record) -> Quantity:
 def scores_table(rows: Rows, columns: Sequence[Column], notes: Iterable[str] = ()) -> Table:
     """Scores x 100, two decimals, one row per label; averages of unrounded values.
 
-    Args:
-        rows: records; of two with one task, split and metric the first is shown.
-        columns: one without a record is shown as absent, and so is an average over it.
-        notes: how the scores were measured.
+    Of two records with one task, split and metric the first is shown. A column without a record is
+    shown as absent, and so is an average over it.
     """
     cells = []
     for label, records in rows.items():

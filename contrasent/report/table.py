@@ -106,9 +106,8 @@ class Table:
     ) -> Table:
         """The table, the best value marked in each column that has two values or more.
 
-        Args:
-            judged: columns that have a best value; None for all.
-            lower: columns in which the lowest value is the best.
+        In columns of ``lower`` that is the lowest one. Without ``judged``, all columns have a best
+        value.
         """
         best = {}
         for k, column in enumerate(zip(*self.rows, strict=True)):
@@ -198,10 +197,7 @@ DYADIC = (
 def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str]:
     """An explanation of the brackets; nothing if there are none.
 
-    Args:
-        records: what is printed.
-        drawn: what is drawn again.
-        more: what else there is to know of the intervals.
+    ``drawn`` is what is drawn again, ``more`` what else there is to know of the intervals.
     """
     interval = next((record.interval for record in records if record.interval), None)
     if interval is None:

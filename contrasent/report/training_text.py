@@ -36,10 +36,7 @@ def verdict_lines(
 ) -> Iterator[str]:
     """Whether a source that can be used is good text, and the command that trains on it.
 
-    Args:
-        report: the facts.
-        encoder: to start from; else one that is given as an example.
-        columns: the choice of the user, to be repeated.
+    ``columns`` is the choice of the user, to be repeated.
     """
     cautions = list(report.cautions())
     yield ""

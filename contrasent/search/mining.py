@@ -114,18 +114,7 @@ def find_negatives(
     precision: str = "auto",
     show_progress: bool = False,
 ) -> Mined:
-    """Find hard negatives.
-
-    DataError if the corpus has too few sentences, or no pair has enough negatives.
-
-    Args:
-        encoder: says what is near.
-        pairs: anchor and positive each.
-        corpus: sentences to take negatives from; by default the positives.
-        mining: how they are chosen.
-        precision: of encoding.
-        show_progress: progress bars on standard error.
-    """
+    """Find hard negatives; they are taken from ``corpus``, by default the positives."""
     import torch
 
     mining = mining or Mining()

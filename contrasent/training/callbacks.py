@@ -187,11 +187,7 @@ class GeometryLog:
     ) -> None:
         """Keep where to write.
 
-        Args:
-            recipe: of the run.
-            pairs: what is measured; None for nothing.
-            metrics: the run's ``metrics.jsonl``.
-            steps: updates in all; the encoder is measured after the last one too.
+        The encoder is measured after the last of ``steps`` too; nothing is without ``pairs``.
         """
         self._settings, self._trackers = recipe.evaluation, recipe.train.trackers
         self._pairs, self._metrics, self._steps = pairs, metrics, steps

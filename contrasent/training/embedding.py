@@ -31,12 +31,7 @@ _CHUNKS_BETWEEN_TRIMS = 16
 
 @contextmanager
 def explaining_out_of_memory(settings: TrainSettings, longest: int) -> Iterator[None]:
-    """Raise ContrasentError, with the ways out, instead of a library's error about memory.
-
-    Args:
-        settings: how it is optimised.
-        longest: tokens at which sentences are cut.
-    """
+    """Raise ContrasentError, with the ways out, instead of a library's error about memory."""
     try:
         yield
     except Exception as error:

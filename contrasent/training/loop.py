@@ -36,10 +36,8 @@ def warmup_steps(settings: TrainSettings, steps: int) -> int:
 def decayed_factor(settings: TrainSettings, factor: float, *, is_best: bool) -> float:
     """The factor of the rate from an evaluation on in ``plateau``; 1 in other schedules.
 
-    Args:
-        settings: of the recipe.
-        factor: the same before that evaluation.
-        is_best: whether the dev score was a new best, or there is none.
+    ``factor`` is that before the evaluation; ``is_best`` says that its dev score was a new best, or
+    that there is none.
     """
     if settings.schedule != "plateau":
         return factor
@@ -146,12 +144,8 @@ def update(optimizer: Optimizer, norm: Tensor, clip: float | None) -> None:
     """Make the step of an optimiser with gradients clipped to ``clip``, and forget them.
 
     The same as ``clip_grad_norm_`` before the step, but a fused optimiser divides while it reads
-    the gradients, so that they are not read and written once more.
-
-    Args:
-        optimizer: whose rate is set.
-        norm: of the gradient of all its parameters together.
-        clip: the largest norm it may have; None leaves it as it is.
+    the gradients, so that they are not read and written once more. ``norm`` is of the gradient of
+    all its parameters together; without ``clip`` it stays as it is.
     """
     if clip is not None:
         scale = ((norm + 1e-6) / clip).clamp(min=1)
@@ -198,16 +192,10 @@ def run(
 ) -> None:
     """Train from ``progress.step`` on.
 
-    ContrasentError if the loss or the gradient is not finite.
-
-    Args:
-        training: what is trained, and how.
-        batches: the batches from ``progress.step`` on.
-        progress: moved on after each update.
-        is_due: whether something is done with the weights after so many updates, so that the
-            metrics of all steps are waited for.
-        after_steps: is called with the steps whose metrics have arrived; stops the run by
-            returning False.
+    ContrasentError if the loss or the gradient is not finite. ``batches`` are those from that step
+    on. ``is_due`` says whether something is done with the weights after so many updates, so that
+    the metrics of all steps are waited for. ``after_steps`` is called with the steps whose metrics
+    have arrived, and stops the run by returning False.
     """
     objective, optimizer = training.objective, training.optimizer
     settings, device = training.settings, training.accelerator.device

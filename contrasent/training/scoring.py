@@ -290,11 +290,9 @@ def before_and_after(
 ) -> BeforeAndAfter:
     """Score the start and the result of a run.
 
-    Args:
-        scorer: how.
-        starts: the start as it comes, then with the pooler and the head of the run.
-        result: the result.
-        seed: of the run; None if the result is the start as it comes, which is scored once then.
+    ``starts`` are the start as it comes, and the start with the pooler and the head of the run.
+    ``seed`` is that of the run; None if the result is the start as it comes, which is scored once
+    then.
     """
     own, *others = starts
     scores = {AS_IT_COMES: scorer.score(own)}

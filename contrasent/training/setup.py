@@ -172,14 +172,8 @@ def prepare(
 
     ConfigError if settings are missing, wrong or at odds with each other or with the data;
     DataError if the training or evaluation data is missing or damaged; CheckpointError if the
-    encoder cannot be loaded.
-
-    Args:
-        recipe: the settings.
-        device: of the encoder.
-        show_progress: a progress bar while the text is read.
-        holds_out: whether the run that goes on keeps text out of training; None for a new one.
-        processes: how many train together.
+    encoder cannot be loaded. ``holds_out`` says whether the run that goes on keeps text out of
+    training, None for a new one; ``processes`` train together.
     """
     if not recipe.encoder.name:
         raise ConfigError("no encoder to start from: name a folder or model with --encoder")

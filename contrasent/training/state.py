@@ -140,10 +140,8 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
 def averaged(module: nn.Module, start: Mapping[str, Tensor], share: float) -> Iterator[None]:
     """Give ``module`` a mean of its weights and others, and its own ones back afterwards.
 
-    Args:
-        module: the trained one.
-        start: the other weights, by the names of its parameters.
-        share: their share of the mean, in [0, 1).
+    ``start`` has the other weights, by the names of its parameters, and ``share``, in [0, 1), of
+    the mean.
     """
     trained = {name: p.detach().clone() for name, p in module.named_parameters() if share}
     with torch.no_grad():

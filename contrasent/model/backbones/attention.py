@@ -148,17 +148,10 @@ def _unmix(
     of_weights = _product(gradient, value.transpose(1, 2), scale)
     if mask is not None:
         of_weights = apply_mask(of_weights, mask)
-    of_scores = _softmax_gradient(of_weights, weights)
+    of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
     _product(of_scores, key, factor, out=of_query)
     _product(of_scores.transpose(1, 2), query, factor, out=of_key)
     return of_scores
-
-
-def _softmax_gradient(of_weights: Tensor, weights: Tensor) -> Tensor:
-    """The gradient of scores from that of their softmax, in one pass where torch has it."""
-    if hasattr(torch, "_softmax_backward_data"):
-        return torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-    return weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
 
 
 def _product(

@@ -5,7 +5,6 @@ Shapes: T tokens end to end, S sentences, D width; in a piece s sentences, the l
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from abc import abstractmethod
@@ -25,9 +24,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, pack
-from contrasent.data.cache import default_cache
+from contrasent.data.cache import cached
 from contrasent.errors import ConfigError
-from contrasent.files import sha256_of, writing_folder
+from contrasent.files import sha256_of
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.encoding import evaluating
 from contrasent.model.engines.base import Engine, weights_sha256
@@ -77,9 +76,10 @@ def export_onnx(backbone: Backbone, path: Path, *, last_only: bool = False) -> N
             )
     except Exception as error:  # the exporter and the tracer raise anything
         reason = " ".join(str(error).split())[:300] or type(error).__name__
+        kind = backbone.model.config.model_type
         raise ConfigError(
-            f"the architecture {_architecture(backbone)!r} cannot be written as ONNX: {reason}; "
-            "load it with engine 'torch'"
+            f"the architecture {kind!r} cannot be written as ONNX: {reason}; load it with engine "
+            "'torch'"
         ) from error
 
 
@@ -89,23 +89,24 @@ def export_cached(backbone: Backbone) -> Path:
     An entry is named by a hash of the weights, the configuration, and the versions of what writes
     it. Of several processes that want one entry, one writes it and the others wait.
     """
-    from filelock import FileLock
 
-    root = default_cache()
-    entry = root / "onnx" / _key(backbone)
-    if _is_whole(entry):
+    def read(entry: Path) -> Path:
+        files = dict(json.loads((entry / _MANIFEST).read_text(encoding="utf-8"))["sha256"])
+        if _MODEL not in files or any(sha256_of(entry / n) != h for n, h in files.items()):
+            raise ValueError(f"{entry} is damaged")
         return entry / _MODEL
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{entry}.lock"):
-            if not _is_whole(entry):
-                _write(entry, backbone)
-    except (OSError, NotImplementedError) as error:
-        raise ConfigError(
-            f"cannot keep a converted encoder in {root}: {error}; name a folder with room in the "
-            "environment variable CONTRASENT_CACHE"
-        ) from error
-    return entry / _MODEL
+
+    def write(folder: Path) -> None:
+        export_onnx(backbone, folder / _MODEL)
+        files = {file.name: sha256_of(file) for file in sorted(folder.iterdir())}
+        text = json.dumps({"format": _FORMAT, "sha256": files}, indent=1)
+        (folder / _MANIFEST).write_text(text, encoding="utf-8")
+
+    config = {k: v for k, v in backbone.model.config.to_dict().items() if k not in _NOT_THE_GRAPH}
+    versions = [version(package) for package in ("torch", "transformers")]
+    parts = [_FORMAT, OPSET, versions, weights_sha256(backbone), config]
+    key = json.loads(json.dumps(parts, sort_keys=True, default=str))
+    return cached("onnx", "a converted encoder", key, read, write)
 
 
 class _AllStates(nn.Module):
@@ -136,35 +137,6 @@ def _tracing(backbone: Backbone) -> Iterator[None]:
     with evaluating(backbone), quiet(), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         yield
-
-
-def _key(backbone: Backbone) -> str:
-    config = {k: v for k, v in backbone.model.config.to_dict().items() if k not in _NOT_THE_GRAPH}
-    versions = [version(package) for package in ("torch", "transformers")]
-    parts = [_FORMAT, OPSET, versions, weights_sha256(backbone), config]
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _write(entry: Path, backbone: Backbone) -> None:
-    with writing_folder(entry) as folder:
-        export_onnx(backbone, folder / _MODEL)
-        files = {file.name: sha256_of(file) for file in sorted(folder.iterdir())}
-        text = json.dumps({"format": _FORMAT, "sha256": files}, indent=1)
-        (folder / _MANIFEST).write_text(text, encoding="utf-8")
-
-
-def _is_whole(entry: Path) -> bool:
-    """Whether every file of ``entry`` holds what was written."""
-    try:
-        files = json.loads((entry / _MANIFEST).read_text(encoding="utf-8"))["sha256"]
-        return _MODEL in files and all(sha256_of(entry / n) == h for n, h in files.items())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return False
-
-
-def _architecture(backbone: Backbone) -> str:
-    return str(backbone.model.config.model_type)
 
 
 _CLOSE = 0.99

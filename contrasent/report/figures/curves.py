@@ -50,10 +50,8 @@ def density(values: Vector, points: Vector) -> Vector:
 def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
     """A panel for each encoder by its label, a density for each group of ratings.
 
-    In a panel all densities have one scale, so that a narrow one is high.
-
-    Args:
-        panels: encoders whose panels stand together, by what is written over them.
+    In a panel all densities have one scale, so that a narrow one is high. ``panels`` are by what is
+    written over them.
     """
     widest = max(len(rows) for rows in panels.values())
     columns = min(widest, _COLUMNS)
@@ -122,8 +120,7 @@ SPECTRA = "singular-values"
 def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
     """A curve for each encoder by its label; the largest value is 1.
 
-    Args:
-        panels: encoders side by side, by the panel's title.
+    ``panels`` are side by side, by their titles.
     """
 
     def draw(figure: Figure) -> None:

@@ -58,11 +58,7 @@ def plane(
 ) -> Picture:
     """A point for each encoder by its label, with its score; published points as diamonds.
 
-    Args:
-        rows: where the encoders stand, by their labels.
-        colours: their scores.
-        published: points beside them.
-        size: width and height in inches; by default that of a column of a page.
+    ``size`` is in inches, by default that of a column of a page.
     """
 
     def draw(figure: Figure) -> None:

@@ -77,10 +77,7 @@ class Picture:
 def picture(name: str, size: tuple[float, float], draw: Callable[[Figure], None]) -> Picture:
     """Draw a figure in the common style, whatever the user's settings of matplotlib are.
 
-    Args:
-        name: of its files.
-        size: width and height in inches.
-        draw: puts everything on the empty figure.
+    ``draw`` puts everything on an empty figure of ``size`` inches.
     """
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -140,10 +137,8 @@ _PIXELS = 1.36
 def inline_svg(figure: Picture, prefix: str, title: str) -> str:
     """The picture as an ``<svg>`` element.
 
-    Args:
-        figure: as :func:`picture` draws it.
-        prefix: of all ids, which two pictures of a page may share otherwise.
-        title: for readers who do not see the picture.
+    ``prefix`` tells its ids from those of other pictures of a page; ``title`` is for readers who do
+    not see it.
     """
     root = ElementTree.fromstring(figure.svg.decode())
     _strip(root, prefix)

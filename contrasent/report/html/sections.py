@@ -67,12 +67,8 @@ def _choose(rows: Sequence[PageRow], holds: Callable[[Record], object]) -> Rows:
 def _entitled(table: Table, name: str, title: str, summed: str, metric: str = "") -> Table:
     """The table with its names, the best score of each column marked, and a word on gaps.
 
-    Args:
-        table: of scores.
-        name: in links.
-        title: above it.
-        summed: the column that sums it up, in the summary.
-        metric: of a column that does so alone; empty if ``summed`` is about that one.
+    ``summed`` is the column that sums it up in the summary, or, where a column does so alone,
+    ``metric`` is that column's.
     """
     alone = metric and not table.headings[table.key].startswith(AVERAGE)
     gaps = any(cell.absent for row in table.rows for cell in row)
