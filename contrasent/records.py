@@ -185,7 +185,9 @@ def write_records(path: str | Path, records: Iterable[Record]) -> None:
 
 def read_records(path: str | Path) -> list[Record]:
     """Read what :func:`write_records` wrote; a DataError names file and line of anything else."""
-    return read_lines(path, record_of, "not a record")
+    from pydantic import TypeAdapter
+
+    return read_lines(path, TypeAdapter(Record).validate_python, "not a record")
 
 
 def read_lines(path: str | Path, parse: Callable[[Any], T], otherwise: str) -> list[T]:
@@ -200,20 +202,6 @@ def read_lines(path: str | Path, parse: Callable[[Any], T], otherwise: str) -> l
             try:
                 results.append(parse(json.loads(line)))
             except (KeyError, TypeError, ValueError) as error:
-                raise DataError(f"{path}:{number}: {otherwise}: {error}") from error
+                reason = "; ".join(part.strip() for part in str(error).splitlines()[:3])
+                raise DataError(f"{path}:{number}: {otherwise}: {reason}") from error
     return results
-
-
-def record_of(values: Any) -> Record:
-    """A record from what JSON made of it; a TypeError if it is none."""
-    if not isinstance(values, dict):
-        raise TypeError("no JSON object")
-    compared = values.get("compared")
-    if compared:
-        values = {**values, "compared": Compared(**_with_interval(compared))}
-    return Record(**_with_interval(values))
-
-
-def _with_interval(values: dict[str, Any]) -> dict[str, Any]:
-    interval = values.get("interval")
-    return {**values, "interval": Interval(**interval)} if interval else values

@@ -28,7 +28,7 @@ from contrasent.metrics import (
     spearman,
     spectrum,
 )
-from contrasent.records import Record, fields_of_kind, lines_of_kind, read_lines, record_of
+from contrasent.records import Record, fields_of_kind, lines_of_kind, read_lines
 
 SCALARS = ("alignment", "uniformity", "mean_cosine", "partition_ratio")
 """Metrics of the records, in the order of the table; Spearman follows where it exists."""
@@ -193,8 +193,10 @@ def read_geometry(path: str | Path) -> list[Geometry]:
 
 
 def _geometry(values: Any) -> Geometry:
+    from pydantic import TypeAdapter
+
     fields = fields_of_kind(values, KIND)
-    records = tuple(record_of(record) for record in fields.pop("records"))
+    records = TypeAdapter(tuple[Record, ...]).validate_python(fields.pop("records"))
     if not records:
         raise ValueError("it has no record")
     spectrum = np.array(fields.pop("spectrum"), dtype=np.float64)

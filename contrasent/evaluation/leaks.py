@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from contrasent.data.cache import cached
 from contrasent.data.examples import Examples, open_examples
@@ -18,7 +17,7 @@ from contrasent.errors import ContrasentError
 from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import TaskText
-from contrasent.model.hub import INFO_FILE, find_download
+from contrasent.model.hub import ancestry, encoder_folder, find_download, places_of, section
 from contrasent.records import Record
 
 _SHOWN = 3
@@ -226,20 +225,16 @@ def trainings(model: str) -> list[TrainingText]:
     The encoder that a run started from may be one of another run, whose text counts too.
     """
     texts: list[TrainingText] = []
-    seen: set[Path] = set()
-    folder = _encoder_folder(Path(model).expanduser()) or _hub_folder(model)
-    while folder is not None and folder not in seen:
-        seen.add(folder)
-        info = _info(folder)
-        recipe, data = _part(info, "recipe"), _part(info, "data")
-        settings = _part(recipe, "data")
+    path = Path(model).expanduser()
+    folder = encoder_folder([path])
+    if folder is None and not path.exists() and dataset_parts(model) is not None:
+        folder = encoder_folder(filter(None, [find_download(model)]))
+    for place, info in ancestry(folder):
+        data, settings = section(info, "data"), section(section(info, "recipe"), "data")
         if isinstance(file := settings.get("file"), str) and file and "sha256" in data:
             columns = settings.get("columns")
             chosen = tuple(map(str, columns)) if isinstance(columns, list) else None
-            texts.append(TrainingText(file, chosen, str(data["sha256"]), folder))
-        start = str(_part(recipe, "encoder").get("name") or "")
-        places = _places(start, folder) if start else []
-        folder = next((it for place in places if (it := _encoder_folder(place))), None)
+            texts.append(TrainingText(file, chosen, str(data["sha256"]), place))
     return texts
 
 
@@ -265,7 +260,7 @@ def overlap_of(record: Record, overlaps: Iterable[Overlap]) -> dict[str, str | i
 
 def _open_unchanged(training: TrainingText) -> Examples:
     """The training text; a ContrasentError if it is not there, or is not what it was."""
-    files = [place for place in _places(training.file, training.folder) if place.is_file()]
+    files = [place for place in places_of(training.file, training.folder) if place.is_file()]
     for place in files:
         examples = open_examples(str(place), training.columns)
         if examples.sha256 == training.sha256:
@@ -275,40 +270,6 @@ def _open_unchanged(training: TrainingText) -> Examples:
     if dataset_parts(training.file):
         raise ContrasentError("it is a data set on the hub, which is not read again")
     raise ContrasentError("there is no such file here any more")
-
-
-def _places(name: str, folder: Path) -> list[Path]:
-    """Where a path of a recipe may be: from here, or from a folder around the encoder's."""
-    path = Path(name).expanduser()
-    if path.is_absolute():
-        return [path]
-    return [path, *(around / path for around in folder.resolve().parents)]
-
-
-def _encoder_folder(folder: Path) -> Path | None:
-    """The folder that has a ``contrasent.json``: this, or the one of a run that is used."""
-    choices = (folder, folder / "best", folder / "last")
-    return next((it.resolve() for it in choices if (it / INFO_FILE).is_file()), None)
-
-
-def _hub_folder(model: str) -> Path | None:
-    if Path(model).expanduser().exists() or dataset_parts(model) is None:
-        return None
-    folder = find_download(model)
-    return None if folder is None else _encoder_folder(folder)
-
-
-def _info(folder: Path) -> dict[str, Any]:
-    try:
-        values = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def _part(values: dict[str, Any], name: str) -> dict[str, Any]:
-    part = values.get(name)
-    return part if isinstance(part, dict) else {}
 
 
 def _read_counts(entry: Path) -> tuple[TaskOverlap, ...]:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -302,17 +301,7 @@ def neighbour_lines(results: Iterable[Neighbours]) -> str:
 
 def read_neighbours(path: str | Path) -> list[Neighbours]:
     """Read lines of :func:`neighbour_lines`; a DataError names file and line of anything else."""
-    return read_lines(path, _neighbours, "no nearest neighbours")
+    from pydantic import TypeAdapter
 
-
-def _neighbours(values: Any) -> Neighbours:
-    fields = fields_of_kind(values, KIND)
-    queries = tuple(
-        Query(
-            text=query["text"],
-            left_out=tuple(query["left_out"]),
-            nearest=tuple(Neighbour(**it) for it in query["nearest"]),
-        )
-        for query in fields.pop("queries")
-    )
-    return Neighbours(**fields, queries=queries)
+    made = TypeAdapter(Neighbours).validate_python
+    return read_lines(path, lambda it: made(fields_of_kind(it, KIND)), "no nearest neighbours")

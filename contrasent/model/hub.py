@@ -155,21 +155,50 @@ def hub_id(name: str) -> str | None:
     return name if is_id else None
 
 
-def base_model(info: Json, folder: Path) -> str | None:
-    """The hub's id of what training started from, through runs that started from one another."""
-    name = str(_part(_part(info, "recipe"), "encoder").get("name") or "")
+def places_of(name: str, folder: Path) -> list[Path]:
+    """Where a path of a recipe may be: from here, or from a folder around the encoder's."""
+    path = Path(name).expanduser()
+    return [path, *(around / path for around in folder.resolve().parents)]
+
+
+def encoder_folder(places: Iterable[Path]) -> Path | None:
+    """The first folder with a ``contrasent.json``: one of ``places``, or of a run what is used."""
+    folders = (place / part for place in places for part in ("", "best", "last"))
+    return next((it.resolve() for it in folders if (it / INFO_FILE).is_file()), None)
+
+
+def ancestry(folder: Path | None) -> Iterator[tuple[Path, Json]]:
+    """An encoder's folder and those of the runs that it started from, each with its info."""
     seen: set[Path] = set()
-    while name:
-        known = hub_id(name)
-        places = [Path(name).expanduser(), *(it / name for it in folder.resolve().parents)]
-        files = (place / part / INFO_FILE for place in places for part in ("", "best", "last"))
-        file = next((it for it in files if it.is_file() and it not in seen), None)
-        if file is None:
-            return known
-        seen.add(file)
-        earlier = _part(json.loads(file.read_text(encoding="utf-8")), "recipe")
-        name, folder = str(_part(earlier, "encoder").get("name") or ""), file.parent
-    return None
+    while folder is not None and folder not in seen:
+        seen.add(folder)
+        try:
+            info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return
+        if not isinstance(info, Mapping):
+            return
+        yield folder, info
+        start = start_name(info)
+        folder = encoder_folder(places_of(start, folder)) if start else None
+
+
+def section(values: Json, name: str) -> Json:
+    """A mapping in a mapping; empty where it is none."""
+    part = values.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def start_name(info: Json) -> str:
+    """The name of what training started from; empty where it is not known."""
+    return str(section(section(info, "recipe"), "encoder").get("name") or "")
+
+
+def base_model(folder: Path) -> str | None:
+    """The hub's id of what training started from, through runs that started from one another."""
+    *_, (_, first) = ancestry(folder.resolve())
+    name = start_name(first)
+    return hub_id(name) if name else None
 
 
 def write_card(folder: Path) -> None:
@@ -180,7 +209,7 @@ def write_card(folder: Path) -> None:
 def card_text(folder: Path, name: str | None = None) -> str:
     """The card of the encoder in ``folder``, which is called ``name`` on the hub."""
     info: dict[str, Any] = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
-    base = base_model(info, folder)
+    base = base_model(folder)
     known = without_paths(info)
     title = name or f"{_start(known)} trained with {_objective(known)}"
     parts = [_metadata(known, base, title), f"# {title}", *_described(known, base, folder)]
@@ -188,25 +217,19 @@ def card_text(folder: Path, name: str | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _part(values: Json, name: str) -> Json:
-    part = values.get(name)
-    return part if isinstance(part, Mapping) else {}
-
-
 def _start(info: Json) -> str:
-    name = str(_part(_part(info, "recipe"), "encoder").get("name") or "a sentence encoder")
-    return PurePath(name).name
+    return PurePath(start_name(info) or "a sentence encoder").name
 
 
 def _objective(info: Json) -> str:
-    return str(_part(_part(info, "recipe"), "objective").get("name") or "contrasent")
+    return str(section(section(info, "recipe"), "objective").get("name") or "contrasent")
 
 
 def _metadata(info: Json, base: str | None, title: str) -> str:
     """The head of the card, as the hub reads it."""
     import yaml
 
-    source = str(_part(_part(info, "recipe"), "data").get("file") or "")
+    source = str(section(section(info, "recipe"), "data").get("file") or "")
     dataset = source.partition(":")[0] if source.count("/") == 1 else ""
     metadata: dict[str, Any] = {
         "library_name": "sentence-transformers",
@@ -243,7 +266,7 @@ def _described(info: Json, base: str | None, folder: Path) -> Iterator[str]:
 
     prompts = read_conventions(folder).prompts
     rows += [(f"Prompt `{name}`", f"`{text!r}`") for name, text in prompts.items() if text]
-    data, recipe = _part(info, "data"), _part(info, "recipe")
+    data, recipe = section(info, "data"), section(info, "recipe")
     if data:
         count = f"{data['examples']:,} examples" if "examples" in data else ""
         rows += [
@@ -251,7 +274,7 @@ def _described(info: Json, base: str | None, folder: Path) -> Iterator[str]:
             ("Its SHA-256", f"`{data.get('sha256', 'not known')}`"),
             ("Its licence", "not known here: name it before you publish"),
         ]
-    transform = _part(info, "transform")
+    transform = section(info, "transform")
     if transform:
         rows.append(("Map after the pooler", str(transform.get("described", ""))))
     yield "A sentence encoder made with [contrasent](https://pypi.org/project/contrasent/)."

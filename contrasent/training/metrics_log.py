@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import isfinite, isnan
@@ -63,37 +63,6 @@ class StepScalars:
     measures: Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingStep:
-    """One step whose values are being copied to the host."""
-
-    number: int
-    learning_rate: float
-    sentences: int
-    examples: int
-    terms: list[str]
-    measures: list[str]
-    values: Tensor
-    arrived: torch.cuda.Event | None
-
-    def read(self) -> StepMetrics:
-        if self.arrived is not None:
-            self.arrived.synchronize()
-        loss, norm, *rest = self.values.tolist()
-        terms = dict(zip(self.terms, rest, strict=False))
-        measures = dict(zip(self.measures, rest[len(terms) :], strict=True))
-        return StepMetrics(
-            number=self.number,
-            loss=loss,
-            terms=terms,
-            learning_rate=self.learning_rate,
-            gradient_norm=norm,
-            measures={name: value for name, value in measures.items() if not isnan(value)},
-            sentences=self.sentences,
-            examples=self.examples,
-        )
-
-
 def log_split(split: Split, objective: Objective, batch_size: int) -> None:
     """Say what each of several processes computes, and how many negatives there are."""
     if split.processes > 1:
@@ -106,7 +75,7 @@ class MetricsReader:
     """Step metrics; those of an accelerator are read once the next step has been launched."""
 
     def __init__(self) -> None:
-        self._pending: deque[_PendingStep] = deque()
+        self._pending: deque[tuple[torch.cuda.Event | None, Callable[[], StepMetrics]]] = deque()
 
     def send(self, number: int, learning_rate: float, batch: Batch, scalars: StepScalars) -> None:
         """Start the copy of a step's scalars."""
@@ -119,19 +88,27 @@ class MetricsReader:
             values = pinned.copy_(values, non_blocking=True)
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
-        names, counts = (
-            (list(scalars.terms), list(scalars.measures)),
-            (batch.sentences, batch.examples),
-        )
-        self._pending.append(_PendingStep(number, learning_rate, *counts, *names, values, arrived))
+        terms, measures = list(scalars.terms), list(scalars.measures)
+        counts = batch.sentences, batch.examples  # a batch is not kept for its numbers
+
+        def read() -> StepMetrics:
+            if arrived is not None:
+                arrived.synchronize()
+            loss, norm, *rest = values.tolist()
+            of_terms = dict(zip(terms, rest, strict=False))
+            measured = zip(measures, rest[len(terms) :], strict=True)
+            defined = {name: value for name, value in measured if not isnan(value)}
+            return StepMetrics(number, loss, of_terms, learning_rate, norm, defined, *counts)
+
+        self._pending.append((arrived, read))
 
     def take(self, everything: bool) -> list[StepMetrics]:
         """The steps whose values have arrived; with ``everything``, all are waited for.
 
         Raises ContrasentError if a loss or gradient is not finite.
         """
-        left = 0 if everything or not self._pending or self._pending[-1].arrived is None else 1
-        steps = [self._pending.popleft().read() for _ in range(len(self._pending) - left)]
+        left = 0 if everything or not self._pending or self._pending[-1][0] is None else 1
+        steps = [self._pending.popleft()[1]() for _ in range(len(self._pending) - left)]
         for step in steps:
             if not (isfinite(step.loss) and isfinite(step.gradient_norm)):
                 raise ContrasentError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -262,14 +263,40 @@ class _Concat(Function):
         return None, *(part.to(ctx.dtype) for part in parts)
 
 
+_AFTER_ATTENTION = (
+    *("intermediate.dense", "intermediate.intermediate_act_fn"),
+    *("output.dense", "output.dropout", "output.LayerNorm"),
+)
+_BERT = (
+    *("attention.self.query", "attention.self.key", "attention.self.value"),
+    *("attention.self.dropout", "attention.output.dense", "attention.output.dropout"),
+    *("attention.output.LayerNorm", *_AFTER_ATTENTION),
+)
+_PATHS: dict[str, tuple[str | None, ...]] = {
+    "mpnet": (
+        *("attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.dropout"),
+        *("attention.attn.o", "attention.dropout", "attention.LayerNorm", *_AFTER_ATTENTION),
+    ),
+    "distilbert": (
+        *("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.dropout"),
+        *("attention.out_lin", None, "sa_layer_norm", "ffn.lin1", "ffn.activation"),
+        *("ffn.lin2", "ffn.dropout", "output_layer_norm"),
+    ),
+}
+"""Where each architecture keeps what :class:`LayerModules` names, where that is not as in BERT."""
+
+
 def layers_of(model: PreTrainedModel) -> list[LayerModules]:
     """The layers of a model whose ``config.model_type`` is one of :data:`PACKED`."""
     known: Any = model  # its parts have no static types
-    if model.config.model_type == "distilbert":
-        return [_distilbert(layer) for layer in known.transformer.layer]
-    if model.config.model_type == "mpnet":
-        return [_mpnet(layer) for layer in known.encoder.layer]
-    return [_bert(layer) for layer in known.encoder.layer]
+    kind = model.config.model_type
+    layers = known.transformer.layer if kind == "distilbert" else known.encoder.layer
+    paths = _PATHS.get(kind, _BERT)
+
+    def part(layer: Any, path: str | None) -> Any:
+        return attrgetter(path)(layer) if path else None
+
+    return [LayerModules(*(part(layer, path) for path in paths)) for layer in layers]
 
 
 def embed_tokens(embeddings: Any, token_ids: Tensor, positions: Tensor) -> Tensor:
@@ -279,57 +306,3 @@ def embed_tokens(embeddings: Any, token_ids: Tensor, positions: Tensor) -> Tenso
         state = state + embeddings.token_type_embeddings.weight[0]
     normed: Tensor = embeddings.LayerNorm(state)
     return normed
-
-
-def _bert(layer: Any) -> LayerModules:
-    attention = layer.attention
-    return LayerModules(
-        query=attention.self.query,
-        key=attention.self.key,
-        value=attention.self.value,
-        attention_dropout=attention.self.dropout,
-        output=attention.output.dense,
-        output_dropout=attention.output.dropout,
-        attention_norm=attention.output.LayerNorm,
-        up=layer.intermediate.dense,
-        activation=layer.intermediate.intermediate_act_fn,
-        down=layer.output.dense,
-        down_dropout=layer.output.dropout,
-        norm=layer.output.LayerNorm,
-    )
-
-
-def _mpnet(layer: Any) -> LayerModules:
-    attention = layer.attention
-    return LayerModules(
-        query=attention.attn.q,
-        key=attention.attn.k,
-        value=attention.attn.v,
-        attention_dropout=attention.attn.dropout,
-        output=attention.attn.o,
-        output_dropout=attention.dropout,
-        attention_norm=attention.LayerNorm,
-        up=layer.intermediate.dense,
-        activation=layer.intermediate.intermediate_act_fn,
-        down=layer.output.dense,
-        down_dropout=layer.output.dropout,
-        norm=layer.output.LayerNorm,
-    )
-
-
-def _distilbert(layer: Any) -> LayerModules:
-    attention = layer.attention
-    return LayerModules(
-        query=attention.q_lin,
-        key=attention.k_lin,
-        value=attention.v_lin,
-        attention_dropout=attention.dropout,
-        output=attention.out_lin,
-        output_dropout=None,
-        attention_norm=layer.sa_layer_norm,
-        up=layer.ffn.lin1,
-        activation=layer.ffn.activation,
-        down=layer.ffn.lin2,
-        down_dropout=layer.ffn.dropout,
-        norm=layer.output_layer_norm,
-    )
