@@ -21,43 +21,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """Where a value would lie with other pairs, sentences or queries of the same kind.
-
-    Attributes:
-        error: the standard error.
-        confidence: the share of samples whose interval is to hold the true value.
-        resamples: of a bootstrap, of which ``low`` and ``high`` are percentiles; None if the error
-            is computed by a formula, as of correlations.
-        seed: of the bootstrap.
-        covariances: of this value's error with those of other tasks scored together, by their
-            labels; None if they are not known, and then the tasks are taken as independent.
-    """
+    """Where a value would lie with other pairs, sentences or queries of the same kind."""
 
     low: float
     high: float
-    error: float
-    confidence: float
+    error: float  # the standard error
+    confidence: float  # the share of samples whose interval is to hold the true value
+    # of a bootstrap, of which ``low`` and ``high`` are percentiles; None if the error is computed
+    # by a formula, as of correlations
     resamples: int | None = None
-    seed: int | None = None
+    seed: int | None = None  # of the bootstrap
+    # of this value's error with those of other tasks scored together, by their labels; None if they
+    # are not known, and then the tasks are taken as independent
     covariances: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """A value beside that of another encoder on the same pairs, drawn again for both alike.
-
-    Attributes:
-        difference: this value minus that of ``baseline``, the other encoder.
-        interval: of the difference; None if there are too few pairs for one.
-        p_value: two-sided, of the difference being 0.
-        p_holm: adjusted by Holm's method for all ``tests`` tasks that were compared.
-    """
+    """A value beside that of another encoder on the same pairs, drawn again for both alike."""
 
     baseline: str
-    difference: float
-    interval: Interval | None
-    p_value: float
-    p_holm: float
+    difference: float  # this value minus that of ``baseline``, the other encoder
+    interval: Interval | None  # of the difference; None if there are too few pairs for one
+    p_value: float  # two-sided, of the difference being 0
+    p_holm: float  # adjusted by Holm's method for all ``tests`` tasks that were compared
     tests: int
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
@@ -17,6 +17,8 @@ from contrasent.data.examples import Examples
 from contrasent.data.readers import Trouble, stop
 from contrasent.data.rows import SourceRows, as_text, open_rows_of
 from contrasent.errors import DataError
+
+T = TypeVar("T", int, float)
 
 CLASSES = (CONTRADICTION, ENTAILMENT, NEUTRAL)
 """In the order of their numbers, which is that of sentence-transformers' NLI examples."""
@@ -30,7 +32,42 @@ _WANTED = replace(
 )
 
 
-class LabelledExamples(Examples):
+class _PairExamples(Examples):
+    """Both sentences of each row, beside something that is read of its third cell."""
+
+    def __init__(self, records: SourceRows, beside: str) -> None:
+        super().__init__(records.source, 2, records.described)
+        self._records, self._beside = records, beside
+
+    @property
+    @override
+    def sha256(self) -> str:
+        content = f"{self._records.sha256}\n{self.columns}\n{self._beside}"
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def _rows(
+        self, trouble: Trouble, understand: Callable[[Any, str], T | None], kept: array[T]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Rows with two sentences, what ``understand`` makes of the others' cell in ``kept``."""
+        skipped = without = 0
+        for where, (first, second, cell) in self._records.rows(trouble):
+            try:
+                value = understand(cell, where)
+                sentences = as_text(first, where), as_text(second, where)
+            except DataError as error:
+                trouble(error)
+                continue
+            if value is None:
+                without += 1
+            elif all(sentences):
+                kept.append(value)
+                yield where, sentences
+            else:
+                skipped += 1
+        self.skipped, self.unlabelled = skipped, without
+
+
+class LabelledExamples(_PairExamples):
     """Premise and hypothesis of each row that has a label, and the number of its class.
 
     Words, and numbers that the source explains, are numbered as in :data:`CLASSES`. Other numbers
@@ -38,36 +75,16 @@ class LabelledExamples(Examples):
     """
 
     def __init__(self, records: SourceRows) -> None:
-        super().__init__(records.source, 2, records.described)
-        self._records = records
+        super().__init__(records, f"labels {CLASSES}")
         self._words = NliLabels(records.source, records.label_names, None)
         self._explained = records.label_names is not None and "=" in self._words.described
         self._numbers: bool | None = None
 
-    @property
-    @override
-    def sha256(self) -> str:
-        content = f"{self._records.sha256}\n{self.columns}\nlabels {CLASSES}"
-        return hashlib.sha256(content.encode()).hexdigest()
-
     @override
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
-        labels, skipped, unlabelled = array("B"), 0, 0
-        for where, (premise, hypothesis, mark) in self._records.rows(trouble):
-            try:
-                label = self._class(mark, where)
-                sentences = as_text(premise, where), as_text(hypothesis, where)
-            except DataError as error:
-                trouble(error)
-                continue
-            if label is None:
-                unlabelled += 1
-            elif all(sentences):
-                labels.append(label)
-                yield where, sentences
-            else:
-                skipped += 1
-        self.labels, self.skipped, self.unlabelled = labels, skipped, unlabelled
+        labels = array("B")
+        yield from self._rows(trouble, self._class, labels)
+        self.labels = labels
 
     @override
     def require(self, minimum: int) -> None:
@@ -154,39 +171,21 @@ PAIRS = ColumnSpec(
 """Two sentences and how alike they are."""
 
 
-class ScoredExamples(Examples):
+class ScoredExamples(_PairExamples):
     """The two sentences of each row, and their score.
 
     ``scores`` is known after a whole pass.
     """
 
     def __init__(self, records: SourceRows) -> None:
-        super().__init__(records.source, 2, records.described)
-        self._records = records
+        super().__init__(records, "scores")
         self.scores: Sequence[float] | None = None
-
-    @property
-    @override
-    def sha256(self) -> str:
-        content = f"{self._records.sha256}\n{self.columns}\nscores"
-        return hashlib.sha256(content.encode()).hexdigest()
 
     @override
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
-        scores, skipped = array("f"), 0
-        for where, (first, second, score) in self._records.rows(trouble):
-            try:
-                number = score_of(score, where)
-                sentences = as_text(first, where), as_text(second, where)
-            except DataError as error:
-                trouble(error)
-                continue
-            if all(sentences):
-                scores.append(number)
-                yield where, sentences
-            else:
-                skipped += 1
-        self.scores, self.skipped = scores, skipped
+        scores = array("f")
+        yield from self._rows(trouble, score_of, scores)
+        self.scores = scores
 
 
 def open_scored(source: str, columns: Sequence[str] | None = None) -> ScoredExamples:

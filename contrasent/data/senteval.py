@@ -160,16 +160,17 @@ def fetch(
 
 
 def _download(url: str, target: Path, advance: Advance) -> None:
-    if "://" not in url:
-        if not Path(url).is_file():
-            raise DataError(f"no file {url}; --url takes http://, https:// or a local path")
+    """Bring an address to a file; what is there of it already is taken for its beginning."""
+    is_local = "://" not in url
+    if not (Path(url).is_file() if is_local else url.startswith(("http://", "https://"))):
+        problem = "no file" if is_local else "cannot fetch"
+        raise DataError(f"{problem} {url}; --url takes http://, https:// or a local path")
+    if is_local:
         shutil.copyfile(url, target)
         return
-    if not url.startswith(("http://", "https://")):
-        raise DataError(f"cannot fetch {url}; --url takes http://, https:// or a local path")
-    arrived, total = 0, None
-    with target.open("wb") as file:
-        for block, total in _blocks(url):
+    arrived, total = target.stat().st_size if target.is_file() else 0, None
+    with target.open("ab") as file:
+        for block, total in _blocks(url, arrived):
             file.write(block)
             arrived += len(block)
             advance(arrived, total)
@@ -179,7 +180,7 @@ def _download(url: str, target: Path, advance: Advance) -> None:
         )
 
 
-def _blocks(url: str, start: int = 0) -> Iterator[tuple[bytes, int | None]]:
+def _blocks(url: str, start: int) -> Iterator[tuple[bytes, int | None]]:
     """The content of an address from a byte on, and its length in all if the server says so.
 
     Of a server that cannot begin there, what is before it is read and left out.
@@ -267,7 +268,7 @@ def fetch_training_file(
         part = path.with_name(f".{path.name}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _download_on(url or wanted.url, part, advance)
+            _download(url or wanted.url, part, advance)
             _check(wanted, part, url or wanted.url)
             _compare(path, sha256_of(part))
             part.replace(path)
@@ -280,25 +281,6 @@ def fetch_training_file(
     if not known:
         write_text(_kept(path), f"{sha256}  {path.name}\n")
     return path, sha256, known
-
-
-def _download_on(url: str, part: Path, advance: Advance) -> None:
-    if "://" not in url:
-        if not Path(url).is_file():
-            raise DataError(f"no file {url}; --url takes http://, https:// or a local path")
-        shutil.copyfile(url, part)
-        return
-    arrived, total = part.stat().st_size if part.is_file() else 0, None
-    with part.open("ab") as file:
-        for block, total in _blocks(url, arrived):
-            file.write(block)
-            arrived += len(block)
-            advance(arrived, total)
-    if total is not None and arrived < total:
-        raise DataError(
-            f"{url}: the download stopped after {arrived:,} of {total:,} bytes; the same command "
-            "goes on from there"
-        )
 
 
 def _check(wanted: TrainingFile, path: Path, source: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -259,11 +259,7 @@ class Tokenizer:
                 f"max_tokens must be above {self.specials}, the special tokens "
                 f"that this tokenizer puts around every sentence, not {max_tokens}"
             )
-        try:
-            encodings = self._backend(max_tokens).encode_batch_fast(list(texts))
-        except (TypeError, UnicodeEncodeError):
-            _refuse_unencodable(texts)
-            raise
+        encodings = _encode(self._backend(max_tokens).encode_batch_fast, texts)
         cut = 0
         if max_tokens is not None:
             cut = sum(1 for e in encodings if len(e) == max_tokens and e.overflowing)
@@ -271,12 +267,7 @@ class Tokenizer:
 
     def spans(self, texts: Sequence[str], *, specials: bool = True) -> list[list[TokenSpan]]:
         """The tokens of each text, none cut, with or without special ones; errors as of `ids`."""
-        backend = self._backend(None)
-        try:
-            encodings = backend.encode_batch(list(texts), add_special_tokens=specials)
-        except (TypeError, UnicodeEncodeError):
-            _refuse_unencodable(texts)
-            raise
+        encodings = _encode(self._backend(None).encode_batch, texts, add_special_tokens=specials)
         return [
             [
                 TokenSpan(number, token, bool(special), *(place if not special else (None, None)))
@@ -292,11 +283,8 @@ class Tokenizer:
 
         Text ``s`` has those from ``offsets[s]`` on; offsets are ``(S,)`` int64.
         """
-        try:
-            encodings = self._backend(None).encode_batch_fast(list(texts), add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):
-            _refuse_unencodable(texts)
-            raise
+        backend = self._backend(None)
+        encodings = _encode(backend.encode_batch_fast, texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         ends = np.cumsum([len(each) for each in ids], dtype=np.int64)
         flat = np.fromiter(chain.from_iterable(ids), np.int64, int(ends[-1]) if len(ids) else 0)
@@ -377,6 +365,15 @@ def _pretrained(folder: Path) -> Any:
     return library.AutoTokenizer.from_pretrained(
         str(folder), use_fast=True, trust_remote_code=False, local_files_only=True
     )
+
+
+def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool) -> list[Any]:
+    """What the Rust backend makes of texts; a DataError names the one that is no text."""
+    try:
+        return encode(list(texts), **how)
+    except (TypeError, UnicodeEncodeError):
+        _refuse_unencodable(texts)
+        raise
 
 
 def _refuse_unencodable(texts: Sequence[str]) -> None:

@@ -28,23 +28,15 @@ NOT_YET = "not made yet"
 
 @dataclass(frozen=True, slots=True)
 class PaperCell:
-    """What a cell shows.
+    """What a cell shows."""
 
-    Attributes:
-        published: as printed; None if the paper has no such number.
-        study: the reproducibility study's.
-        ours: a number for each seed, in the units of the paper; one where no seed has a part.
-        text: what is shown in place of a number.
-        reason: why there is none; empty if there is one.
-        failed: it was tried, and the reason is what went wrong.
-    """
-
-    published: str | None
-    study: str | None
+    published: str | None  # as printed; None if the paper has no such number
+    study: str | None  # the reproducibility study's
+    # a number for each seed, in the units of the paper; one where no seed has a part
     ours: tuple[float, ...] = ()
-    text: str = ""
-    reason: str = ""
-    failed: bool = False
+    text: str = ""  # what is shown in place of a number
+    reason: str = ""  # why there is none; empty if there is one
+    failed: bool = False  # it was tried, and the reason is what went wrong
 
     @property
     def mean(self) -> float | None:
@@ -112,19 +104,12 @@ class FilledRow:
 
 @dataclass(frozen=True, slots=True)
 class FilledTable:
-    """A table with its cells.
+    """A table with its cells."""
 
-    Attributes:
-        table: of a paper.
-        scale: at which it was made.
-        seeds: that were asked for.
-        rows: in the order of the table.
-    """
-
-    table: PaperTable
-    scale: str
-    seeds: tuple[int, ...]
-    rows: tuple[FilledRow, ...]
+    table: PaperTable  # of a paper
+    scale: str  # at which it was made
+    seeds: tuple[int, ...]  # that were asked for
+    rows: tuple[FilledRow, ...]  # in the order of the table
 
     @property
     def heading(self) -> str:

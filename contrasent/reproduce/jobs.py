@@ -40,29 +40,17 @@ DONE = "job.json"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An encoder to make, or a text to look at.
+    """An encoder to make, or a text to look at."""
 
-    Attributes:
-        key: hash of what decides it.
-        kind: ``train``, ``fit``, ``start`` or ``data``.
-        label: of the row that asked for it first.
-        system: how it is made.
-        recipe: for train, with the files of this machine.
-        source: the start, or the text; empty where it is made from ``above``.
-        above: the job that it is made from.
-        text: what a map is fitted on: a file, or a task.
-        identity: what the hash is of.
-    """
-
-    key: str
-    kind: str
-    label: str
-    system: System
-    recipe: Recipe | None
-    source: str
-    above: Job | None
-    text: str
-    identity: Mapping[str, Any]
+    key: str  # hash of what decides it
+    kind: str  # ``train``, ``fit``, ``start`` or ``data``
+    label: str  # of the row that asked for it first
+    system: System  # how it is made
+    recipe: Recipe | None  # for train, with the files of this machine
+    source: str  # the start, or the text; empty where it is made from ``above``
+    above: Job | None  # the job that it is made from
+    text: str  # what a map is fitted on: a file, or a task
+    identity: Mapping[str, Any]  # what the hash is of
 
     @property
     def seed(self) -> int | None:

@@ -116,19 +116,13 @@ def is_score(value: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one measure gave.
+    """What one measure gave."""
 
-    Attributes:
-        values: by the names that columns use; correlations and accuracies in [0, 1].
-        records: of scores, with how they were computed.
-        problems: what could not be computed, and why.
-        seconds: how long it took.
-    """
-
-    values: dict[str, Value]
+    values: dict[str, Value]  # by the names that columns use; correlations and accuracies in [0, 1]
+    # of scores, with how they were computed
     records: list[dict[str, Any]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)  # what could not be computed, and why
+    seconds: float = 0.0  # how long it took
 
     def write(self, path: Path) -> None:
         """Write the result, whole or not at all."""
@@ -142,21 +136,13 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class MeasureContext:
-    """On what encoders are measured, and where results go.
+    """On what encoders are measured, and where results go."""
 
-    Attributes:
-        data_dir: SentEval's folder.
-        preset: SentEval's settings of the transfer tasks' classifiers.
-        path: of the result, without its suffix.
-        argument: the file that the measure reads, if it reads one.
-        seed: of the training run that made the encoder.
-    """
-
-    data_dir: str | None
-    preset: str
-    path: Path
-    argument: str = ""
-    seed: int | None = None
+    data_dir: str | None  # SentEval's folder
+    preset: str  # SentEval's settings of the transfer tasks' classifiers
+    path: Path  # of the result, without its suffix
+    argument: str = ""  # the file that the measure reads, if it reads one
+    seed: int | None = None  # of the training run that made the encoder
 
 
 def measure_encoder(name: str, encoder: DescribedEncoder, context: MeasureContext) -> Measured:

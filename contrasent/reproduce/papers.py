@@ -149,17 +149,11 @@ def published_lines() -> list[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class PaperColumn:
-    """What is measured, such as ``stsb-dev`` or ``alignment:stsb-test>4``.
+    """What is measured, such as ``stsb-dev`` or ``alignment:stsb-test>4``."""
 
-    Attributes:
-        heading: as the table names it.
-        value: see :func:`contrasent.reproduce.measures.measure_of`.
-        recipes: recipes that stand for others in this column.
-    """
-
-    heading: str
-    value: str
-    recipes: Mapping[str, str]
+    heading: str  # as the table names it
+    value: str  # see :func:`contrasent.reproduce.measures.measure_of`
+    recipes: Mapping[str, str]  # recipes that stand for others in this column
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,29 +180,17 @@ class PaperRow:
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """A table or figure of a paper.
+    """A table or figure of a paper."""
 
-    Attributes:
-        paper: as commands name it.
-        number: such as ``T5``, ``TE.1`` or ``F2``; ``text`` are numbers of the running text.
-        title: in a few words.
-        rows: in the order of the paper.
-        columns: in the order of the paper.
-        figure: what is drawn: trajectories, plane, spectra or densities; empty for a table.
-        panels: rows of a panel of the figure; 0 for one panel.
-        study: the study's table with the same rows and columns.
-        note: what has to be known to read it.
-    """
-
-    paper: str
-    number: str
-    title: str
-    rows: tuple[PaperRow, ...]
-    columns: tuple[PaperColumn, ...]
-    figure: str = ""
-    panels: int = 0
-    study: str = ""
-    note: str = ""
+    paper: str  # as commands name it
+    number: str  # such as ``T5``, ``TE.1`` or ``F2``; ``text`` are numbers of the running text
+    title: str  # in a few words
+    rows: tuple[PaperRow, ...]  # in the order of the paper
+    columns: tuple[PaperColumn, ...]  # in the order of the paper
+    figure: str = ""  # what is drawn: trajectories, plane, spectra or densities; empty for a table
+    panels: int = 0  # rows of a panel of the figure; 0 for one panel
+    study: str = ""  # the study's table with the same rows and columns
+    note: str = ""  # what has to be known to read it
 
     @property
     def name(self) -> str:

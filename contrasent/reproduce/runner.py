@@ -39,25 +39,15 @@ _TRAINED = "trained"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A job, what is to be measured of it, and with what.
+    """A job, what is to be measured of it, and with what."""
 
-    Attributes:
-        job: to be made, unless it is made.
-        measurements: that have no result yet.
-        store: where everything is kept.
-        scale: its name, for the records.
-        data_dir: SentEval's folder.
-        preset: SentEval's settings of the transfer tasks' classifiers.
-        device: what computes; None takes the accelerator if there is one.
-    """
-
-    job: Job
-    measurements: tuple[Measurement, ...]
-    store: Store
-    scale: str
-    data_dir: str | None
-    preset: str
-    device: str | None
+    job: Job  # to be made, unless it is made
+    measurements: tuple[Measurement, ...]  # that have no result yet
+    store: Store  # where everything is kept
+    scale: str  # its name, for the records
+    data_dir: str | None  # SentEval's folder
+    preset: str  # SentEval's settings of the transfer tasks' classifiers
+    device: str | None  # what computes; None takes the accelerator if there is one
 
     @property
     def needs_encoder(self) -> bool:

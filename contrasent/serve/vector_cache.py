@@ -17,17 +17,11 @@ _OVERHEAD = 400
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The embedding of a text.
+    """The embedding of a text."""
 
-    Attributes:
-        row: ``(D,)`` float32 as the encoder gives it, without normalisation.
-        tokens: what the encoder read, special tokens included.
-        truncated: whether the text was longer than that.
-    """
-
-    row: np.ndarray
-    tokens: int
-    truncated: bool
+    row: np.ndarray  # ``(D,)`` float32 as the encoder gives it, without normalisation
+    tokens: int  # what the encoder read, special tokens included
+    truncated: bool  # whether the text was longer than that
 
 
 class VectorCache:
