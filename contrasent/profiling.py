@@ -90,7 +90,9 @@ class Operator:
 
 def operators(profile: Any) -> list[Operator]:
     """Every operator of a finished ``torch.profiler.profile``, those that took longest first."""
-    events = [event for event in profile.key_averages() if not _is_mark(event.key)]
+    marks = ("ProfilerStep", "Torch-Compiled Region")
+    averages = profile.key_averages()
+    events = [it for it in averages if it.key not in PARTS and not it.key.startswith(marks)]
     clock = "self_cpu_time_total"
     if any(event.self_device_time_total for event in events):
         clock = "self_device_time_total"
@@ -121,10 +123,6 @@ def activities() -> list[Any]:
 
     cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
     return [ProfilerActivity.CPU, *cuda]
-
-
-def _is_mark(name: str) -> bool:
-    return name in PARTS or name.startswith(("ProfilerStep", "Torch-Compiled Region"))
 
 
 class StepProfile:

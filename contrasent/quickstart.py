@@ -235,13 +235,5 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 
 
 def _described(outcome: QuickstartResult, output: Path) -> dict[str, object]:
-    return {
-        "encoder": outcome.encoder.relative_to(output).as_posix(),
-        "index": outcome.index.relative_to(output).as_posix(),
-        "steps": outcome.steps,
-        "seconds": outcome.seconds,
-        "gain": asdict(outcome.gain),
-        "before": [asdict(record) for record in outcome.before],
-        "after": [asdict(record) for record in outcome.after],
-        "hits": {query: [asdict(hit) for hit in hits] for query, hits in outcome.hits.items()},
-    }
+    places = {"encoder": outcome.encoder, "index": outcome.index}
+    return asdict(outcome) | {n: it.relative_to(output).as_posix() for n, it in places.items()}

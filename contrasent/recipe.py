@@ -151,17 +151,15 @@ def summarize_recipes() -> list[RecipeSummary]:
     rows = []
     for name, path in recipes().items():
         text = path.read_text(encoding="utf-8")
-        head = " ".join(line[2:] for line in takewhile(_is_comment, text.splitlines()))
+        head = " ".join(
+            line[2:] for line in takewhile(lambda it: it.startswith("#"), text.splitlines())
+        )
         data, source = _DATA.search(head), _SOURCE.search(head)
         objective = str(load_recipe(name).objective["name"])
         rows.append(
             RecipeSummary(name, objective, data[1] if data else "", source[0] if source else "")
         )
     return rows
-
-
-def _is_comment(line: str) -> bool:
-    return line.startswith("#")
 
 
 def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:

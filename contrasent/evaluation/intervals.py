@@ -155,13 +155,9 @@ def _mean_quotient(sums: Matrix) -> Vector:
     top, bottom = np.split(sums, 2, axis=1)
     defined = bottom > 0
     quotients = np.divide(top, bottom, out=np.zeros_like(top), where=defined)
-    return _quotient(quotients.sum(axis=1), defined.sum(axis=1))
-
-
-def _quotient(top: Vector, bottom: Vector) -> Vector:
-    """Element by element; NaN where the divisor is 0."""
-    quotient: Vector = np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom > 0)
-    return quotient
+    total, count = quotients.sum(axis=1), defined.sum(axis=1)
+    mean: Vector = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    return mean
 
 
 FEWEST_PAIRS = 5

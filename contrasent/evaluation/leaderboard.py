@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from contrasent.errors import CheckpointError
 from contrasent.evaluation.embed import Problem
-from contrasent.evaluation.mteb_encoder import first_line, import_mteb
+from contrasent.evaluation.mteb_encoder import first_line, import_mteb, model_meta
 from contrasent.files import sha256_of
 from contrasent.model.hub import resolve
 
@@ -91,7 +91,6 @@ def _require_same_weights(folder: Path, pushed: ModelInfo, hub_id: str) -> None:
 
 def _meta(model: Any, pushed: ModelInfo, hub_id: str) -> ModelMeta:
     from mteb.models import sentence_transformers_loader
-    from mteb.models.model_meta import ModelMeta
 
     card = pushed.card_data
     parameters = sum(it.numel() for it in model.parameters())
@@ -114,8 +113,7 @@ def _meta(model: Any, pushed: ModelInfo, hub_id: str) -> ModelMeta:
         "use_instructions": any(model.prompts.values()),
         "adapted_from": getattr(card, "base_model", None),
     }
-    needed = {name for name, field in ModelMeta.model_fields.items() if field.is_required()}
-    return ModelMeta(**{**dict.fromkeys(needed - known.keys()), **known})
+    return model_meta(known)
 
 
 def _as_python(meta: ModelMeta) -> str:

@@ -118,8 +118,6 @@ def import_mteb() -> Any:
 
 def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
     import_mteb()
-    from mteb.models.model_meta import ModelMeta
-
     parameters: list[Parameter] = []
     if isinstance(encoder, SentenceEncoder) and encoder.engine == "torch":
         parameters = [*encoder.parameters()]
@@ -140,7 +138,13 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
             "max_tokens": encoder.max_tokens,
         },
     }
-    # Which fields are there, and have to be, differs between versions of MTEB.
+    return model_meta(known)
+
+
+def model_meta(known: dict[str, Any]) -> ModelMeta:
+    """MTEB's description; which fields are there, and have to be, differs between versions."""
+    from mteb.models.model_meta import ModelMeta
+
     needed = {name for name, field in ModelMeta.model_fields.items() if field.is_required()}
     return ModelMeta(**{**dict.fromkeys(needed - known.keys()), **known})
 

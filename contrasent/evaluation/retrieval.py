@@ -99,12 +99,12 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     known word is a vector of zeros; from another encoder that is a CheckpointError.
     """
     encoder = use.encoder
+    sides: tuple[Embeddings, ...] = ()
     if isinstance(encoder, MatrixEncoder) and encoder.apart:
         sides = encoder.encode_side(1, task.corpus), encoder.encode_side(0, task.queries)
-        texts, rows = [*task.corpus, *task.queries], np.concatenate(sides)
-        places = np.arange(len(rows))
     elif any(_prompts(use).values()):
         sides = use.encode(task.corpus, "document"), use.encode(task.queries, "query")
+    if sides:
         texts, rows = [*task.corpus, *task.queries], np.concatenate(sides)
         places = np.arange(len(rows))
     else:

@@ -102,7 +102,10 @@ class MatrixEncoder:
         return self._task.apart
 
     def _require_alike(self, known: int, row: int, sentence: str) -> None:
-        if not _alike(self._matrix[known], self._matrix[row]):
+        one, other = self._matrix[known], self._matrix[row]
+        largest = np.abs(one).max(where=np.isfinite(one), initial=0)
+        # Equal but for rounding; NaN is told of elsewhere.
+        if not np.allclose(one, other, rtol=0, atol=_ALIKE * largest, equal_nan=True):
             raise CheckpointError(
                 f"{self.name}: rows {known} and {row} differ, but belong to the same sentence "
                 f"{sentence!r}; the rows are to be {_sides(self._task)}, in the order of the file"
@@ -141,9 +144,3 @@ def _load(path: str) -> Embeddings:
 
 def _sides(task: RowLayout) -> str:
     return ", then ".join(f"{len(sentences)} {name}" for name, sentences in task.sides.items())
-
-
-def _alike(one: Embeddings, other: Embeddings) -> bool:
-    """Whether two rows are equal but for rounding; NaN is told of elsewhere."""
-    largest = np.abs(one).max(where=np.isfinite(one), initial=0)
-    return bool(np.allclose(one, other, rtol=0, atol=_ALIKE * largest, equal_nan=True))

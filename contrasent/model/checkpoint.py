@@ -71,9 +71,7 @@ def read(name: str | Path, *, pooler: str | None = None, head: str | None = None
     stated = st_folder.read(folder) if st_folder.is_in(folder) else None
     if stated is None:
         stated = _plain(str(name), folder, pooler, head)
-    backbone, tokenizer, limit = (
-        _transformer(stated) if stated.lstm is None else _with_words(stated, stated.lstm)
-    )
+    backbone, tokenizer, limit = _transformer(stated)
     info = _info(folder)
     saved = _saved_name(info, stated.pooler, backbone.depth)
     if stated.lstm is not None:
@@ -208,7 +206,10 @@ def write_info(folder: Path, info: Mapping[str, Any]) -> None:
 
 
 def _transformer(stated: st_folder.FolderSpec) -> tuple[Backbone, Tokenizer, int | None]:
-    """The transformer, its tokenizer, and where the folder cuts sentences."""
+    """The transformer or LSTM, its tokenizer, and where the folder cuts sentences."""
+    if stated.lstm is not None:
+        words, limit = read_words(stated.transformer)
+        return read_lstm(stated.lstm, words.store), words, limit
     backbone = load_backbone(stated.transformer)
     tokenizer = Tokenizer.load(stated.transformer)
     embeddings: Any = backbone.model.get_input_embeddings()
@@ -219,12 +220,6 @@ def _transformer(stated: st_folder.FolderSpec) -> tuple[Backbone, Tokenizer, int
             f"weights only {rows}: they belong to different models"
         )
     return backbone, tokenizer, stated.max_tokens
-
-
-def _with_words(stated: st_folder.FolderSpec, lstm: Path) -> tuple[Backbone, Tokenizer, int | None]:
-    """The same of an LSTM over word vectors."""
-    tokenizer, limit = read_words(stated.transformer)
-    return read_lstm(lstm, tokenizer.store), tokenizer, limit
 
 
 def _plain(name: str, folder: Path, pooler: str | None, head: str | None) -> st_folder.FolderSpec:

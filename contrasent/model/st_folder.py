@@ -194,7 +194,7 @@ def write(folder: Path, encoder: SentenceEncoder) -> None:
             "idx": i,
             "name": str(i),
             "path": "" if name == "Transformer" else f"{i}_{name}",
-            "type": _type(name),
+            "type": _OWN_TYPES.get(name) or f"{_LIBRARY}.{name}",
         }
         for i, name in enumerate(names)
     ]
@@ -282,7 +282,3 @@ def _write_layers(path: Path, shares: dict[int, float], width: int, depth: int) 
     }
     write_json(path / "config.json", config)
     save_file({"layer_weights": weights}, path / "model.safetensors")
-
-
-def _type(module: str) -> str:
-    return _OWN_TYPES.get(module) or f"{_LIBRARY}.{module}"

@@ -10,6 +10,7 @@ Shapes: B examples, N sentences, D dimensions of the student, E of the teacher.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -65,7 +66,7 @@ class Distil(Objective):
             _write_targets(folder, teacher, examples, self._width, show_progress=show_progress)
 
         what = "the embeddings of the teacher"
-        return {Need.TARGETS: cached("targets", what, key, _open_targets, write)}
+        return {Need.TARGETS: cached("targets", what, key, partial(open_rows, _TARGETS), write)}
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
@@ -91,6 +92,12 @@ def new_rows(path: Path, examples: Examples, width: int) -> np.ndarray:
     return np.lib.format.open_memmap(path, "w+", np.float32, shape)
 
 
+def open_rows(name: str, entry: Path) -> np.ndarray:
+    """The rows of the file ``name`` of an entry of the cache, mapped from disk."""
+    rows: np.ndarray = np.asarray(np.load(entry / name, mmap_mode="r"))
+    return rows
+
+
 def write_rows(
     rows: np.ndarray,
     teacher: LoadedEncoder,
@@ -104,11 +111,6 @@ def write_rows(
     for block in teacher.encode_stream(texts, normalize=normalize, show_progress=show_progress):
         rows[start : start + len(block)] = block
         start += len(block)
-
-
-def _open_targets(entry: Path) -> np.ndarray:
-    targets: np.ndarray = np.asarray(np.load(entry / _TARGETS, mmap_mode="r"))
-    return targets
 
 
 def _write_targets(

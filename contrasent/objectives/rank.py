@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,7 +32,7 @@ from contrasent.model.heads import head_named
 from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective, Start, Terms, duplicates
-from contrasent.objectives.distil import new_rows, write_rows
+from contrasent.objectives.distil import new_rows, open_rows, write_rows
 from contrasent.settings import settings
 
 _FORMAT, _ROWS = 1, "teachers.npy"
@@ -108,11 +109,8 @@ class RankCSE(Objective):
                 columns *= math.sqrt(share)
                 first += teacher.width
 
-        def read(entry: Path) -> np.ndarray:
-            rows: np.ndarray = np.asarray(np.load(entry / _ROWS, mmap_mode="r"))
-            return rows
-
-        return {Need.TARGETS: cached("teachers", "the teachers' embeddings", key, read, write)}
+        read, what = partial(open_rows, _ROWS), "the teachers' embeddings"
+        return {Need.TARGETS: cached("teachers", what, key, read, write)}
 
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:

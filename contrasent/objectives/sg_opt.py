@@ -81,18 +81,19 @@ class SgOpt(Objective):
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         embeddings = self._project(encoded.pooled[0])
-        guides = rows_by_parts(self._guides, batch).transpose(0, 1)
+
+        def guide(part: Batch) -> Tensor:
+            return self._project(self._layers(part)).transpose(0, 1)  # (B, L, P)
+
+        guides = rows_by_parts(guide, batch).transpose(0, 1)
         excluded = same_texts(batch) if self.config.exclude_duplicates else None
         terms = {
             "guided": self_guided(embeddings, guides, self.config.temperature, excluded=excluded)
         }
         if self.config.distance_weight:
-            terms["distance"] = self.config.distance_weight * self._distance()
+            moved = [(now - then).square().sum() for now, then in self._moved]
+            terms["distance"] = self.config.distance_weight * torch.stack(moved).sum()
         return Terms(terms)
-
-    def _guides(self, batch: Batch) -> Tensor:
-        """``(B, L, P)``."""
-        return self._project(self._layers(batch)).transpose(0, 1)
 
     def _layers(self, batch: Batch) -> Tensor:
         """``(L, B, D)``, the mean over tokens of each state of the frozen clone."""
@@ -105,7 +106,3 @@ class SgOpt(Objective):
     def _project(self, embeddings: Tensor) -> Tensor:
         projected: Tensor = self.projector(embeddings)
         return projected.float()
-
-    def _distance(self) -> Tensor:
-        """Squared distance of all trained weights of the encoder from where they started."""
-        return torch.stack([(now - then).square().sum() for now, then in self._moved]).sum()

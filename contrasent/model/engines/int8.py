@@ -131,9 +131,9 @@ class _Layer:
         normed = Scales.even(ranges.normed, modules.up.weight.detach().float())
         inner = Scales.of_gelu(ranges.inner)
         # Attention's 1 / sqrt(d), and what brings its outputs to steps, cost nothing in weights.
-        folded = (heads / len(mixed.per_input)) ** 0.5, 1.0, mixed.factor.unsqueeze(1)
-        weight = torch.cat([w * f for w, f in zip(weights, folded, strict=True)])
-        bias = torch.cat([b * _flat(f) for b, f in zip(biases, folded, strict=True)])
+        scale, factor = (heads / len(mixed.per_input)) ** 0.5, mixed.factor
+        weight = torch.cat([weights[0] * scale, weights[1], weights[2] * factor.unsqueeze(1)])
+        bias = torch.cat([biases[0] * scale, biases[1], biases[2] * factor])
         return cls(
             state_factor=state.factor,
             qkv=QuantizedLinear(weight, bias, state),
@@ -153,7 +153,9 @@ class _Layer:
         """
         mixed = self._attend(state, blocks)
         if cut:
-            rows = _first_rows(blocks)
+            # S is rounded up as R is, with copies of the first.
+            step = 1 << max(0, blocks.sentences.bit_length() - 5)
+            rows = F.pad(blocks.first, (0, -blocks.sentences % step))
             mixed, state = mixed[rows], state[rows]
         state = self.output.add_to(state, round_to_int8(mixed))
         state = self.attention_norm(state)
@@ -187,16 +189,6 @@ def _scores(query: Tensor, key: Tensor, blocks: Blocks) -> Tensor:
     if bias is None:
         return torch.bmm(query, key.transpose(1, 2))
     return torch.baddbmm(bias, query, key.transpose(1, 2))
-
-
-def _first_rows(blocks: Blocks) -> Tensor:
-    """The rows of first tokens; S is rounded up as R is, with copies of the first."""
-    step = 1 << max(0, blocks.sentences.bit_length() - 5)
-    return F.pad(blocks.first, (0, -blocks.sentences % step))
-
-
-def _flat(factor: float | Tensor) -> float | Tensor:
-    return factor.flatten() if isinstance(factor, Tensor) else factor
 
 
 _MOST = 127

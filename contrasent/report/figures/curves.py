@@ -305,7 +305,6 @@ FIGURES = (
         name=SPECTRA,
         place=2,
         heading="Singular values",
-        of_runs=False,
         draw=lambda data: spectra(data.panels),
         caption=lambda _: (
             "Singular values of the matrix of unit vectors, the largest set to 1; a "
@@ -316,7 +315,6 @@ FIGURES = (
         name=DENSITIES,
         place=3,
         heading="Cosines by human rating",
-        of_runs=False,
         draw=lambda data: densities(data.panels),
         caption=lambda _: (
             "Densities of the cosines of all rated pairs, by their human rating; the "
@@ -335,7 +333,6 @@ FIGURES = (
         name=DIMENSIONS,
         place=5,
         heading="Correlation by dimension",
-        of_runs=False,
         draw=lambda data: correlation_curves(data.rows),
         caption=lambda _: (
             "Spearman's correlation of cosines and human ratings when only the first dimensions of "

@@ -173,7 +173,6 @@ FIGURES = (
         name=PLANE,
         place=1,
         heading="Alignment and uniformity",
-        of_runs=False,
         draw=lambda data: plane(data.rows, data.colours, PUBLISHED if data.published else ()),
         caption=_caption,
     ),

@@ -206,11 +206,11 @@ class FigureKind:
     name: str  # of its files
     place: int  # among the others, the smallest first
     heading: str  # above it in a report
-    of_runs: bool  # it shows training runs, and not the geometry of encoders
     draw: Callable[[FigureData], Picture]  # draws it, under its name
     caption: Callable[[FigureData], str]  # how to read it
     # whether there is something to draw, where it needs more than geometry or a run
     shows: Callable[[FigureData], bool] = lambda _: True
+    of_runs: bool = False  # it shows training runs, and not the geometry of encoders
 
 
 def figure_kinds() -> list[FigureKind]:

@@ -169,9 +169,14 @@ def _other_tables(rows: Sequence[PageRow], every: Sequence[Record]) -> list[Tabl
         of_queries = "@" in shown[0].metric
         kind, drawn = ("Retrieval", "queries") if of_queries else ("Own data", "examples")
         how = "by cosine, mean over queries; " if of_queries else ""
+        settings = (
+            ", ".join(f"{part.replace('_', ' ')} {value}" for part, value in it.classifier.items())
+            for it in shown
+            if it.classifier
+        )
         notes = [
             f"{name.heading}, {name.split} split: {how}{shown[0].pairs:,} {drawn}; x 100.",
-            *dict.fromkeys(_classifier_note(it.classifier) for it in shown if it.classifier),
+            *dict.fromkeys(f"Classifier on frozen embeddings: {each}." for each in settings),
             *interval_notes(shown, f"the {drawn}", ""),
             *encoder_notes(chosen),
         ]
@@ -204,11 +209,6 @@ def _names(chosen: Rows) -> list[TaskName]:
 def _average_of(kind: str, tasks: int, papers: Sequence[str]) -> str:
     """Such as ``STS Avg.``, with the number of its tasks where papers have more."""
     return f"{kind} {AVERAGE}" if tasks == len(papers) else f"{kind} {AVERAGE} of {tasks}"
-
-
-def _classifier_note(how: Mapping[str, str | int]) -> str:
-    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in how.items())
-    return f"Classifier on frozen embeddings: {settings}."
 
 
 def _is_mteb(record: Record) -> bool:
