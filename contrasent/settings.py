@@ -267,8 +267,8 @@ class EvaluationSettings:
     uniformity of the sentences of all; a task without a split is all its splits."""
 
     final: str = "auto"
-    """Tasks scored before and after training: sts, transfer, names, files, none; auto is sts if its
-    data is there, else what was held out."""
+    """Tasks scored before and after training, as `contrasent evaluate` names them, or none; auto is
+    sts if its data is there, else what was held out."""
 
     precision: Literal["bf16", "fp32"] = "fp32"
     """Of the matrix products while evaluating."""

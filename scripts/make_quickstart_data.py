@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import random
 import re
 import shutil
 from pathlib import Path
 
 ARTICLES = 350
+HELD_OUT = 120
 PER_ARTICLE = 10
+QUERIES = 3
 SEED = 20260
 WORDS = range(6, 61)
 
@@ -59,21 +62,50 @@ def stands_alone(sentence: str) -> bool:
     )
 
 
-def wikipedia(source: Path) -> list[str]:
-    """``PER_ARTICLE`` sentences of ``ARTICLES`` articles, drawn with a fixed seed.
+def wikipedia(source: Path) -> tuple[list[list[str]], list[list[str]]]:
+    """``PER_ARTICLE`` sentences of each of ``ARTICLES`` articles, and of ``HELD_OUT`` others.
 
-    Several of an article, so that a search has neighbours to find; in the order of the source.
+    Drawn with a fixed seed, in the order of the source; no sentence is there twice.
     """
     with gzip.open(source / "wiki" / "wiki_docs.txt.gz", "rt", encoding="utf-8") as file:
         articles = [text.split("\n") for text in file.read().split("\n\n")]
     known = [dict.fromkeys(filter(stands_alone, article)) for article in articles]
     rich = [list(article) for article in known if len(article) >= PER_ARTICLE]
     draw = random.Random(SEED)
-    sentences = dict[str, None]()
-    for article in sorted(draw.sample(range(len(rich)), ARTICLES)):
-        chosen = sorted(draw.sample(range(len(rich[article])), PER_ARTICLE))
-        sentences.update(dict.fromkeys(rich[article][i] for i in chosen))
-    return list(sentences)
+    seen: set[str] = set()
+
+    def some(places: list[int]) -> list[list[str]]:
+        taken = []
+        for place in sorted(places):
+            chosen = sorted(draw.sample(range(len(rich[place])), PER_ARTICLE))
+            taken.append([rich[place][i] for i in chosen if rich[place][i] not in seen])
+            seen.update(taken[-1])
+        return taken
+
+    train = draw.sample(range(len(rich)), ARTICLES)
+    texts = some(train)
+    rest = sorted(set(range(len(rich))) - set(train))
+    return texts, some(draw.sample(rest, HELD_OUT))
+
+
+def write_search(folder: Path, articles: list[list[str]]) -> None:
+    """Write a retrieval task: the first sentences of an article find the others."""
+    corpus = {
+        f"{a}-{s}": text for a, article in enumerate(articles) for s, text in enumerate(article)
+    }
+    queries = [key for key in corpus if int(key.partition("-")[2]) < QUERIES]
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, keys in (("corpus", corpus), ("queries", queries)):
+        rows = [json.dumps({"_id": key, "text": corpus[key]}, ensure_ascii=False) for key in keys]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n", "utf-8", newline="\n")
+    pairs = [
+        f"{query}\t{other}\t1"
+        for query in queries
+        for other in corpus
+        if other != query and other.partition("-")[0] == query.partition("-")[0]
+    ]
+    text = "\n".join(["query-id\tcorpus-id\tscore", *pairs]) + "\n"
+    (folder / "qrels.tsv").write_text(text, "utf-8", newline="\n")
 
 
 def scored_pairs(source: Path) -> list[str]:
@@ -97,8 +129,10 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     given = parser.parse_args()
     given.target.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(wikipedia(given.source)) + "\n"
+    articles, held_out = wikipedia(given.source)
+    text = "\n\n".join("\n".join(article) for article in articles) + "\n"
     (given.target / "wikipedia.txt").write_text(text, "utf-8", newline="\n")
+    write_search(given.target / "wikipedia_search", held_out)
     table = "\n".join(["sentence1\tsentence2\tscore", *scored_pairs(given.source)]) + "\n"
     (given.target / "stack_exchange_pairs.tsv").write_text(table, "utf-8", newline="\n")
     for name, shipped in LICENCES.items():

@@ -282,7 +282,7 @@ def split_text(request: SearchRequest, folder: Path) -> SearchState:
             "mlm-first trains from another start than yours, so nothing keeps the result from "
             "being worse; name another candidate beside it, such as dropout"
         )
-    general = GENERAL_TEXT.read_text(encoding="utf-8").splitlines()
+    general = [it for it in GENERAL_TEXT.read_text(encoding="utf-8").splitlines() if it]
     for part, name in zip(parts, (_TRAIN, _DEV, _TEST), strict=True):
         part.write(folder / name)
     parts[0].write(folder / _MIXED, general[: parts[0].lines])

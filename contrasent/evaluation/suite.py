@@ -47,6 +47,11 @@ class Suite:
     options: Options
 
     @property
+    def names(self) -> tuple[TaskName, ...]:
+        """What was asked for."""
+        return tuple(name for _, read in self.kinds for name in read.names)
+
+    @property
     def problems(self) -> tuple[Problem, ...]:
         """Why tasks could not be read."""
         return tuple(problem for _, read in self.kinds for problem in read.problems)

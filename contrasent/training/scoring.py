@@ -21,8 +21,8 @@ from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
 from contrasent.evaluation.retrieval_data import RetrievalTask
 from contrasent.evaluation.sts import TASK_TYPE as STS_TASK_TYPE
 from contrasent.evaluation.sts import StsTasks
-from contrasent.evaluation.suite import Suite, load_suite
-from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, TaskName, task_names
+from contrasent.evaluation.suite import TASK_TYPES, Suite, load_suite
+from contrasent.evaluation.task_names import CROPS, HELD_OUT, NEXT, TaskName
 from contrasent.evaluation.task_types import Options, TaskData, TaskType
 from contrasent.evaluation.transfer import TASK_TYPE as TRANSFER_TASK_TYPE
 from contrasent.model.encoder import SentenceEncoder
@@ -33,7 +33,7 @@ from contrasent.settings import EvaluationSettings
 
 logger = logging.getLogger("contrasent")
 _DEV, _FINAL = "stsb-dev", "sts"
-_TYPES: tuple[TaskType[Any], ...] = (STS_TASK_TYPE, TRANSFER_TASK_TYPE)
+_SELECTING: tuple[TaskType[Any], ...] = (STS_TASK_TYPE, TRANSFER_TASK_TYPE)
 AS_IT_COMES = "the start as it comes"
 Loaded = SentenceEncoder | WordEncoder
 
@@ -165,18 +165,19 @@ def dev_task(settings: EvaluationSettings) -> DevTask | None:
     if settings.task.startswith((CROPS, NEXT)):
         options = Options(settings.data_dir)
         return ProxyTask(retrieval.TASK_TYPE.load([TaskName(settings.task)], options))
-    if settings.task not in ("none", "auto"):
-        for name in _names(settings.task.split(",")):
-            if name.in_senteval and name.split == "test":
-                logger.warning(
-                    "the best step is selected by the test split of %s, whose score is then no "
-                    "test any more; stsb-dev is meant for it",
-                    name.heading,
-                )
     quick = TransferProtocol(preset="dev")
     consequence = "`best` is not selected by human ratings"
-    suite = _named(settings.task, _DEV, settings, consequence, quick)
-    return None if suite is None else _selection(suite, settings)
+    suite = _named("task", _DEV, settings, consequence, Options(settings.data_dir, learning=quick))
+    if suite is None:
+        return None
+    for name in suite.names if settings.task != "auto" else ():
+        if name.in_senteval and name.split == "test":
+            logger.warning(
+                "the best step is selected by the test split of %s, whose score is then no "
+                "test any more; stsb-dev is meant for it",
+                name.heading,
+            )
+    return _selection(suite, settings)
 
 
 def _selection(suite: Suite, settings: EvaluationSettings) -> DevTask:
@@ -195,7 +196,8 @@ def _selection(suite: Suite, settings: EvaluationSettings) -> DevTask:
 
 def final_tasks(settings: EvaluationSettings) -> Suite | None:
     """The tasks scored before and after; errors as :func:`dev_task`."""
-    return _named(settings.final, _FINAL, settings, "no scores before and after on public tasks")
+    consequence = "no scores before and after on public tasks"
+    return _named("final", _FINAL, settings, consequence, Options(settings.data_dir))
 
 
 def held_out(settings: EvaluationSettings, examples: Examples) -> HeldOutTask | None:
@@ -227,41 +229,28 @@ def proxy_suite(task: RetrievalTask) -> Suite:
 
 
 def _named(
-    name: str,
-    usual: str,
-    settings: EvaluationSettings,
-    consequence: str,
-    learning: TransferProtocol | None = None,
+    setting: str, usual: str, settings: EvaluationSettings, consequence: str, options: Options
 ) -> Suite | None:
+    """The tasks of a setting; what is wrong with a user's own file stops everything."""
+    name = getattr(settings, setting)
     if name == "none":
         return None
-    asked = usual if name == "auto" else name
+    asked = (usual if name == "auto" else name).split(",")
     try:
-        options = Options(settings.data_dir, learning=learning or TransferProtocol())
-        names = _names(asked.split(","))
-        for task in names:
-            if not task.in_senteval:
-                STS_TASK_TYPE.load([task], options)  # what is wrong with it stops everything
-        suite = load_suite(asked.split(","), options, _TYPES)
+        suite = load_suite(asked, options, _SELECTING if setting == "task" else TASK_TYPES)
     except DataError as error:
         if name != "auto":
-            raise DataError(f"{error}\nOr train without: --evaluation.task none") from error
+            raise DataError(f"{error}\nOr train without: --evaluation.{setting} none") from error
         logger.warning(
-            "%s: the data of %s was not found; 'contrasent data fetch' gets it", consequence, asked
+            "%s: the data of %s was not found; 'contrasent data fetch' gets it", consequence, usual
         )
         return None
+    public = {name.label for name in suite.names if name.in_senteval}
     for problem in suite.problems:
+        if problem.task not in public:
+            raise DataError(f"{problem.message}\nOr train without: --evaluation.{setting} none")
         logger.warning("%s is not scored: %s", problem.task, problem.message)
     return suite
-
-
-def _names(asked: Sequence[str]) -> list[TaskName]:
-    """The tasks that are named, which have a correlation or an accuracy."""
-    names = []
-    for text in asked:
-        named = TRANSFER_TASK_TYPE.names(text, Options())
-        names += task_names([text]) if named is None else named
-    return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)
