@@ -34,7 +34,7 @@ from contrasent.files import recover_folder, refuse_existing, writing_folder
 from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe, load_recipe
-from contrasent.report.html.contents import Contents
+from contrasent.report.contents import Contents
 from contrasent.report.html.page import write_report
 from contrasent.settings import EncoderSettings
 from contrasent.training.callbacks import DevScore

@@ -29,8 +29,7 @@ from contrasent.cli.options import (
 if TYPE_CHECKING:
     from contrasent.evaluation.geometry import Geometry
     from contrasent.evaluation.neighbours import Neighbours
-    from contrasent.report.html.contents import Contents
-    from contrasent.report.saved import Saved
+    from contrasent.report.contents import Contents, Saved
 
 
 @grouped
@@ -101,9 +100,8 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
 ) -> None:
     """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
     from contrasent.errors import ConfigError
+    from contrasent.report.contents import Contents, read_saved
     from contrasent.report.embedding_tables import names_of, refuse_unknown
-    from contrasent.report.html.contents import Contents
-    from contrasent.report.saved import read_saved
 
     if not models and not saved:
         raise ConfigError("nothing to analyze: name a model, or saved files with --from")
@@ -176,9 +174,9 @@ def _print(geometries: Sequence[Geometry], known: Saved, json: str | None) -> No
     from rich.console import Console
 
     from contrasent.evaluation.geometry import geometry_lines
+    from contrasent.report.contents import labelled, labelled_runs
     from contrasent.report.embedding_tables import geometry_table
     from contrasent.report.figures.curves import run_lines
-    from contrasent.report.saved import labelled, labelled_runs
     from contrasent.report.table import print_table
 
     if write_lines(json if geometries or json == STDOUT else None, geometry_lines(geometries)):
@@ -270,8 +268,8 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
         read_corpus,
         read_queries,
     )
+    from contrasent.report.contents import labels
     from contrasent.report.embedding_tables import print_neighbours
-    from contrasent.report.saved import labels
 
     if top_k < 1:
         raise ConfigError(f"--top-k must be 1 or more, not {top_k}")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from contrasent.evaluation.intervals import Bootstrap
     from contrasent.evaluation.leaks import Overlap
     from contrasent.evaluation.suite import Suite
-    from contrasent.report.html.contents import Contents
+    from contrasent.report.contents import Contents
 
 
 def _write(
@@ -49,7 +49,7 @@ def _write(
     from contrasent.evaluation.compare import with_comparison
     from contrasent.records import json_lines
     from contrasent.report.comparison import DIFFERENCES
-    from contrasent.report.html.contents import Contents, Mean
+    from contrasent.report.contents import Contents, Mean
     from contrasent.report.table import print_difference
 
     rows = {label: [*with_command(it.records)] if it else [] for label, it in scores.items()}

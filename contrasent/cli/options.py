@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contrasent.model.loading import LoadedEncoder
     from contrasent.recipe import Recipe
     from contrasent.records import Record
-    from contrasent.report.html.contents import Contents
+    from contrasent.report.contents import Contents
 
 T = TypeVar("T")
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from typing_extensions import override
 
-from contrasent.data.cache import default_cache
 from contrasent.data.columns import ColumnMap, sentence_columns
 from contrasent.data.readers import Trouble, source_kind, stop
 from contrasent.data.rows import (
@@ -26,6 +25,7 @@ from contrasent.data.rows import (
     require_text,
 )
 from contrasent.errors import ConfigError, DataError
+from contrasent.files import default_cache
 
 # A portion is bounded both ways: short sentences are many, long ones are large.
 _SENTENCES_AT_ONCE = 4096

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.data.cache import cached, map_array
 from contrasent.data.examples import Examples, portions
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError
+from contrasent.files import cached, map_array
 
 _FORMAT = 2
 _TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from contrasent.data.cache import cached, map_array
 from contrasent.data.readers import lines
 from contrasent.data.tokenizer import SpecialIds, Template, Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.files import sha256_of
+from contrasent.files import cached, map_array, sha256_of
 
 MANIFEST = "words.json"
 FORMAT = "contrasent-words-1"

@@ -30,9 +30,6 @@ from contrasent.metrics import (
 )
 from contrasent.records import Record, fields_of_kind, lines_of_kind, read_lines
 
-SCALARS = ("alignment", "uniformity", "mean_cosine", "partition_ratio")
-"""Metrics of the records, in the order of the table; Spearman follows where it exists."""
-
 GROUPS = 5
 """Groups of ratings: 0-1, 1-2, 2-3, 3-4, 4-5 of STS-B."""
 

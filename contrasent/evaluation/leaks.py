@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 
-from contrasent.data.cache import cached
 from contrasent.data.examples import Examples, open_examples
 from contrasent.data.readers import dataset_parts, stop
 from contrasent.errors import ContrasentError
 from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import TaskText
+from contrasent.files import cached
 from contrasent.model.hub import ancestry, encoder_folder, find_download, places_of, section
 from contrasent.records import Record
 

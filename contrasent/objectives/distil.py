@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
-from contrasent.data.cache import cached
 from contrasent.data.examples import Examples
+from contrasent.files import cached
 from contrasent.model.loading import LoadedEncoder, load_encoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives.base import Objective, Start, Terms

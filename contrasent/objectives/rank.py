@@ -18,8 +18,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
-from contrasent.data.cache import cached
 from contrasent.data.examples import Examples
+from contrasent.files import cached
 from contrasent.functional import (
     cosine_matrix,
     dot_matrix,

@@ -15,8 +15,8 @@ from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.evaluation.task_names import STS
 from contrasent.records import Record
+from contrasent.report.contents import described, labelled, labelled_runs, short_encoder
 from contrasent.report.figures.style import Colours, FigureData, Picture, draw_figures
-from contrasent.report.saved import described, labelled, labelled_runs, short_encoder
 from contrasent.report.table import (
     ABSENT,
     Cell,

@@ -15,7 +15,7 @@ from contrasent.evaluation.transfer import SPLITS as TRANSFER_SPLITS
 from contrasent.evaluation.transfer_data import DEV_PART, NESTED_FOLDS, TRANSFER_TASKS, TransferData
 from contrasent.metrics import METRICS
 from contrasent.records import Record
-from contrasent.report.saved import described
+from contrasent.report.contents import described
 from contrasent.report.table import AVERAGE, Cell, Table, averaged_interval, interval_notes, score
 
 Rows = Mapping[str, Sequence[Record]]

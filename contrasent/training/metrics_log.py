@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from contrasent.objectives.base import Objective
 
 logger = logging.getLogger("contrasent")
-METRICS_FILE = "metrics.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

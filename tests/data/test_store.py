@@ -11,9 +11,9 @@ from helpers.tiny_tokenizers import Letters, content
 
 from contrasent.data import examples as examples_module
 from contrasent.data import token_store as store_module
-from contrasent.data.cache import default_cache
 from contrasent.data.token_store import tokenize
 from contrasent.errors import ConfigError, DataError
+from contrasent.files import default_cache
 
 WORDS = ["a", "b", "c", "d", "e", "cat", "cats"]
 

@@ -11,7 +11,7 @@ from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import STS_TASKS, StsTask
 from contrasent.evaluation.task_types import Options
 from contrasent.evaluation.transfer_data import DEV_PART, TRANSFER_TASKS, TransferTask, sentiments
-from contrasent.report.html.contents import PageRow
+from contrasent.report.contents import PageRow
 from contrasent.report.html.sections import score_tables
 from contrasent.report.scores_table import Layout, sts_table, transfer_table
 

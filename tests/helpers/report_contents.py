@@ -8,7 +8,7 @@ from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.rated_pairs import Position
 from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.records import Compared, Interval, Record
-from contrasent.report.html.contents import Contents
+from contrasent.report.contents import Contents
 
 NASTY = "<script>alert('a & b')</script>"
 ROWS = (("org/alpha", "mean"), ("org/alpha", "cls"), ("runs/beta", "mean"))

@@ -25,7 +25,7 @@ from helpers.report_contents import (
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.task_names import STS, TRANSFER
-from contrasent.report.html.contents import Contents
+from contrasent.report.contents import Contents
 from contrasent.report.html.page import MOST_QUERIES as MOST
 from contrasent.report.html.page import page, refuse_existing_report, write_report
 

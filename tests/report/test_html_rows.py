@@ -7,7 +7,7 @@ from helpers.html_reader import grid, read
 from helpers.report_contents import compared, contents, geometry, neighbours, record
 
 from contrasent.evaluation.protocols import TransferProtocol
-from contrasent.report.html.contents import Contents, Mean
+from contrasent.report.contents import Contents, Mean
 from contrasent.report.html.page import page
 
 VERSIONS = {"python": "3.11.2", "mteb": "2.12.5"}

@@ -9,7 +9,7 @@ import pytest
 from helpers.report_contents import record
 
 from contrasent.records import write_records
-from contrasent.report.html.contents import Contents
+from contrasent.report.contents import Contents
 from contrasent.report.html.page import page
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ SCRIPT = """
 import sys
 import contrasent
 from contrasent.records import read_records
-from contrasent.report.html.contents import Contents
+from contrasent.report.contents import Contents
 from contrasent.report.html.page import write_report
 
 assert contrasent.__file__.startswith(sys.argv[1]), contrasent.__file__

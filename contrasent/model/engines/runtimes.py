@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, pack
-from contrasent.data.cache import cached
 from contrasent.errors import ConfigError
-from contrasent.files import sha256_of
+from contrasent.files import cached, sha256_of
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.encoding import evaluating
 from contrasent.model.engines.base import Engine, weights_sha256

@@ -15,8 +15,7 @@ from contrasent.errors import ConfigError
 from contrasent.evaluation.neighbours import Neighbours
 from contrasent.evaluation.task_names import STS, TRANSFER, TaskName
 from contrasent.files import write_text
-from contrasent.report.embedding_tables import LOWER, QueryHits, queries_of, search_notes
-from contrasent.report.html.contents import (
+from contrasent.report.contents import (
     Contents,
     Identity,
     PageRow,
@@ -25,6 +24,7 @@ from contrasent.report.html.contents import (
     rows_of,
     settings_tables,
 )
+from contrasent.report.embedding_tables import LOWER, QueryHits, queries_of, search_notes
 from contrasent.report.html.sections import (
     comparison_tables,
     figures,

@@ -14,6 +14,7 @@ from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.metrics import METRICS
 from contrasent.records import Compared, Record
 from contrasent.report.comparison import differences_with_ends
+from contrasent.report.contents import Contents, Identity, PageRow, baseline_row, identity
 from contrasent.report.embedding_tables import (
     figure_data,
     geometry_table,
@@ -26,7 +27,6 @@ from contrasent.report.figures.style import (
     draw_figures,
     inline_svg,
 )
-from contrasent.report.html.contents import Contents, Identity, PageRow, baseline_row, identity
 from contrasent.report.scores_table import (
     CORRELATION,
     Column,
