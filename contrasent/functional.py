@@ -308,11 +308,7 @@ def masked_cross_entropy(logits: Tensor, targets: Tensor, *, mean: bool = True) 
 
 
 def corrective_lm(
-    logits: Tensor,
-    targets: Tensor,
-    copy_logits: Tensor,
-    edited: Tensor,
-    chosen: Tensor,
+    logits: Tensor, targets: Tensor, copy_logits: Tensor, edited: Tensor, chosen: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Recover the original tokens, by copying or anew (COCO-LM, Meng et al. 2021, section 3.2).
 

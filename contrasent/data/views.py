@@ -276,11 +276,7 @@ def _at(numbers: np.ndarray, rows: IndexArray) -> np.ndarray:
 
 
 def _open_crops(
-    settings: ViewSettings,
-    examples: Examples,
-    tokenizer: Tokenizer,
-    max_tokens: int,
-    views: int,
+    settings: ViewSettings, examples: Examples, tokenizer: Tokenizer, max_tokens: int, views: int
 ) -> Views:
     documents = of_several_sentences(examples, keep_texts(examples))
     share, both = share_of(settings) or 0.0, settings.sides == "both"

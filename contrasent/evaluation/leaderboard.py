@@ -31,11 +31,7 @@ class Submission:
 
 
 def run_leaderboard(
-    model: str,
-    hub_id: str,
-    tasks: Sequence[AbsTask],
-    output: str | Path,
-    device: str | None = None,
+    model: str, hub_id: str, tasks: Sequence[AbsTask], output: str | Path, device: str | None = None
 ) -> Submission:
     """Score an encoder as MTEB's leaderboard wants it, tasks with results in ``output`` left out.
 

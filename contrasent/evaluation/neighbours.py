@@ -57,11 +57,7 @@ PUBLISHED = {
         "Gao et al. 2021 (SimCSE), Table 8",
     ),
     "diffcse-table9": Queries(
-        (
-            "you can do it, too.",
-            "this is not a problem.",
-            "i think that is not a bad idea.",
-        ),
+        ("you can do it, too.", "this is not a problem.", "i think that is not a bad idea."),
         "Chuang et al. 2022 (DiffCSE), Table 9",
     ),
 }

@@ -73,10 +73,7 @@ PROTOCOLS = {
         ),
         Protocol(name="declutr", source="Giorgi et al. 2021", aggregation="mean"),
         Protocol(
-            name="mteb",
-            source="Muennighoff et al. 2023",
-            every_split=("sickr",),
-            note=_MTEB_NOTE,
+            name="mteb", source="Muennighoff et al. 2023", every_split=("sickr",), note=_MTEB_NOTE
         ),
     )
 }

@@ -53,9 +53,7 @@ class Calibration:
 
 
 def read_judged(
-    asked: str,
-    data_dir: str | Path | None = None,
-    columns: Sequence[str] | None = None,
+    asked: str, data_dir: str | Path | None = None, columns: Sequence[str] | None = None
 ) -> RatedPairs:
     """Read pairs of which some are similar and some are not, as :meth:`RatedPairs.read`.
 
@@ -192,10 +190,7 @@ class RatedPairs:
 
     @classmethod
     def read(
-        cls,
-        asked: str,
-        data_dir: str | Path | None = None,
-        columns: Sequence[str] | None = None,
+        cls, asked: str, data_dir: str | Path | None = None, columns: Sequence[str] | None = None
     ) -> RatedPairs:
         """Read the pairs, as :func:`contrasent.evaluation.sts_data.load`.
 

@@ -47,10 +47,7 @@ IDS = (
 )
 TEXTS = ("text", "query", "question", "document", "passage", "contents", "content", "sentence")
 _WANTED = ColumnSpec(
-    roles=("id", "text", "title"),
-    names=(IDS, TEXTS, ("title",)),
-    ranked=("id", "text"),
-    optional=1,
+    roles=("id", "text", "title"), names=(IDS, TEXTS, ("title",)), ranked=("id", "text"), optional=1
 )
 
 Row = tuple[str, str, str]

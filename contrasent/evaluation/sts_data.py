@@ -119,9 +119,7 @@ class Task:
 
 
 def load(
-    name: TaskName,
-    data_dir: str | Path | None = None,
-    columns: Sequence[str] | None = None,
+    name: TaskName, data_dir: str | Path | None = None, columns: Sequence[str] | None = None
 ) -> Task:
     """Read one task, single spaces between its words, as SentEval's batcher makes them.
 

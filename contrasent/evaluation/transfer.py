@@ -18,13 +18,7 @@ from contrasent.evaluation.cross_validation import (
     cross_validate,
     logistic_regression,
 )
-from contrasent.evaluation.embed import (
-    Embeddings,
-    EncoderUse,
-    Score,
-    Scores,
-    distinct,
-)
+from contrasent.evaluation.embed import Embeddings, EncoderUse, Score, Scores, distinct
 from contrasent.evaluation.intervals import Ratio, intervals
 from contrasent.evaluation.protocols import Rows
 from contrasent.evaluation.task_names import TaskName, known_tasks

@@ -19,12 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import refuse_existing
-from contrasent.fitting.text import (
-    DrawnRows,
-    FittingText,
-    StoredRows,
-    finite_rows,
-)
+from contrasent.fitting.text import DrawnRows, FittingText, StoredRows, finite_rows
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.transforms import whitening

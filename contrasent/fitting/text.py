@@ -96,9 +96,7 @@ class FittingText:
 
 
 def open_fitting_text(
-    names: Sequence[str],
-    columns: Sequence[str] | None = None,
-    data_dir: str | Path | None = None,
+    names: Sequence[str], columns: Sequence[str] | None = None, data_dir: str | Path | None = None
 ) -> FittingText:
     """Find the text that names stand for.
 

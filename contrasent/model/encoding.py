@@ -93,11 +93,7 @@ def overlaps(encoder: SentenceEncoder) -> bool:
 
 
 def token_ids(
-    encoder: SentenceEncoder,
-    texts: Sequence[str],
-    before: int,
-    on_overflow: str,
-    prompt: str = "",
+    encoder: SentenceEncoder, texts: Sequence[str], before: int, on_overflow: str, prompt: str = ""
 ) -> tuple[list[np.ndarray], int]:
     """Token ids of ``texts``, and how many of them were cut at ``encoder.max_tokens``.
 

@@ -10,11 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
-from contrasent.errors import (
-    CheckpointError,
-    MissingExtraError,
-    install_command,
-)
+from contrasent.errors import CheckpointError, MissingExtraError, install_command
 from contrasent.files import recover_folder, sha256_of, write_text
 
 OFFLINE_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")

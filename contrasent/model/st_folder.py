@@ -275,10 +275,6 @@ def _write_layers(path: Path, shares: dict[int, float], width: int, depth: int) 
     weights = torch.zeros(depth + 1 - start)
     for number, share in shares.items():
         weights[number - start] = share
-    config = {
-        "word_embedding_dimension": width,
-        "layer_start": start,
-        "num_hidden_layers": depth,
-    }
+    config = {"word_embedding_dimension": width, "layer_start": start, "num_hidden_layers": depth}
     write_json(path / "config.json", config)
     save_file({"layer_weights": weights}, path / "model.safetensors")

@@ -99,11 +99,7 @@ class WordVectors(nn.Module):
         lengths = torch.tensor([len(row) for row in rows])
         padded = pad_sequence(rows, batch_first=True)
         mask = torch.arange(padded.shape[1]) < lengths.unsqueeze(1)
-        return {
-            "input_ids": padded,
-            "attention_mask": mask.long(),
-            "sentence_lengths": lengths,
-        }
+        return {"input_ids": padded, "attention_mask": mask.long(), "sentence_lengths": lengths}
 
     tokenize = preprocess
 

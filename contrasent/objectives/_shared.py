@@ -111,12 +111,7 @@ class HiddenTokens(nn.Module):
             token_ids = torch.where(inside, masked.token_ids, batch.token_ids)
             masked = Masked(token_ids, masked.chosen & inside)
         return MaskedBatch(
-            masked.token_ids,
-            batch.offsets,
-            batch.views,
-            batch.longest,
-            source=batch,
-            masked=masked,
+            masked.token_ids, batch.offsets, batch.views, batch.longest, source=batch, masked=masked
         )
 
     def beside(self, batch: Batch, *, masks_views: bool = False) -> MaskedBatch:

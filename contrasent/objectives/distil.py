@@ -114,12 +114,7 @@ def write_rows(
 
 
 def _write_targets(
-    folder: Path,
-    teacher: LoadedEncoder,
-    examples: Examples,
-    width: int,
-    *,
-    show_progress: bool,
+    folder: Path, teacher: LoadedEncoder, examples: Examples, width: int, *, show_progress: bool
 ) -> None:
     """Write ``(N, D)`` embeddings, of what may be more text than memory holds."""
     wider = teacher.width > width

@@ -101,11 +101,7 @@ class StopRequest:
 
 
 def score_dev(
-    dev: DevTask,
-    encoder: SentenceEncoder,
-    twin: SentenceEncoder | None,
-    recipe: Recipe,
-    step: int,
+    dev: DevTask, encoder: SentenceEncoder, twin: SentenceEncoder | None, recipe: Recipe, step: int
 ) -> DevScore:
     """Evaluate the encoder after ``step`` updates, and its twin where the better one is kept.
 

@@ -83,11 +83,7 @@ class GradientCache:
     """
 
     def __init__(
-        self,
-        encoder: SentenceEncoder,
-        sentences: int,
-        precision: str,
-        layers: Sequence[int] = (),
+        self, encoder: SentenceEncoder, sentences: int, precision: str, layers: Sequence[int] = ()
     ) -> None:
         self._encoder, self._sentences, self._precision = encoder, sentences, precision
         self._layers = tuple(layers)

@@ -69,10 +69,7 @@ def save_state(
 
 
 def load_state(
-    folder: Path,
-    modules: Mapping[str, nn.Module],
-    optimizer: Optimizer,
-    device: torch.device,
+    folder: Path, modules: Mapping[str, nn.Module], optimizer: Optimizer, device: torch.device
 ) -> Progress | None:
     """Restore the newest whole state below ``folder``; None if there is none.
 

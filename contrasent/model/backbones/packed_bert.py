@@ -256,12 +256,7 @@ class PackedBert(Backbone):
         return dropout_norm(state, inner, self._rate(modules.down_dropout), modules.norm)
 
     def _attend(
-        self,
-        modules: LayerModules,
-        weights: LayerWeights,
-        state: Tensor,
-        blocks: Blocks,
-        cut: bool,
+        self, modules: LayerModules, weights: LayerWeights, state: Tensor, blocks: Blocks, cut: bool
     ) -> Tensor:
         """Self-attention; ``(R, D)``, or ``(S, D)`` of the first tokens with ``cut``."""
         rate = self._rate(modules.attention_dropout)

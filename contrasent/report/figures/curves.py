@@ -240,12 +240,7 @@ def _arrows(axes: Axes, run: Trajectory, number: int) -> None:
             "",
             (points[step] + points[step + 1]) / 2,
             xytext=points[step],
-            arrowprops={
-                "arrowstyle": "-|>",
-                "color": look(number)[0],
-                "shrinkA": 0,
-                "shrinkB": 0,
-            },
+            arrowprops={"arrowstyle": "-|>", "color": look(number)[0], "shrinkA": 0, "shrinkB": 0},
         )
 
 

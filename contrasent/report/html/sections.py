@@ -15,11 +15,7 @@ from contrasent.metrics import METRICS
 from contrasent.records import Compared, Record
 from contrasent.report.comparison import differences_with_ends
 from contrasent.report.contents import Contents, Identity, PageRow, baseline_row, identity
-from contrasent.report.embedding_tables import (
-    figure_data,
-    geometry_table,
-    names_of,
-)
+from contrasent.report.embedding_tables import figure_data, geometry_table, names_of
 from contrasent.report.figures.style import (
     FigureData,
     FigureKind,
