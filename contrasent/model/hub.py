@@ -119,6 +119,7 @@ def find_download(name: str) -> Path | None:
 
 
 CARD, INFO_FILE = "README.md", "contrasent.json"
+_CARD = Path(__file__).with_name("model_card.md.jinja")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _SNAPSHOT = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/")
 _PATH = re.compile(r"(?<![\w:/.~])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\'\",;:]+[/\\])*([^\s/\\'\",;:]+)")
@@ -204,13 +205,65 @@ def write_card(folder: Path) -> None:
 
 def card_text(folder: Path, name: str | None = None) -> str:
     """The card of the encoder in ``folder``, which is called ``name`` on the hub."""
-    info: dict[str, Any] = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
-    base = base_model(folder)
-    known = without_paths(info)
+    import yaml
+    from jinja2 import Environment, StrictUndefined
+
+    known = without_paths(json.loads((folder / INFO_FILE).read_text(encoding="utf-8")))
+    base, recipe = base_model(folder), section(known, "recipe")
+    link = base and f"[{base}](https://huggingface.co/{base})"
     title = name or f"{_start(known)} trained with {_objective(known)}"
-    parts = [_metadata(known, base, title), f"# {title}", *_described(known, base, folder)]
-    parts += [*_scores(known), *_use(known, name or "path/to/this/folder", folder), *_risks(base)]
-    return "\n\n".join(parts) + "\n"
+    after = _main(known.get("scores") or ())
+    before = {(s["task"], s["split"]): s for s in _main(known.get("scores_before") or ())}
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    own = any(module["type"].startswith("contrasent.") for module in modules)
+    page = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    page.filters |= {"cell": lambda text: text.replace("|", "\\|"), "score": _printed}
+    return page.from_string(_CARD.read_text(encoding="utf-8")).render(
+        metadata=_metadata(known, base, title),
+        title=title,
+        facts=_facts(known, link, folder),
+        recipe=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True) if recipe else "",
+        step=known.get("step", "?"),
+        scores=[(it, before.get((it["task"], it["split"]))) for it in after],
+        gains=known.get("gains") or (),
+        overlaps=[(it["task"], it["overlap"]) for it in after if it.get("overlap")],
+        name=name or "path/to/this/folder",
+        trusted=own,
+        on_tei=known.get("pooler") in _ON_TEI and not own,
+        base_link=link,
+    )
+
+
+def _printed(score: Json | None) -> str:
+    """A score x 100 with its interval; empty for none."""
+    if score is None:
+        return ""
+    between = score.get("interval")
+    ends = f" ({100 * between['low']:.2f} to {100 * between['high']:.2f})" if between else ""
+    return f"{100 * score['value']:.2f}{ends}"
+
+
+def _facts(info: Json, base_link: str | None, folder: Path) -> list[tuple[str, str]]:
+    """What the card says of the encoder, by its headings; empty where there is nothing to say."""
+    from contrasent.model.st_layers import read_conventions
+
+    prompts = read_conventions(folder).prompts
+    facts = [
+        ("Starts from", base_link or _start(info)),
+        ("Embedding", f"{_width(folder)} dimensions"),
+        ("Longest text", f"{info['max_tokens']} tokens" if info.get("max_tokens") else ""),
+        ("Pooler, head", f"{info.get('pooler')}, {info.get('head')}"),
+        ("Length 1", "yes" if info.get("normalize") else "no: compare by cosine"),
+        *((f"Prompt `{name}`", f"`{text!r}`" if text else "") for name, text in prompts.items()),
+    ]
+    if data := section(info, "data"):
+        count = f"{data['examples']:,} examples" if "examples" in data else ""
+        facts += [
+            ("Training text", ", ".join(filter(None, (str(data.get("source", "")), count)))),
+            ("Its SHA-256", f"`{data.get('sha256', 'not known')}`"),
+            ("Its licence", "not known here: name it before you publish"),
+        ]
+    return [*facts, ("Map after the pooler", section(info, "transform").get("described") or "")]
 
 
 def _start(info: Json) -> str:
@@ -247,41 +300,7 @@ def _metadata(info: Json, base: str | None, title: str) -> str:
     if results:
         metadata["model-index"] = [{"name": title, "results": results}]
     text = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True, default_flow_style=False)
-    return f"---\n{text}---"
-
-
-def _described(info: Json, base: str | None, folder: Path) -> Iterator[str]:
-    rows = [
-        ("Starts from", f"[{base}](https://huggingface.co/{base})" if base else _start(info)),
-        ("Embedding", f"{_width(folder)} dimensions"),
-        ("Longest text", f"{info['max_tokens']} tokens" if info.get("max_tokens") else ""),
-        ("Pooler, head", f"{info.get('pooler')}, {info.get('head')}"),
-        ("Length 1", "yes" if info.get("normalize") else "no: compare by cosine"),
-    ]
-    from contrasent.model.st_layers import read_conventions
-
-    prompts = read_conventions(folder).prompts
-    rows += [(f"Prompt `{name}`", f"`{text!r}`") for name, text in prompts.items() if text]
-    data, recipe = section(info, "data"), section(info, "recipe")
-    if data:
-        count = f"{data['examples']:,} examples" if "examples" in data else ""
-        rows += [
-            ("Training text", ", ".join(filter(None, (str(data.get("source", "")), count)))),
-            ("Its SHA-256", f"`{data.get('sha256', 'not known')}`"),
-            ("Its licence", "not known here: name it before you publish"),
-        ]
-    transform = section(info, "transform")
-    if transform:
-        rows.append(("Map after the pooler", str(transform.get("described", ""))))
-    yield "A sentence encoder made with [contrasent](https://pypi.org/project/contrasent/)."
-    yield _table(("", ""), [row for row in rows if row[1]])
-    if recipe:
-        import yaml
-
-        yield "## Training"
-        yield f"After step {info.get('step', '?')}, with this recipe:"
-        text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-        yield f"```yaml\n{text}```"
+    return str(text)
 
 
 def _width(folder: Path) -> int:
@@ -304,84 +323,3 @@ def _main(scores: Sequence[Any]) -> list[Json]:
         if key not in chosen or (score.get("protocol") and not chosen[key].get("protocol")):
             chosen[key] = score
     return list(chosen.values())
-
-
-def _scores(info: Json) -> Iterator[str]:
-    after = _main(info.get("scores") or ())
-    if not after:
-        return
-    before = {(s["task"], s["split"]): s for s in _main(info.get("scores_before") or ())}
-    rows = []
-    for score in after:
-        start = before.get((score["task"], score["split"]))
-        rows.append(
-            (
-                f"{score['task']} {score['split']}",
-                f"{score['metric']} ({score.get('protocol') or score['aggregation']})",
-                _value(start) if start else "",
-                _value(score),
-            )
-        )
-    yield "## Scores"
-    yield "Before and after training, x 100, with 95 % intervals where they were computed."
-    yield _table(("task", "metric (protocol)", "before", "after"), rows)
-    for sentence in info.get("gains") or ():
-        yield f"* {sentence}"
-    overlaps = [(it["task"], it["overlap"]) for it in after if it.get("overlap")]
-    for task, seen in overlaps:
-        yield (
-            f"* Of the {seen['sentences']} sentences of {task}, {seen['sentences_seen']} stand in "
-            "the training text."
-        )
-    if not overlaps:
-        yield (
-            "Whether sentences of these tasks stand in the training text is not written here; "
-            "`contrasent data leaks` tells."
-        )
-
-
-def _value(score: Json) -> str:
-    between = score.get("interval")
-    ends = f" ({100 * between['low']:.2f} to {100 * between['high']:.2f})" if between else ""
-    return f"{100 * score['value']:.2f}{ends}"
-
-
-def _use(info: Json, name: str, folder: Path) -> Iterator[str]:
-    texts = '["A dog runs.", "The dog is running."]'
-    yield "## Use"
-    yield (
-        "```python\nfrom contrasent import SentenceEncoder  # pip install contrasent\n\n"
-        f'encoder = SentenceEncoder("{name}")\n'
-        f"vectors = encoder.encode({texts})\nprint(encoder.similarity(vectors, vectors))\n```"
-    )
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    kinds = {module["type"] for module in modules}
-    own = any(kind.startswith("contrasent.") for kind in kinds)
-    trusted = ", trust_remote_code=True" if own else ""
-    yield (
-        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
-        f'model = SentenceTransformer("{name}"{trusted})\nvectors = model.encode({texts})\n```'
-    )
-    if info.get("pooler") in _ON_TEI and not own:
-        yield (
-            "Served by text-embeddings-inference:\n\n```bash\ndocker run -p 8080:80 "
-            "ghcr.io/huggingface/text-embeddings-inference:cpu-1.9 \\\n"
-            f"  --model-id {name}\n```"
-        )
-
-
-def _risks(base: str | None) -> Iterator[str]:
-    start = f"[{base}](https://huggingface.co/{base})" if base else "the model it started from"
-    yield "## Risks"
-    yield (
-        f"It inherits the biases of {start} and of the text that both were trained on, social "
-        "stereotypes among them: a near neighbour is a claim about that text, not about people. "
-        "Contrastive training does not remove them (Chuang et al. 2022, appendix E). Test it on "
-        "your own text before it decides anything about somebody."
-    )
-
-
-def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
-    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
