@@ -129,26 +129,19 @@ class StepProfile:
     """Records a few steps after the first few, and writes them when they are done.
 
     Recording slows a step down, the more so the smaller its operators are.
-
-    Attributes:
-        path: the trace, for ``chrome://tracing`` or https://ui.perfetto.dev.
-        operators: of the recorded steps, once they are done; empty before.
-        seconds: that the recorded steps took.
-        recorded: steps in the trace.
-        needed: steps that must be made before the trace is written.
     """
 
-    recorded = _RECORDED
-    needed = _WARM_UP + _RECORDED
+    recorded = _RECORDED  # steps in the trace
+    needed = _WARM_UP + _RECORDED  # steps that must be made before it is written
 
     def __init__(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Make sure that ``path`` can be written.
 
         ConfigError if its name does not end in ``.json.gz``, or it exists and may not be replaced.
         """
-        self.path = Path(path)
-        self.operators: list[Operator] = []
-        self.seconds = 0.0
+        self.path = Path(path)  # for ``chrome://tracing`` or https://ui.perfetto.dev
+        self.operators: list[Operator] = []  # of the recorded steps, once they are done
+        self.seconds = 0.0  # that the recorded steps took
         self._steps = 0
         self._since = 0.0
         self._profile: Any = None

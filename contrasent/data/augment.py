@@ -139,11 +139,7 @@ _REMEMBERED = 1 << 16
 
 
 class WordNet:
-    """Synonyms by word, each looked up once.
-
-    Attributes:
-        version: of the data, such as ``3.0``.
-    """
+    """Synonyms by word, each looked up once."""
 
     def __init__(self) -> None:
         """Read WordNet's index, which takes seconds.
@@ -152,7 +148,7 @@ class WordNet:
         read.
         """
         self._reader = _reader()
-        self.version = str(self._reader.get_version())
+        self.version = str(self._reader.get_version())  # of the data, such as ``3.0``
         self.synonyms = lru_cache(_REMEMBERED)(self._synonyms)
 
     def _synonyms(self, word: str) -> tuple[str, ...]:

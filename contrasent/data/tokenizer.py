@@ -86,13 +86,6 @@ class Tokenizer:
     Padding and truncation that the folder's ``tokenizer.json`` asks for are not applied, because
     sentences travel packed and each caller names its own limit; :meth:`save` still writes them.
     Reading never changes this object, so threads may share it.
-
-    Attributes:
-        vocabulary: the largest token id plus one, the embedding rows that the tokenizer needs.
-        max_tokens: the limit that the folder states, special tokens included; None if it has none.
-        specials: how many special tokens every sentence gets.
-        fingerprint: hexadecimal SHA-256 of all that decides which ids a text gets.
-        source: the folder or name that it was read from, for messages.
     """
 
     def __init__(self, pretrained: Any) -> None:
@@ -104,12 +97,15 @@ class Tokenizer:
         self._settings = json.dumps(settings)
         self._backends: dict[int | None, Any] = {}
         whole = self._backend(None)
+        # The largest token id plus one: the embedding rows that the tokenizer needs.
         self.vocabulary: int = max(whole.get_vocab(with_added_tokens=True).values()) + 1
+        # The limit that the folder states, special tokens included.
         limit = pretrained.model_max_length
         self.max_tokens: int | None = int(limit) if 0 < limit < _SANE_LIMIT else None
         self.specials: int = whole.num_special_tokens_to_add(is_pair=False)
+        # Of all that decides which ids a text gets.
         self.fingerprint = hashlib.sha256(f"{self._settings}\n{self._side}".encode()).hexdigest()
-        self.source = str(pretrained.name_or_path)
+        self.source = str(pretrained.name_or_path)  # for messages
         self.special_ids: SpecialIds = _special_ids(pretrained, whole)
 
     @property

@@ -38,21 +38,15 @@ from contrasent.records import Interval, Record
 
 
 class StsTasks:
-    """Tasks read once, to be scored as often as one likes.
+    """Tasks read once, to be scored as often as one likes."""
 
-    Attributes:
-        tasks: what was read.
-        sentences: the N distinct sentences of all of them, and of what regressors are fitted to.
-        metric: of :meth:`score`.
-    """
-
-    metric = "spearman"
+    metric = "spearman"  # of :meth:`score`
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         """Collect the sentences."""
         self.tasks = tuple(tasks)
         read = [part for task in tasks for part in (task, *(task.fitted or ()))]
-        self.sentences, _ = distinct(text for task in read for text in _sentences(task))
+        self.sentences, _ = distinct(text for task in read for text in task.sentences)
         self._places = {sentence: place for place, sentence in enumerate(self.sentences)}
 
     def score(self, encoder: DescribedEncoder, *, precision: str = "fp32") -> dict[str, float]:
@@ -165,7 +159,7 @@ class StsTasks:
     def _require_usable(
         self, encoder: DescribedEncoder, task: Task, embeddings: Embeddings
     ) -> None:
-        sentences = list(dict.fromkeys(_sentences(task)))
+        sentences = list(dict.fromkeys(task.sentences))
         rows = self._rows(sentences, embeddings)
         require_usable(encoder.name, sentences, rows, of=task.name.heading)
 
@@ -182,10 +176,6 @@ class StsTasks:
         order = sentevals_order(subset.first, subset.second, subset.gold)
         pairs = self._pairs(subset, embeddings)
         return Pairs(pairs.first[order], pairs.second[order], pairs.gold[order])
-
-
-def _sentences(task: Task) -> Iterator[str]:
-    return (text for subset in task.subsets for text in (*subset.first, *subset.second))
 
 
 def _records(

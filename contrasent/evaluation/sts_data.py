@@ -111,6 +111,11 @@ class Task:
         return gold
 
     @property
+    def sentences(self) -> Iterator[str]:
+        """Of all subsets, one after the other: the first sentences, then the second ones."""
+        return (text for subset in self.subsets for text in (*subset.first, *subset.second))
+
+    @property
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """First and second sentences of all subsets."""
         first = tuple(sentence for subset in self.subsets for sentence in subset.first)

@@ -57,7 +57,7 @@ class FittingText:
             for sentences in examples:
                 yield from sentences
         for task in self._tasks:
-            yield from _sentences(task)
+            yield from task.sentences
 
     def __len__(self) -> int:
         """The number of sentences; the first call reads everything."""
@@ -72,7 +72,7 @@ class FittingText:
             count = sum(map(len, text))
             origins.append(Origin(name, count, text.columns, text.sha256, target=False))
         for task in self._tasks:
-            count = sum(1 for _ in _sentences(task))
+            count = sum(1 for _ in task.sentences)
             origins.append(Origin(task.name.heading, count, "", task.sha256, target=True))
         return tuple(origins)
 
@@ -133,12 +133,6 @@ def is_task(name: str) -> bool:
     """Whether ``name`` is an STS task, with or without a split."""
     tasks, _ = known_tasks(name)
     return bool(tasks) and tasks[0] in STS_TASKS
-
-
-def _sentences(task: Task) -> Iterator[str]:
-    for subset in task.subsets:
-        yield from subset.first
-        yield from subset.second
 
 
 def finite_rows(

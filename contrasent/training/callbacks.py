@@ -66,14 +66,10 @@ class Callbacks:
 
 
 class StopRequest:
-    """Ctrl-C as a request to stop after the step that is being made.
-
-    Attributes:
-        asked: whether it was pressed.
-    """
+    """Ctrl-C as a request to stop after the step that is being made."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = False  # whether it was pressed
 
     @contextmanager
     def listening(self, *, alone: bool = True) -> Iterator[None]:

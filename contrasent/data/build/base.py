@@ -86,19 +86,12 @@ class SourceDescription:
 
 
 class DataKind(ABC):
-    """Examples of one kind, made from its sources.
+    """Examples of one kind, made from its sources."""
 
-    Attributes:
-        header: names of the V sentences: anchor, positive, hard negatives.
-        contents: what the examples are, in words.
-        wording: words for what is left out.
-        labels: a line for each source saying what its labels are taken for.
-    """
-
-    header: tuple[str, ...] = PAIR
-    contents: str
-    wording = SourceDescription()
-    labels: Sequence[str] = ()
+    header: tuple[str, ...] = PAIR  # names of the V sentences: anchor, positive, hard negatives
+    contents: str  # what the examples are, in words
+    wording = SourceDescription()  # words for what is left out
+    labels: Sequence[str] = ()  # a line for each source saying what its labels are taken for
 
     def __init__(self, sources: Sequence[SourceRows]) -> None:
         self.sources = sources
