@@ -62,7 +62,9 @@ def export(  # noqa: PLR0913 - what the command takes, by name
     ``openvino/``, which its backends of that name load, and with no head also fastembed. ``simcse``
     is a plain Hugging Face folder with the head as ``pooler.dense``, as SimCSE's are: its tool, and
     ``AutoModel(...).pooler_output``, give the encoder's vectors. ``static`` is a table of vectors
-    of word pieces, much faster and less exact; see :func:`distil_static`.
+    of word pieces, much faster and less exact; see :func:`distil_static`. CheckpointError if the
+    export gives other vectors. ConfigError if there is no such format; or it cannot hold this
+    encoder; or ``output`` exists. MissingExtraError if the format's packages are not installed.
 
     Args:
         encoder: an encoder, or the name of one.
@@ -78,11 +80,6 @@ def export(  # noqa: PLR0913 - what the command takes, by name
             are ranked as in the vocabulary.
         overwrite: replace the folder.
         show_progress: progress bars on standard error.
-
-    Raises:
-        CheckpointError: the export gives other vectors.
-        ConfigError: no such format; or it cannot hold this encoder; or ``output`` exists.
-        MissingExtraError: the format's packages are not installed.
     """
     from contrasent.evaluation.suite import load_suite
     from contrasent.evaluation.task_types import Options

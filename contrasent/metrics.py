@@ -45,9 +45,8 @@ def pair_cosines(first: ArrayLike, second: ArrayLike) -> Vector:
 def spearman(scores: ArrayLike, gold: ArrayLike) -> float:
     """Spearman's rank correlation of two columns ``(N,)``; equal numbers share their mean rank.
 
-    Raises:
-        DataError: fewer than two rows, unequal lengths, a NaN or infinite number, or a column in
-            which all numbers are the same.
+    DataError if there are fewer than two rows, unequal lengths, a NaN or infinite number, or a
+    column in which all numbers are the same.
     """
     a, b = _columns(scores, gold)
     from scipy.stats import spearmanr

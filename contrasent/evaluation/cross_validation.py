@@ -60,11 +60,9 @@ def cross_validate(
 
     With ``all``, nested cross-validation; with ``train`` and ``test``, cross-validation on train,
     then training on it again with 5 % held out; with ``dev`` besides, training stopped by dev.
-
-    Raises:
-        DataError: too few sentences, or too few of a class, for the folds.
-        CheckpointError: numbers are too large to learn from.
-        MissingExtraError: scikit-learn is asked for and not installed.
+    DataError if there are too few sentences, or too few of a class, for the folds; CheckpointError
+    if numbers are too large to learn from; MissingExtraError if scikit-learn is asked for and not
+    installed.
     """
     if protocol.classifier == "sklearn":
         return _by_sklearn(parts, protocol)

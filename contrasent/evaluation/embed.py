@@ -193,8 +193,7 @@ class DescribedEncoder(Protocol):
 class EncoderUse:
     """An encoder, whose mode (training or not) stays as it is, and how it is used.
 
-    Raises:
-        ConfigError: no such precision.
+    ConfigError if there is no such precision.
     """
 
     encoder: DescribedEncoder

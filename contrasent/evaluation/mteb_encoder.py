@@ -47,9 +47,7 @@ class MtebEncoder:
     def __init__(self, encoder: LoadedEncoder, precision: str = "fp32") -> None:
         """Describe the encoder, and the precision as it resolves it, to MTEB.
 
-        Raises:
-            ConfigError: no such precision.
-            MissingExtraError: MTEB is not installed.
+        ConfigError if there is no such precision; MissingExtraError if MTEB is not installed.
         """
         self.encoder = encoder
         self.precision = encoder.resolve_precision(precision)
@@ -173,9 +171,8 @@ NOT_SCORES = ("main_score", "hf_subset", "languages", "mteb_version")
 def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
     """MTEB's tasks by their names, such as ``STSBenchmark``, without their data.
 
-    Raises:
-        ConfigError: no such task, or none is named.
-        MissingExtraError: MTEB is not installed.
+    ConfigError if there is no such task, or none is named; MissingExtraError if MTEB is not
+    installed.
     """
     mteb = import_mteb()
     if not names:
@@ -193,9 +190,8 @@ def mteb_tasks(names: Sequence[str]) -> list[AbsTask]:
 def benchmark_tasks(name: str) -> list[AbsTask]:
     """The tasks of a benchmark of MTEB, or those of one type, as in ``MTEB(eng, v2):STS``.
 
-    Raises:
-        ConfigError: no such benchmark, or no such type in it.
-        MissingExtraError: MTEB is not installed.
+    ConfigError if there is no such benchmark, or no such type in it; MissingExtraError if MTEB is
+    not installed.
     """
     mteb = import_mteb()
     benchmark, _, kind = name.partition(":")

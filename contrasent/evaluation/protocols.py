@@ -91,8 +91,7 @@ def protocol(
 ) -> Protocol:
     """A protocol by name, with single parts of it changed.
 
-    Raises:
-        ConfigError: no such protocol, metric or aggregation.
+    ConfigError if there is no such protocol, metric or aggregation.
     """
     chosen = PROTOCOLS[pick("protocol", name, PROTOCOLS)]
     changed = []

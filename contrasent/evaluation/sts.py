@@ -52,10 +52,9 @@ class StsTasks:
     def score(self, encoder: DescribedEncoder, *, precision: str = "fp32") -> dict[str, float]:
         """One number per task, by its label, such as ``{"stsb-dev": 0.81}``.
 
-        Raises:
-            ConfigError: no such precision.
-            CheckpointError: an embedding has a NaN or infinite number, or is zero.
-            DataError: a number does not exist because all cosines are equal.
+        ConfigError if there is no such precision; CheckpointError if an embedding has a NaN or
+        infinite number, or is zero; DataError if a number does not exist because all cosines are
+        equal.
         """
         embeddings = self._embed(EncoderUse(encoder, precision))
         for task in self.tasks:

@@ -125,8 +125,7 @@ class Planner:
     def jobs(self, row: PaperRow, column: PaperColumn, seed: int) -> list[Measurement]:
         """What a cell is computed from for a seed: one measurement, or one for each STS task.
 
-        Raises:
-            ContrasentError: it needs something that is not there.
+        ContrasentError if it needs something that is not there.
         """
         system = row.system(self.scale_name, column)
         value = column.value.split(":")[1] if column.value.startswith("delta:") else column.value
@@ -160,14 +159,13 @@ class Planner:
     def job(self, label: str, system: System, seed: int, task: str = "") -> Job:
         """The job that makes a system's encoder.
 
+        ContrasentError if it needs something that is not there.
+
         Args:
             label: of the row.
             system: how it is made.
             seed: of its training, or of what it is made from.
             task: that is scored, whose text a map for the target is fitted on.
-
-        Raises:
-            ContrasentError: it needs something that is not there.
         """
         key = content_hash([asdict(system), seed, task if system.data == TARGET else ""])
         if key not in self._jobs:

@@ -48,8 +48,7 @@ class Materials:
     def check(self) -> None:
         """Make sure that everything that was given is there.
 
-        Raises:
-            ContrasentError: something is not.
+        ContrasentError if something is not.
         """
         for name in self._given:
             self._source(name) if name in self._definitions else self.model(name)
@@ -57,24 +56,21 @@ class Materials:
     def model(self, name: str) -> str:
         """The folder in place of a model's id, or word vectors.
 
-        Raises:
-            ContrasentError: it cannot be had; the message says what to give.
+        ContrasentError if it cannot be had; the message says what to give.
         """
         return _once(self._models, name, self._model)
 
     def text(self, name: str) -> str:
         """The file of a material, cut to the rows of the scale.
 
-        Raises:
-            ContrasentError: it cannot be had; the message says what to give.
+        ContrasentError if it cannot be had; the message says what to give.
         """
         return _once(self._texts, name, self._text)
 
     def view(self, name: str) -> str:
         """What decides a view beside recipe and text, such as WordNet's version; often nothing.
 
-        Raises:
-            ContrasentError: it cannot be had; the message says what to get.
+        ContrasentError if it cannot be had; the message says what to get.
         """
         return _once(self._views, name, _origin_of_view)
 

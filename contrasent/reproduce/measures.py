@@ -81,8 +81,7 @@ def measure_of(value: str) -> str:
     ``pairs:dev``             the number of rated pairs of a task
     ========================  ===========================================================
 
-    Raises:
-        ConfigError: there is no such value.
+    ConfigError if there is no such value.
     """
     name, _, rest = value.partition(":")
     task = name.partition("/")[0]
@@ -148,8 +147,7 @@ class MeasureContext:
 def measure_encoder(name: str, encoder: DescribedEncoder, context: MeasureContext) -> Measured:
     """Measure an encoder; per-pair cosines and geometry are written beside the result.
 
-    Raises:
-        ContrasentError: data is missing or damaged, or the encoder cannot be scored.
+    ContrasentError if data is missing or damaged, or the encoder cannot be scored.
     """
     use = EncoderUse(encoder, seed=context.seed)
     kind, _, rest = name.partition(":")
@@ -283,8 +281,7 @@ _MEASURES: dict[str, Callable[[EncoderUse, str, MeasureContext], Measured]] = {
 def measure_data(name: str, data: str, context: MeasureContext) -> Measured:
     """Measure a training text, or the pairs of a task.
 
-    Raises:
-        ContrasentError: it is missing or damaged.
+    ContrasentError if it is missing or damaged.
     """
     kind, _, split = name.partition(":")
     if kind == "pairs":

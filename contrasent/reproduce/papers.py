@@ -236,8 +236,7 @@ _FOLDER = Path(str(files("contrasent"))) / "reproduce" / "papers"
 def load_tables() -> dict[str, PaperTable]:
     """Every table and figure by its name, in the order of the papers.
 
-    Raises:
-        ConfigError: the plan names a system that is not there, or a setting that no system has.
+    ConfigError if the plan names a system that is not there, or a setting that no system has.
     """
     tables = {}
     for paper in _SOURCES:
@@ -267,8 +266,7 @@ def load_claims() -> dict[str, dict[str, Any]]:
 def chosen_tables(names: Sequence[str]) -> list[PaperTable]:
     """The tables of these names: a table, a paper, or all; each once.
 
-    Raises:
-        ConfigError: there is no such paper or table.
+    ConfigError if there is no such paper or table.
     """
     tables = load_tables()
     chosen: dict[str, PaperTable] = {}
