@@ -18,10 +18,15 @@ from contrasent.files import write_text
 
 T = TypeVar("T")
 
+ONLY_THESE = {"extra": "forbid"}
+"""Lets pydantic refuse, in what is read from a file, a field that is not known."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
     """Where a value would lie with other pairs, sentences or queries of the same kind."""
+
+    __pydantic_config__ = ONLY_THESE
 
     low: float
     high: float
@@ -39,6 +44,8 @@ class Interval:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
     """A value beside that of another encoder on the same pairs, drawn again for both alike."""
+
+    __pydantic_config__ = ONLY_THESE
 
     baseline: str
     difference: float  # this value minus that of ``baseline``, the other encoder
@@ -85,6 +92,8 @@ class Record:
         data_sha256: hash of the evaluation files that were read, one after the other.
         versions: versions of the packages that computed the value.
     """
+
+    __pydantic_config__ = ONLY_THESE
 
     task: str
     subset: str = ""

@@ -19,7 +19,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.embed import Embeddings, EncoderUse
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, task_names
-from contrasent.records import fields_of_kind, lines_of_kind, read_lines
+from contrasent.records import ONLY_THESE, fields_of_kind, lines_of_kind, read_lines
 from contrasent.search.nearest import nearest
 
 _BLOCK = 65_536
@@ -157,6 +157,8 @@ def _sts_task(source: str) -> TaskName | None:
 class Neighbour:
     """A sentence of the corpus, its cosine with the query, and its first row there, from 0."""
 
+    __pydantic_config__ = ONLY_THESE
+
     text: str
     cosine: float
     row: int
@@ -170,6 +172,8 @@ class Query:
     white space.
     """
 
+    __pydantic_config__ = ONLY_THESE
+
     text: str
     left_out: tuple[str, ...]
     nearest: tuple[Neighbour, ...]
@@ -179,8 +183,9 @@ class Query:
 class Neighbours:
     """What one encoder finds in a corpus, with all that is needed to find it again."""
 
-    # the name or folder it was loaded from; it and its use are described as by
-    # `Record`
+    __pydantic_config__ = ONLY_THESE
+
+    # the name or folder it was loaded from; it and its use are described as by `Record`
     encoder: str
     pooler: str
     head: str | None = None
