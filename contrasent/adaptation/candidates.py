@@ -18,6 +18,7 @@ from contrasent.errors import ConfigError, DataError
 from contrasent.files import write_text
 
 _HELD_OUT, _HELD_OUT_SHARE = 500, 0.1
+"""Lines that are enough to choose by, and as many to report on; of the documents at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,6 @@ class Candidate:
 CANDIDATES = {
     candidate.name: candidate
     for candidate in (
-        Candidate("dropout", "a sentence twice, apart by dropout"),
         Candidate(
             "next-sentence",
             "a sentence and the next one",
@@ -52,6 +52,7 @@ CANDIDATES = {
             settings={"view.name": "crop_sentences", "view.sides": "both"},
             needs="texts",
         ),
+        Candidate("dropout", "a sentence twice, apart by dropout"),
         Candidate(
             "slow", "dropout, at a third of the rate", settings={"train.learning_rate": 1e-5}
         ),
@@ -146,7 +147,9 @@ class Text:
         distinct = list(dict.fromkeys(map(tuple, self.documents)))
         order = np.random.default_rng(seed).permutation(len(distinct))
         documents = [list(distinct[k]) for k in order]
-        count = min(_HELD_OUT, int(_HELD_OUT_SHARE * len(documents)))
+        lines = np.cumsum([len(document) for document in documents])
+        enough = 1 + int(np.searchsorted(lines, _HELD_OUT))
+        count = min(enough, int(_HELD_OUT_SHARE * len(documents)))
         parts = documents[2 * count :], documents[:count], documents[count : 2 * count]
         if count < 2:
             raise DataError(

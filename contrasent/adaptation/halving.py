@@ -105,7 +105,7 @@ class Search:
         shutil.rmtree(folder)
         if not state.request.candidates:
             state.candidates = self._in_time()
-        self._steps(state.candidates, self._seconds(0))
+        self._steps(state.candidates, self._seconds(_TIME_SHARES[0]))
 
     def _in_time(self) -> list[str]:
         """The first candidates that can each make a few steps in the first rung."""
@@ -113,31 +113,34 @@ class Search:
         for name in state.candidates:
             cost = max(CANDIDATES[each].cost for each in [*kept, name])
             each = state.overhead + _FEWEST_STEPS * state.seconds_per_step * cost
-            fits = (len(kept) + 1) * each <= self._seconds(0)
+            fits = (len(kept) + 1) * each <= self._seconds(_TIME_SHARES[0])
             (kept if fits or not kept else missing).append(name)
         if missing:
             minutes = state.request.minutes
             logger.warning("--minutes %g leaves no time for %s", minutes, ", ".join(missing))
         return kept
 
-    def _seconds(self, rung: int) -> float:
-        return 60 * _TIME_SHARES[rung] * self.state.request.minutes
+    def _seconds(self, share: float) -> float:
+        return 60 * share * self.state.request.minutes
 
     def run(self) -> None:
         """Make the trials that are left: all candidates, the better half, the best.
 
         ConfigError if the time does not suffice for a few steps of each.
         """
-        names = self.state.candidates
+        names, last, share = self.state.candidates, len(_TIME_SHARES) - 1, sum(_TIME_SHARES)
         for rung in range(len(_TIME_SHARES)):
-            steps = self._steps(names, self._seconds(rung))
+            if len(names) == 1 and rung < last:
+                continue  # the rest of the time is for the only one
+            steps = self._steps(names, self._seconds(_TIME_SHARES[rung] if rung < last else share))
+            share -= _TIME_SHARES[rung]
             complete = {trial.candidate for trial in self.state.trials if trial.rung == rung}
             for name in names:
                 if name not in complete:
                     self._try(name, rung, steps[name])
             of_rung = [trial for trial in self.state.trials if trial.rung == rung]
             ranked = sorted(of_rung, key=lambda trial: -trial.score)
-            left = 1 if rung == len(_TIME_SHARES) - 2 else (len(ranked) + 1) // 2
+            left = 1 if rung == last - 1 else (len(ranked) + 1) // 2
             names = [trial.candidate for trial in ranked[:left]]
 
     def final_tasks(self, test: Sequence[str]) -> Suite:

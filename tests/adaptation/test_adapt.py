@@ -94,7 +94,8 @@ def test_where_nothing_beats_the_start_it_stays_as_it_is(search, tiny_bert, tmp_
     result = search(candidates=["dropout"], dev=str(tmp_path / "pairs.tsv"))
     assert result.start_score == pytest.approx(1)
     assert result.recipe is None
-    assert {t.best_step for t in result.trials} == {0}
+    # One candidate needs no comparison: a single trial takes all of the time.
+    assert [(t.rung, t.best_step) for t in result.trials] == [(2, 0)]
     assert SentenceEncoder.load(result.encoder, device="cpu").fingerprint() == start.fingerprint()
 
 
@@ -252,6 +253,12 @@ def test_candidates_follow_the_text():
     ]
     long = Text("long", [["word " * 200]], in_documents=False)
     assert (sentences.max_tokens, long.max_tokens) == (32, 128)
+
+
+def test_of_long_documents_no_more_is_held_out_than_is_enough():
+    long = Text("long", [[f"{n} {k}" for k in range(30)] for n in range(300)], in_documents=True)
+    train_part, dev, test = long.split(1, fewest=16)
+    assert dev.lines == test.lines == 510 and train_part.lines == 9000 - 2 * 510
 
 
 def test_there_is_no_time_for_the_last_candidates(tmp_path, caplog):
