@@ -31,7 +31,7 @@ COMMANDS = {
     "train": [
         "RECIPE",
         *("--encoder", "--data", "--output", "--max-steps", *TRAINING),
-        *("--resume", "--overwrite", "--profile", "--settings"),
+        *("--resume", "--overwrite", "--seeds", "--profile", "--settings"),
     ],
     "pretrain": [
         "MODEL",

@@ -1,4 +1,4 @@
-"""``contrasent adapt`` and ``contrasent data mine``."""
+"""``contrasent adapt``, ``pretrain`` and ``data mine``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Device, Model, Precision, listed
+from contrasent.cli.options import Device, Model, Precision, grouped, listed, print_settings
+from contrasent.cli.train import (
+    TrainOptions,
+    check_run,
+    leads,
+    load_settings,
+    print_speed,
+    run_in,
+)
 
 if TYPE_CHECKING:
     from contrasent.adaptation.halving import Adaptation
     from contrasent.report.table import Table
+    from contrasent.training.masked_text import HeldOutScores
 
 
 def adapt(  # noqa: PLR0913 - the arguments are the command's options
@@ -133,6 +142,78 @@ def trials_table(result: Adaptation) -> Table:
     empty = Cell("")
     start_row = (Cell("start"), Cell("the encoder as it comes"), empty, score(start), empty, empty)
     return Table(headings, (start_row, *rows), texts=frozenset({1}))
+
+
+_RECIPE = "pretrain-mlm"
+
+
+@grouped
+def pretrain(
+    *,
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Start from this folder, run or Hugging Face id.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Training text, a sentence or paragraph per line or row: .txt, .csv, .tsv, "
+            ".jsonl, .parquet, .gz of these, or a Hugging Face dataset id."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the run; else runs/pretrain-mlm.")
+    ] = None,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(help="Text that is not trained on, to measure the loss on before and after."),
+    ] = None,
+    options: TrainOptions,
+) -> None:
+    """Train a masked language model on your text.
+
+    It serves as a start adapted to your domain or language, and as a generator. Any setting of
+    the recipe pretrain-mlm can follow as --section.key VALUE, for example --data.max_tokens 256
+    --objective.mask_rate 0.2; --settings shows them all.
+    """
+    del model, data  # load_settings reads them
+    recipe = load_settings(context, _RECIPE)
+    if options.settings:
+        print_settings(recipe)
+        return
+
+    folder = check_run(output or Path("runs") / _RECIPE, recipe, options)
+    from contrasent.errors import ConfigError
+    from contrasent.training.masked_text import HeldOutScores
+    from contrasent.training.run_folder import complete
+
+    recipe = complete(recipe)
+    if recipe.objective["name"] != "mlm":
+        raise ConfigError(
+            f"objective.name is {recipe.objective['name']}, but pretrain trains with mlm alone; "
+            "for other objectives take contrasent train"
+        )
+    scores = (
+        HeldOutScores.of_start(recipe, held_out, options.device) if held_out and leads() else None
+    )
+    result = run_in(folder.root, recipe, options)
+    if result is not None:
+        print_speed(result)
+    if scores is not None and folder.is_complete:
+        _print_held_out(scores.with_result(folder))
+    if result is not None:
+        typer.echo(f"masked language model: {result.last}")
+        shown = shlex.quote(str(result.last))
+        typer.echo(f"next: contrasent train unsup-simcse --encoder {shown} --data FILE", err=True)
+
+
+def _print_held_out(scores: HeldOutScores) -> None:
+    if scores.after is None:
+        return
+    typer.echo(f"{scores.after.tokens} hidden tokens of {scores.file.name}:")
+    for when, score in {"before": scores.before, "after": scores.after}.items():
+        text = "no masked-LM head yet"
+        if score is not None:
+            text = f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
+        typer.echo(f"  {when:6} {text}")
 
 
 def mine(  # noqa: PLR0913 - the arguments are the command's options

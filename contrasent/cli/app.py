@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 from contrasent import __version__
-from contrasent.cli.adapt import adapt, mine
+from contrasent.cli.adapt import adapt, mine, pretrain
 from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
 from contrasent.cli.encode import encode
@@ -27,7 +27,7 @@ from contrasent.cli.fit import export, flow, infersent, push, sif, whitening
 from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
 from contrasent.cli.search import add, build, info, optimize, remove, search, similarity
 from contrasent.cli.serve import serve
-from contrasent.cli.train import pretrain, recipes, train
+from contrasent.cli.train import recipes, train
 from contrasent.errors import ContrasentError, is_out_of_memory
 
 P = ParamSpec("P")

@@ -365,3 +365,17 @@ def require_index(index: Path) -> None:
             f"there is no index at {index}: it is not a folder; make one with: contrasent index "
             f"build MODEL INPUT {index}"
         )
+
+
+def numbers_of_seeds(text: str) -> tuple[int, ...]:
+    """Seeds between commas, each once.
+
+    Raises:
+        ConfigError: one is no whole number from 0 on.
+    """
+    from contrasent.errors import ConfigError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"--seeds {text} must be whole numbers from 0 on, such as 42,43,44")
+    return tuple(dict.fromkeys(map(int, parts)))

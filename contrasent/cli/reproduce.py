@@ -19,6 +19,7 @@ from contrasent.cli.options import (
     grouped,
     labels,
     listed,
+    numbers_of_seeds,
     print_json,
     raise_failures,
     refuse_json_folder,
@@ -169,7 +170,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     request = outcome.PaperRequest(
         scale or "small",
         given,
-        outcome.read_seeds(seeds),
+        numbers_of_seeds(seeds),
         None if data_dir is None else str(data_dir),
         jobs,
         device,

@@ -1,4 +1,4 @@
-"""``contrasent train``, ``pretrain`` and ``recipes``."""
+"""``contrasent train`` and ``recipes``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from contrasent.cli.options import (
     complete_recipe,
     grouped,
     listed,
+    numbers_of_seeds,
     print_settings,
 )
 
 if TYPE_CHECKING:
     from contrasent.profiling import StepProfile
     from contrasent.recipe import Recipe
-    from contrasent.training.masked_text import HeldOutScores
     from contrasent.training.run_folder import RunFolder
     from contrasent.training.scoring import Result
 
@@ -107,7 +107,7 @@ class TrainOptions:
 
 
 @grouped
-def train(
+def train(  # noqa: PLR0913 - the arguments are the command's options
     *,
     context: typer.Context,
     recipe: Annotated[
@@ -135,6 +135,14 @@ def train(
         Path | None, typer.Option(help="Folder of the run; else runs/RECIPE.")
     ] = None,
     options: TrainOptions,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S1,S2,...",
+            help="Train once for each of these seeds, into seed-S of the output folder, and print "
+            "mean, deviation and the difference to the start.",
+        ),
+    ] = None,
     profile: Annotated[
         bool,
         typer.Option(
@@ -157,11 +165,15 @@ def train(
         return
 
     folder = run or output or Path("runs") / Path(recipe or "").stem
-    _check_run(folder, loaded, options)
-    recorded = _profile(loaded, folder, options.overwrite) if profile and _leads() else None
+    if seeds is not None:
+        _refuse_with_seeds(context, options, profile=profile, run=run)
+        _train_seeds(folder, loaded, numbers_of_seeds(seeds), options)
+        return
+    check_run(folder, loaded, options)
+    recorded = _profile(loaded, folder, options.overwrite) if profile and leads() else None
 
     with recorded.of_updates() if recorded else nullcontext():
-        result = _run(folder, loaded, options)
+        result = run_in(folder, loaded, options)
     if result is not None:
         _print_result(result, loaded)
     if recorded is not None:
@@ -172,7 +184,63 @@ def train(
         print_profile(Console(stderr=True), recorded)
 
 
-def _leads() -> bool:
+def _refuse_with_seeds(
+    context: typer.Context, options: TrainOptions, *, profile: bool, run: Path | None
+) -> None:
+    """Raise ConfigError for what is of one run."""
+    from contrasent.errors import ConfigError
+
+    others = {
+        f"--seed {options.seed}": options.seed is not None,
+        "--train.seed": any(word.startswith("--train.seed") for word in context.args),
+        "--profile": profile,
+    }
+    for name, there in others.items():
+        if there:
+            raise ConfigError(f"{name} is of one run, and --seeds of several; give one of them")
+    if run is not None:
+        raise ConfigError(
+            "with --seeds, repeat the command with the recipe and --resume: complete runs stay"
+        )
+
+
+def _train_seeds(
+    folder: Path, recipe: Recipe, seeds: tuple[int, ...], options: TrainOptions
+) -> None:
+    """Train once for each seed, and print the runs and what they have in common."""
+    from rich.console import Console
+
+    from contrasent.errors import ConfigError
+    from contrasent.report.comparison import seeds_table
+    from contrasent.report.table import print_table
+    from contrasent.training.seeds import check_places, train_seeds
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("--seeds trains one run after the other; start each with --seed")
+    kept: dict[str, Any] = {"resume": options.resume, "overwrite": options.overwrite}
+    for place in check_places(folder, seeds, **kept).values():
+        check_run(place, recipe, options)
+
+    def tell(seed: int, result: Result | None) -> None:
+        if result is None:
+            typer.echo(f"seed {seed}: complete before", err=True)
+            return
+        print_speed(result)
+        typer.echo(f"seed {seed}: {result.best or result.last}", err=True)
+
+    try:
+        runs = train_seeds(
+            recipe, folder, seeds, **kept, on_run=tell, device=options.device, show_progress=True
+        )
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            "interrupted; what was written is whole; go on with the same command and --resume"
+        ) from error
+    print_table(Console(), seeds_table(runs.folders, runs.scores))
+    _print_encoder(runs.best)
+
+
+def leads() -> bool:
     """Whether this is the first of the processes of a run."""
     return os.environ.get("RANK", "0") == "0"
 
@@ -199,7 +267,7 @@ def _run_to_resume(recipe: str | None, output: Path | None, options: TrainOption
     return run
 
 
-def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
+def check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
     """The folder of a run, and the file of its text, looked at before anything is loaded.
 
     Raises:
@@ -210,7 +278,7 @@ def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
     from contrasent.training.run_folder import RunFolder
 
     folder = RunFolder(root)
-    if not _leads():
+    if not leads():
         return folder
     folder.check_place(resume=options.resume, overwrite=options.overwrite)
     if recipe.data.file and not (options.resume and folder.is_complete):
@@ -218,7 +286,7 @@ def _check_run(root: Path, recipe: Recipe, options: TrainOptions) -> RunFolder:
     return folder
 
 
-def _run(folder: Path, recipe: Recipe, options: TrainOptions) -> Result | None:
+def run_in(folder: Path, recipe: Recipe, options: TrainOptions) -> Result | None:
     """Train in ``folder``; whoever interrupts that is told how to go on."""
     from contrasent.distributed import leave
     from contrasent.training.run import train as run
@@ -258,7 +326,7 @@ def _print_result(result: Result, recipe: Recipe) -> None:
     from contrasent.training.callbacks import metric_name
     from contrasent.training.scoring import next_to_try
 
-    _print_speed(result)
+    print_speed(result)
     if result.best_score is not None and result.dev_metric is not None:
         metric, score = metric_name(result.dev_metric), result.best_score * 100
         typer.echo(f"best dev {metric} {score:.2f} at step {result.best_step}")
@@ -273,13 +341,17 @@ def _print_result(result: Result, recipe: Recipe) -> None:
             "Nothing beat the start on the dev task, so best is the start as it comes. To try "
             f"next: {next_to_try(recipe)}."
         )
-    encoder = result.best or result.last
+    _print_encoder(result.best or result.last)
+
+
+def _print_encoder(encoder: Path) -> None:
+    """Say where it is and what to do with it."""
     typer.echo(f"encoder: {encoder}")
     shown = shlex.quote(str(encoder))
     typer.echo(f"next: contrasent similarity {shown} 'a sentence' 'another sentence'", err=True)
 
 
-def _print_speed(result: Result) -> None:
+def print_speed(result: Result) -> None:
     """Say how much was done in how long."""
     rate = result.examples / result.seconds if result.seconds else 0.0
     loss = "" if result.last_loss is None else f", last loss {result.last_loss:#.4g}"
@@ -288,78 +360,6 @@ def _print_speed(result: Result) -> None:
         f"({rate:.0f}/s, evaluation left out){loss}",
         err=True,
     )
-
-
-_RECIPE = "pretrain-mlm"
-
-
-@grouped
-def pretrain(
-    *,
-    context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Start from this folder, run or Hugging Face id.")],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Training text, a sentence or paragraph per line or row: .txt, .csv, .tsv, "
-            ".jsonl, .parquet, .gz of these, or a Hugging Face dataset id."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder of the run; else runs/pretrain-mlm.")
-    ] = None,
-    held_out: Annotated[
-        Path | None,
-        typer.Option(help="Text that is not trained on, to measure the loss on before and after."),
-    ] = None,
-    options: TrainOptions,
-) -> None:
-    """Train a masked language model on your text.
-
-    It serves as a start adapted to your domain or language, and as a generator. Any setting of
-    the recipe pretrain-mlm can follow as --section.key VALUE, for example --data.max_tokens 256
-    --objective.mask_rate 0.2; --settings shows them all.
-    """
-    del model, data  # load_settings reads them
-    recipe = load_settings(context, _RECIPE)
-    if options.settings:
-        print_settings(recipe)
-        return
-
-    folder = _check_run(output or Path("runs") / _RECIPE, recipe, options)
-    from contrasent.errors import ConfigError
-    from contrasent.training.masked_text import HeldOutScores
-    from contrasent.training.run_folder import complete
-
-    recipe = complete(recipe)
-    if recipe.objective["name"] != "mlm":
-        raise ConfigError(
-            f"objective.name is {recipe.objective['name']}, but pretrain trains with mlm alone; "
-            "for other objectives take contrasent train"
-        )
-    scores = (
-        HeldOutScores.of_start(recipe, held_out, options.device) if held_out and _leads() else None
-    )
-    result = _run(folder.root, recipe, options)
-    if result is not None:
-        _print_speed(result)
-    if scores is not None and folder.is_complete:
-        _print_held_out(scores.with_result(folder))
-    if result is not None:
-        typer.echo(f"masked language model: {result.last}")
-        shown = shlex.quote(str(result.last))
-        typer.echo(f"next: contrasent train unsup-simcse --encoder {shown} --data FILE", err=True)
-
-
-def _print_held_out(scores: HeldOutScores) -> None:
-    if scores.after is None:
-        return
-    typer.echo(f"{scores.after.tokens} hidden tokens of {scores.file.name}:")
-    for when, score in {"before": scores.before, "after": scores.after}.items():
-        text = "no masked-LM head yet"
-        if score is not None:
-            text = f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
-        typer.echo(f"  {when:6} {text}")
 
 
 def load_settings(context: typer.Context, recipe: str) -> Recipe:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from statistics import NormalDist, fmean, stdev
 from typing import Literal
 
 import numpy as np
@@ -28,6 +30,7 @@ from contrasent.records import Compared, Record
 
 _DIGITS = 12
 _AVERAGE = "the average"
+_SEED_CONFIDENCE = 0.95
 _VERDICTS = {
     "helped": "Training helped",
     "hurt": "Training made it worse",
@@ -46,6 +49,8 @@ class Comparison:
     # over the test splits of named tasks; None if there are fewer than two of them. Its p-value is
     # one test of its own and is not adjusted.
     average: Compared | None
+    # of the other encoder, by the heading of the task, and of the average
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 def compare(
@@ -74,14 +79,15 @@ def compare(
         error = PairGraph.of(*task.sides).error(moves[name]) if _enough(task) else None
         compared[name] = _compared(baseline, after[name] - before[name], error, confidence)
     named = averaged(compared)
-    mean = None
+    mean, values = None, {name.heading: after[name] for name in compared}
     if len(named) > 1:
+        values[_AVERAGE] = fmean(after[name] for name in named)
         pooled = [task for task in both if task.name in named]
         covariance = joint_covariance(pooled, [moves[task.name] for task in pooled])
         error = mean_error(covariance) if all(map(_enough, pooled)) else None
         difference = sum(compared[name].difference for name in named) / len(named)
         mean = _compared(baseline, difference, error, confidence)
-    return Comparison(metric, aggregation, _adjusted(compared), mean)
+    return Comparison(metric, aggregation, _adjusted(compared), mean, values)
 
 
 def _enough(task: Task) -> bool:
@@ -118,6 +124,7 @@ def compare_ratios(
     """
     by_metric: dict[str, dict[TaskName, Vector]] = {}
     values: dict[tuple[str, TaskName], float] = {}
+    own: dict[str, dict[str, float]] = {}
     for name in names:
         metrics = [of for task, of in baseline.ratios if task == name]
         shared = [of for of in metrics if (name, of) in other.ratios]
@@ -131,6 +138,7 @@ def compare_ratios(
             draws = np.round(drawn[after] - drawn[before], _DIGITS)
             by_metric.setdefault(metric, {})[name] = draws
             values[metric, name] = pairs[after].value - pairs[before].value
+            own.setdefault(metric, {})[name.heading] = pairs[after].value
 
     def compared(difference: float, drawn: Vector) -> Compared:
         p = p_value(drawn)
@@ -151,7 +159,8 @@ def compare_ratios(
         if len(named) > 1:
             difference = sum(values[metric, name] for name in named) / len(named)
             mean = compared(difference, np.mean([of_task[name] for name in named], axis=0))
-        comparisons.append(Comparison(metric, None, _adjusted(tasks), mean))
+            own[metric][_AVERAGE] = fmean(own[metric][name.heading] for name in named)
+        comparisons.append(Comparison(metric, None, _adjusted(tasks), mean, own[metric]))
     return comparisons
 
 
@@ -175,6 +184,8 @@ class Gain:
     of: str  # the task, or the average
     start: str  # the better start
     compared: Compared  # the trained encoder less that start
+    metric: str = ""
+    value: float | None = None  # the trained encoder's score; None where it was not kept
 
     @property
     def verdict(self) -> Literal["helped", "hurt", "unclear"]:
@@ -201,20 +212,92 @@ class Gain:
         return f"{100 * self.compared.difference:+.2f} ({interval}) on {self.of}"
 
 
-def gains(comparisons: Mapping[str, Sequence[Comparison]]) -> list[Gain]:
+def gains(comparisons: Mapping[str, Sequence[Comparison]], *, every: bool = False) -> list[Gain]:
     """What training changed, in each average, and in each task that has none.
 
     ``comparisons`` are of the trained encoder with each start, by what that is called; each with
-    the same tasks.
+    the same tasks. With ``every``, also in each task that has an average.
     """
     of_score: dict[tuple[int, str], list[Gain]] = {}
     for start, each in comparisons.items():
         for place, one in enumerate(each):
             scores = {name.heading: compared for name, compared in one.tasks.items()}
-            for of, compared in ({_AVERAGE: one.average} if one.average else scores).items():
-                of_score.setdefault((place, of), []).append(Gain(of, start, compared))
+            mean = {_AVERAGE: one.average} if one.average else {}
+            for of, compared in ({**scores, **mean} if every else mean or scores).items():
+                gain = Gain(of, start, compared, one.metric, one.values.get(of))
+                of_score.setdefault((place, of), []).append(gain)
     # The better start is the one that is gained least over.
     return [min(each, key=lambda it: it.compared.difference) for each in of_score.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedError:
+    """How much a mean over seeds changes with them."""
+
+    error: float  # its standard error
+    freedom: int  # degrees of freedom of that
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> SeedError | None:
+        """Of the mean of one value for each seed; None of one."""
+        if len(values) < 2:
+            return None
+        return cls(stdev(values) / sqrt(len(values)), len(values) - 1)
+
+    def reach(self, pair_error: float, level: float) -> float:
+        """Half the width of an interval over test pairs and over seeds, missing with ``level``.
+
+        It is the root of the sum of the squares of both: normal over pairs, of ``pair_error``, and
+        Student's t over seeds.
+        """
+        from scipy.stats import t
+
+        of_seeds = float(t.ppf(1 - level / 2, self.freedom)) * self.error
+        return sqrt(of_seeds**2 + (NormalDist().inv_cdf(1 - level / 2) * pair_error) ** 2)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedScores:
+    """One score of runs that differ in their seed, in [-1, 1]."""
+
+    of: str  # the task, or the average
+    metric: str
+    values: tuple[float, ...]  # one for each seed
+    start: float | None  # of the better start; None if it has no score
+    # Standard error over test pairs, sentences or queries of the mean difference to the start: the
+    # mean of the runs' errors, which is never too small since all runs are scored on the same ones.
+    # None for the dev task, by which the step of each run was chosen.
+    pair_error: float | None
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return fmean(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation over the seeds; None of one."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """The mean less the start."""
+        return None if self.start is None else self.mean - self.start
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the difference, over pairs and over seeds; of one seed over pairs.
+
+        The start is the same for all seeds, so seeds are paired with it.
+        """
+        if self.difference is None or self.pair_error is None:
+            return None
+        level, seeds = 1 - _SEED_CONFIDENCE, SeedError.of(self.values)
+        if seeds is None:
+            reach = NormalDist().inv_cdf(1 - level / 2) * self.pair_error
+        else:
+            reach = seeds.reach(self.pair_error, level)
+        return self.difference - reach, self.difference + reach
 
 
 def with_comparison(records: Sequence[Record], comparison: Comparison) -> list[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from contrasent.evaluation.compare import Comparison
+from contrasent.evaluation.compare import Comparison, SeedScores
 from contrasent.evaluation.suite import Suite
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import TaskData
@@ -155,3 +155,29 @@ def before_and_after(suite: Suite, rows: Rows, difference: tuple[str, str]) -> l
 
 def _in(records: Sequence[Record], names: Sequence[TaskName]) -> list[Record]:
     return [record for record in records if TaskName(record.task, record.split) in names]
+
+
+def seeds_table(seeds: Iterable[int], scores: Iterable[SeedScores]) -> Table:
+    """The scores of runs that differ in their seed, x 100."""
+    rows, names = [], [*map(str, seeds)]
+    for it in scores:
+        ends = it.interval
+        spread = "" if it.deviation is None else f" ± {100 * it.deviation:.2f}"
+        rows.append(
+            (
+                Cell(f"{it.of} {metric_heading(it.metric)}".rstrip()),
+                score(it.start),
+                *map(score, it.values),
+                Cell(f"{100 * it.mean:.2f}{spread}", it.mean),
+                score(it.difference, sign="+"),
+                Cell(f"[{100 * ends[0]:+.2f}, {100 * ends[1]:+.2f}]" if ends else ABSENT),
+            )
+        )
+    headings = ("score", "start", *names, "mean", "difference", "interval")
+    note = (
+        "All x 100; ± is the standard deviation over seeds. The difference is the mean less the "
+        "start (the better one, if it was scored with two poolers), with its 95 % interval over "
+        "seeds, paired with the start, and over test pairs, sentences or queries. The dev task "
+        "chose the step, so its difference has none."
+    )
+    return Table(headings, tuple(rows), (note,), f"{len(names)} seeds")

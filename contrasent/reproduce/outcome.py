@@ -97,18 +97,6 @@ def _is_of(value: str, tasks: Sequence[str]) -> bool:
     return bool({value, task, groups.get(task, task)} & set(tasks))
 
 
-def read_seeds(text: str) -> tuple[int, ...]:
-    """Seeds between commas, each once.
-
-    Raises:
-        ConfigError: one is no whole number from 0 on.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"--seeds {text} must be whole numbers from 0 on, such as 42,43,44")
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
 def open_filler(request: PaperRequest, output: Path) -> Filler:
     """What fills tables from what is in a folder.
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from statistics import NormalDist, stdev
+from statistics import stdev
 
 import numpy as np
 
 from contrasent.errors import pick
+from contrasent.evaluation.compare import SeedError
 from contrasent.evaluation.embed import influences, joint_covariance
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import STS, STS_TASKS
@@ -43,7 +44,7 @@ class ClaimPart:
         published: the difference of the printed numbers; None where they are not printed.
         cells: ours, of both.
         pair_error: standard error of the difference over test pairs; None if it was not computed.
-        seed_error: standard error over seeds, and its degrees of freedom; None if unknown.
+        seed_error: over seeds; None if unknown.
     """
 
     better: str
@@ -52,7 +53,7 @@ class ClaimPart:
     published: float | None
     cells: tuple[PaperCell, PaperCell]
     pair_error: float | None = None
-    seed_error: tuple[float, int] | None = None
+    seed_error: SeedError | None = None
 
     @property
     def difference(self) -> float | None:
@@ -62,14 +63,7 @@ class ClaimPart:
 
     def reach(self, level: float) -> float | None:
         """Half the width of the interval of the difference; None where seeds tell nothing."""
-        if self.seed_error is None:
-            return None
-        from scipy.stats import t
-
-        error, freedom = self.seed_error
-        of_seeds = float(t.ppf(1 - level / 2, freedom)) * error
-        of_pairs = NormalDist().inv_cdf(1 - level / 2) * (self.pair_error or 0.0)
-        return sqrt(of_seeds**2 + of_pairs**2)
+        return self.seed_error and self.seed_error.reach(self.pair_error or 0.0, level)
 
     def status(self, tests: int) -> str:
         """Whether it holds; to be contrary it has to stand the correction for ``tests`` parts."""
@@ -193,25 +187,22 @@ class _SeedErrors:
 
     def __init__(self, filler: Filler) -> None:
         self._filler = filler
-        self._pooled: dict[str, tuple[float, int] | None] = {}
+        self._pooled: dict[str, SeedError | None] = {}
 
-    def of(
-        self, column: PaperColumn, first: PaperCell, second: PaperCell
-    ) -> tuple[float, int] | None:
-        """Standard error and degrees of freedom: paired over common seeds, else pooled.
+    def of(self, column: PaperColumn, first: PaperCell, second: PaperCell) -> SeedError | None:
+        """Paired over common seeds, else pooled.
 
         Pooled is the deviation of all cells of the column that have several seeds.
         """
         if len(first.ours) == len(second.ours) == len(self._filler.seeds) > 1:
-            each = [a - b for a, b in zip(first.ours, second.ours, strict=True)]
-            return stdev(each) / sqrt(len(each)), len(each) - 1
-        pooled = self._of_column(column)
-        if pooled is None:
+            return SeedError.of([a - b for a, b in zip(first.ours, second.ours, strict=True)])
+        one = self._of_column(column)
+        if one is None:
             return None
-        deviation, freedom = pooled
-        return deviation * sqrt(1 / len(first.ours) + 1 / len(second.ours)), freedom
+        return replace(one, error=one.error * sqrt(1 / len(first.ours) + 1 / len(second.ours)))
 
-    def _of_column(self, column: PaperColumn) -> tuple[float, int] | None:
+    def _of_column(self, column: PaperColumn) -> SeedError | None:
+        """Of one run."""
         key = column.value
         if key not in self._pooled:
             cells = [
@@ -224,7 +215,7 @@ class _SeedErrors:
             several = [cell.ours for cell in cells if len(cell.ours) > 1]
             freedom = sum(len(each) - 1 for each in several)
             squares = sum((len(each) - 1) * stdev(each) ** 2 for each in several)
-            self._pooled[key] = (sqrt(squares / freedom), freedom) if freedom else None
+            self._pooled[key] = SeedError(sqrt(squares / freedom), freedom) if freedom else None
         return self._pooled[key]
 
 

@@ -228,6 +228,7 @@ class _Session:
             last_loss=self.loss,
         )
         described = {**asdict(progress), "seconds": self.seconds, "examples": self.examples}
+        described["changes"] = [asdict(change) for change in scores.changes]
         write_text(folder.result, json.dumps(described, indent=2) + "\n")
         shutil.rmtree(folder.state, ignore_errors=True)
         return result

@@ -79,6 +79,8 @@ class BeforeAndAfter:
     after: list[Record] = field(default_factory=list)  # records of the result
     # what training changed, against the better of the two
     gains: list[Gain] = field(default_factory=list)
+    # the same of every task, also where there is an average
+    changes: list[Gain] = field(default_factory=list)
 
     @property
     def rows(self) -> dict[str, list[Record]]:
@@ -284,11 +286,14 @@ def before_and_after(
     then.
     """
     own, *others = starts
-    scores = {AS_IT_COMES: scorer.score(own)}
-    before, with_pooler = list(scores[AS_IT_COMES].records), list[Record]()
+    as_it_comes = scorer.score(own)
+    scores = {AS_IT_COMES: as_it_comes}
+    before, with_pooler = list(as_it_comes.records), list[Record]()
     if seed is None:
         after = [replace(record, encoder=result.name) for record in before]
-        return BeforeAndAfter(scorer.tasks, before, after=after)
+        none = scorer.tasks.compare(as_it_comes, as_it_comes, Bootstrap(resamples=2))
+        changes = gains({AS_IT_COMES: none}, every=True)
+        return BeforeAndAfter(scorer.tasks, before, after=after, changes=changes)
     for other in others:
         if _described(other) != _described(own):
             named = f"the start with pooler {other.pooler}, head {_described(other)[1]}"
@@ -299,9 +304,8 @@ def before_and_after(
         start: scorer.tasks.compare(of_start, trained, Bootstrap())
         for start, of_start in scores.items()
     }
-    return BeforeAndAfter(
-        scorer.tasks, before, with_pooler, list(trained.records), gains(comparisons)
-    )
+    after, changes = list(trained.records), gains(comparisons, every=True)
+    return BeforeAndAfter(scorer.tasks, before, with_pooler, after, gains(comparisons), changes)
 
 
 def _described(encoder: Loaded) -> tuple[str, str]:

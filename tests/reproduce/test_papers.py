@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from contrasent.cli.options import numbers_of_seeds
 from contrasent.errors import ConfigError
 from contrasent.recipe import load_recipe
 from contrasent.reproduce.measures import measure_of
-from contrasent.reproduce.outcome import choose, known_models, plan_lines, read_seeds
+from contrasent.reproduce.outcome import choose, known_models, plan_lines
 from contrasent.reproduce.papers import (
     chosen_tables,
     load_claims,
@@ -126,9 +127,9 @@ def test_unknown_names_are_refused(names, more, message):
 
 
 def test_seeds_are_whole_numbers():
-    assert read_seeds("42, 43,42") == (42, 43)
+    assert numbers_of_seeds("42, 43,42") == (42, 43)
     with pytest.raises(ConfigError, match="42,43,44"):
-        read_seeds("42,x")
+        numbers_of_seeds("42,x")
 
 
 def test_models_can_be_given_by_their_ids():

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
+from contrasent.evaluation.compare import SeedError
 from contrasent.reproduce.cells import PaperCell
 from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, ClaimPart
 
 
 def part(first, second, *, alike=False, pair_error=0.1, seed_error=None):
     cells = PaperCell(None, None, tuple(first)), PaperCell(None, None, tuple(second))
-    return ClaimPart("a", "b", alike, None, cells, pair_error, seed_error)
+    seeds = seed_error and SeedError(*seed_error)
+    return ClaimPart("a", "b", alike, None, cells, pair_error, seeds)
 
 
 def paired(first, second):

@@ -1,0 +1,100 @@
+"""Runs over several seeds: each the run of its seed alone, and what they have in common."""
+
+import json
+from math import sqrt
+from statistics import fmean, stdev
+
+import pytest
+from helpers.command_line import refused, worked
+
+from contrasent.evaluation.compare import SeedError
+from contrasent.records import read_records
+
+
+@pytest.fixture
+def other_file(pairs_file):
+    rows = pairs_file.read_text().splitlines()
+    path = pairs_file.with_name("other.tsv")
+    path.write_text("\n".join(rows[3:] + rows[:2]) + "\n")
+    return path
+
+
+@pytest.fixture
+def words(tiny_bert, text_file, pairs_file, other_file):
+    return (
+        *("train", "unsup-simcse", "--encoder", tiny_bert, "--data", text_file, "--lr", "1e-3"),
+        *("--batch-size", "8", "--device", "cpu", "--evaluation.every", "2"),
+        *("--evaluation.task", pairs_file, "--evaluation.final", f"{pairs_file},{other_file}"),
+    )
+
+
+def weights(run):
+    return (run / "last" / "model.safetensors").read_bytes()
+
+
+def test_seeds_are_the_runs_of_each_seed_with_mean_deviation_and_difference(words, tmp_path):
+    output = tmp_path / "runs"
+    said = worked(*words, "--output", output, "--seeds", "5,6")
+    alone = tmp_path / "alone"
+    worked(*words, "--output", alone, "--seed", "6")
+    assert weights(output / "seed-6") == weights(alone) != weights(output / "seed-5")
+
+    summary = json.loads((output / "seeds.json").read_text())
+    runs = [json.loads((output / f"seed-{s}" / "result.json").read_text()) for s in (5, 6)]
+    dev, *final = summary["scores"]
+    assert dev["values"] == [run["best_score"] for run in runs]
+    assert summary["best"] == f"seed-{5 if dev['values'][0] >= dev['values'][1] else 6}/best"
+    assert [it["of"] for it in final] == ["pairs.tsv", "other.tsv"]
+    for place, each in enumerate(final):
+        values, starts = [], set()
+        for seed in (5, 6):
+            records = [
+                it
+                for it in read_records(output / f"seed-{seed}" / "scores.jsonl")
+                if (it.metric, it.aggregation) == ("spearman", "all")
+                if it.task.endswith(each["of"])
+            ]
+            values.append(records[-1].value)
+            starts.add(records[0].value)
+        (start,) = starts
+        assert each["values"] == values
+        assert each["mean"] == pytest.approx(fmean(values))
+        assert each["deviation"] == pytest.approx(stdev(values))
+        assert each["difference"] == pytest.approx(fmean(values) - start)
+        errors = [run["changes"][place]["compared"]["interval"]["error"] for run in runs]
+        # Student's t with one degree of freedom, and the normal quantile, at 97.5 %.
+        reach = sqrt((12.7062 * stdev(values) / sqrt(2)) ** 2 + (1.95996 * fmean(errors)) ** 2)
+        ends = each["difference"] - reach, each["difference"] + reach
+        assert each["interval"] == pytest.approx(ends, rel=1e-4, abs=1e-7)
+        shown = f"{100 * each['mean']:.2f} ± {100 * each['deviation']:.2f}"
+        assert shown in said.out
+
+    before = weights(output / "seed-5")
+    more = worked(*words, "--output", output, "--seeds", "5,6,7", "--resume")
+    assert "seed 5: complete before" in more.err
+    assert weights(output / "seed-5") == before
+    assert len(json.loads((output / "seeds.json").read_text())["scores"][0]["values"]) == 3
+    assert "continue it with --resume" in refused(*words, "--output", output, "--seeds", "8,7")
+    assert not (output / "seed-8").exists()
+    assert "holds a training run" in refused(*words, "--output", alone, "--seeds", "1,2")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--seeds", "1,x"), "whole numbers"),
+        (("--seeds", "1,2", "--seed", "3"), "--seed 3"),
+        (("--seeds", "1,2", "--train.seed", "3"), "--train.seed"),
+        (("--seeds", "1,2", "--profile"), "--profile"),
+    ],
+)
+def test_what_is_of_one_run_is_refused(words, tmp_path, more, message):
+    assert message in refused(*words, "--output", tmp_path / "runs", *more)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_error_of_one_seed_is_unknown():
+    assert SeedError.of([0.5]) is None
+    error = SeedError.of([0.1, 0.2, 0.3])
+    assert (error.error, error.freedom) == (pytest.approx(0.1 / sqrt(3)), 2)
+    assert error.reach(0.0, 0.05) == pytest.approx(4.302653 * 0.1 / sqrt(3), rel=1e-6)
