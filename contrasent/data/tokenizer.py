@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -368,19 +368,21 @@ def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool)
     try:
         return encode(list(texts), **how)
     except (TypeError, UnicodeEncodeError):
-        _refuse_unencodable(texts)
+        require_text(texts, "text")
         raise
 
 
-def _refuse_unencodable(texts: Sequence[str]) -> None:
-    for number, text in enumerate(texts):
+def require_text(texts: Iterable[object], name: str, first: int = 0) -> None:
+    """A DataError names the first that is no string, or one that UTF-8 cannot hold."""
+    for number, text in enumerate(texts, start=first):
         if not isinstance(text, str):
-            raise DataError(f"text {number} is {text!r}, but a text must be a string")
+            raise DataError(f"{name} {number} is {type(text).__name__}, not a string: {text!r}")
         try:
-            text.encode("utf-8")
+            if not text.isascii():
+                text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise DataError(
-                f"text {number} cannot be written as UTF-8: character {error.start} is half of a "
+                f"{name} {number} cannot be written as UTF-8: character {error.start} is half of a "
                 "surrogate pair; decode it again, or drop it"
             ) from error
 

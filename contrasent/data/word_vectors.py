@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from contrasent.data.readers import lines
-from contrasent.data.tokenizer import SpecialIds, Template, Tokenizer
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.data.tokenizer import SpecialIds, Template, Tokenizer, require_text
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import cached, map_array, sha256_of
 
 MANIFEST = "words.json"
@@ -251,9 +251,7 @@ class WordTokenizer(Tokenizer):
                 f"max_tokens must be above {self.specials}, the marks around every sentence, not "
                 f"{max_tokens}"
             )
-        for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise DataError(f"text {number} is {text!r}, but a text must be a string")
+        require_text(texts, "text")
         split = [text.split() for text in texts]
         words = {word for found in split for word in found}
         rows = self.store.rows(words)

@@ -13,6 +13,7 @@ from torch import nn
 
 from contrasent.data.batch import pack
 from contrasent.data.loader import prefetch
+from contrasent.data.tokenizer import require_text
 from contrasent.errors import DataError, warn
 from contrasent.model.precision import matrix_precision
 from contrasent.profiling import give_back_freed_memory, keep_freed_memory
@@ -100,11 +101,7 @@ def token_ids(
     Each has ``prompt`` before it. Raises DataError, counting from ``before``, if an item is no
     valid string, or is too long and ``on_overflow`` is ``error``.
     """
-    for number, text in enumerate(texts, start=before):
-        if not isinstance(text, str):
-            raise DataError(f"sentence {number} is {type(text).__name__}, not a string: {text!r}")
-        if not text.isascii():
-            _require_utf8(number, text)
+    require_text(texts, "sentence", before)
     if prompt:
         texts = [prompt + text for text in texts]
     ids, cut = encoder.tokenizer.ids(texts, encoder.max_tokens)
@@ -114,16 +111,6 @@ def token_ids(
             f"{encoder.max_tokens} tokens; shorten them or pass on_overflow='truncate'"
         )
     return ids, cut
-
-
-def _require_utf8(number: int, text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"sentence {number} cannot be written as UTF-8: character {error.start} is half of a "
-            "surrogate pair; decode the text again, or drop it"
-        ) from error
 
 
 def embed(

@@ -173,7 +173,7 @@ def test_a_tokenizer_written_in_python_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        (["a", None], "text 1 is None, but a text must be a string"),
+        (["a", None], "text 1 is NoneType, not a string: None"),
         (["a b \ud83d"], "text 0 cannot be written as UTF-8: character 4 is half"),
     ],
 )

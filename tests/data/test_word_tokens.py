@@ -94,7 +94,7 @@ def test_the_blank_row_is_zeros_and_the_others_are_their_own(tmp_path):
 
 
 def test_what_is_no_text_is_refused(tmp_path):
-    with pytest.raises(DataError, match="text 1 is 3, but a text must be a string"):
+    with pytest.raises(DataError, match="text 1 is int, not a string: 3"):
         WordTokenizer(store_of(tmp_path)).ids(["dog", 3], None)
 
 
