@@ -1,4 +1,7 @@
-"""Wrong recipes and overrides: the message has the setting, the value, the remedy and the line."""
+"""Wrong recipes and overrides: the message has the setting, the value, the remedy and the line.
+
+The commonest stand in ``test_mistakes.py``.
+"""
 
 import dataclasses
 
@@ -29,15 +32,9 @@ def file(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (
-            {"train.learning_rat": 1},
-            "'learning_rat'. Did you mean 'learning_rate', '",
-        ),
-        ({"trane.epochs": 1}, "unknown recipe section 'trane'; .* Did you mean 'train'"),
         ({"train": 1}, "'train' is a section; name one of its settings: --train.NAME VALUE"),
         ({"train.": 1}, "'train' is a section; name one of its settings: --train.NAME VALUE"),
         ({"train.a.b": 1}, "unknown setting of 'train': 'a.b'"),
-        ({"train.batch_size": "1"}, "train.batch_size cannot be 1: input should be greater"),
         ({"train.batch_size": "6.5"}, "train.batch_size cannot be 6.5: input should be a valid"),
         ({"train.learning_rate": "0"}, "train.learning_rate cannot be 0: input should be"),
         ({"train.learning_rate": ".nan"}, "train.learning_rate cannot be nan: input should be"),
@@ -54,7 +51,6 @@ def file(tmp_path):
             "train.precision cannot be 'fp16': input should be 'auto', 'bf16'",
         ),
         ({"train.seed": "-1"}, "train.seed cannot be -1"),
-        ({"train.epochs": "0"}, "train.epochs cannot be 0"),
         ({"train.clip": "0"}, "train.clip cannot be 0"),
         ({"train.warmup_steps": "-1"}, "train.warmup_steps cannot be -1"),
         (
@@ -63,16 +59,11 @@ def file(tmp_path):
         ),
         ({"train.trackers": "[1]"}, "train.trackers.0 cannot be 1: input should be a valid string"),
         ({"encoder.dropout": "1"}, "encoder.dropout cannot be 1: input should be less than 1"),
-        (
-            {"encoder.head": "tanh"},
-            "encoder.head cannot be 'tanh': input should be 'mlp' or 'none'",
-        ),
         ({"encoder.name": "null"}, "encoder.name cannot be None"),
         (
             {"data.file": "C: odd"},
             "data.file cannot be {'C': 'odd'}: input should be a valid string",
         ),
-        ({"data.max_tokens": "2"}, "data.max_tokens cannot be 2: input should be greater"),
         ({"evaluation.every": "0"}, "evaluation.every cannot be 0"),
         ({"evaluation.precision": "auto"}, "evaluation.precision cannot be 'auto'"),
     ],
@@ -85,14 +76,6 @@ def test_a_wrong_override_is_explained(overrides, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "train:\n  epochs: 3\n  bach_size: 3\n",
-            ":3: unknown setting of 'train': 'bach_size'. Did you mean 'batch_size'",
-        ),
-        (
-            "encoder:\n  name: x\ntrane: {}\n",
-            ":3: unknown setting of 'recipe': 'trane'; .* Did you mean 'train'",
-        ),
         (
             "train:\n\n  learning_rate: -1\n",
             ":3: train.learning_rate cannot be -1: input should be greater",
@@ -113,7 +96,6 @@ def test_a_wrong_override_is_explained(overrides, said):
         ("train: {}\ndata: {}\ntrain: {}\n", ":3: train is set twice, first at line 1"),
         ("encoder:\n  name: [a\n", ":3: not YAML: "),
         ("a: b: c\n", ":1: not YAML: mapping values are not allowed here"),
-        ("- train\n", r" must hold sections such as 'encoder:', not \['train'\]"),
         ("false", " must hold sections such as 'encoder:', not False"),
         ("a\x00b", "cannot read .*mine.yaml"),
         ("!!python/object/apply:os.getcwd []", ":1: not YAML: could not determine a constructor"),
