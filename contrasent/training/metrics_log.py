@@ -70,6 +70,17 @@ def log_split(split: Split, objective: Objective, batch_size: int) -> None:
         logger.info("%d processes: %.4g examples in each%s", split.processes, each, shared)
 
 
+def _sent(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Values on the host, and what tells that they have arrived, where that takes a while."""
+    if values.device.type != "cuda":
+        return values, None
+    pinned = torch.empty(values.shape, pin_memory=True)
+    pinned.copy_(values, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+    return pinned, arrived
+
+
 class MetricsReader:
     """Step metrics; those of an accelerator are read once the next step has been launched."""
 
@@ -80,13 +91,7 @@ class MetricsReader:
         """Start the copy of a step's scalars."""
         rest = (*scalars.terms.values(), *scalars.measures.values())
         tensors = (scalars.loss, scalars.gradient_norm, *rest)
-        values = torch.stack([tensor.detach().float() for tensor in tensors])
-        arrived = None
-        if values.device.type == "cuda":
-            pinned = torch.empty(values.shape, pin_memory=True)
-            values = pinned.copy_(values, non_blocking=True)
-            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            arrived.record()
+        values, arrived = _sent(torch.stack([tensor.detach().float() for tensor in tensors]))
         terms, measures = list(scalars.terms), list(scalars.measures)
         counts = batch.sentences, batch.examples  # a batch is not kept for its numbers
 

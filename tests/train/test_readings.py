@@ -34,8 +34,7 @@ class Event:
 def on_accelerator(monkeypatch):
     """Readings of a device that has to be waited for."""
     Event.waited = 0
-    sent = readings_module._PendingStep
-    monkeypatch.setattr(readings_module, "_PendingStep", lambda *given: sent(*given[:-1], Event()))
+    monkeypatch.setattr(readings_module, "_sent", lambda values: (values, Event()))
 
 
 def test_a_step_is_what_was_measured():
