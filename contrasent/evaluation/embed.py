@@ -17,7 +17,6 @@ from contrasent.errors import CheckpointError, DataError, pick
 from contrasent.evaluation.intervals import (
     FEWEST_PAIRS,
     Bootstrap,
-    Matrix,
     PairGraph,
     Ratio,
     correlation_interval,
@@ -25,7 +24,7 @@ from contrasent.evaluation.intervals import (
 )
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import TaskName
-from contrasent.metrics import METRICS, Vector
+from contrasent.metrics import METRICS, Matrix, Vector
 from contrasent.model.backbones.base import UNBOUNDED
 from contrasent.model.st_layers import Conventions, role_options
 from contrasent.records import Interval, Record, installed_versions

@@ -63,7 +63,9 @@ class ClaimPart:
 
     def reach(self, level: float) -> float | None:
         """Half the width of the interval of the difference; None where seeds tell nothing."""
-        return self.seed_error and self.seed_error.reach(self.pair_error or 0.0, level)
+        if self.seed_error is None:
+            return None
+        return self.seed_error.reach(self.pair_error or 0.0, level)
 
     def status(self, tests: int) -> str:
         """Whether it holds; to be contrary it has to stand the correction for ``tests`` parts."""
