@@ -93,10 +93,14 @@ COMMANDS = {
     ],
     "index remove": ["INDEX", "IDS...", "--missing-ok"],
     "index optimize": ["INDEX", "--kind"],
+    "index copy": ["INDEX", "NEW", "--kind", "--overwrite"],
     "index add": ["INDEX", "SOURCE", "--columns", "--ids", "--encoder", "--device"],
     "index info": ["INDEX", "--json"],
     "push": ["RUN", "REPOSITORY", "--private", "--dry-run"],
-    "search": ["INDEX", "QUERY...", "--top-k", "--threshold", "--encoder", "--device", "--json"],
+    "search": [
+        *("INDEX", "QUERY...", "--top-k", "--threshold", "--only", "--encoder", "--device"),
+        "--json",
+    ],
     "export": [
         *("MODEL", "OUTPUT", "--format", "--pooler", "--head", "--tolerance", "--tasks"),
         *("--data-dir", "--dimensions", "--data", "--overwrite", "--json"),

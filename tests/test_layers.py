@@ -42,6 +42,7 @@ MAY_IMPORT = {
     ),
     "matplotlib": ("report/figures/",),
     "faiss": ("compat.py", "search/"),
+    "pymilvus": ("search/milvus.py",),
     "accelerate": ("training/",),
     "datasets": ("data/",),
     "typer": ("cli/",),
@@ -67,7 +68,17 @@ AT_THE_TOP = {
     "transformers": ("model/backbones/",),
     "accelerate": ("training/",),
     **dict.fromkeys(
-        ("scipy", "faiss", "pyarrow", "datasets", "huggingface_hub", "pandas", "matplotlib"), ()
+        (
+            "scipy",
+            "faiss",
+            "pyarrow",
+            "pymilvus",
+            "datasets",
+            "huggingface_hub",
+            "pandas",
+            "matplotlib",
+        ),
+        (),
     ),
 }
 

@@ -25,7 +25,7 @@ from contrasent.cli.encode import encode
 from contrasent.cli.evaluate import evaluate
 from contrasent.cli.fit import export, flow, infersent, push, sif, whitening
 from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
-from contrasent.cli.search import add, build, info, optimize, remove, search, similarity
+from contrasent.cli.search import add, build, copy, info, optimize, remove, search, similarity
 from contrasent.cli.serve import serve
 from contrasent.cli.train import recipes, train
 from contrasent.errors import ContrasentError, is_out_of_memory
@@ -282,7 +282,7 @@ _add(app, recipes, evaluate, analyze, neighbours, mteb, reproduce)
 _add(app, encode, similarity, calibrate, search, export, push, serve)
 _add(fit_app, whitening, flow, sif)
 _add(import_app, infersent)
-_add(index_app, build, add, remove, optimize, info)
+_add(index_app, build, add, remove, optimize, copy, info)
 _add(data_app, check, fetch, leaks, mine)
 _add(build_app, nli, captions, duplicates, paraphrases)
 app.add_typer(fit_app, name="fit", help="Fit whitening, flow or SIF to an encoder.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,7 +41,7 @@ def similarity(
     json: Json = False,
 ) -> None:
     """Print the cosine of the embeddings of two texts."""
-    from contrasent.search.index import similarity as cosine_of
+    from contrasent.search.sentences import similarity as cosine_of
 
     encoder = measuring.load(model)
     used = encoder.resolve_precision(measuring.precision_name)
@@ -78,55 +78,68 @@ Ids = Annotated[
 ]
 Folder = Annotated[Path, typer.Argument(help="The index.")]
 KINDS = (
-    "flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), or auto: chosen by the number of texts"
+    "flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of "
+    "texts; milvus (exact) or milvus-hnsw: in Milvus Lite"
 )
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an index that is there already.")
+]
 
 
 @grouped
 def build(  # noqa: PLR0913 - the arguments are the command's options
     *,
     model: Model,
-    source: Source,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A file or data set with one text per row; - reads lines of standard input; or a "
+            "folder by 'encode --shards parquet' with the same MODEL, whose vectors are taken.",
+        ),
+    ],
     index: Annotated[Path, typer.Argument(help="The folder to write.")],
     columns: Columns = None,
     ids: Ids = None,
     loading: Loading,
     precision: Precision = "auto",
     kind: Annotated[str, typer.Option(help=f"{KINDS}.")] = "auto",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an index that is there already.")
-    ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Embed texts and write an index."""
-    from contrasent.errors import pick
+    from contrasent.errors import ConfigError, pick
     from contrasent.model.precision import PRECISIONS
     from contrasent.search.index import Index
-    from contrasent.search.nearest import kind_for
+    from contrasent.search.nearest import KINDS, kind_for
     from contrasent.search.sentences import open_sentences
+    from contrasent.search.shard_writers import FinishedShards
     from contrasent.search.storage import require_folder
 
     pick("precision", precision, PRECISIONS)
+    pick("kind of index", kind, ("auto", *KINDS))
     require_folder(index, overwrite)
-    with open_sentences(source, columns, ids) as sentences:
-        kind_for(_announce(sentences), kind)
-        encoder = loading.load(model)
-        built = Index.build(
-            encoder,
-            sentences,
-            index,
-            sentences.ids(),
-            precision=precision,
-            kind=kind,
-            overwrite=overwrite,
-            show_progress=True,
-        )
+    how: dict[str, Any] = {"kind": kind, "overwrite": overwrite, "show_progress": True}
+    if Path(source).is_dir():
+        if (columns, ids, precision) != (None, None, "auto"):
+            raise ConfigError(f"{source} holds vectors: leave --columns, --ids, --precision out")
+        built = Index.build(loading.load(model), FinishedShards.open(source), index, **how)
+    else:
+        with open_sentences(source, columns, ids) as sentences:
+            kind_for(_announce(sentences), kind)
+            names = sentences.ids()
+            encoder = loading.load(model)
+            built = Index.build(encoder, sentences, index, names, precision=precision, **how)
     width = built.manifest.encoder.width
     typer.echo(f"{index}: {len(built)} texts, {width} dimensions each{_searched(built)}", err=True)
 
 
 def _searched(index: Index) -> str:
     """How an index is searched."""
+    from contrasent.search.nearest import MILVUS
+
     ann = index.manifest.ann
+    if index.kind in MILVUS:
+        return ", in Milvus Lite"
     if ann is None:
         return ", searched exactly"
     return f", searched by {ann.kind} (recall@10 {ann.recall:.3f})"
@@ -142,7 +155,8 @@ def add(
 ) -> None:
     """Embed more texts and append them to an index."""
     require_index(index)
-    from contrasent.search.index import Index, encoder_of
+    from contrasent.search.index import Index
+    from contrasent.search.makers import encoder_of
     from contrasent.search.sentences import open_sentences
 
     opened = Index.open(index)
@@ -184,6 +198,20 @@ def optimize(
     opened = Index.open(index)
     opened.optimize(kind, show_progress=True)
     typer.echo(f"{index}: {len(opened)} texts{_searched(opened)}", err=True)
+
+
+def copy(
+    index: Folder,
+    new: Annotated[Path, typer.Argument(help="The folder to write.")],
+    kind: Annotated[str | None, typer.Option(help=f"{KINDS}; else the same.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write an index to another folder, also into Milvus Lite or out of it."""
+    require_index(index)
+    from contrasent.search.index import Index
+
+    copied = Index.open(index).copy(new, kind, overwrite=overwrite, show_progress=True)
+    typer.echo(f"{new}: {len(copied)} texts{_searched(copied)}", err=True)
 
 
 def info(
@@ -232,7 +260,7 @@ def _lines(words: list[str]) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def search(
+def search(  # noqa: PLR0913 - the arguments are the command's options
     index: Annotated[Path, typer.Argument(help="A folder made by: contrasent index build")],
     query: Annotated[
         list[str],
@@ -246,20 +274,28 @@ def search(
             "one."
         ),
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Search texts with ids like this; % stands for any characters, _ for one.",
+        ),
+    ] = None,
     encoder: MovedEncoder = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
     """Print the texts of an index that are nearest to a query, or to each of several."""
     require_index(index)
-    from contrasent.search.index import Index, encoder_of
+    from contrasent.search.index import Index
+    from contrasent.search.makers import encoder_of
     from contrasent.search.snapshot import require_query
 
     queries = _lines(query)
     for each in queries:
         require_query(each, top_k, threshold=threshold)
     opened = Index.open(index)
-    found = opened.search(encoder_of(opened, encoder, device), queries, top_k, threshold)
+    found = opened.search(encoder_of(opened, encoder, device), queries, top_k, threshold, only)
     several = len(queries) > 1
     for text, hits in zip(queries, found, strict=True):
         if json:

@@ -151,7 +151,9 @@ def _maker(
     import torch
 
     from contrasent.errors import ConfigError
-    from contrasent.search.index import Index, encoder_of
+    from contrasent.search.index import Index
+    from contrasent.search.makers import encoder_of
+    from contrasent.search.nearest import MILVUS
     from contrasent.serve.application import Service, build
     from contrasent.serve.batching import Batcher, BatchSettings
     from contrasent.serve.embedding_routes import EmbeddingRoutes
@@ -163,6 +165,8 @@ def _maker(
     encoder = serving.load(model)
     if serving.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
         raise ConfigError("several --workers share a model on the CPU only; add --device cpu")
+    if serving.workers > 1 and any(index and index.kind in MILVUS for index in indexes):
+        raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")
     first, second = indexes
     searched = beside = None
     if first is not None:

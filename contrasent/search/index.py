@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
-from contrasent.files import exclusive, recover_folder, writing_folder
+from contrasent.files import exclusive, recover_folder
 from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
 from contrasent.model.st_layers import role_options
-from contrasent.progress import progress_bar
-from contrasent.search.nearest import KINDS, kind_for
+from contrasent.search.makers import maker_of
+from contrasent.search.nearest import KINDS, MILVUS, kind_for
+from contrasent.search.shard_writers import FinishedShards
 from contrasent.search.snapshot import (
     LARGE,
     Hit,
+    OpenRows,
     Snapshot,
+    create,
+    indexing,
     merged,
     optimized,
     require_ids,
+    require_new,
     require_query,
     require_search,
 )
@@ -34,7 +39,8 @@ from contrasent.search.storage import (
     IndexManifest,
     IndexRows,
     embed,
-    maker_of,
+    read_manifest,
+    read_removed,
     remove_unlisted,
     require_folder,
     require_texts,
@@ -43,21 +49,6 @@ from contrasent.search.storage import (
     write_removed,
     write_segment,
 )
-
-if TYPE_CHECKING:
-    from contrasent.model.loading import LoadedEncoder
-
-
-def similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:
-    """Cosine of the embeddings of two texts, in [-1, 1]; an empty text is refused."""
-    for text in (a, b):
-        if not text.strip():
-            raise DataError(f"{text!r} is empty; a similarity needs two texts")
-    rows = np.concatenate([*encoder.encode_stream([a, b], precision=precision)]).astype(np.float64)
-    lengths = np.linalg.norm(rows, axis=1)
-    if not (np.isfinite(lengths).all() and lengths.all()):
-        raise CheckpointError(f"{encoder.name} gives a vector without a direction; check it")
-    return float(np.clip(rows[0] @ rows[1] / (lengths[0] * lengths[1]), -1.0, 1.0))
 
 
 class Index:
@@ -69,7 +60,7 @@ class Index:
     writing method returns, its change is on disk and survives whatever ends the process.
     """
 
-    def __init__(self, folder: Path, snapshot: Snapshot) -> None:
+    def __init__(self, folder: Path, snapshot: OpenRows) -> None:
         """Use :meth:`open` or :meth:`build`."""
         self.folder = folder
         self._snapshot = snapshot
@@ -80,7 +71,7 @@ class Index:
     def build(  # noqa: PLR0913 - what an index is made of, by name
         cls,
         encoder: Encoder,
-        texts: Iterable[str],
+        texts: Iterable[str] | FinishedShards,
         folder: str | Path,
         ids: Sequence[str | int] | None = None,
         *,
@@ -88,17 +79,18 @@ class Index:
         kind: str = "auto",
         overwrite: bool = False,
         show_progress: bool = False,
-    ) -> Self:
+    ) -> Index:
         """Embed texts and write an index, as a whole or not at all.
 
         Args:
             encoder: what embeds the texts, and later the queries.
-            texts: the texts, read once, as a stream.
+            texts: the texts, read once, as a stream; or shards that hold their vectors too.
             folder: where to write the index.
             ids: one different id per text; by default the numbers of the rows.
             precision: ``fp32``, ``bf16`` or ``auto``; queries use the same.
             kind: ``flat`` (exact), ``hnsw``, ``ivfpq`` (OPQ+IVF-PQ, the smallest), or ``auto``:
-                chosen by the number of texts.
+                one of these, by the number of texts; ``milvus`` (exact) or ``milvus-hnsw`` to keep
+                the texts in Milvus Lite.
             overwrite: replace an index that is there already.
             show_progress: a progress bar on standard error.
 
@@ -106,32 +98,64 @@ class Index:
             ConfigError: no such precision or kind, or too few texts for it; something else is at
                 ``folder``, or an index and ``overwrite`` is off; or another process writes it.
             DataError: there is no text, a text is empty, or ids are repeated, empty or too few.
+            MissingExtraError: Milvus Lite is asked for and not installed.
         """
         folder = Path(folder)
         require_folder(folder, overwrite)
         pick("precision", precision, PRECISIONS)
         pick("kind of index", kind, ("auto", *KINDS))
-        maker = maker_of(encoder, precision)
-        names = require_ids(texts, ids)
-        with exclusive(folder), writing_folder(folder.resolve()) as partial:
-            blocks = with_ids(embed(encoder, texts, precision, show_progress), names)
-            first = write_segment(partial, 1, blocks, encoder.width)
-            kind_for(first.rows, kind)
-            manifest = IndexManifest(maker, (first,), ids is None, kind=kind, writes=1)
-            with _indexing(first.rows, show_progress) as advance:
-                write_manifest(partial, optimized(partial, manifest, kind, advance))
+        names = None
+        if isinstance(texts, FinishedShards):
+            precision, blocks = texts.precision, texts.blocks(encoder)
+        else:
+            names = require_ids(texts, ids)
+            blocks = embed(encoder, texts, precision, show_progress)
+        rows = with_ids(blocks, names)
+        manifest = IndexManifest(maker_of(encoder, precision), (), names is None, kind, writes=1)
+        create(folder, manifest, rows, show_progress)
         return cls.open(folder)
 
+    def copy(
+        self,
+        folder: str | Path,
+        kind: str | None = None,
+        *,
+        overwrite: bool = False,
+        show_progress: bool = False,
+    ) -> Index:
+        """Write the texts, ids and vectors to another index, of another ``kind`` if it is given.
+
+        So texts move to Milvus and back. Errors as for :meth:`build`.
+        """
+        folder = Path(folder)
+        require_folder(folder, overwrite)
+        was = self.manifest
+        chosen = pick("kind of index", kind or was.kind, ("auto", *KINDS))
+        given = was.next_number
+        manifest = IndexManifest(was.encoder, (), was.numbered, chosen, given=given, writes=1)
+        create(folder, manifest, self.blocks(), show_progress)
+        return Index.open(folder)
+
     @classmethod
-    def open(cls, folder: str | Path) -> Self:
+    def open(cls, folder: str | Path) -> Index:
         """Open an index.
 
         Raises:
             CheckpointError: there is none at ``folder``, or it is damaged.
+            ConfigError: it lies in Milvus Lite, and another process has it open.
         """
         folder = Path(folder)
         recover_folder(folder.resolve())
-        return cls(folder, Snapshot.open(folder))
+        if cls is Index and read_manifest(folder).kind in MILVUS:
+            from contrasent.search.milvus import MilvusIndex
+
+            return MilvusIndex.open(folder)
+        return cls(folder, cls._opened(folder, None))
+
+    @classmethod
+    def _opened(cls, folder: Path, last: OpenRows | None) -> OpenRows:
+        """What the folder holds now; what ``last`` has open is used again."""
+        return Snapshot.open(folder, last if isinstance(last, Snapshot) else None)
 
     def __len__(self) -> int:
         return self._snapshot.texts
@@ -143,13 +167,13 @@ class Index:
 
     @property
     def kind(self) -> str:
-        """``flat``, ``hnsw`` or ``ivfpq``."""
+        """``flat``, ``hnsw``, ``ivfpq``, ``milvus`` or ``milvus-hnsw``."""
         ann = self.manifest.ann
         return "flat" if ann is None else ann.kind
 
     def refresh(self) -> None:
         """Take over what other processes wrote since the index was opened."""
-        self._snapshot = Snapshot.open(self.folder, self._snapshot)
+        self._snapshot = self._opened(self.folder, self._snapshot)
 
     def add(
         self,
@@ -217,11 +241,16 @@ class Index:
                     + "; nothing was removed"
                 )
             if rows:
-                removed = np.union1d(now.removed, np.fromiter(rows.values(), np.int64))
-                number, was = now.manifest.next_write, now.manifest
-                file, given = write_removed(self.folder, number, removed), was.next_number
-                write_manifest(self.folder, replace(was, removed=file, given=given, writes=number))
+                self._remove_rows(now.manifest, rows)
         return len(rows)
+
+    def _remove_rows(self, was: IndexManifest, rows: dict[str, int]) -> None:
+        """Remove rows by their ids and numbers."""
+        before = read_removed(self.folder, was)
+        removed = np.union1d(before, np.fromiter(rows.values(), np.int64))
+        number, given = was.next_write, was.next_number
+        file = write_removed(self.folder, number, removed)
+        write_manifest(self.folder, replace(was, removed=file, given=given, writes=number))
 
     def optimize(self, kind: str | None = None, *, show_progress: bool = False) -> None:
         """Drop removed rows from disk, and let a kind of index cover all texts.
@@ -236,8 +265,13 @@ class Index:
         Raises:
             ConfigError: no such kind, or too few texts for it; or another process writes.
         """
-        with self._writing() as now, _indexing(now.texts, show_progress) as advance:
+        with self._writing() as now, indexing(now.texts, show_progress) as advance:
             asked = now.manifest.kind
+            if kind in MILVUS:
+                raise ConfigError(
+                    f"{self.folder} is not in Milvus; move it with: contrasent index copy "
+                    f"{self.folder} NEW --kind {kind}"
+                )
             if kind is not None and kind_for(now.texts, kind):
                 asked = kind
             write_manifest(self.folder, optimized(self.folder, now.manifest, asked, advance))
@@ -257,12 +291,14 @@ class Index:
         queries: Sequence[str],
         top_k: int = 10,
         threshold: float | None = None,
+        only: str | None = None,
     ) -> list[list[Hit]]:
         """The ``top_k`` texts nearest to each query by cosine, best first.
 
         Equal scores are in the order of the rows. Fewer hits than ``top_k`` come back only when
-        the index holds fewer texts, or fewer have a score of ``threshold`` or more. An encoder is
-        checked when it searches for the first time.
+        the index holds fewer texts, or fewer have a score of ``threshold`` or more, or an id that
+        is like the pattern ``only``, in which % stands for any characters and _ for one. An encoder
+        is checked when it searches for the first time.
 
         Raises:
             CheckpointError: another encoder built the index.
@@ -280,10 +316,16 @@ class Index:
         precision = self.manifest.encoder.precision
         how: dict[str, Any] = {"precision": precision, **role_options(encoder, "query")}
         blocks = list(encoder.encode_stream(queries, normalize=True, **how))
-        return self._snapshot.search(np.concatenate(blocks), top_k, threshold) if blocks else []
+        if not blocks:
+            return []
+        return self._snapshot.search(np.concatenate(blocks), top_k, threshold, only)
 
     def search_vectors(
-        self, queries: np.ndarray, top_k: int = 10, threshold: float | None = None
+        self,
+        queries: np.ndarray,
+        top_k: int = 10,
+        threshold: float | None = None,
+        only: str | None = None,
     ) -> list[list[Hit]]:
         """:meth:`search` for ``(Q, D)`` embeddings, of any length, by the encoder of the index.
 
@@ -298,7 +340,7 @@ class Index:
         length = np.linalg.norm(queries, axis=1, keepdims=True)
         if not (np.isfinite(length).all() and length.all()):
             raise DataError("a query's vector is zero or not finite: it has no direction")
-        return self._snapshot.search(queries / length, top_k, threshold)
+        return self._snapshot.search(queries / length, top_k, threshold, only)
 
     def blocks(self) -> Iterator[IndexRows]:
         """All texts with ids and ``(n, D)`` unit vectors, some at a time, in the order of rows."""
@@ -306,18 +348,10 @@ class Index:
 
     def require(self, encoder: Encoder) -> None:
         """Make sure that ``encoder`` is the one that built the index; the refusal names both."""
-        maker, fingerprint = self.manifest.encoder, encoder.fingerprint()
-        if fingerprint != maker.fingerprint:
-            raise CheckpointError(
-                f"{self.folder} was built with {maker.name} (pooler {maker.pooler}, head "
-                f"{maker.head}, engine {maker.engine}, fingerprint {maker.fingerprint}), not with "
-                f"{encoder.name} (pooler {encoder.pooler}, head {encoder.head_name}, engine "
-                f"{encoder.engine}, fingerprint {fingerprint}): their vectors cannot be compared; "
-                "use that encoder, or build an index with this one"
-            )
+        self.manifest.encoder.require(encoder, self.folder)
 
     @contextmanager
-    def _writing(self) -> Iterator[Snapshot]:
+    def _writing(self) -> Iterator[OpenRows]:
         """The newest state, which nobody else changes inside; afterwards what it is then."""
         with self._lock, exclusive(self.folder):
             self.refresh()
@@ -333,60 +367,18 @@ class Index:
                 raise CheckpointError(
                     f"{self.folder} was built anew, with {was.encoder.name}; open it again"
                 )
-            self._require_new(now, names)
-            remove_unlisted(self.folder, was)
-            number, given = was.next_write, was.next_number
-            rows = with_ids(blocks, names, given)
-            more = write_segment(self.folder, number, rows, encoder.width)
-            grown = replace(
-                was,
-                segments=(*was.segments, more),
-                numbered=was.numbered and names is None,
-                given=given + more.rows,
-                writes=number,
-            )
-            write_manifest(self.folder, merged(self.folder, grown))
-        return given, given + more.rows
+            require_new(now, self.folder, names)
+            given = was.next_number
+            grown = self._add_rows(was, with_ids(blocks, names, given))
+            numbered = was.numbered and names is None
+            write_manifest(self.folder, replace(grown, numbered=numbered))
+        return given, grown.next_number
 
-    def _require_new(self, now: Snapshot, names: list[str] | None) -> None:
-        """Make sure that no text has an id of a new one."""
-        if names is not None:
-            known = now.rows_of(names)
-            for row, name in enumerate(names):
-                if name in known:
-                    raise DataError(f"id {name!r} of text {row} is in the index already")
-        elif not now.manifest.numbered:
-            raise DataError(
-                f"the texts of {self.folder} have ids of their own, so the new ones need ids too: "
-                "give them with --ids COLUMN (ids=[...] in Python)"
-            )
-
-
-def _indexing(rows: int, shown: bool) -> AbstractContextManager[Callable[..., None]]:
-    return progress_bar("indexing", "bar", "count", "elapsed", total=rows, shown=shown)
-
-
-def encoder_of(index: Index, name: str | None = None, device: str | None = None) -> LoadedEncoder:
-    """Load the encoder that the index names, or ``name``, which must be equal to it."""
-    from contrasent.model.loading import load_encoder
-
-    maker = index.manifest.encoder
-    try:
-        encoder = load_encoder(
-            name or maker.name,
-            pooler=maker.pooler,
-            head=maker.head,
-            engine=maker.engine,
-            device=device,
-            truncate_dim=maker.truncate_dim,
-            prompt_name=maker.prompt_name,
-        )
-    except CheckpointError as error:
-        if name is not None:
-            raise
-        raise CheckpointError(
-            f"{index.folder} was built with {maker.name}, which cannot be loaded: {error}; "
-            "if the encoder has moved, say where it is with --encoder FOLDER"
-        ) from error
-    index.require(encoder)
-    return encoder
+    def _add_rows(self, was: IndexManifest, rows: Iterator[IndexRows]) -> IndexManifest:
+        """Write rows; the manifest with which they will be there."""
+        remove_unlisted(self.folder, was)
+        number = was.next_write
+        more = write_segment(self.folder, number, rows, was.encoder.width)
+        given = was.next_number + more.rows
+        grown = replace(was, segments=(*was.segments, more), given=given, writes=number)
+        return merged(self.folder, grown)

@@ -52,7 +52,7 @@ def nearest(
             approximate = ann.candidates(lengths[:covered], block, top_k)
             exact = [first + last for first, last in zip(approximate, exact, strict=True)]
         for query, candidates in zip(block, exact, strict=True):
-            hits.append(_best(segments, query, candidates, top_k))
+            hits.append(best_rows(segments, query, candidates, top_k))
     return hits
 
 
@@ -122,9 +122,10 @@ def _search(segment: np.ndarray, queries: np.ndarray, count: int) -> tuple[np.nd
     return scores, rows
 
 
-def _best(
+def best_rows(
     segments: Sequence[np.ndarray], query: np.ndarray, candidates: list[np.ndarray], top_k: int
 ) -> list[tuple[int, float]]:
+    """The best of the candidates in each segment, by cosines in float64, then by row."""
     numbers, cosines, first = [], [], 0
     for segment, rows in zip(segments, candidates, strict=True):
         numbers.append(first + rows)
@@ -144,7 +145,9 @@ def _cosines(segment: np.ndarray, rows: np.ndarray, query: np.ndarray) -> np.nda
     return scores
 
 
-KINDS = ("flat", "hnsw", "ivfpq")
+MILVUS = ("milvus", "milvus-hnsw")
+"""The kinds that Milvus holds, exact and approximate."""
+KINDS = ("flat", "hnsw", "ivfpq", *MILVUS)
 _FLAT_BELOW, _HNSW_BELOW = 50_000, 300_000
 """Rows from which HNSW, and from which OPQ+IVF-PQ, is taken unless a kind is named."""
 LEAST = {"ivfpq": 10_000}

@@ -10,7 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contrasent.errors import ConfigError, DataError
+import numpy as np
+
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.model.protocol import Encoder
 
 if TYPE_CHECKING:
     from contrasent.data.examples import Examples
@@ -81,3 +84,15 @@ def _open(path: str, source: str, chosen: Sequence[str] | None, ids: bool) -> Se
             "choose one with --columns NAME, or by its number from 0"
         )
     return Sentences(examples, source, ids)
+
+
+def similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:
+    """Cosine of the embeddings of two texts, in [-1, 1]; an empty text is refused."""
+    for text in (a, b):
+        if not text.strip():
+            raise DataError(f"{text!r} is empty; a similarity needs two texts")
+    rows = np.concatenate([*encoder.encode_stream([a, b], precision=precision)]).astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1)
+    if not (np.isfinite(lengths).all() and lengths.all()):
+        raise CheckpointError(f"{encoder.name} gives a vector without a direction; check it")
+    return float(np.clip(rows[0] @ rows[1] / (lengths[0] * lengths[1]), -1.0, 1.0))

@@ -1,11 +1,13 @@
-"""What goes into a shard: embedded blocks with their texts, as rows of a Parquet file too.
+"""What goes into a shard and comes out: embedded blocks with their texts, also as Parquet.
 
 Shapes: N sentences, D embedding width.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -13,10 +15,11 @@ from typing import Any, Self
 import numpy as np
 from typing_extensions import override
 
-from contrasent.errors import CheckpointError
+from contrasent.errors import CheckpointError, ConfigError
+from contrasent.files import sha256_of
 from contrasent.model.protocol import Encoder
-from contrasent.model.st_layers import Conventions
-from contrasent.search.storage import NpyWriter, blocks_with_texts
+from contrasent.model.st_layers import Conventions, role_options
+from contrasent.search.storage import Blocks, NpyWriter, blocks_with_texts
 
 
 class NpyRows(NpyWriter):
@@ -82,3 +85,73 @@ def _count_truncated(encoder: Encoder, texts: list[str]) -> int:
     room = encoder.max_tokens - 2 - len(conventions.resolve().encode())
     long = [text for text in texts if len(text.encode()) > room]
     return encoder.count_truncated(long) if long else 0
+
+
+_ROWS_AT_ONCE = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedShards:
+    """A folder that ``contrasent encode --shards parquet`` finished: texts with their vectors."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """Read the manifest.
+
+        Raises:
+            CheckpointError: there are no shards, or not all of them.
+            ConfigError: they hold no texts.
+        """
+        folder, remedy = Path(folder), "write them with: contrasent encode --shards parquet"
+        try:
+            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            if "shards" not in manifest:
+                raise CheckpointError(f"{folder} is unfinished: run the same command again")
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{folder} holds no shards ({error}); {remedy}") from error
+        if manifest.get("kind") != "parquet":
+            raise ConfigError(f"the shards of {folder} hold no texts; {remedy}")
+        return cls(folder, manifest)
+
+    @property
+    def precision(self) -> str:
+        """What matrix products ran in, as it was asked for."""
+        return str(self.manifest["precision"])
+
+    def blocks(self, encoder: Encoder) -> Blocks:
+        """Rows with their texts, some at a time.
+
+        Raises:
+            CheckpointError: another encoder wrote them, or a shard is missing or damaged.
+            ConfigError: texts of an index get a prompt that these did not get.
+        """
+        if (fingerprint := encoder.fingerprint()) != self.manifest["encoder"]:
+            raise CheckpointError(
+                f"{self.folder} was written by an encoder with fingerprint "
+                f"{self.manifest['encoder']}, not by {encoder.name} (fingerprint {fingerprint})"
+            )
+        conventions: Conventions = getattr(encoder, "conventions", Conventions())
+        prompt = role_options(encoder, "document").get("prompt", default := conventions.resolve())
+        if prompt != default:
+            raise ConfigError(
+                f"{encoder.name} puts {prompt!r} before the texts of an index, but {default!r} "
+                f"before those of {self.folder}; build the index from the texts"
+            )
+        return self._read()
+
+    def _read(self) -> Blocks:
+        from pyarrow import parquet
+
+        for shard in self.manifest["shards"]:
+            path = self.folder / shard["file"]
+            if not path.is_file() or sha256_of(path) != shard["sha256"]:
+                raise CheckpointError(
+                    f"{path} is missing or damaged: it has not the SHA-256 of manifest.json; copy "
+                    f"it again, or remove {self.folder} and write the shards anew"
+                )
+            for batch in parquet.ParquetFile(path).iter_batches(_ROWS_AT_ONCE):
+                vectors = batch["embedding"].flatten().to_numpy()
+                yield vectors.reshape(len(batch), -1), batch["text"].to_pylist()

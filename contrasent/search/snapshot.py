@@ -9,22 +9,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.search.nearest import LEAST, Ann, kind_for, nearest, split_rows, write_ann
+from contrasent.files import exclusive, writing_folder
+from contrasent.progress import progress_bar
+from contrasent.search.nearest import LEAST, MILVUS, Ann, kind_for, nearest, split_rows, write_ann
 from contrasent.search.storage import (
     IndexManifest,
     IndexRows,
     SegmentRows,
+    close_milvus,
     read_manifest,
     read_removed,
     read_segment,
+    write_manifest,
     write_removed,
     write_segment,
 )
@@ -41,6 +46,29 @@ class Hit:
     id: str  # the id it was given, or its number
     text: str
     score: float  # its cosine with the query, in [-1, 1]
+
+
+class OpenRows(Protocol):
+    """The rows of an open index, which never change."""
+
+    @property
+    def manifest(self) -> IndexManifest:
+        """What the folder holds."""
+
+    @property
+    def texts(self) -> int:
+        """How many there are."""
+
+    def search(
+        self, queries: np.ndarray, top_k: int, threshold: float | None, only: str | None
+    ) -> list[list[Hit]]:
+        """The hits of ``(Q, D)`` queries."""
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """The numbers of the rows that have any of ``ids``."""
+
+    def blocks(self) -> Iterator[IndexRows]:
+        """All rows in order, some at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +127,19 @@ class Snapshot:
         """Texts that were not removed."""
         return self.manifest.rows - len(self.removed)
 
-    def search(self, queries: np.ndarray, top_k: int, threshold: float | None) -> list[list[Hit]]:
-        """The hits of ``(Q, D)`` queries, best first, each scores of ``threshold`` or more."""
+    def search(
+        self, queries: np.ndarray, top_k: int, threshold: float | None, only: str | None
+    ) -> list[list[Hit]]:
+        """The hits of ``(Q, D)`` queries, best first, each scores of ``threshold`` or more.
+
+        ``only`` is a LIKE pattern of their ids.
+        """
         vectors = [segment.vectors for segment in self.segments]
-        live = [segment.live for segment in self.segments]
-        nearby = nearest(vectors, queries, top_k, live, self.ann)
+        live, ann = [segment.live for segment in self.segments], self.ann
+        if only is not None:
+            kept = [_matching(segment, only) for segment in self.segments]
+            live, ann = [*kept], ann and ann.with_live(np.concatenate(kept)[: ann.rows])
+        nearby = nearest(vectors, queries, top_k, live, ann)
         ends = list(accumulate(map(len, vectors)))
         least = -2.0 if threshold is None else threshold
         return [
@@ -167,6 +203,14 @@ class Snapshot:
         )
 
 
+def _matching(segment: SegmentRows, pattern: str) -> np.ndarray:
+    """``(N,)`` bool: the rows that were not removed and whose id is like ``pattern``."""
+    import pyarrow.compute as pc
+
+    like: np.ndarray = pc.match_like(segment.ids, pattern).to_numpy(zero_copy_only=False)
+    return like if segment.live is None else like & segment.live
+
+
 def merged(folder: Path, manifest: IndexManifest) -> IndexManifest:
     """The manifest after its last segments are one, if they are small beside what was added last.
 
@@ -209,6 +253,28 @@ def optimized(
     return replace(manifest, ann=ann, given=manifest.next_number, writes=manifest.next_write)
 
 
+def create(folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows], shown: bool) -> None:
+    """Write an index of ``rows``, as a whole or not at all."""
+    with exclusive(folder), writing_folder(folder.resolve()) as partial:
+        if manifest.kind in MILVUS:
+            from contrasent.search.milvus import build_collection
+
+            manifest = build_collection(partial, manifest, rows)
+        else:
+            first = write_segment(partial, 1, rows, manifest.encoder.width)
+            kind_for(first.rows, manifest.kind)
+            manifest = replace(manifest, segments=(first,))
+            with indexing(first.rows, shown) as advance:
+                manifest = optimized(partial, manifest, manifest.kind, advance)
+        write_manifest(partial, manifest)
+        close_milvus(folder)
+
+
+def indexing(rows: int, shown: bool) -> AbstractContextManager[Callable[..., None]]:
+    """Show how many rows are indexed."""
+    return progress_bar("indexing", "bar", "count", "elapsed", total=rows, shown=shown)
+
+
 def require_query(
     query: str, top_k: int, name: str = "the query", threshold: float | None = None
 ) -> None:
@@ -224,6 +290,20 @@ def require_search(top_k: int, threshold: float | None) -> None:
         raise ConfigError(f"top_k must be at least 1, not {top_k}")
     if threshold is not None and not -1 <= threshold <= 1:
         raise ConfigError(f"threshold is a cosine, from -1 to 1, not {threshold:g}")
+
+
+def require_new(now: OpenRows, folder: Path, ids: list[str] | None) -> None:
+    """Make sure that no text of an index has an id of a new one."""
+    if ids is not None:
+        known = now.rows_of(ids)
+        for row, name in enumerate(ids):
+            if name in known:
+                raise DataError(f"id {name!r} of text {row} is in the index already")
+    elif not now.manifest.numbered:
+        raise DataError(
+            f"the texts of {folder} have ids of their own, so the new ones need ids too: "
+            "give them with --ids COLUMN (ids=[...] in Python)"
+        )
 
 
 def require_ids(texts: Iterable[str], ids: Sequence[str | int] | None) -> list[str] | None:

@@ -8,6 +8,7 @@ Shapes: N rows of a segment, D dimensions of a vector.
 from __future__ import annotations
 
 import json
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,8 @@ from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationErro
 from contrasent.errors import CheckpointError, DataError
 from contrasent.files import recover_folder, refuse_existing, write_text, writing
 from contrasent.model.protocol import Encoder
-from contrasent.model.st_layers import Conventions, role_options
+from contrasent.model.st_layers import role_options
+from contrasent.search.makers import STRICT, Maker
 from contrasent.search.nearest import AnnInfo
 
 _HEADER = 128
@@ -97,39 +99,12 @@ _VECTORS, _TEXTS = "segments/{}.npy", "segments/{}.arrow"
 _REMOVED = "segments/{:06d}.removed.npy"
 _REBUILD = "restore the folder from a copy or build the index again"
 
-_STRICT = ConfigDict(strict=True, extra="forbid")
-
-
-@dataclass(frozen=True, slots=True)
-class Maker:
-    """The encoder whose vectors the index holds.
-
-    Attributes:
-        name: the name or absolute folder it was loaded from.
-        width: D, dimensions of a vector.
-        precision: what matrix products ran in, as it was asked for.
-        prompt_name: the prompt of all texts, if it was chosen; else texts have the encoder's
-            prompt for documents, and queries that for queries.
-        truncate_dim: how many dimensions were kept of an embedding; None for all.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-    name: str
-    fingerprint: str
-    pooler: str
-    head: str
-    width: int
-    precision: str
-    engine: str = "torch"
-    prompt_name: str | None = None
-    truncate_dim: int | None = None
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Rows that were written together; ``name`` is the stem of their files."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: str
     rows: PositiveInt
 
@@ -147,7 +122,7 @@ class IndexManifest:
         writes: how often the folder was written, which names its files.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     encoder: Maker
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     numbered: bool
@@ -223,6 +198,15 @@ def require_folder(folder: Path, overwrite: bool) -> None:
         if is_index:
             remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
         refuse_existing(folder, remedy)
+
+
+MILVUS_FOLDER = "milvus.db"
+
+
+def close_milvus(folder: Path) -> None:
+    """Close the Milvus of an index, if this process has one open: so that others can open it."""
+    if lite := sys.modules.get("milvus_lite.server_manager"):
+        lite.server_manager_instance.release_server(str(folder.resolve() / MILVUS_FOLDER))
 
 
 _CHUNK = 16_384
@@ -328,23 +312,6 @@ def remove_unlisted(folder: Path, manifest: IndexManifest) -> None:
     for file in folder.joinpath("segments").glob("*"):
         if file not in known:
             file.unlink()
-
-
-def maker_of(encoder: Encoder, precision: str) -> Maker:
-    """What is kept of the encoder of an index."""
-    conventions: Conventions = getattr(encoder, "conventions", Conventions())
-    local = Path(encoder.name).expanduser()  # absolute, to be found from anywhere
-    return Maker(
-        name=str(local.resolve()) if local.exists() else encoder.name,
-        fingerprint=encoder.fingerprint(),
-        pooler=encoder.pooler,
-        head=encoder.head_name,
-        width=encoder.width,
-        precision=precision,
-        engine=encoder.engine,
-        prompt_name=conventions.default_prompt_name if conventions.chosen else None,
-        truncate_dim=conventions.truncate_dim,
-    )
 
 
 def embed(encoder: Encoder, texts: Iterable[str], precision: str, show_progress: bool) -> Blocks:

@@ -59,11 +59,12 @@ class Searched:
 
 
 class QueryRequest(BaseModel):
-    """Queries, and which hits are wanted."""
+    """Queries, and which hits are wanted: ``only`` is a LIKE pattern of their ids."""
 
     queries: Texts
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
+    only: Annotated[str, Field(max_length=1000)] | None = None
 
 
 class IndexChange(BaseModel):
@@ -121,7 +122,8 @@ class IndexRoutes:
         require_at_most(_HITS, len(queries) * body.top_k, "hits")
         rows, _ = await self._embedding.vectors(request, queries)
         index = await asyncio.to_thread(self._index.newest)
-        hits = await asyncio.to_thread(index.search_vectors, rows, body.top_k, body.threshold)
+        how = body.top_k, body.threshold, body.only
+        hits = await asyncio.to_thread(index.search_vectors, rows, *how)
         return _json({"results": hits})
 
     async def change(self, request: Request, body: IndexChange) -> Response:
@@ -159,7 +161,7 @@ class IndexRoutes:
         def hits(pair: Searched) -> list[Any]:
             index = pair.newest()
             with pair.lock:
-                return index.search(pair.encoder, queries, body.top_k, body.threshold)
+                return index.search(pair.encoder, queries, body.top_k, body.threshold, body.only)
 
         found = [await asyncio.to_thread(hits, pair) for pair in both]
         sides = [{"name": pair.name, "results": f} for pair, f in zip(both, found, strict=True)]

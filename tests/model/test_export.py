@@ -17,7 +17,8 @@ from contrasent.formats import export
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 from contrasent.model.static_encoder import distil_static
-from contrasent.search.index import Index, encoder_of
+from contrasent.search.index import Index
+from contrasent.search.makers import encoder_of
 
 SENTENCES = [sentence(n, 2 + n % 9) for n in range(40)]
 

@@ -14,6 +14,7 @@ from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.search.index import Index
+from contrasent.search.storage import close_milvus
 
 TEXTS = [f"text number {i}" for i in range(40)]
 
@@ -246,7 +247,7 @@ def test_what_another_process_wrote_is_there_after_refresh(encoder, folder):
     assert texts_of(first) == texts_of(second)
 
 
-def _write_until_killed(folder, seed, pipe):
+def _write_until_killed(folder, seed, kinds, pipe):
     """Add, remove and optimize for ever; tell of each change before and after it."""
     draw, encoder = random.Random(seed), DummyEncoder()
     index = Index.open(folder)
@@ -265,7 +266,7 @@ def _write_until_killed(folder, seed, pipe):
             index.remove(ids)
             kept = [i for i in kept if i not in ids]
         else:
-            index.optimize(draw.choice(["flat", "hnsw"]))
+            index.optimize(draw.choice(kinds))
         pipe.send(("done", change, ids))
 
 
@@ -273,19 +274,30 @@ def _changed(kept, change, ids):
     return {"add": kept | set(ids), "remove": kept - set(ids)}.get(change, kept)
 
 
+FAISS, MILVUS = ("flat", "hnsw"), ("milvus", "milvus-hnsw")
+
+
 @pytest.mark.parametrize(
-    "kills", [4, pytest.param(50, marks=pytest.mark.acceptance)], ids=lambda kills: f"{kills}_kills"
+    ("kills", "kinds"),
+    [
+        (4, FAISS),
+        pytest.param(50, FAISS, marks=pytest.mark.acceptance),
+        pytest.param(6, MILVUS, marks=pytest.mark.acceptance),
+    ],
 )
-def test_every_acknowledged_write_survives_kill_9(folder, kills):
+def test_every_acknowledged_write_survives_kill_9(folder, kills, kinds):
     """The index always opens, with all that was acknowledged, and a change cut off whole or not."""
+    if kinds is MILVUS:
+        pytest.importorskip("milvus_lite", reason="contrasent[milvus] is not installed")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["contrasent.search.index", "helpers.dummy_encoder"])
     encoder, kept, draw = DummyEncoder(), {"start"}, random.Random(1)
-    Index.build(encoder, ["start"], folder, ["start"])
+    Index.build(encoder, ["start"], folder, ["start"], kind=kinds[0])
+    close_milvus(folder)
     cut = 0
     for seed in range(kills):
         ours, theirs = context.Pipe(duplex=False)
-        child = context.Process(target=_write_until_killed, args=(folder, seed, theirs))
+        child = context.Process(target=_write_until_killed, args=(folder, seed, kinds, theirs))
         child.start()
         theirs.close()
         ours.poll(60)
@@ -310,4 +322,5 @@ def test_every_acknowledged_write_survives_kill_9(folder, kills):
         kept = now
         hits = index.search(encoder, sorted(now)[:3], 1)
         assert [h[0].id for h in hits] == sorted(now)[:3] and len(index) == len(now)
+        close_milvus(folder)
     assert cut > 0 and len(kept) > 1

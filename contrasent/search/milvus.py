@@ -1,0 +1,283 @@
+"""An index whose texts lie in Milvus Lite, with the methods of any other.
+
+Its folder holds a manifest as every index does, and beside it Milvus's own folder, with one
+collection: the id, the text, the unit vector, and the number of the row in the order of adding.
+The manifest is written after the rows: those with its next number and above are of an addition that
+was cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from typing_extensions import override
+
+from contrasent.errors import ConfigError, ContrasentError, DataError, MissingExtraError, pick
+from contrasent.files import exclusive
+from contrasent.search.index import Index
+from contrasent.search.nearest import MILVUS, best_rows
+from contrasent.search.snapshot import Hit, OpenRows
+from contrasent.search.storage import (
+    MILVUS_FOLDER,
+    IndexManifest,
+    IndexRows,
+    Segment,
+    close_milvus,
+    read_manifest,
+    write_manifest,
+)
+
+_NAME = "texts"
+_LONGEST = 65_535  # characters of a VARCHAR
+_ROWS_AT_ONCE = 2_048
+_MOST_HITS = 16_384 - 8
+_EXTRA = 8  # hits by float32 cosines, among which the best by float64 are
+_FOUND_AT_ONCE = 4_096  # vectors in one answer
+_HNSW = {"M": 32, "efConstruction": 100}
+_LEAST_EF = 128
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Turn what Milvus raises into an error with the folder in it."""
+    from pymilvus.exceptions import MilvusException
+
+    try:
+        yield
+    except MilvusException as error:
+        raise ContrasentError(f"{folder}: Milvus says: {error.message}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The rows of an index in Milvus."""
+
+    folder: Path
+    manifest: IndexManifest
+    client: Any
+
+    @property
+    def texts(self) -> int:
+        """How many there are."""
+        return self._count("row >= 0")
+
+    def _count(self, rows: str) -> int:
+        with _explained(self.folder):
+            [counted] = self.client.query(_NAME, filter=rows, output_fields=["count(*)"])
+        return int(counted["count(*)"])
+
+    def search(
+        self, queries: np.ndarray, top_k: int, threshold: float | None, only: str | None
+    ) -> list[list[Hit]]:
+        """The hits of ``(Q, D)`` queries, best first; their cosines are computed in float64."""
+        if top_k > _MOST_HITS:
+            raise ConfigError(f"Milvus finds at most {_MOST_HITS} texts, not {top_k}")
+        count = top_k + _EXTRA
+        how: dict[str, Any] = {
+            "limit": count,
+            "output_fields": ["row", "text", "vector"],
+            "search_params": {"params": {"ef": max(_LEAST_EF, count)}},
+        }
+        if only is not None:
+            how["filter"] = f"id like {_quoted(only)}"
+        hits: list[list[Hit]] = []
+        step = max(1, _FOUND_AT_ONCE // count)
+        for start in range(0, len(queries), step):
+            block = queries[start : start + step]
+            with _explained(self.folder):
+                found = self.client.search(_NAME, block, **how)
+            hits += [_best(*each, top_k, threshold) for each in zip(block, found, strict=True)]
+        return hits
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """The numbers of the rows that have any of ``ids``."""
+        rows = dict[str, int]()
+        for start in range(0, len(ids), _ROWS_AT_ONCE):
+            some = f"id in {_quoted(list(ids[start : start + _ROWS_AT_ONCE]))}"
+            with _explained(self.folder):
+                found = self.client.query(_NAME, filter=some, output_fields=["id", "row"])
+            rows |= {each["id"]: each["row"] for each in found}
+        return rows
+
+    def blocks(self) -> Iterator[IndexRows]:
+        """All rows in order, some at a time."""
+        fields = ["id", "text", "row", "vector"]
+        for first in range(0, self.manifest.next_number, _ROWS_AT_ONCE):
+            window = f"row >= {first} and row < {first + _ROWS_AT_ONCE}"
+            with _explained(self.folder):
+                found = self.client.query(_NAME, filter=window, output_fields=fields)
+            rows = sorted(found, key=lambda each: int(each["row"]))
+            if rows:
+                vectors = np.array([each["vector"] for each in rows], np.float32)
+                ids, texts = ([each[field] for each in rows] for field in ("id", "text"))
+                yield IndexRows(vectors, ids, texts)
+
+    def insert(self, rows: Iterable[IndexRows], first: int) -> int:
+        """Insert rows, numbered from ``first``, all or none; how many they were."""
+        number = first
+        try:
+            for block in rows:
+                cells = zip(block.ids, block.texts, block.vectors, strict=True)
+                named = [
+                    {"id": name, "text": text, "row": number + i, "vector": vector}
+                    for i, (name, text, vector) in enumerate(cells)
+                ]
+                for start in range(0, len(named), _ROWS_AT_ONCE):
+                    with _explained(self.folder):
+                        self.client.insert(_NAME, named[start : start + _ROWS_AT_ONCE])
+                number += len(named)
+        except BaseException:
+            self.drop_from(first)
+            raise
+        if number == first:
+            raise DataError("there is no text to index")
+        return number - first
+
+    def drop_from(self, number: int) -> None:
+        """Delete the rows from ``number`` on, if there are any."""
+        if self._count(rows := f"row >= {number}"):
+            with _explained(self.folder):
+                self.client.delete(_NAME, filter=rows)
+
+    def index_by(self, kind: str) -> None:
+        """Let Milvus search exactly, or by HNSW."""
+        with _explained(self.folder):
+            self.client.flush(_NAME)
+            self.client.release_collection(_NAME)
+            self.client.drop_index(_NAME, "vector")
+            self.client.create_index(_NAME, _index_params(self.client, kind))
+            self.client.load_collection(_NAME)
+
+
+def _index_params(client: Any, kind: str) -> Any:
+    """What Milvus searches by."""
+    params = client.prepare_index_params()
+    how = {"index_type": "HNSW", "params": _HNSW} if kind == MILVUS[1] else {"index_type": "FLAT"}
+    params.add_index("vector", metric_type="IP", **how)
+    return params
+
+
+def _quoted(words: str | list[str]) -> str:
+    """Text in an expression of Milvus."""
+    return json.dumps(words, ensure_ascii=False)
+
+
+def _best(query: np.ndarray, found: Any, top_k: int, threshold: float | None) -> list[Hit]:
+    """The ``top_k`` hits by cosine in float64, then in the order of the rows."""
+    if not found:
+        return []
+    some = sorted(found, key=lambda each: int(each["entity"]["row"]))
+    vectors = np.array([each["entity"]["vector"] for each in some], np.float32)
+    least = -2.0 if threshold is None else threshold
+    return [
+        Hit(id=some[row]["id"], score=score, text=some[row]["entity"]["text"])
+        for row, score in best_rows([vectors], query, [np.arange(len(some))], top_k)
+        if score >= least
+    ]
+
+
+def _client(folder: Path) -> Any:
+    """Open the Milvus of an index; ConfigError if another process has it open."""
+    try:
+        from pymilvus import MilvusClient
+        from pymilvus.exceptions import ConnectionConfigException
+    except ImportError as error:
+        raise MissingExtraError(
+            "an index in Milvus needs Milvus Lite: pip install 'contrasent[milvus]'"
+        ) from error
+    for library in ("pymilvus", "milvus_lite"):  # they log a traceback of what they raise
+        logging.getLogger(library).setLevel(logging.CRITICAL + 1)
+    try:
+        return MilvusClient(str(folder.resolve() / MILVUS_FOLDER))
+    except ConnectionConfigException as error:
+        raise ConfigError(
+            f"{folder} cannot be opened: Milvus Lite lets one process at a time use it, or it is "
+            "damaged; end the other process, or serve the index and ask the server"
+        ) from error
+
+
+def build_collection(
+    folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows]
+) -> IndexManifest:
+    """Make the collection of a new index, and close it; the manifest with its rows."""
+    from pymilvus import DataType
+
+    client, width = _client(folder), manifest.encoder.width
+    try:
+        schema = client.create_schema(auto_id=False)
+        schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=_LONGEST)
+        schema.add_field("text", DataType.VARCHAR, max_length=_LONGEST)
+        schema.add_field("row", DataType.INT64)
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
+        params = _index_params(client, manifest.kind)
+        client.create_collection(_NAME, schema=schema, index_params=params)
+        count = Collection(folder, manifest, client).insert(rows, 0)
+        with _explained(folder):
+            client.flush(_NAME)
+    finally:
+        close_milvus(folder)
+    given = max(count, manifest.given or 0)
+    return replace(manifest, segments=(Segment("milvus", count),), given=given)
+
+
+class MilvusIndex(Index):
+    """An :class:`Index` in Milvus Lite, which one process at a time can open."""
+
+    @classmethod
+    @override
+    def _opened(cls, folder: Path, last: OpenRows | None) -> OpenRows:
+        manifest = read_manifest(folder)
+        if isinstance(last, Collection):
+            return replace(last, manifest=manifest)
+        opened = Collection(folder, manifest, _client(folder))
+        with _explained(folder):
+            opened.client.load_collection(_NAME)
+        with suppress(ConfigError), exclusive(folder):  # else a thread of this process is adding
+            opened.drop_from(manifest.next_number)
+        return opened
+
+    @property
+    def _collection(self) -> Collection:
+        return cast("Collection", self._snapshot)
+
+    @property
+    @override
+    def kind(self) -> str:
+        return self.manifest.kind
+
+    @override
+    def optimize(self, kind: str | None = None, *, show_progress: bool = False) -> None:
+        """Search exactly (``milvus``) or by HNSW (``milvus-hnsw``), and free room."""
+        chosen = self.kind if kind is None else pick("kind of index in Milvus", kind, MILVUS)
+        with self._writing():
+            was = self.manifest
+            self._collection.index_by(chosen)
+            write_manifest(self.folder, replace(was, kind=chosen, writes=was.next_write))
+
+    @property
+    @override
+    def needs_optimizing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Let other processes open it; this one is of no more use then."""
+        close_milvus(self.folder)
+
+    @override
+    def _remove_rows(self, was: IndexManifest, rows: dict[str, int]) -> None:
+        with _explained(self.folder):
+            self._collection.client.delete(_NAME, filter=f"row in {list(rows.values())}")
+        write_manifest(self.folder, replace(was, writes=was.next_write))
+
+    @override
+    def _add_rows(self, was: IndexManifest, rows: Iterator[IndexRows]) -> IndexManifest:
+        given = was.next_number + self._collection.insert(rows, was.next_number)
+        segments = (Segment("milvus", given),)
+        return replace(was, segments=segments, given=given, writes=was.next_write)

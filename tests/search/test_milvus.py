@@ -1,0 +1,192 @@
+"""An index in Milvus Lite does what one by faiss does; texts move between them."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.command_line import refused, started, worked
+from helpers.dummy_encoder import DummyEncoder
+
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.search.index import Index
+from contrasent.search.sentences import open_sentences
+from contrasent.search.shard_writers import FinishedShards
+from contrasent.search.shards import Settings, write_embeddings
+from contrasent.search.storage import close_milvus
+
+TEXTS = [f"text number {i}" for i in range(300)]
+QUERIES = ["a", "b", *TEXTS[:8]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _lite():
+    pytest.importorskip("milvus_lite", reason="contrasent[milvus] is not installed")
+
+
+@pytest.fixture
+def encoder():
+    return DummyEncoder()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    yield tmp_path / "index"
+    close_milvus(tmp_path / "index")
+
+
+def contents(index):
+    return [(i, t) for rows in index.blocks() for i, t in zip(rows.ids, rows.texts, strict=True)]
+
+
+def require_equal(index, other, encoder):
+    """The same texts in the same order, and the same hits."""
+    assert contents(index) == contents(other) and len(index) == len(other)
+    for how in ({"top_k": 7}, {"top_k": 400}, {"threshold": 0.4}, {"only": "_1%"}, {"only": "zz"}):
+        assert index.search(encoder, QUERIES, **how) == other.search(encoder, QUERIES, **how)
+
+
+def test_it_answers_and_changes_as_an_index_by_faiss(encoder, folder, tmp_path):
+    pair = [
+        Index.build(encoder, TEXTS, path, kind=kind)
+        for path, kind in ((folder, "milvus"), (tmp_path / "flat", "flat"))
+    ]
+    require_equal(*pair, encoder)
+    for index in pair:
+        index.remove(["3", "17"])
+        index.add(encoder, [TEXTS[3], "new"])
+        assert index.add_vectors(np.ones((1, 8)), ["ones"]) == ["302"]
+        with pytest.raises(DataError, match=r"no text of .* has the id '3', nor have 1 others"):
+            index.remove(["3", "1000", "5"])
+        with pytest.raises(DataError, match="id '300' of text 1 is in the index already"):
+            index.add(encoder, ["x", "y"], ["x", "300"])
+        with pytest.raises(DataError, match="text 1 is empty"):
+            index.add(encoder, iter(["x", " "]))
+        assert index.remove(["300", "gone"], missing_ok=True) == 1
+        with pytest.raises(CheckpointError, match="was built with dummy"):
+            index.search(DummyEncoder(salt="x"), ["q"])
+    require_equal(*pair, encoder)
+    close_milvus(folder)
+    require_equal(Index.open(folder), pair[1], encoder)
+
+
+def test_ids_of_any_kind_and_a_pattern_with_its_signs_quoted(encoder, folder):
+    ids = ['with "quotes"', "100%", "100 times", "日本", "a\\b", "a_b", "axb"]
+    index = Index.build(encoder, ids, folder, ids, kind="milvus")
+    other = index.copy(folder.with_name("flat"), "flat")
+    for pattern in ("100%", "100\\%", '%"%', "日_", "a\\_b", "a_b"):
+        found, expected = (i.search(encoder, ["q"], only=pattern)[0] for i in (index, other))
+        assert found == expected and found
+    index.remove(ids[:5])
+    assert [name for name, _ in contents(index)] == ids[5:]
+
+
+def test_texts_move_between_faiss_and_milvus(encoder, folder, tmp_path):
+    first = Index.build(encoder, TEXTS, tmp_path / "first")
+    first.remove([299])
+    moved = first.copy(folder, "milvus-hnsw")
+    assert moved.kind == "milvus-hnsw"
+    require_equal(moved, first, encoder)
+    moved.optimize("milvus")
+    back = moved.copy(tmp_path / "back", "flat")
+    require_equal(back, first, encoder)
+    back.add(encoder, ["a number is given once"])
+    assert contents(back)[-1][0] == "300"
+    with pytest.raises(ConfigError, match=r"move it with: contrasent index copy .* --kind milvus"):
+        back.optimize("milvus")
+    assert len(moved.copy(folder, overwrite=True)) == 299
+    back.copy(folder, overwrite=True).add(encoder, ["in faiss again"])
+
+
+def test_what_milvus_refuses_leaves_the_index_as_it_was(encoder, folder):
+    index = Index.build(encoder, TEXTS[:3], folder, kind="milvus")
+    with pytest.raises(ContrasentError, match=r"Milvus says: .*exceeds max_length=65535"):
+        index.add(encoder, ["good", "x" * 70_000])
+    with pytest.raises(ConfigError, match="finds at most 16376 texts"):
+        index.search(encoder, ["q"], 20_000)
+    assert [text for _, text in contents(index)] == TEXTS[:3]
+    index.add(encoder, ["good"])
+    assert contents(index)[-1] == ("3", "good")
+
+
+@pytest.fixture
+def shards(encoder, tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS))
+
+    def write(keep="parquet"):
+        with open_sentences(str(path)) as sentences:
+            settings = Settings(shard_size=70, keep=keep)
+            write_embeddings(encoder, sentences, tmp_path / keep, settings)
+        return tmp_path / keep
+
+    return write
+
+
+@pytest.mark.parametrize("kind", ["milvus", "flat"])
+def test_an_index_of_shards_is_that_of_their_texts(kind, encoder, folder, shards, tmp_path):
+    built = Index.build(DummyEncoder(), FinishedShards.open(shards()), folder, kind=kind)
+    require_equal(built, Index.build(encoder, TEXTS, tmp_path / "whole"), encoder)
+
+
+def test_shards_that_do_not_fit_are_refused(encoder, folder, shards, tmp_path):
+    def build(by=encoder, path=None):
+        Index.build(by, FinishedShards.open(path or tmp_path / "parquet"), folder)
+
+    with pytest.raises(ConfigError, match="hold no texts; write them with: contrasent encode"):
+        build(path=shards("npy"))
+    whole = shards()
+    with pytest.raises(CheckpointError, match="was written by an encoder with fingerprint"):
+        build(DummyEncoder(salt="x"))
+    shard = whole / "000002.parquet"
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1])
+    with pytest.raises(CheckpointError, match=r"000002.parquet is missing or damaged"):
+        build()
+    assert not folder.exists()
+    shard.write_bytes(content)
+    manifest = whole / "manifest.json"
+    kept = json.loads(manifest.read_text())
+    del kept["shards"]
+    manifest.write_text(json.dumps(kept))
+    with pytest.raises(CheckpointError, match="is unfinished: run the same command again"):
+        build()
+
+
+def test_the_command_line_builds_adds_removes_filters_and_moves(tiny_bert, folder, tmp_path):
+    (tmp_path / "texts.txt").write_text("a dog runs\nno fire\nthe man walks\n")
+    worked("encode", tiny_bert, tmp_path / "texts.txt", tmp_path / "s", "--shards", "parquet")
+    said = worked("index", "build", tiny_bert, tmp_path / "s", folder, "--kind", "milvus")
+    assert f"{folder}: 3 texts, 32 dimensions each, in Milvus Lite" in said.err
+    worked("index", "add", folder, tmp_path / "texts.txt")
+    worked("index", "remove", folder, 1)
+    words = ["a dog runs", "--only", "_", "--json"]
+    found = worked("search", folder, *words).out
+    worked("index", "copy", folder, tmp_path / "flat", "--kind", "flat")
+    assert worked("search", tmp_path / "flat", *words).out == found
+    assert json.loads(found.splitlines()[0])["id"] == "0" and len(found.splitlines()) == 5
+    info = json.loads(worked("index", "info", folder, "--json").out)
+    assert (info["texts"], info["kind"]) == (5, "milvus")
+    process = started("index", "info", folder)
+    assert "one process at a time" in process.communicate()[1] and process.returncode == 2
+    message = refused(
+        "index", "build", tiny_bert, tmp_path / "s", folder.with_name("n"), "--ids", "x"
+    )
+    assert "holds vectors: leave --columns, --ids, --precision out" in message
+    assert "holds no shards" in refused("index", "build", tiny_bert, tmp_path, tmp_path / "new")
+
+
+@pytest.mark.acceptance
+def test_milvus_and_faiss_agree_on_the_ten_nearest(folder, tmp_path):
+    """Both are exact; HNSW finds most, even of vectors that lie nowhere in particular."""
+    draw = np.random.default_rng(0)
+    rows = draw.standard_normal((10_000, 64)).astype(np.float32)
+    texts, queries = list(map(str, range(len(rows)))), draw.standard_normal((200, 64))
+    encoder = DummyEncoder(64, vectors=dict(zip(texts, rows, strict=True)))
+    flat = Index.build(encoder, texts, tmp_path / "flat", kind="flat")
+    index = flat.copy(folder, "milvus")
+    exact = flat.search_vectors(queries, 10)
+    assert index.search_vectors(queries, 10) == exact
+    index.optimize("milvus-hnsw")
+    found = index.search_vectors(queries, 10)
+    shared = [len({*some} & {*best}) / 10 for some, best in zip(found, exact, strict=True)]
+    assert np.mean(shared) >= 0.85
