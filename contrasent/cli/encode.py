@@ -91,7 +91,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.profiling import StepProfile, keep_few_compiled_products
     from contrasent.search.sentences import open_sentences
     from contrasent.search.shards import Settings, require_output, write_embeddings
-    from contrasent.search.workers import Worker
+    from contrasent.search.workers import Worker, end_with_parent
 
     settings = Settings(
         batch_tokens=batch_tokens,
@@ -100,6 +100,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         shard_size=shard_size,
         keep=shards or "",
     )
+    end_with_parent()
     worker = Worker() if shard is None else Worker.parse(shard)
     shared = workers > 1 or ray
     _refuse_at_odds(source, shard, profile, overwrite=overwrite, shared=shared)

@@ -7,12 +7,17 @@ vector passes between them.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contrasent.errors import ConfigError, ContrasentError, MissingExtraError
+
+_PARENT = "CONTRASENT_PARENT"
+"""In the environment of a process that ends with the one that started it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +56,36 @@ def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
     Raises:
         ContrasentError: one has failed; the others have ended.
     """
+    ends: list[int] = []
     processes = []
-    for number, line in enumerate(lines):
-        environment = {**os.environ, **_share(number, len(lines), devices)}
-        processes.append(subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL))
     try:
+        for number, line in enumerate(lines):
+            own, end = os.pipe()
+            ends.append(end)
+            environment = {**os.environ, **_share(number, len(lines), devices), _PARENT: "1"}
+            processes.append(
+                subprocess.Popen(line, env=environment, stdin=own, stdout=subprocess.DEVNULL)
+            )
+            os.close(own)
         statuses = [process.wait() for process in processes]
-    except BaseException:
-        for process in processes:
-            process.terminate()
-        raise
+    finally:
+        for end in ends:
+            os.close(end)
     _require_success(statuses)
+
+
+def end_with_parent() -> None:
+    """In a process of :func:`run_processes`: end when the one that started it waits no more.
+
+    Its standard input is a pipe that is closed then, whatever ended the other process.
+    """
+    if os.environ.pop(_PARENT, ""):
+
+        def wait() -> None:
+            os.read(0, 1)
+            os._exit(1)
+
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def run_ray(lines: Sequence[Sequence[str]], devices: int) -> None:
@@ -105,9 +129,17 @@ def _share(number: int, count: int, devices: int) -> dict[str, str]:
 
 
 def _require_success(statuses: Sequence[int]) -> None:
-    failed = [f"{n} (status {status})" for n, status in enumerate(statuses, start=1) if status]
+    failed = [f"{n} ({_described(status)})" for n, status in enumerate(statuses, start=1) if status]
     if failed:
         raise ContrasentError(
             f"of {len(statuses)} workers these failed: {', '.join(failed)}; their messages are "
             "above. The shards of the others are whole: run the command again for the rest"
         )
+
+
+def _described(status: int) -> str:
+    """How a process ended."""
+    if status >= 0:
+        return f"status {status}"
+    name = signal.Signals(-status).name
+    return f"{name}{', perhaps for want of memory' * (name == 'SIGKILL')}"

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -13,12 +15,12 @@ from helpers.dummy_encoder import DummyEncoder
 from helpers.tiny_sentences import sentence
 from pyarrow import parquet
 
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import exclusive
 from contrasent.search import workers
 from contrasent.search.sentences import open_sentences
 from contrasent.search.shards import Settings, write_embeddings
-from contrasent.search.workers import Worker, commands
+from contrasent.search.workers import Worker, commands, run_processes
 
 ALONE = Worker()
 
@@ -163,6 +165,43 @@ def test_two_workers_that_are_killed_ten_times_write_the_same_bytes(tiny_bert, t
         process.communicate()
     worked(*words[:3], tmp_path / "rows.npy", *words[3:])
     assert (tmp_path / "rows.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
+
+
+def in_python(code):
+    return [sys.executable, "-c", code]
+
+
+WAITING = """
+import sys, time
+from contrasent.search.workers import end_with_parent
+end_with_parent()
+print("ready", file=sys.stderr, flush=True)
+time.sleep(600)
+"""
+STARTING = """
+import sys
+from contrasent.search.workers import run_processes
+run_processes([[sys.executable, "-c", sys.argv[1]]] * 2, 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_process_that_started_them(number):
+    process = subprocess.Popen([*in_python(STARTING), WAITING], stderr=subprocess.PIPE, text=True)
+    assert [process.stderr.readline() for _ in range(2)] == ["ready\n"] * 2
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]  # until all have closed their standard error
+    assert process.returncode and said.count("ready") == 0
+
+
+def test_workers_that_fail_are_named_and_the_others_finish(tmp_path):
+    done = tmp_path / "done"
+    ends = ["exit(3)", "import os; os.kill(os.getpid(), 9)", f"open({str(done)!r}, 'w')"]
+    said = r"of 3 workers these failed: 1 \(status 3\), 2 \(SIGKILL, perhaps for want of memory\)"
+    with pytest.raises(ContrasentError, match=f"{said}; .* run the command again for the rest"):
+        run_processes([in_python(code) for code in ends], 0)
+    assert done.exists()
 
 
 def test_ray_without_ray_names_the_extra(source, tiny_bert, tmp_path, monkeypatch):

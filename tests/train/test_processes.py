@@ -1,11 +1,13 @@
 """Several processes train one run: each step is that of one process with the whole batch."""
 
 import re
+import socket
 import subprocess
 import sys
 
 import pytest
 import torch
+from helpers.command_line import started, worked
 from helpers.run_files import RunFiles, logged_losses
 from helpers.split_steps import CASES, differences
 from helpers.tiny_models import save_tiny_masked_lm
@@ -75,3 +77,18 @@ def test_torchrun_trains_the_run_of_one_process(recipe, text_file, tiny_bert, tm
     assert len(re.findall("^encoder: ", said.stdout, re.MULTILINE)) == 1
     losses = [logged_losses(tmp_path / name) for name in ("one", "two")]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_a_peer_that_never_joins_is_named_and_nothing_is_left(text_file, tiny_bert, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    alone = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    words = ["--encoder", tiny_bert, "--data", text_file, "--output", tmp_path / "run"]
+    words += ["--device", "cpu", "--train.max_steps", 2, "--evaluation.task", "none"]
+    process = started("train", "unsup-simcse", *words, env={**alone, "CONTRASENT_TIMEOUT": "2"})
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 2 and "Traceback" not in said
+    assert "process 0 of 2 did not meet the others within 2 seconds" in said
+    assert "same MASTER_ADDR and MASTER_PORT, or wait longer with CONTRASENT_TIMEOUT" in said
+    worked("train", "unsup-simcse", *words, "--evaluation.final", "none", "--batch-size", 8)
