@@ -127,7 +127,7 @@ class Shards:
         overwrite: bool,
     ) -> Shards:
         """Find the shards of an unfinished run, or start with none."""
-        with exclusive(folder):
+        with exclusive(folder.with_name(f"{folder.name}.start")):  # one process holds the folder
             manifest = folder / _MANIFEST
             started = any(folder.glob("[0-9]*[0-9].json")) or _shard(folder, 0).exists()
             other = _differences(manifest, made_from) if started else ""
