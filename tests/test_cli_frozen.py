@@ -79,7 +79,7 @@ COMMANDS = {
     "encode": [
         *("MODEL", "SOURCE", "OUTPUT", *LOADING, "--precision", "--batch-tokens"),
         *("--normalize/--no-normalize", "--columns", "--shard-size", "--shards", "--workers"),
-        *("--shard", "--ray", "--overwrite", "--profile"),
+        *("--shard", "--ray", "--unique", "--overwrite", "--profile"),
     ],
     "similarity": ["MODEL", "TEXT_A", "TEXT_B", *LOADING, "--precision", "--json"],
     "calibrate": [

@@ -26,8 +26,9 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A file or data set with one sentence per row; - reads lines of standard input. "
-            "Blank lines are left out, so they have no row in OUTPUT.",
+            help="A file or data set with one sentence per row, the URL of a Parquet file or of a "
+            "folder of them, as s3://bucket/folder; - reads lines of standard input. Blank lines "
+            "are left out, so they have no row in OUTPUT.",
         ),
     ],
     output: Annotated[
@@ -75,6 +76,14 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         bool,
         typer.Option("--ray", help="Let Ray place the workers, on the cluster of RAY_ADDRESS."),
     ] = False,
+    unique: Annotated[
+        bool,
+        typer.Option(
+            "--unique",
+            help="Leave out sentences that came before; INPUT is read once. A .parquet OUTPUT says "
+            "which sentence a row is of.",
+        ),
+    ] = False,
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Replace OUTPUT, and shards made from something else."),
@@ -107,7 +116,7 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
     require_output(output, overwrite, settings.keep)
     keep_few_compiled_products()
     recorded = None if profile is None else StepProfile(profile)
-    with open_sentences(source, columns) as sentences:
+    with open_sentences(source, columns, unique=unique) as sentences:
         total = sentences.count()
         typer.echo(f"{sentences.source}: {total} sentences; {sentences.examples.columns}", err=True)
         if skipped := sentences.examples.skipped:

@@ -148,6 +148,7 @@ def open_examples(
     ``.tsv``   tab separated, quotes are literal
     ``.jsonl`` an object or an array of strings per line
     .parquet   text columns
+    URL        a Parquet file or a folder of them, as ``s3://bucket/folder``
     org/name   ``org/name[:config][@split]`` on the Hugging Face hub, split ``train`` if not said
     ========== ====================================================================================
 

@@ -136,8 +136,41 @@ _ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<
 _FILES = {".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".gz"}
 
 
+def is_url(source: str) -> bool:
+    """Whether a source lies on object storage, or on another filesystem of pyarrow."""
+    return re.match("[a-z][a-z0-9+]*://", source) is not None
+
+
+def parquet_files(source: str) -> tuple[Any, list[Any]]:
+    """The filesystem of a path or URL, and what it knows of the Parquet files there, in order."""
+    import pyarrow
+    from pyarrow import fs
+
+    try:
+        if is_url(source):
+            system, path = fs.FileSystem.from_uri(source)
+        else:
+            system, path = fs.LocalFileSystem(), source
+        info = system.get_file_info(path)
+        if info.type == fs.FileType.Directory and is_url(source):
+            inside = system.get_file_info(fs.FileSelector(path, recursive=True))
+            files = [file for file in inside if file.path.endswith(".parquet")]
+        else:
+            files = [info] if info.type == fs.FileType.File else []
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{source} cannot be reached: {error}") from error
+    if not files:
+        raise DataError(f"{source}: there is no Parquet file; look for a misspelling")
+    return system, sorted(files, key=lambda file: str(file.path))
+
+
 def source_kind(source: str, instead_of_a_folder: str) -> str | None:
-    """The ending of a file's name, ``.gz`` left out; None for a data set of the hub."""
+    """The ending of a file's name, ``.gz`` left out; None for a data set of the hub.
+
+    A URL stands for Parquet.
+    """
+    if is_url(source):
+        return ".parquet"
     path = Path(source)
     if path.is_dir():
         raise DataError(f"{source} is a folder; {instead_of_a_folder}")

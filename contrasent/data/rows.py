@@ -6,6 +6,7 @@ here; what they look for is said by :mod:`contrasent.data.columns`.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +24,11 @@ from contrasent.data.readers import (
     Trouble,
     comma_rows,
     first_row,
+    is_url,
     json_rows,
     line_rows,
     lines,
+    parquet_files,
     source_kind,
     stop,
     tab_rows,
@@ -161,22 +164,42 @@ class JsonSource(RowSource):
 
 
 class ParquetSource(RowSource):
-    """A Parquet file, whose rows count from 1."""
+    """Rows of a Parquet file, or of a file or folder on object storage; they count from 1.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with self._open() as file:
-            self._schema, self.count = file.schema_arrow, file.metadata.num_rows
-        super().__init__(str(path), self._schema.names, str(path))
+    ``source`` is a path or a URL of pyarrow's filesystems: ``s3://``, ``gs://``, ``hdfs://``, ...
+    """
 
-    def _open(self) -> Any:
+    def __init__(self, source: str) -> None:
+        self.path = source
+        self._system, self._files = parquet_files(source)
+        self.count = 0
+        self._schema: Any = None
+        for file in self._files:
+            with self._open(file.path) as opened:
+                self._schema = self._schema or opened.schema_arrow
+                self.count += opened.metadata.num_rows
+                if not opened.schema_arrow.equals(self._schema):
+                    first = self._files[0].path
+                    raise DataError(f"{file.path} has other columns than {first}; give one kind")
+        super().__init__(source, self._schema.names, source)
+
+    def _open(self, path: str) -> Any:
         import pyarrow
         from pyarrow import parquet
 
         try:
-            return parquet.ParquetFile(self.path, memory_map=False, pre_buffer=False)
+            system = self._system
+            return parquet.ParquetFile(path, filesystem=system, memory_map=False, pre_buffer=False)
         except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(f"{self.path}: not a readable Parquet file: {error}") from error
+            raise DataError(f"{path}: not a readable Parquet file: {error}") from error
+
+    @override
+    def sha256(self, names: tuple[str, ...]) -> str:
+        """Of the bytes; of a URL, of the names, sizes and times of its files."""
+        if not is_url(self.path):
+            return super().sha256(names)
+        known = [(file.path, file.size, file.mtime_ns) for file in self._files]
+        return hashlib.sha256(repr(known).encode()).hexdigest()
 
     def require_text(self, names: Sequence[str]) -> None:
         """Make sure that there are rows, and text in the columns ``names``."""
@@ -203,15 +226,16 @@ class ParquetSource(RowSource):
 
         names = [self.first[position] for position in positions]
         number = 0
-        with self._open() as file:
-            try:
-                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names):
-                    columns = [batch.column(name).to_pylist() for name in names]
-                    for cells in zip(*columns, strict=True):
-                        number += 1
-                        yield f"{self.path}:{number}", cells
-            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise DataError(f"{self.path}: damaged after row {number}: {error}") from error
+        for part in self._files:
+            with self._open(part.path) as file:
+                try:
+                    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names):
+                        columns = [batch.column(name).to_pylist() for name in names]
+                        for cells in zip(*columns, strict=True):
+                            number += 1
+                            yield f"{self.path}:{number}", cells
+                except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+                    raise DataError(f"{self.path}: damaged after row {number}: {error}") from error
 
 
 class HubSource(RowSource):
@@ -337,7 +361,7 @@ def open_source(source: str, kind: str | None, mend: str) -> RowSource:
     if kind is None:
         return HubSource(source)
     if kind == ".parquet":
-        return ParquetSource(Path(source))
+        return ParquetSource(source)
     return JsonSource(Path(source)) if kind == ".jsonl" else TableSource(Path(source), kind, mend)
 
 

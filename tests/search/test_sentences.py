@@ -1,6 +1,11 @@
 import io
+import tracemalloc
 
+import pyarrow as pa
 import pytest
+from helpers.command_line import refused, worked
+from helpers.tiny_sentences import sentence
+from pyarrow import fs, parquet
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.search.sentences import open_sentences
@@ -79,3 +84,103 @@ def test_trouble_with_standard_input_is_told_under_its_name(monkeypatch, content
     given(monkeypatch, content)
     with pytest.raises(DataError, match=said), open_sentences("-") as sentences:
         sentences.count()
+
+
+# Parquet by URL, and different sentences
+
+WORDS = [f"{sentence(n % 70, 4)}\nline {n % 70}" for n in range(300)]
+
+
+def write_parts(system, folder):
+    """Three Parquet files, one of them in a folder of its own, in the order of their names."""
+    for number, name in enumerate(("a.parquet", "b/c.parquet", "d.parquet")):
+        path = f"{folder}/{name}"
+        system.create_dir(path.rpartition("/")[0])
+        table = pa.table({"text": WORDS[100 * number : 100 * (number + 1)]})
+        parquet.write_table(table, path, filesystem=system)
+    with system.open_output_stream(f"{folder}/_SUCCESS") as file:
+        file.write(b"done")
+
+
+def test_a_folder_of_parquet_is_read_by_its_url(tmp_path):
+    write_parts(fs.LocalFileSystem(), str(tmp_path / "corpus"))
+    url = (tmp_path / "corpus").as_uri()
+    with open_sentences(url) as sentences:
+        assert [*sentences] == [*sentences] == [text.strip() for text in WORDS]
+        before = sentences.examples.sha256
+    part = tmp_path / "corpus" / "d.parquet"
+    parquet.write_table(pa.table({"text": ["another"]}), part)
+    with open_sentences(url) as sentences:
+        assert sentences.count() == 201 and sentences.examples.sha256 != before
+    parquet.write_table(pa.table({"other": ["x"]}), part)
+    with pytest.raises(DataError, match=r"d.parquet has other columns than .*a.parquet"):
+        open_sentences(url).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s9://bucket/x", "cannot be reached: Unrecognized filesystem type"),
+        ("file:///nowhere/at/all", "there is no Parquet file; look for a misspelling"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_refused(url, said, tiny_bert, tmp_path):
+    assert said in refused("encode", tiny_bert, url, tmp_path / "rows.npy")
+
+
+@pytest.mark.acceptance
+def test_object_storage_is_read_as_files_are(monkeypatch):
+    server = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    running = server.ThreadedMotoServer("127.0.0.1", 0)
+    running.start()
+    try:
+        host, port = running.get_host_and_port()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+        how = f"?scheme=http&endpoint_override={host}:{port}&region=us-east-1"
+        system, _ = fs.FileSystem.from_uri(f"s3://corpora/{how}&allow_bucket_creation=true")
+        write_parts(system, "corpora/mine")
+        with open_sentences(f"s3://corpora/mine{how}", unique=True) as sentences:
+            assert [*sentences] == list(dict.fromkeys(WORDS))
+    finally:
+        running.stop()
+
+
+def test_the_different_sentences_in_the_order_in_which_they_come_first(tmp_path, monkeypatch):
+    monkeypatch.setattr("contrasent.search.sentences._AT_ONCE", 7)
+    write_parts(fs.LocalFileSystem(), str(tmp_path / "corpus"))
+    with open_sentences((tmp_path / "corpus").as_uri(), unique=True) as sentences:
+        assert [*sentences] == [*sentences] == list(dict.fromkeys(WORDS))
+        assert sentences.count() == 70
+        assert sentences.examples.columns.endswith("the different ones of 300")
+
+
+@pytest.mark.acceptance
+def test_memory_does_not_grow_with_the_number_of_different_sentences(tmp_path):
+    def most(count):
+        path = tmp_path / "texts.txt"
+        path.write_text("".join(f"the sentence with number {n}\n" for n in range(count)))
+        tracemalloc.start()
+        with open_sentences(str(path), unique=True) as sentences:
+            assert sentences.count() == count
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    most(100)
+    assert most(200_000) < 1.1 * most(20_000)
+
+
+def test_encode_leaves_repeated_sentences_out(tiny_bert, tmp_path):
+    output = tmp_path / "rows.parquet"
+    lines = "a dog runs\nno fire\n\na dog runs\nno fire \nthe man walks\n"
+    said = worked("encode", tiny_bert, "-", output, "--unique", stdin=lines)
+    assert "standard input: 3 sentences; 1 sentence per line, the different ones of 5" in said.err
+    texts = parquet.read_table(output)["text"].to_pylist()
+    assert texts == ["a dog runs", "no fire", "the man walks"]
+    path = tmp_path / "texts.txt"
+    path.write_text(lines)
+    for worker in (2, 1):
+        words = ("--unique", "--shard-size", 2, "--shard", f"{worker}/2")
+        worked("encode", tiny_bert, path, tmp_path / "shared.parquet", *words)
+    assert parquet.read_table(tmp_path / "shared.parquet")["text"].to_pylist() == texts
