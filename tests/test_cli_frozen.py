@@ -118,7 +118,7 @@ COMMANDS = {
             "--threads",
             "--name",
         ),
-        *("--api-key", "--bitwise", "--batch-tokens", "--max-wait", "--cache-mb"),
+        *("--api-key", "--bitwise", "--batch-tokens", "--max-wait", "--cache-mb", "--shared-cache"),
         *("--payload-limit", "--max-texts", "--max-requests", "--drain", "--cors"),
     ],
     "data": [],

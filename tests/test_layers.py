@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "matplotlib": ("report/figures/",),
     "faiss": ("compat.py", "search/"),
     "pymilvus": ("search/milvus.py",),
+    "redis": ("serve/",),
     "accelerate": ("training/",),
     "datasets": ("data/",),
     "typer": ("cli/",),

@@ -17,7 +17,10 @@ from contrasent.cli.options import Loading, Model, Precision, grouped
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from contrasent.model.loading import LoadedEncoder
     from contrasent.serve.application import ServerSettings
+    from contrasent.serve.batching import BatchSettings
+    from contrasent.serve.vector_cache import SharedCache
 
 _PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "httptools", "orjson", "prometheus_client")
 
@@ -69,6 +72,14 @@ class Serving(Loading):
     cache_mb: Annotated[
         int, typer.Option("--cache-mb", help="Megabytes of embeddings to keep; 0 for none.")
     ] = 256
+    shared_cache: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A Redis or Valkey server for embeddings, as redis://HOST:6379, which workers and "
+            "other servers share.",
+        ),
+    ] = None
     payload_limit: Annotated[int, typer.Option(help="Bytes of a request's body.")] = 16_000_000
     max_texts: Annotated[int, typer.Option(help="Texts of a request.")] = 10_000
     max_requests: Annotated[int, typer.Option(help="Requests answered at the same time.")] = 512
@@ -176,17 +187,14 @@ def _maker(
     if second is not None:
         other = encoder_of(second, device=serving.device)
         beside = Searched(second, other, Path(other.name).name)
-    batcher = Batcher(
-        encoder,
-        BatchSettings(
-            precision=encoder.resolve_precision(precision),
-            batch_tokens=serving.batch_tokens,
-            max_wait=serving.max_wait,
-            bitwise=serving.bitwise,
-        ),
-        VectorCache(serving.cache_mb * 1_000_000),
-        Metrics(),
+    settled = BatchSettings(
+        precision=encoder.resolve_precision(precision),
+        batch_tokens=serving.batch_tokens,
+        max_wait=serving.max_wait,
+        bitwise=serving.bitwise,
     )
+    cache = VectorCache(serving.cache_mb * 1_000_000, _shared_cache(serving, encoder, settled))
+    batcher = Batcher(encoder, settled, cache, Metrics())
     batcher.warm_up()
     threads = serving.threads or max(1, len(os.sched_getaffinity(0)) // serving.workers)
 
@@ -198,3 +206,16 @@ def _maker(
         return build(service, embedding.router(), index.router())
 
     return make
+
+
+def _shared_cache(
+    serving: Serving, encoder: LoadedEncoder, settings: BatchSettings
+) -> SharedCache | None:
+    """The cache that was asked for, under everything that decides a vector."""
+    from contrasent.serve.vector_cache import SharedCache
+
+    if serving.shared_cache is None:
+        return None
+    how = "bitwise" if settings.bitwise else "any"
+    name = f"{encoder.fingerprint()}:{encoder.max_tokens}:{settings.precision}:{how}"
+    return SharedCache(serving.shared_cache, name, encoder.width)

@@ -138,6 +138,7 @@ class Batcher:
         self._inbox.put(None)
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
+        await self.cache.close()
         self._open.close()
 
     @property
@@ -177,7 +178,8 @@ class Batcher:
         return entries
 
     async def _embed_some(self, texts: Sequence[Text]) -> list[Embedded]:
-        found: dict[Text, Embedded] = {}
+        found = await self.cache.fetch(texts, self._works)
+        self.metrics.cache_fetched.inc(len(found))
         works: dict[Text, _Queued] = {}
         for text in texts:
             if text in found or text in works:
@@ -337,17 +339,19 @@ class Batcher:
         if tokens >= _TELLING_TOKENS:
             size, sizes, spent = sum(w.size for w in works), *self._speed
             self._speed = sizes * _REMEMBERED + size, spent * _REMEMBERED + seconds
-        finite = np.isfinite(rows).all(axis=1)
+        finite, entries = np.isfinite(rows).all(axis=1), dict[Text, Embedded]()
         for work, row, usable in zip(works, rows, finite, strict=True):
             self.metrics.computed(start - work.queued, seconds, work.tokens)
             if not usable:
                 self._fail(work, CheckpointError("the encoder gives a vector that is not finite"))
                 continue
             entry = Embedded(row.copy(), work.tokens, work.truncated)
+            entries[work.text] = entry
             self.cache.put(work.text, entry)
             self._forget(work)
             if not work.done.done():
                 work.done.set_result(entry)
+        self.cache.share(entries)
 
     def _fail(self, work: _Queued, error: Exception) -> None:
         self._forget(work)

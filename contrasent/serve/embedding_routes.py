@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, StrictStr
 from contrasent import __version__
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import unit_rows
+from contrasent.model.st_layers import role_options
 from contrasent.serve.application import RefusalError, Service, unless_gone
 from contrasent.serve.vector_cache import Embedded, Text
 
@@ -40,6 +41,7 @@ class OpenAIRequest(BaseModel):
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(gt=0)] | None = None
+    prompt_name: str | None = None
     user: str | None = None
 
 
@@ -132,16 +134,19 @@ class EmbeddingRoutes:
         dimensions: int | None = None,
         normalize: bool = True,
         prompt_name: str | None = None,
+        role: str | None = None,
     ) -> tuple[np.ndarray, list[Embedded]]:
         """The first ``dimensions`` of each vector, ``(N, dimensions)``.
 
-        Texts have the encoder's prompt ``prompt_name`` before them, else its default one.
+        Texts have the encoder's prompt ``prompt_name`` before them, else that of their ``role`` in
+        an index (query or document), else its default one.
         """
         prompts = self._encoder.prompts
         if prompt_name is not None and prompt_name not in prompts:
             known = ", ".join(prompts) or "none"
             raise RefusalError(422, f"prompt_name is {prompt_name!r}; the model's are: {known}")
-        prompt = self._encoder.conventions.resolve(prompt_name=prompt_name)
+        of_role = {} if role is None else role_options(self._encoder, role)
+        prompt = self._encoder.conventions.resolve(of_role.get("prompt"), prompt_name)
         texts = [prompt + text if isinstance(text, str) else text for text in texts]
         width = self._encoder.width
         if dimensions is not None and dimensions > width:
@@ -152,7 +157,8 @@ class EmbeddingRoutes:
 
     async def openai(self, request: Request, body: OpenAIRequest) -> Response:
         """Unit vectors of texts, or of the token ids that `/tokenize` gives."""
-        rows, entries = await self.vectors(request, _texts_of(body.input), body.dimensions)
+        texts, name = _texts_of(body.input), body.prompt_name
+        rows, entries = await self.vectors(request, texts, body.dimensions, prompt_name=name)
         if _wants_bytes(request):
             return _bytes_answer(rows, entries)
         tokens = sum(entry.tokens for entry in entries)

@@ -120,7 +120,7 @@ class IndexRoutes:
         if not queries or not all(query.strip() for query in queries):
             raise RefusalError(400, "a query is empty; write what to look for")
         require_at_most(_HITS, len(queries) * body.top_k, "hits")
-        rows, _ = await self._embedding.vectors(request, queries)
+        rows, _ = await self._embedding.vectors(request, queries, role="query")
         index = await asyncio.to_thread(self._index.newest)
         how = body.top_k, body.threshold, body.only
         hits = await asyncio.to_thread(index.search_vectors, rows, *how)
@@ -131,7 +131,9 @@ class IndexRoutes:
         if body.ids is not None and len(body.ids) != len(body.texts):
             raise RefusalError(422, f"{len(body.texts)} texts need as many ids")
         index, removed, added = self._index.index, 0, list[str]()
-        rows = (await self._embedding.vectors(request, body.texts))[0] if body.texts else None
+        rows = None
+        if body.texts:
+            rows, _ = await self._embedding.vectors(request, body.texts, role="document")
         if body.remove:
             removed = await _write(lambda: index.remove(body.remove, missing_ok=body.missing_ok))
         if rows is not None:

@@ -61,6 +61,7 @@ class Metrics:
         self.cache_hits = counter("cache_hits", "Texts answered from memory.")
         self.cache_misses = counter("cache_misses", "Texts that were computed.")
         self.cache_shared = counter("cache_shared", "Texts that joined an equal one in the queue.")
+        self.cache_fetched = counter("cache_fetched", "Texts answered from the shared cache.")
         self.cache_bytes = gauge("cache_bytes", "Bytes of the cache.")
         self.cache_texts = gauge("cache_texts", "Texts in the cache.")
         self.queue_texts = gauge("queue_texts", "Texts that wait or are computed.")

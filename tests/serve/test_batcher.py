@@ -2,7 +2,11 @@
 
 import asyncio
 import random
+import shutil
+import signal
+import subprocess
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +16,7 @@ from helpers.tiny_models import WORDS, save_tiny
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.serve.batching import OverloadedError
-from contrasent.serve.vector_cache import Embedded, VectorCache
+from contrasent.serve.vector_cache import Embedded, SharedCache, VectorCache
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +205,63 @@ def test_the_cache_forgets_what_was_not_used_for_longest():
     assert cache.bytes == kept
     cache.put("x" * 20_000, entry())
     assert cache.bytes == kept
+
+
+# The cache that servers share
+
+
+@pytest.fixture
+def redis(tmp_path):
+    """A Redis or Valkey server of Debian's packages, and its process."""
+    pytest.importorskip("redis", reason="contrasent[redis] is not installed")
+    program = shutil.which("valkey-server") or shutil.which("redis-server")
+    if program is None:
+        pytest.skip("neither valkey-server nor redis-server is installed")
+    socket = tmp_path / "redis.sock"
+    where = ("--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path), "--save", "")
+    process = subprocess.Popen([program, *where], stdout=subprocess.DEVNULL)
+    while not socket.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    yield f"unix://{socket}", process
+    process.kill()
+    process.wait()
+
+
+def sharing(encoder, url, name="same", cache=1_000_000):
+    batcher = batcher_of(encoder)
+    batcher.cache = VectorCache(cache, SharedCache(url, name, encoder.width))
+    return batcher
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("cache", [0, 1_000_000])
+def test_servers_share_what_they_computed(cache, encoder, redis, monkeypatch):
+    texts = [*texts_of(100), (2, 7, 9, 3), "(2, 7, 9, 3)", " ".join(["dog"] * 500)]
+    first, second, other = (sharing(encoder, redis[0], name, cache) for name in ("a", "a", "b"))
+    computed = run(first, lambda: first.embed(texts))
+    slow = Slow(second, monkeypatch)
+    fetched = run(second, lambda: second.embed(texts))
+    assert not slow.texts
+    for entry, same in zip(computed, fetched, strict=True):
+        assert entry.row.tobytes() == same.row.tobytes()
+        assert (entry.tokens, entry.truncated) == (same.tokens, same.truncated)
+    slow = Slow(other, monkeypatch)
+    slow.go.set()
+    run(other, lambda: other.embed(texts))
+    assert len(slow.texts) == len(set(texts))
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_shared_cache_that_does_not_answer_is_no_error(number, encoder, redis):
+    batcher, texts = sharing(encoder, redis[0]), texts_of(20)
+
+    async def twice():
+        await batcher.embed(texts[:10])
+        redis[1].send_signal(number)
+        return await batcher.embed(texts[10:])
+
+    rows = np.stack([entry.row for entry in run(batcher, twice)])
+    expected = encoder.encode(texts[10:], normalize=False, precision="fp32")
+    np.testing.assert_allclose(rows, expected, atol=1e-5, rtol=0)

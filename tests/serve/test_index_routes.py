@@ -1,5 +1,6 @@
 """Search and changes over HTTP against the index itself, the map, and the page in a browser."""
 
+import copy
 import shutil
 
 import numpy as np
@@ -9,10 +10,12 @@ from helpers.serving import batcher_of, serving
 from helpers.tiny_models import SENTENCES, WORDS
 
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.st_layers import Conventions
 from contrasent.search.index import Index
 from contrasent.serve.embedding_routes import EmbeddingRoutes
 from contrasent.serve.index_routes import IndexRoutes, Searched
 
+BYTES = "application/octet-stream"
 TEXTS = [*SENTENCES, *(f"{first} {second}" for first in WORDS[:12] for second in WORDS[20:22])]
 
 
@@ -158,3 +161,32 @@ def test_the_page_in_a_browser(server):
         assert not faults
         assert all(url.startswith((server.url, "data:", "blob:")) for url in asked)
         browser.close()
+
+
+def test_queries_and_texts_have_the_prompts_of_an_index(encoder, tmp_path):
+    prompting = copy.copy(encoder)
+    prompting.conventions = Conventions(prompts={"query": "the dog ", "document": "no man "})
+    both = [Index.build(prompting, TEXTS, tmp_path / name, precision="fp32") for name in "ab"]
+
+    def routers(service):
+        pair = Searched(both[0], prompting, "prompting")
+        return (IndexRoutes(service, EmbeddingRoutes(service), pair).router(),)
+
+    with serving(batcher_of(prompting), routers) as server:
+        server.call("/index", {"texts": ["a new text"]})
+        both[1].add(prompting, ["a new text"])
+        found = server.call("/search", {"queries": ["runs", "a new"], "top_k": 5}).json
+        assert of_index(both[1].search(prompting, ["runs", "a new"], 5)) == as_rows(
+            found["results"]
+        )
+        for path, key in (("/embed", "inputs"), ("/v1/embeddings", "input")):
+            answer = server.call(path, {key: ["runs"], "prompt_name": "query"}, Accept=BYTES)
+            row = np.frombuffer(answer.body, "<f4")
+            [expected] = prompting.encode(["the dog runs"], prompt="", precision="fp32")
+            np.testing.assert_allclose(row, expected / np.linalg.norm(expected), atol=1e-5)
+
+
+def test_ids_that_are_like_a_pattern(server, index, encoder):
+    found = server.call("/search", {"queries": ["fire"], "only": "_1", "top_k": 3}).json
+    assert of_index(index.search(encoder, ["fire"], 3, only="_1")) == as_rows(found["results"])
+    assert all(hit["id"].endswith("1") for hit in found["results"][0])
