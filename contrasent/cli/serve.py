@@ -126,18 +126,10 @@ def serve(*, model: Model, serving: Serving, precision: Precision = "auto") -> N
 def _serve(model: str, serving: Serving, precision: str) -> None:
     import torch
 
-    from contrasent.serve.application import ServerSettings
     from contrasent.serve.processes import Listening, serve
     from contrasent.serve.telemetry import log_json
 
-    settings = ServerSettings(
-        name=serving.name or Path(model).name,
-        api_key=serving.api_key,
-        payload_limit=serving.payload_limit,
-        max_texts=serving.max_texts,
-        max_requests=serving.max_requests,
-        cors=tuple(serving.cors or ()),
-    )
+    settings = _settings(model, serving)
     listening = Listening(
         host=serving.host,
         port=serving.port,
@@ -153,6 +145,29 @@ def _serve(model: str, serving: Serving, precision: str) -> None:
             serve(make, listening, bound)
         finally:
             undo()
+
+
+def application(model: str, precision: str = "auto", **options: Any) -> Any:
+    """The ASGI application of ``contrasent serve``, to be run by another server, as Ray Serve.
+
+    It loads the model. ``options`` are those of the command, as ``index=Path("my-index")``; what
+    the other server does (host, port, workers, drain) has no effect.
+    """
+    serving = Serving(**{"api_key": os.environ.get("CONTRASENT_API_KEY"), **options})
+    return _maker(_settings(model, serving), model, serving, precision)()
+
+
+def _settings(model: str, serving: Serving) -> ServerSettings:
+    from contrasent.serve.application import ServerSettings
+
+    return ServerSettings(
+        name=serving.name or Path(model).name,
+        api_key=serving.api_key,
+        payload_limit=serving.payload_limit,
+        max_texts=serving.max_texts,
+        max_requests=serving.max_requests,
+        cors=tuple(serving.cors or ()),
+    )
 
 
 def _maker(
