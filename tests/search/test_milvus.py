@@ -162,7 +162,7 @@ def test_the_command_line_builds_adds_removes_filters_and_moves(tiny_bert, folde
     (tmp_path / "texts.txt").write_text("a dog runs\nno fire\nthe man walks\n")
     worked("encode", tiny_bert, tmp_path / "texts.txt", tmp_path / "s", "--shards", "parquet")
     said = worked("index", "build", tiny_bert, tmp_path / "s", folder, "--kind", "milvus")
-    assert f"{folder}: 3 texts, 32 dimensions each, in Milvus Lite" in said.err
+    assert f"{folder}: 3 texts, 16 dimensions each, in Milvus Lite" in said.err
     worked("index", "add", folder, tmp_path / "texts.txt")
     worked("index", "remove", folder, 1)
     words = ["a dog runs", "--only", "_", "--json"]
