@@ -17,10 +17,7 @@ from contrasent.cli.options import Loading, Model, Precision, grouped
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from contrasent.model.loading import LoadedEncoder
     from contrasent.serve.application import ServerSettings
-    from contrasent.serve.batching import BatchSettings
-    from contrasent.serve.vector_cache import SharedCache
 
 _PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "httptools", "orjson", "prometheus_client")
 
@@ -185,14 +182,15 @@ def _maker(
     from contrasent.serve.embedding_routes import EmbeddingRoutes
     from contrasent.serve.index_routes import IndexRoutes, Searched
     from contrasent.serve.telemetry import Metrics
-    from contrasent.serve.vector_cache import VectorCache
+    from contrasent.serve.vector_cache import SharedCache, VectorCache
 
+    shared = None if serving.shared_cache is None else SharedCache(serving.shared_cache)
     indexes = [None if folder is None else Index.open(folder) for folder in serving.indexes]
+    if serving.workers > 1 and any(index and index.kind in MILVUS for index in indexes):
+        raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")
     encoder = serving.load(model)
     if serving.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
         raise ConfigError("several --workers share a model on the CPU only; add --device cpu")
-    if serving.workers > 1 and any(index and index.kind in MILVUS for index in indexes):
-        raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")
     first, second = indexes
     searched = beside = None
     if first is not None:
@@ -208,7 +206,9 @@ def _maker(
         max_wait=serving.max_wait,
         bitwise=serving.bitwise,
     )
-    cache = VectorCache(serving.cache_mb * 1_000_000, _shared_cache(serving, encoder, settled))
+    if shared is not None:
+        shared.hold(encoder, settled.precision, settled.bitwise)
+    cache = VectorCache(serving.cache_mb * 1_000_000, shared)
     batcher = Batcher(encoder, settled, cache, Metrics())
     batcher.warm_up()
     threads = serving.threads or max(1, len(os.sched_getaffinity(0)) // serving.workers)
@@ -221,16 +221,3 @@ def _maker(
         return build(service, embedding.router(), index.router())
 
     return make
-
-
-def _shared_cache(
-    serving: Serving, encoder: LoadedEncoder, settings: BatchSettings
-) -> SharedCache | None:
-    """The cache that was asked for, under everything that decides a vector."""
-    from contrasent.serve.vector_cache import SharedCache
-
-    if serving.shared_cache is None:
-        return None
-    how = "bitwise" if settings.bitwise else "any"
-    name = f"{encoder.fingerprint()}:{encoder.max_tokens}:{settings.precision}:{how}"
-    return SharedCache(serving.shared_cache, name, encoder.width)

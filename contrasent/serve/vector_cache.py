@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from contrasent.errors import ConfigError, MissingExtraError
+from contrasent.model.loading import LoadedEncoder
 from contrasent.serve.telemetry import LOG
 
 Text = str | tuple[int, ...]
@@ -100,16 +101,15 @@ _PATIENCE, _PAUSE = 0.25, 5.0
 class SharedCache:
     """Embeddings in a Redis or Valkey server, for all processes and machines that use it.
 
-    ``name`` stands for everything that decides a vector beside its text. A server that does not
-    answer is no error: texts are computed then. It bounds its memory by its own settings. Only one
-    event loop may use it.
+    A server that does not answer is no error: texts are computed then. It bounds its memory by its
+    own settings. Only one event loop may use it.
 
     Raises:
         ConfigError: ``url`` is none of a Redis server.
         MissingExtraError: the client is not installed.
     """
 
-    def __init__(self, url: str, name: str, width: int) -> None:
+    def __init__(self, url: str) -> None:
         try:
             from redis.asyncio import Redis
             from redis.exceptions import RedisError
@@ -122,9 +122,15 @@ class SharedCache:
         except ValueError as error:
             raise ConfigError(f"--shared-cache: {error}") from error
         self._errors = RedisError, OSError, TimeoutError
-        self._name, self._size = name, _HEAD.size + 4 * width
+        self._name, self._size = "", 0
         self._paused_until = 0.0
         self._writes: set[asyncio.Task[None]] = set()
+
+    def hold(self, encoder: LoadedEncoder, precision: str, bitwise: bool) -> None:
+        """Keep what ``encoder`` gives, under all that decides it beside the text."""
+        how = "bitwise" if bitwise else "any"
+        self._name = f"{encoder.fingerprint()}:{encoder.max_tokens}:{precision}:{how}"
+        self._size = _HEAD.size + 4 * encoder.width
 
     async def get(self, texts: Sequence[Text]) -> dict[Text, Embedded]:
         """The embeddings of those of ``texts`` that are there."""

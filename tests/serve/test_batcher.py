@@ -228,9 +228,11 @@ def redis(tmp_path):
     process.wait()
 
 
-def sharing(encoder, url, name="same", cache=1_000_000):
+def sharing(encoder, url, precision="fp32", cache=1_000_000):
     batcher = batcher_of(encoder)
-    batcher.cache = VectorCache(cache, SharedCache(url, name, encoder.width))
+    shared = SharedCache(url)
+    shared.hold(encoder, precision, bitwise=False)
+    batcher.cache = VectorCache(cache, shared)
     return batcher
 
 
@@ -238,7 +240,9 @@ def sharing(encoder, url, name="same", cache=1_000_000):
 @pytest.mark.parametrize("cache", [0, 1_000_000])
 def test_servers_share_what_they_computed(cache, encoder, redis, monkeypatch):
     texts = [*texts_of(100), (2, 7, 9, 3), "(2, 7, 9, 3)", " ".join(["dog"] * 500)]
-    first, second, other = (sharing(encoder, redis[0], name, cache) for name in ("a", "a", "b"))
+    first, second, other = (
+        sharing(encoder, redis[0], name, cache) for name in ("fp32", "fp32", "bf16")
+    )
     computed = run(first, lambda: first.embed(texts))
     slow = Slow(second, monkeypatch)
     fetched = run(second, lambda: second.embed(texts))

@@ -323,3 +323,5 @@ def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):
         assert f"port {port}" in refused("serve", tmp_path, "--port", port)
     assert "workers" in refused("serve", tmp_path, "--workers", 0)
     assert "payload_limit" in refused("serve", tmp_path, "--payload-limit", 0)
+    said = refused("serve", tmp_path, "--port", 0, "--shared-cache", "http://x")
+    assert "--shared-cache: Redis URL must specify one of the following schemes" in said
