@@ -2,8 +2,8 @@
 
 Its folder holds a manifest as every index does, and beside it Milvus's own folder, with one
 collection: the id, the text, the unit vector, and the number of the row in the order of adding.
-The manifest is written after the rows: those with its next number and above are of an addition that
-was cut off.
+The manifest counts the texts, in a segment named milvus. It is written after the rows: those with
+its next number and above are of an addition that was cut off.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Collection:
     @property
     def texts(self) -> int:
         """How many there are."""
-        return self._count("row >= 0")
+        return self.manifest.rows
 
     def _count(self, rows: str) -> int:
         with _explained(self.folder):
@@ -108,16 +108,40 @@ class Collection:
 
     def blocks(self) -> Iterator[IndexRows]:
         """All rows in order, some at a time."""
+        for rows in self._parts():
+            if rows:
+                vectors = np.array([each["vector"] for each in rows], np.float32)
+                ids, texts = ([each[field] for each in rows] for field in ("id", "text"))
+                yield IndexRows(vectors, ids, texts)
+
+    def _parts(self) -> Iterator[list[dict[str, Any]]]:
+        """The rows as Milvus has them, in order, some at a time."""
         fields = ["id", "text", "row", "vector"]
         for first in range(0, self.manifest.next_number, _ROWS_AT_ONCE):
             window = f"row >= {first} and row < {first + _ROWS_AT_ONCE}"
             with _explained(self.folder):
                 found = self.client.query(_NAME, filter=window, output_fields=fields)
-            rows = sorted(found, key=lambda each: int(each["row"]))
-            if rows:
-                vectors = np.array([each["vector"] for each in rows], np.float32)
-                ids, texts = ([each[field] for each in rows] for field in ("id", "text"))
-                yield IndexRows(vectors, ids, texts)
+            yield sorted(found, key=lambda each: int(each["row"]))
+
+    def recover(self) -> Collection:
+        """Mend what a process left that was killed; what is there then.
+
+        Rows of an addition that was cut off go. Milvus Lite may hold rows twice if it was killed
+        while it flushed; writing them again leaves one of each.
+        """
+        self.drop_from(self.manifest.next_number)
+        if self._count("row >= 0") == self.manifest.rows:
+            return self
+        count = 0
+        for rows in self._parts():
+            kept = {row["row"]: row for row in rows}
+            count += len(kept)
+            if len(kept) < len(rows):
+                with _explained(self.folder):
+                    self.client.upsert(_NAME, list(kept.values()))
+        manifest = replace(self.manifest, segments=(Segment("milvus", count),))
+        write_manifest(self.folder, manifest)
+        return replace(self, manifest=manifest)
 
     def insert(self, rows: Iterable[IndexRows], first: int) -> int:
         """Insert rows, numbered from ``first``, all or none; how many they were."""
@@ -238,9 +262,11 @@ class MilvusIndex(Index):
             return replace(last, manifest=manifest)
         opened = Collection(folder, manifest, _client(folder))
         with _explained(folder):
+            if not opened.client.list_indexes(_NAME):  # killed between dropping and creating it
+                opened.client.create_index(_NAME, _index_params(opened.client, manifest.kind))
             opened.client.load_collection(_NAME)
         with suppress(ConfigError), exclusive(folder):  # else a thread of this process is adding
-            opened.drop_from(manifest.next_number)
+            return opened.recover()
         return opened
 
     @property
@@ -274,10 +300,12 @@ class MilvusIndex(Index):
     def _remove_rows(self, was: IndexManifest, rows: dict[str, int]) -> None:
         with _explained(self.folder):
             self._collection.client.delete(_NAME, filter=f"row in {list(rows.values())}")
-        write_manifest(self.folder, replace(was, writes=was.next_write))
+        left = (Segment("milvus", was.rows - len(rows)),)
+        write_manifest(self.folder, replace(was, segments=left, writes=was.next_write))
 
     @override
     def _add_rows(self, was: IndexManifest, rows: Iterator[IndexRows]) -> IndexManifest:
-        given = was.next_number + self._collection.insert(rows, was.next_number)
-        segments = (Segment("milvus", given),)
+        added = self._collection.insert(rows, was.next_number)
+        segments = (Segment("milvus", was.rows + added),)
+        given = was.next_number + added
         return replace(was, segments=segments, given=given, writes=was.next_write)

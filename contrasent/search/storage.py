@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from contrasent.errors import CheckpointError, DataError
 from contrasent.files import recover_folder, refuse_existing, write_text, writing
@@ -106,7 +106,7 @@ class Segment:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: str
-    rows: PositiveInt
+    rows: NonNegativeInt
 
 
 @dataclass(frozen=True, slots=True)
