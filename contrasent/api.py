@@ -1,6 +1,6 @@
 """The Python surface: training, fitting, evaluation and analysis as functions.
 
-The command line calls what these functions call; :mod:`contrasent` exports them by name.
+The command line calls what these functions call; `contrasent` exports them by name.
 """
 
 from __future__ import annotations
@@ -107,12 +107,12 @@ def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) ->
 
     Args:
         encoder: the start: a folder, a run or a Hugging Face id.
-        data: text as :func:`train` takes it.
-        **options: as :func:`train` takes them, but for the recipe; ``output`` is
+        data: text as `train` takes it.
+        **options: as `train` takes them, but for the recipe; ``output`` is
             ``runs/pretrain-mlm`` by default.
 
     Raises:
-        ContrasentError: as :func:`train`.
+        ContrasentError: as `train`.
 
     Example:
         >>> import contrasent
@@ -138,10 +138,10 @@ def fit(
         kind: ``whitening`` (Su et al. 2021) or ``flow`` (Li et al. 2020, BERT-flow).
         data: text files or data sets, or tasks such as ``stsb``, whose test text is seen then.
         output: a new folder to save the encoder with its map in.
-        data_dir: SentEval's data, as :func:`evaluate` takes it.
+        data_dir: SentEval's data, as `evaluate` takes it.
         show_progress: a progress bar on standard error.
         **settings: ``dimensions`` of whitening; of a flow, the fields of
-            :class:`contrasent.fitting.maps.FlowSettings`.
+            `contrasent.fitting.maps.FlowSettings`.
 
     Returns:
         The encoder with its map; encoding is in fp32 by default then, as a map amplifies rounding.
@@ -201,8 +201,8 @@ def mine(  # noqa: PLR0913 - what the command takes, by name
 
     Args:
         encoder: says what is near; an encoder, or the name of one.
-        pairs: anchors and positives, as :func:`train` takes data.
-        corpus: sentences to take negatives from, as :func:`train` takes data; else the positives.
+        pairs: anchors and positives, as `train` takes data.
+        corpus: sentences to take negatives from, as `train` takes data; else the positives.
         output: the file to write: ``.csv``, ``.tsv`` or ``.jsonl``, each also ``.gz``.
         negatives: how many each pair gets.
         margin: a negative's cosine is below the positive's by this share of it or more.
@@ -267,7 +267,7 @@ def analyze(  # noqa: PLR0913 - what the command takes, by name
         encoder: an encoder, or the name of one.
         pairs: rated pairs, and which of them are positive: a task or file, ``>`` or ``>=``, and a
             rating.
-        data_dir: SentEval's data, as :func:`evaluate` takes it.
+        data_dir: SentEval's data, as `evaluate` takes it.
         pooler: in place of the encoder's own, where it is named.
         head: in place of the encoder's own, ``none`` or ``mlp``, where it is named.
         device: such as ``cuda:1``, where it is named; else the accelerator if there is one.

@@ -158,7 +158,7 @@ def lines_of_kind(kind: str, results: Iterable[Any]) -> str:
 
 
 def fields_of_kind(values: Any, kind: str) -> dict[str, Any]:
-    """The fields in a JSON value that :func:`lines_of_kind` wrote.
+    """The fields in a JSON value that `lines_of_kind` wrote.
 
     A KeyError, TypeError or ValueError if the format or the kind is another.
     """
@@ -180,7 +180,7 @@ def write_records(path: str | Path, records: Iterable[Record]) -> None:
 
 
 def read_records(path: str | Path) -> list[Record]:
-    """Read what :func:`write_records` wrote; a DataError names file and line of anything else."""
+    """Read what `write_records` wrote; a DataError names file and line of anything else."""
     from pydantic import TypeAdapter
 
     return read_lines(path, TypeAdapter(Record).validate_python, "not a record")

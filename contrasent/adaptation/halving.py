@@ -327,7 +327,7 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
         minutes: for all of it.
         dev: a task that chooses, such as a file of rated pairs; else held-out text, a proxy.
         test: tasks to score start and result on, beside held-out text and shipped pairs.
-        candidates: names in :data:`contrasent.adaptation.candidates.CANDIDATES`; None for those
+        candidates: names in `contrasent.adaptation.candidates.CANDIDATES`; None for those
             that fit the text and the encoder.
         settings: of every candidate's recipe, by dotted name.
         seed: of the parts of the text, and of every run.

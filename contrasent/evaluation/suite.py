@@ -132,7 +132,7 @@ def load_suite(
 ) -> Suite:
     """Read those tasks whose data is there and in order; the others are problems.
 
-    ``tasks`` are named as :func:`evaluate` takes them, and are of some of ``types``. Without
+    ``tasks`` are named as `evaluate` takes them, and are of some of ``types``. Without
     ``options``, their test splits are scored by SimCSE's protocol. ConfigError if a task or split
     is unknown, or columns are chosen and no file is named. DataError if the folder that was named
     is not there, or no task could be read; the message then says why for each.
@@ -191,7 +191,7 @@ class Records(list[Record]):
         return text.getvalue()
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame``: a row per record, a column per field of :class:`Record`.
+        """A ``pandas.DataFrame``: a row per record, a column per field of `Record`.
 
         ImportError if pandas is not installed.
         """
@@ -228,15 +228,15 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
             ``mr`` or ``stsb-retrieval``, each with a split such as ``stsb-dev``; a ``.tsv``,
             ``.csv``, ``.jsonl`` or ``.parquet`` file or a data set of the hub of sentence,
             sentence, score or of text and label; ``classify:TRAIN+TEST``; a folder of retrieval
-            data, ``retrieve:QUERIES+DOCUMENTS+RELEVANCE``; or what :func:`load_suite` read.
+            data, ``retrieve:QUERIES+DOCUMENTS+RELEVANCE``; or what `load_suite` read.
         data_dir: SentEval's folder; else ``CONTRASENT_DATA``, else the folder that ``contrasent
             data fetch`` fills.
         splits: splits of tasks named without one, of ``train``, ``dev``, ``test``, ``all``.
         columns: of a user's files: sentence, sentence and score, or sentence and label, by name or
             by number from 0; None to know them by name.
         protocol: of the correlations: a name in
-            :data:`contrasent.evaluation.protocols.PROTOCOLS`, or one made by
-            :func:`contrasent.evaluation.protocols.protocol`.
+            `contrasent.evaluation.protocols.PROTOCOLS`, or one made by
+            `contrasent.evaluation.protocols.protocol`.
         classifier: classifier, preset and seed of transfer tasks; None for SentEval's.
         bootstrap: how intervals are computed; None for none.
         pooler: in place of the encoder's own, where it is loaded here; so are the next two.

@@ -174,7 +174,7 @@ class SentenceEncoder(nn.Module, Encoder):
 
     @property
     def is_serving(self) -> bool:
-        """Whether somebody promised, with :meth:`serving`, that only `encode` is called."""
+        """Whether somebody promised, with `serving`, that only `encode` is called."""
         return self._serving.is_open
 
     @override

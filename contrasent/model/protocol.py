@@ -161,7 +161,7 @@ class Encoder(ABC):
 
     @property
     def similarity_fn_name(self) -> str:
-        """What :meth:`similarity` computes: cosine, dot, euclidean or manhattan."""
+        """What `similarity` computes: cosine, dot, euclidean or manhattan."""
         return self.conventions.similarity
 
     @property
@@ -206,7 +206,7 @@ class Encoder(ABC):
     ) -> Iterator[np.ndarray]:
         """Embed any number of sentences in bounded memory, ``chunk`` of them at a time.
 
-        Arguments and errors are those of :meth:`encode`. Options are checked at once, sentences as
+        Arguments and errors are those of `encode`. Options are checked at once, sentences as
         they are read. Blocks of at most ``(chunk, D)`` float32 are in the order of ``sentences``.
         """
         if isinstance(sentences, str):
@@ -303,14 +303,14 @@ class Encoder(ABC):
         return rows if convert_to_tensor or convert_to_numpy else list(rows)
 
     def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:
-        """:meth:`encode` with the prompt ``query``, if the encoder has one.
+        """`encode` with the prompt ``query``, if the encoder has one.
 
         A prompt or a name of one among ``options`` comes first.
         """
         return self.encode(sentences, **self._as(self.conventions.query_prompt, options))
 
     def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:
-        """:meth:`encode` with the prompt ``document``, ``passage`` or ``corpus``, if there is one.
+        """`encode` with the prompt ``document``, ``passage`` or ``corpus``, if there is one.
 
         A prompt or a name of one among ``options`` comes first.
         """

@@ -68,7 +68,7 @@ class Objective(nn.Module, ABC):
     It may own modules of its own (a head, a discriminator); they are trained with the encoder and
     left out of the saved encoder. It never holds the encoder, so it can be tested on random
     tensors. Training computes matrix products of its modules in ``train.precision``; the formulas
-    of :mod:`contrasent.functional` and the heads of :mod:`contrasent.model.heads` stay in fp32.
+    of `contrasent.functional` and the heads of `contrasent.model.heads` stay in fp32.
     """
 
     # its settings, a class made by `settings`

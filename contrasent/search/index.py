@@ -56,12 +56,12 @@ class Index:
 
     ``len(index)`` is the number of texts. Vectors and texts stay on disk, memory-mapped. Search is
     exact over few texts, and approximate over many; scores are always exact cosines. Threads may
-    search, add and remove together; a process sees what others wrote after :meth:`refresh`. When a
+    search, add and remove together; a process sees what others wrote after `refresh`. When a
     writing method returns, its change is on disk and survives whatever ends the process.
     """
 
     def __init__(self, folder: Path, snapshot: OpenRows) -> None:
-        """Use :meth:`open` or :meth:`build`."""
+        """Use `open` or `build`."""
         self.folder = folder
         self._snapshot = snapshot
         self._lock = RLock()
@@ -125,7 +125,7 @@ class Index:
     ) -> Index:
         """Write the texts, ids and vectors to another index, of another ``kind`` if it is given.
 
-        So texts move to Milvus and back. Errors as for :meth:`build`.
+        So texts move to Milvus and back. Errors as for `build`.
         """
         folder = Path(folder)
         require_folder(folder, overwrite)
@@ -188,7 +188,7 @@ class Index:
         Raises:
             CheckpointError: another encoder built the index.
             ConfigError: another process writes to the index.
-            DataError: as for :meth:`build`; or an id is in the index already.
+            DataError: as for `build`; or an id is in the index already.
         """
         self.require(encoder)
         names = require_ids(texts, ids)
@@ -208,7 +208,7 @@ class Index:
         Raises:
             CheckpointError: a vector is zero or not finite.
             ConfigError: another process writes to the index; or the shape is another.
-            DataError: as for :meth:`add`.
+            DataError: as for `add`.
         """
         names = require_ids(texts, ids)
         list(require_texts(texts))
@@ -259,7 +259,7 @@ class Index:
         Others can search meanwhile, but not write. Nothing is lost if the process dies.
 
         Args:
-            kind: as for :meth:`build`; by default what was asked for then.
+            kind: as for `build`; by default what was asked for then.
             show_progress: a progress bar on standard error.
 
         Raises:
@@ -327,10 +327,10 @@ class Index:
         threshold: float | None = None,
         only: str | None = None,
     ) -> list[list[Hit]]:
-        """:meth:`search` for ``(Q, D)`` embeddings, of any length, by the encoder of the index.
+        """`search` for ``(Q, D)`` embeddings, of any length, by the encoder of the index.
 
         Raises:
-            ConfigError: as for :meth:`search`; or the shape is another.
+            ConfigError: as for `search`; or the shape is another.
             DataError: a vector is zero or not finite.
         """
         require_search(top_k, threshold)
