@@ -3,6 +3,7 @@
 import inspect
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import typer
+from helpers.command_line import worked
 from helpers.tiny_sentences import sentence
 
 import contrasent
+from contrasent.cli.app import app
+from contrasent.cli.train import load_settings
+from contrasent.reproduce.smoke import make_tasks
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/python_api.md"
@@ -118,6 +124,91 @@ def test_training_on_examples_equals_training_on_their_file():
             **{"evaluation.final": "none"},
         )
     assert [step.loss for step in seen["list"]] == [step.loss for step in seen["file"]]
+
+
+def commands(path):
+    """The words of every ``contrasent`` command in the shell blocks of a page."""
+    blocks = re.findall(r"```bash\n(.*?)```", path.read_text("utf-8"), re.DOTALL)
+    waiting = [line for block in blocks for line in block.replace("\\\n", " ").split("\n")]
+    variables = {}
+    while waiting:
+        line = waiting.pop(0)
+        for name, value in variables.items():
+            line = line.replace(f"${name}", value)
+        words = shlex.split(line, comments=True)
+        if len(words) == 1 and re.match(r"[A-Z]+=", words[0]):
+            name, _, variables[name] = words[0].partition("=")
+        if words[:2] == ["srun", "bash"]:
+            waiting.insert(0, words[-1])
+        places = [n for n, word in enumerate(words) if re.fullmatch(r"(.*/)?contrasent", word)]
+        if places and words[0] not in ("docker", "pip"):
+            rest = [word for word in words[places[-1] + 1 :] if word != "..."]
+            end = next((n for n, word in enumerate(rest) if word in ("&&", ">", "|")), len(rest))
+            yield [word.removesuffix("...") for word in rest[:end]]
+
+
+PAGES = {
+    str(path.relative_to(ROOT)): [*commands(path)]
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+
+
+@pytest.mark.parametrize("page", [page for page, found in PAGES.items() if found])
+def test_every_command_of_a_page_is_understood(page):
+    for words in PAGES[page]:
+        command, left = typer.main.get_command(app), list(words)
+        while hasattr(command, "commands"):
+            command = command.get_command(typer.Context(command), left.pop(0))
+        context = command.make_context(command.name, left)
+        recipe = context.params.get("recipe", "pretrain-mlm")
+        if command.name in ("train", "pretrain") and recipe != "mine.yaml":
+            load_settings(context, recipe)
+
+
+MODELS = (
+    *("bert-base-uncased", "all-MiniLM-L6-v2", "M", "MODEL", "ENCODER"),
+    *("small-model", "large-encoder"),
+)
+TINY = {
+    "adapt": ["--minutes", "0.3", "--candidates", "dropout"],
+    "train": ["--max-steps", "2", "--batch-size", "4", "--overwrite"],
+    "pretrain": ["--max-steps", "2", "--batch-size", "4"],
+}
+ELSEWHERE = ("data fetch", "quickstart", "push me")  # a network, and shipped text: other tests
+
+
+@pytest.fixture
+def named_files(desk, tiny_masked_lm, monkeypatch):
+    """Whatever the commands of the pages name, tiny."""
+    for name in MODELS:
+        (desk / name).unlink(missing_ok=True)
+        (desk / name).symlink_to(tiny_masked_lm)
+    for word in {word for found in PAGES.values() for words in found for word in words}:
+        if word.endswith(".txt") and "/" not in word:
+            (desk / word).write_text("".join(f"{sentence(n, 9)}\n" for n in range(700)))
+        elif word.endswith(("pairs.tsv", "pairs.csv")):
+            texts = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)]
+            (desk / word).write_text("\n".join(texts) + "\n")
+    (desk / "pairs.csv").write_text(
+        "".join(f"{sentence(n, 9)},{sentence(n, 5)}\n" for n in range(24))
+    )
+    monkeypatch.setenv("CONTRASENT_DATA", str(make_tasks(desk / "senteval")))
+
+
+@pytest.mark.acceptance
+@pytest.mark.usefixtures("named_files")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "page",
+    ["README", "docs/getting_started", "docs/should_i_train", "docs/adaptation", "docs/recipes"],
+)
+def test_every_command_of_a_page_runs(page):
+    """The commands in their order, on tiny text and models under the names of the page."""
+    for words in PAGES[f"{page}.md"]:
+        if not " ".join(words).startswith(ELSEWHERE):
+            done = worked(*words, *TINY.get(words[0], ()))
+            if words[:2] == ["recipes", "unsup-simcse"]:
+                Path("mine.yaml").write_text(done.out)
 
 
 @pytest.mark.slow
