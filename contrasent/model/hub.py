@@ -261,7 +261,12 @@ def _facts(info: Json, base_link: str | None, folder: Path) -> list[tuple[str, s
         facts += [
             ("Training text", ", ".join(filter(None, (str(data.get("source", "")), count)))),
             ("Its SHA-256", f"`{data.get('sha256', 'not known')}`"),
-            ("Its licence", "not known here: name it before you publish"),
+            (
+                "Its licence",
+                f"that of [{dataset}](https://huggingface.co/datasets/{dataset})"
+                if (dataset := _dataset(info))
+                else "not known here: name it before you publish",
+            ),
         ]
     return [*facts, ("Map after the pooler", section(info, "transform").get("described") or "")]
 
@@ -274,12 +279,17 @@ def _objective(info: Json) -> str:
     return str(section(section(info, "recipe"), "objective").get("name") or "contrasent")
 
 
+def _dataset(info: Json) -> str:
+    """The hub's id of the data set that was trained on; empty if it was a file."""
+    source = str(section(section(info, "recipe"), "data").get("file") or "")
+    name = source.partition(":")[0].partition("@")[0]
+    return name if "/" in name and hub_id(name) and not PurePath(name).suffix else ""
+
+
 def _metadata(info: Json, base: str | None, title: str) -> str:
     """The head of the card, as the hub reads it."""
     import yaml
 
-    source = str(section(section(info, "recipe"), "data").get("file") or "")
-    dataset = source.partition(":")[0] if source.count("/") == 1 else ""
     metadata: dict[str, Any] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
@@ -287,7 +297,7 @@ def _metadata(info: Json, base: str | None, title: str) -> str:
     }
     if base is not None:
         metadata["base_model"] = base
-    if dataset and hub_id(dataset) and not PurePath(dataset).suffix:
+    if dataset := _dataset(info):
         metadata["datasets"] = [dataset]
     results = [
         {

@@ -16,6 +16,7 @@ from contrasent.evaluation import retrieval
 from contrasent.evaluation.compare import Gain, gains
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
 from contrasent.evaluation.intervals import Bootstrap
+from contrasent.evaluation.leaks import find_overlaps, overlap_of
 from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
 from contrasent.evaluation.retrieval_data import RetrievalTask
@@ -279,7 +280,7 @@ class Scorer:
 def before_and_after(
     scorer: Scorer, starts: Sequence[Loaded], result: SentenceEncoder, seed: int | None
 ) -> BeforeAndAfter:
-    """Score the start and the result of a run.
+    """Score the start and the result of a run, with its training text's overlap.
 
     ``starts`` are the start as it comes, and the start with the pooler and the head of the run.
     ``seed`` is that of the run; None if the result is the start as it comes, which is scored once
@@ -300,11 +301,13 @@ def before_and_after(
             scores[named] = scorer.score(other)
             with_pooler = list(scores[named].records)
     trained = scorer.score(result, seed)
+    overlaps = list(find_overlaps(scorer.tasks, result.name))
+    after = [replace(record, overlap=overlap_of(record, overlaps)) for record in trained.records]
     comparisons = {
         start: scorer.tasks.compare(of_start, trained, Bootstrap())
         for start, of_start in scores.items()
     }
-    after, changes = list(trained.records), gains(comparisons, every=True)
+    changes = gains(comparisons, every=True)
     return BeforeAndAfter(scorer.tasks, before, with_pooler, after, gains(comparisons), changes)
 
 

@@ -70,6 +70,18 @@ def test_the_card_says_where_it_comes_from_and_how_it_scored(run):
     (before,) = [s for s in info["scores_before"] if s["metric"] == "spearman" and s["protocol"]]
     assert f"| {100 * before['value']:.2f} | {100 * after['value']:.2f} |" in text
     assert str(run.parent) not in text and "secret.txt" in text
+    count = 2 * 3 * len(SENTENCES)  # every sentence of the pairs was trained on
+    assert f"Of the {count} sentences of {after['task']}, {count} stand in the training" in text
+
+
+@pytest.mark.parametrize("name", ["org/text", "org/text:part", "org/text@train", "org/text.csv"])
+def test_the_card_leads_to_the_licence_of_a_data_set(name, tiny_encoder, tmp_path):
+    data = {"source": name, "sha256": "0" * 64}
+    tiny_encoder.save(tmp_path / "run", {"recipe": {"data": {"file": name}}, "data": data})
+    card = ModelCard((tmp_path / "run/README.md").read_text())
+    known = not name.endswith(".csv")
+    assert card.data.datasets == (["org/text"] if known else None)
+    assert ("that of [org/text](https://huggingface.co/datasets/org/text)" in card.text) == known
 
 
 def test_files_follow_the_umask(tiny_encoder, tmp_path):
