@@ -24,13 +24,10 @@ from contrasent.reproduce.smoke import make_tasks
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/python_api.md"
 HABITS = PAGE.with_name("coming_from_sentence_transformers.md")
-TOOLS = dict(
-    re.findall(
-        r"^## (.*?)\n.*?```python\n(.*?)```",
-        (ROOT / "docs/integrations.md").read_text("utf-8"),
-        re.DOTALL | re.MULTILINE,
-    )
-)
+TOOLS = {
+    section.partition("\n")[0]: re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    for section in (ROOT / "docs/integrations.md").read_text("utf-8").split("\n## ")[2:]
+}
 NEEDED = {
     "LangChain": "langchain_core",
     "Haystack": "haystack_integrations",
@@ -267,13 +264,13 @@ def notebook(name, **parameters):
 SHORT = {"train.batch_size": 4, "evaluation.final": "none"}
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_notebook_on_adapting_runs(capsys):
     names = notebook("adapt_an_encoder", ENCODER="bert-base-uncased", MINUTES=1, SETTINGS=SHORT)
     assert names["result"].trials
     said = capsys.readouterr().out
-    assert "95 % interval" in said and said.count(names["texts"][0]) == 2
+    assert "95 % interval" in said and said.count(f"  1.00 {names['texts'][0]}\n") >= 2
 
 
 @pytest.mark.slow
