@@ -107,6 +107,23 @@ def test_the_page_for_users_of_sentence_transformers_runs_as_it_stands(desk):
     assert (desk / "with-prompts/README.md").is_file()
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_the_readme_trains_in_python_is_read_as_the_first_page_says(desk):
+    names = {}
+    blocks = {
+        page: re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+        for page in ("README.md", "docs/getting_started.md")
+    }
+    for block in blocks["README.md"]:
+        exec(block, names)  # noqa: S102 - the page is ours
+    (desk / "runs/mine/best").symlink_to("last")  # nothing selects here
+    [block] = blocks["docs/getting_started.md"]
+    *lines, last = block.rstrip().split("\n")
+    exec("\n".join([*lines, f"rows = {last}"]), names)  # noqa: S102 - the page is ours
+    again = names["encoder"].encode(["A dog runs."], precision="fp32")
+    assert names["rows"] == pytest.approx(again, abs=1e-5)
+
+
 def test_training_on_examples_equals_training_on_their_file():
     texts = Path("sentences.txt").read_text().splitlines()
     settings = {"train.max_steps": 2, "train.batch_size": 8, "evaluation.task": "none"}
