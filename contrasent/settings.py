@@ -53,6 +53,10 @@ class EncoderSettings:
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Rate of every dropout of the transformer; null keeps the checkpoint's (0.1 for BERT)."""
 
+    bidirectional: bool = False
+    """Let every token of a decoder (Qwen, Llama, Mistral) see all of the sentence, as LLM2Vec
+    starts (BehnamGhader et al. 2024), usually with pooler mean. The start as it comes does not."""
+
     freeze_embeddings: bool = False
     """Leave the embedding layer (words, positions, its normalisation) as it is in the start."""
 

@@ -169,8 +169,9 @@ PAGES = {
 
 @pytest.mark.parametrize("page", [page for page, found in PAGES.items() if found])
 def test_every_command_of_a_page_is_understood(page):
+    tree = typer.main.get_command(app)
     for words in PAGES[page]:
-        command, left = typer.main.get_command(app), list(words)
+        command, left = tree, list(words)
         while hasattr(command, "commands"):
             command = command.get_command(typer.Context(command), left.pop(0))
         context = command.make_context(command.name, left)

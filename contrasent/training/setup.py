@@ -89,6 +89,8 @@ def new_word_lstm(settings: EncoderSettings) -> SentenceEncoder:
     encoder.name = settings.name
     if settings.prompt is not None:
         encoder.tokenizer.template_of(settings.prompt)  # refused
+    if settings.bidirectional:
+        backbone.see_both_sides()  # refused
     if settings.dropout is not None:
         encoder.backbone.set_dropout(settings.dropout)
     return encoder
@@ -348,6 +350,8 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
         encoder.tokenizer = encoder.tokenizer.with_prompt(settings.prompt)
     if settings.dropout is not None:
         encoder.backbone.set_dropout(settings.dropout)
+    if settings.bidirectional:
+        encoder.backbone.see_both_sides()
     return encoder
 
 
@@ -361,4 +365,4 @@ def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncode
         return WordEncoder.load(settings.name)
     if checkpoint.is_sentence_encoder(settings.name):
         return SentenceEncoder.load(settings.name, device="cpu")
-    return start_encoder(replace(settings, dropout=None))
+    return start_encoder(replace(settings, dropout=None, bidirectional=False))

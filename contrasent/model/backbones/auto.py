@@ -157,6 +157,26 @@ class AutoBackbone(Backbone):
         self.checkpoint_layers = wanted
 
     @override
+    def see_both_sides(self) -> None:
+        if not self._is_causal():
+            super().see_both_sides()
+        self.model.config.is_causal = False
+        if self._is_causal():
+            raise ConfigError(
+                f"transformers lets no token of {self.model.config.model_type!r} models see later "
+                "ones; set encoder.bidirectional to false, with encoder.pooler last"
+            )
+
+    def _is_causal(self) -> bool:
+        """Whether the state of a token stays the same when the next one is another."""
+        training = self.model.training
+        tokens = torch.tensor([[0, 1], [0, 2]], device=self.model.device)
+        with torch.no_grad():
+            first, other = self.model.eval()(input_ids=tokens).last_hidden_state[:, 0]
+        self.model.train(training)
+        return torch.equal(first, other)
+
+    @override
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:

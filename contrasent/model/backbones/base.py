@@ -147,6 +147,13 @@ class Backbone(nn.Module, ABC):
         """Find the modules of the layers again, after some were replaced."""
         return
 
+    def see_both_sides(self) -> None:
+        """Let every token of a decoder see all of its sentence; ConfigError if it does already."""
+        raise ConfigError(
+            f"every token of {self.kind} sees all of the sentence already; set "
+            "encoder.bidirectional to false"
+        )
+
     def set_dropout(self, rate: float) -> None:
         """Give every dropout of the transformer the same rate."""
         for module in self.model.modules():

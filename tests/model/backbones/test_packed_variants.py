@@ -131,3 +131,20 @@ def test_a_decoder_sees_what_its_config_says(is_causal):
         first = backbone(pack([[5, 6, 7]]), (-1,))[-1][0]
         other = backbone(pack([[5, 6, 9], [4, 8]]), (-1,))[-1][0]
     assert torch.allclose(first, other, atol=1e-5) is is_causal
+
+
+def test_a_decoder_is_made_to_see_both_sides_and_says_so_in_its_config():
+    config = transformers.Qwen2Config(**SIZES, num_key_value_heads=1, pad_token_id=0)
+    backbone = backbone_of(transformer(config)).eval()
+    batches = [pack([[5, 6, 7]]), pack([[5, 6, 9], [4, 8]])]
+    with torch.no_grad():
+        assert torch.allclose(*(backbone(it, (-1,))[-1][0] for it in batches), atol=1e-5)
+        backbone.see_both_sides()
+        alone, other = (backbone(it, (-1,))[-1][0] for it in batches)
+        padded = backbone(pack([[5, 6, 7], [4, 8, 3, 2]]), (-1,))[-1][0]
+    assert not torch.allclose(alone, other, atol=1e-5)
+    assert torch.allclose(alone, padded, atol=1e-5)
+    assert backbone.model.config.to_dict()["is_causal"] is False
+    for seeing in (backbone, backbone_of(transformer(config_of("electra")))):
+        with pytest.raises(ConfigError, match="sees all of the sentence already"):
+            seeing.see_both_sides()
