@@ -239,6 +239,7 @@ def test_the_site_is_built_without_a_warning_and_its_links_lead_somewhere(tmp_pa
     assert len((site / "search.json").read_text("utf-8")) > 100_000
     pages = {path: path.read_text("utf-8") for path in site.rglob("index.html")}
     assert len(pages) == len([*(ROOT / "docs").rglob("*.md")])
+    assert "MINUTES" in pages[site / "notebooks/index.html"]
     anchors = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
     assert "contrasent.train" in anchors[site / "reference/index.html"]
     assert not re.search(r":[a-z]+:<code>", pages[site / "reference/index.html"])
