@@ -229,12 +229,12 @@ def test_every_command_of_a_page_runs(page):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("zensical") is None, reason="the docs extra is not installed")
 def test_the_site_is_built_without_a_warning_and_its_links_lead_somewhere(tmp_path):
-    for name in ("docs", "contrasent"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "contrasent").symlink_to(ROOT / "contrasent")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "zensical.toml", tmp_path)
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
     site = tmp_path / "site"
     assert len((site / "search.json").read_text("utf-8")) > 100_000
     pages = {path: path.read_text("utf-8") for path in site.rglob("index.html")}

@@ -301,6 +301,7 @@ def before_and_after(
             scores[named] = scorer.score(other)
             with_pooler = list(scores[named].records)
     trained = scorer.score(result, seed)
+    logger.info("looking for sentences of the tasks in the training text")
     overlaps = list(find_overlaps(scorer.tasks, result.name))
     after = [replace(record, overlap=overlap_of(record, overlaps)) for record in trained.records]
     comparisons = {
