@@ -185,11 +185,10 @@ MODELS = (
     *("small-model", "large-encoder"),
 )
 TINY = {
-    "adapt": ["--minutes", "0.3", "--candidates", "dropout"],
     "train": ["--max-steps", "2", "--batch-size", "4", "--overwrite"],
     "pretrain": ["--max-steps", "2", "--batch-size", "4"],
 }
-ELSEWHERE = ("data fetch", "quickstart", "push me")  # a network, and shipped text: other tests
+ELSEWHERE = ("adapt", "data fetch", "quickstart")  # minutes, or a network: they have other tests
 
 
 @pytest.fixture

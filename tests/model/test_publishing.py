@@ -71,7 +71,7 @@ def test_the_card_says_where_it_comes_from_and_how_it_scored(run):
     assert f"| {100 * before['value']:.2f} | {100 * after['value']:.2f} |" in text
     assert str(run.parent) not in text and "secret.txt" in text
     count = 2 * 3 * len(SENTENCES)  # every sentence of the pairs was trained on
-    assert f"Of the {count} sentences of {after['task']}, {count} stand in the training" in text
+    assert f"Of the {count} sentences of pairs.tsv, {count} stand in the training" in text
 
 
 @pytest.mark.parametrize("name", ["org/text", "org/text:part", "org/text@train", "org/text.csv"])
