@@ -185,8 +185,8 @@ MODELS = (
     *("small-model", "large-encoder"),
 )
 TINY = {
-    "train": ["--max-steps", "2", "--batch-size", "4", "--overwrite"],
-    "pretrain": ["--max-steps", "2", "--batch-size", "4"],
+    "train": ["--max-steps", "2", "--batch-size", "4", "--data.max_tokens", "32", "--overwrite"],
+    "pretrain": ["--max-steps", "2", "--batch-size", "4", "--data.max_tokens", "32"],
 }
 ELSEWHERE = ("adapt", "data fetch", "quickstart")  # minutes, or a network: they have other tests
 
