@@ -33,6 +33,10 @@ COMMANDS = {
         *("--encoder", "--data", "--output", "--max-steps", *TRAINING),
         *("--resume", "--overwrite", "--seeds", "--profile", "--settings"),
     ],
+    "tune": [
+        *("RECIPE", "--space", "--trials", "--encoder", "--data", "--output", "--max-steps"),
+        *(*TRAINING, "--resume", "--overwrite", "--settings"),
+    ],
     "pretrain": [
         "MODEL",
         *("--data", "--output", "--held-out", "--max-steps", *TRAINING),

@@ -1,4 +1,4 @@
-"""``contrasent adapt``, ``pretrain`` and ``data mine``."""
+"""``contrasent adapt``, ``tune``, ``pretrain`` and ``data mine``."""
 
 from __future__ import annotations
 
@@ -8,18 +8,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contrasent.cli.options import Device, Model, Precision, grouped, listed, print_settings
+from contrasent.cli.options import (
+    Device,
+    Model,
+    Precision,
+    complete_recipe,
+    grouped,
+    listed,
+    print_settings,
+)
 from contrasent.cli.train import (
     TrainOptions,
     check_run,
     leads,
     load_settings,
+    print_gains,
     print_speed,
     run_in,
 )
 
 if TYPE_CHECKING:
     from contrasent.adaptation.halving import Adaptation
+    from contrasent.adaptation.tuning import Tuning
     from contrasent.report.table import Table
     from contrasent.training.masked_text import HeldOutScores
 
@@ -95,16 +105,10 @@ def print_result(result: Adaptation) -> None:
     """Print what was tried, how start and result compare, and what to do next."""
     from rich.console import Console
 
-    from contrasent.report.comparison import before_and_after
     from contrasent.report.table import print_table
 
-    console, scores = Console(), result.scores
-    print_table(console, trials_table(result))
-    if scores.tasks is not None:
-        for table in before_and_after(scores.tasks, scores.rows, scores.difference):
-            print_table(console, table)
-    for gain in scores.gains:
-        typer.echo(gain.sentence)
+    print_table(Console(), trials_table(result))
+    print_gains(result.scores)
     if result.recipe is None:
         typer.echo(
             "Nothing that was tried beat the start, so the result is the start as it comes. To try "
@@ -214,6 +218,106 @@ def _print_held_out(scores: HeldOutScores) -> None:
         if score is not None:
             text = f"loss {score.loss:.3f} nats, accuracy {score.accuracy:.1%}"
         typer.echo(f"  {when:6} {text}")
+
+
+@grouped
+def tune(  # noqa: PLR0913 - the arguments are the command's options
+    *,
+    context: typer.Context,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A packaged recipe or a YAML file.",
+            autocompletion=complete_recipe,
+        ),
+    ],
+    space: Annotated[
+        list[str],
+        typer.Option(
+            metavar="SETTING=VALUES",
+            help="What to search: train.batch_size=64,128, train.learning_rate=1e-6..1e-4:log, or "
+            "a paper's grid, simcse or diffcse. Repeatable.",
+        ),
+    ],
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Training runs; else every combination of lists, or 20 if there is a range.",
+        ),
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Start from this folder, run or Hugging Face id.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Training text, as for train.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the search; else runs/tune-RECIPE.")
+    ] = None,
+    options: TrainOptions,
+) -> None:
+    """Search settings of a recipe, by the dev task alone.
+
+    Trains once for each combination, or for as many as --trials says, which Optuna chooses; the
+    best by evaluation.task is kept and scored beside the start on evaluation.final. Any setting of
+    the recipe can follow as --section.key VALUE. The same command and --resume go on.
+    """
+    del encoder, data  # load_settings reads them
+    from contrasent.adaptation import tuning
+
+    axes = tuning.read_space(space)
+    loaded = load_settings(context, recipe)
+    if options.settings:
+        print_settings(loaded)
+        return
+
+    def tell(trial: tuning.TuningTrial) -> None:
+        shown = " ".join(f"{key}={value}" for key, value in trial.settings.items())
+        ended = trial.failure if trial.score is None else f"dev {100 * trial.score:.2f}"
+        typer.echo(f"trial {trial.number}: {shown}: {ended}", err=True)
+
+    try:
+        result = tuning.tune(
+            loaded,
+            axes,
+            output or Path("runs") / f"tune-{Path(recipe).stem}",
+            trials=trials,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            device=options.device,
+            show_progress=True,
+            on_trial=tell,
+        )
+    except KeyboardInterrupt as error:
+        how = "interrupted; what was written is whole; go on with the same command and --resume"
+        raise KeyboardInterrupt(how) from error
+    _print_tuning(result)
+
+
+def _print_tuning(result: Tuning) -> None:
+    from rich.console import Console
+
+    from contrasent.report.table import Cell, Table, number, print_table, score
+
+    names = list(result.best.settings)
+    ranked = sorted(result.trials, key=lambda it: (it.score is None, -(it.score or 0), it.number))
+    rows = [
+        (
+            number(it.number, 0),
+            *(Cell(f"{value:.3g}" if isinstance(value, float) else str(value)) for value in values),
+            score(it.score),
+        )
+        for it in ranked
+        for values in [[it.settings.get(name, "-") for name in names]]
+    ]
+    print_table(Console(), Table(("trial", *names, "dev"), tuple(rows)))
+    print_gains(result.scores)
+    for it in result.trials:
+        if it.failure:
+            typer.echo(f"trial {it.number} failed: {it.failure}", err=True)
+    typer.echo(f"encoder: {result.run / 'best'}")
+    again = shlex.quote(str(result.recipe))
+    typer.echo(f"make it again: contrasent train {again} --output runs/again", err=True)
 
 
 def mine(  # noqa: PLR0913 - the arguments are the command's options

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 from contrasent import __version__
-from contrasent.cli.adapt import adapt, mine, pretrain
+from contrasent.cli.adapt import adapt, mine, pretrain, tune
 from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
 from contrasent.cli.encode import encode
@@ -209,7 +209,7 @@ def _plain(words: str, is_option: bool) -> str:
 
 
 _GROUPS = {
-    "Training": ("quickstart", "adapt", "train", "pretrain", "recipes", "fit"),
+    "Training": ("quickstart", "adapt", "train", "tune", "pretrain", "recipes", "fit"),
     "Evaluation": ("evaluate", "analyze", "neighbours", "calibrate", "mteb", "reproduce"),
 }
 _SPELLINGS = {"neighbors": "neighbours", "analyse": "analyze"}
@@ -275,9 +275,9 @@ def _add(to: typer.Typer, *commands: Callable[..., None], **settings: Any) -> No
         to.command(cls=_Command, short_help=first, context_settings=settings)(guarded(command))
 
 
-# Every other word of `train` and `pretrain` may be a setting of the recipe: --section.key value.
+# Every other word of these may be a setting of the recipe: --section.key value.
 _add(app, quickstart)
-_add(app, adapt, train, pretrain, allow_extra_args=True, ignore_unknown_options=True)
+_add(app, adapt, train, tune, pretrain, allow_extra_args=True, ignore_unknown_options=True)
 _add(app, recipes, evaluate, analyze, neighbours, mteb, reproduce)
 _add(app, encode, similarity, calibrate, search, export, push, serve)
 _add(fit_app, whitening, flow, sif)

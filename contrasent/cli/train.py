@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contrasent.profiling import StepProfile
     from contrasent.recipe import Recipe
     from contrasent.training.run_folder import RunFolder
-    from contrasent.training.scoring import Result
+    from contrasent.training.scoring import BeforeAndAfter, Result
 
 
 _HEADINGS = ("recipe", "objective", "needs", "source")
@@ -190,12 +190,8 @@ def _refuse_with_seeds(
     """Raise ConfigError for what is of one run."""
     from contrasent.errors import ConfigError
 
-    others = {
-        f"--seed {options.seed}": options.seed is not None,
-        "--train.seed": any(word.startswith("--train.seed") for word in context.args),
-        "--profile": profile,
-    }
-    for name, there in others.items():
+    named = "--train.seed" in " ".join(context.args)
+    for name, there in {"--seed": options.seed is not None or named, "--profile": profile}.items():
         if there:
             raise ConfigError(f"{name} is of one run, and --seeds of several; give one of them")
     if run is not None:
@@ -319,10 +315,6 @@ def _profile(recipe: Recipe, folder: Path, overwrite: bool) -> StepProfile:
 
 
 def _print_result(result: Result, recipe: Recipe) -> None:
-    from rich.console import Console
-
-    from contrasent.report.comparison import before_and_after
-    from contrasent.report.table import print_table
     from contrasent.training.callbacks import metric_name
     from contrasent.training.scoring import next_to_try
 
@@ -330,18 +322,27 @@ def _print_result(result: Result, recipe: Recipe) -> None:
     if result.best_score is not None and result.dev_metric is not None:
         metric, score = metric_name(result.dev_metric), result.best_score * 100
         typer.echo(f"best dev {metric} {score:.2f} at step {result.best_step}")
-    scores = result.scores
-    if scores.tasks is not None:
-        for table in before_and_after(scores.tasks, scores.rows, scores.difference):
-            print_table(Console(), table)
-    for gain in scores.gains:
-        typer.echo(gain.sentence)
+    print_gains(result.scores)
     if result.best_is_start:
         typer.echo(
             "Nothing beat the start on the dev task, so best is the start as it comes. To try "
             f"next: {next_to_try(recipe)}."
         )
     _print_encoder(result.best or result.last)
+
+
+def print_gains(scores: BeforeAndAfter) -> None:
+    """Print how start and result compare."""
+    from rich.console import Console
+
+    from contrasent.report.comparison import before_and_after
+    from contrasent.report.table import print_table
+
+    if scores.tasks is not None:
+        for table in before_and_after(scores.tasks, scores.rows, scores.difference):
+            print_table(Console(), table)
+    for gain in scores.gains:
+        typer.echo(gain.sentence)
 
 
 def _print_encoder(encoder: Path) -> None:

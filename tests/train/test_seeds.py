@@ -83,8 +83,8 @@ def test_seeds_are_the_runs_of_each_seed_with_mean_deviation_and_difference(word
     ("more", "message"),
     [
         (("--seeds", "1,x"), "whole numbers"),
-        (("--seeds", "1,2", "--seed", "3"), "--seed 3"),
-        (("--seeds", "1,2", "--train.seed", "3"), "--train.seed"),
+        (("--seeds", "1,2", "--seed", "3"), "--seed is"),
+        (("--seeds", "1,2", "--train.seed", "3"), "--seed is"),
         (("--seeds", "1,2", "--profile"), "--profile"),
     ],
 )

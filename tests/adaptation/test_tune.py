@@ -1,0 +1,136 @@
+"""``contrasent tune``: a grid or Optuna's proposals, the dev task alone, killed and again."""
+
+import json
+
+import pytest
+from helpers.command_line import call, refused, worked
+from helpers.tiny_sentences import sentence
+
+from contrasent.adaptation import tuning
+from contrasent.errors import ContrasentError
+from contrasent.recipe import load_recipe
+
+pytest.importorskip("optuna")
+
+RATES = ("--space", "train.learning_rate=1e-4,1e-3")
+RANGE = ("--space", "train.learning_rate=1e-4..1e-2:log", "--space", "train.warmup_steps=0..2")
+
+
+@pytest.fixture
+def words(tiny_bert, tmp_path, monkeypatch):
+    """A command over tiny text, from a folder of its own."""
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{sentence(n, 3 + n % 6)}\n" for n in range(40)]
+    (tmp_path / "text.txt").write_text("".join(lines))
+    rows = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}\n" for n in range(24)]
+    (tmp_path / "dev.tsv").write_text("".join(rows))
+    (tmp_path / "test.tsv").write_text("".join(rows[2:] + rows[:1]))
+    return (
+        *("tune", "unsup-simcse", "--encoder", tiny_bert, "--data", "text.txt", "--device", "cpu"),
+        *("--batch-size", "8", "--evaluation.task", "dev.tsv", "--evaluation.every", "2"),
+        *("--evaluation.final", "none", "--output", "found"),
+    )
+
+
+def dev_scores(run):
+    """The dev scores of a run by its steps."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {it["step"]: it["evaluation"]["dev.tsv"] for it in lines if "evaluation" in it}
+
+
+def test_a_grid_is_searched_by_dev_scores_and_the_best_made_again(words, tmp_path):
+    said = worked(*words, "--evaluation.final", "test.tsv", *RATES)
+    best = {}
+    for number, rate in enumerate(("1e-4", "1e-3")):
+        run = tmp_path / "found" / "trials" / str(number)
+        assert load_recipe(run / "recipe.yaml").train.learning_rate == float(rate)
+        best[number] = max(score for step, score in dev_scores(run).items() if step)
+        assert f"{100 * best[number]:.2f}" in said.out
+    chosen = max(best, key=best.get)
+    kept = tmp_path / "found" / "trials" / str(chosen)
+    assert [(it.parent / "last").is_dir() for it in sorted(kept.parent.glob("*/recipe.yaml"))] == [
+        number == chosen for number in best
+    ]
+    worked("train", "found/recipe.yaml", "--device", "cpu", "--output", "again")
+    for name in ("best", "last"):
+        again = tmp_path / "again" / name / "model.safetensors"
+        assert again.read_bytes() == (kept / name / "model.safetensors").read_bytes()
+    records = (tmp_path / "found" / "scores.jsonl").read_text()
+    assert "test.tsv" in records
+    assert "dev.tsv" not in records
+
+
+def test_a_search_that_was_cut_off_ends_like_a_whole_one(words, monkeypatch):
+    whole = worked(*words, *RANGE, "--trials", "4").out
+    made, train = [], tuning.train
+
+    def cut_off(recipe, folder, **options):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(folder)
+        return train(recipe, folder, **options)
+
+    monkeypatch.setattr(tuning, "train", cut_off)
+    said = call(*words, *RANGE, "--trials", "4", "--overwrite")
+    assert said.code == 130
+    assert "--resume" in said.err
+    monkeypatch.setattr(tuning, "train", train)
+    again = worked(*words, *RANGE, "--trials", "4", "--resume")
+    assert again.out == whole
+    assert "trial 0" not in again.err
+
+
+def test_what_fails_is_named_and_tried_again(words, monkeypatch):
+    train = tuning.train
+
+    def out_of_memory(recipe, folder, **options):
+        if recipe.train.learning_rate == 1e-3:
+            raise ContrasentError("out of memory")
+        return train(recipe, folder, **options)
+
+    monkeypatch.setattr(tuning, "train", out_of_memory)
+    said = worked(*words, *RATES)
+    assert "trial 1 failed: out of memory" in said.err
+    assert "encoder: found/trials/0/best" in said.out
+    monkeypatch.setattr(tuning, "train", train)
+    again = worked(*words, *RATES, "--resume")
+    assert "trial 0:" not in again.err
+    assert "trial 2: train.learning_rate=1e-3: dev" in again.err
+    assert "failed" not in again.err
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (("train.batch_size",), "train.batch_size=64,128"),
+        (("train.learning_rat=1,2",), "Did you mean 'learning_rate'"),
+        (("objective.temperature=0.1,0",), "temperature"),
+        (("train.learning_rate=3..1",), "LOW..HIGH"),
+        (("train.learning_rate=0..1:log",), "above 0"),
+        (("simcse", "--space", "train.batch_size=1,2"), "twice"),
+        (("simcse", "--evaluation.task", "none"), "nothing decides"),
+    ],
+)
+def test_mistakes_are_told_before_any_training(words, tmp_path, space, message):
+    assert message in refused(*words, "--space", *space)
+    assert not (tmp_path / "found").exists()
+
+
+def test_another_search_is_not_continued(words):
+    worked(*words, *RATES, "--trials", "1")
+    assert "other settings" in refused(*words, *RANGE, "--resume")
+    assert "--resume" in refused(*words, *RATES)
+
+
+def test_the_papers_settings_are_on_their_grids():
+    simcse = ("unsup-simcse-bert-base", "unsup-simcse-roberta-large", "sup-simcse-roberta-base")
+    ends = ("bert-base-sts", "bert-base-transfer", "roberta-base-sts", "roberta-base-transfer")
+    diffcse = (f"diffcse-{it}" for it in ends)
+    for recipe, grid in [*((it, "simcse") for it in simcse), *((it, "diffcse") for it in diffcse)]:
+        settings = load_recipe(recipe)
+        for axis in tuning.read_space([grid]):
+            section, key = axis.key.split(".")
+            part = getattr(settings, section)
+            value = part[key] if isinstance(part, dict) else getattr(part, key)
+            assert value in map(float, axis.choices), (recipe, axis.key)
