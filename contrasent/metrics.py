@@ -19,13 +19,14 @@ CONSTANT = 1e-12
 """A column whose range is below this share of its largest number holds rounding noise only."""
 
 
-def pair_cosines(first: ArrayLike, second: ArrayLike) -> Vector:
+def pair_cosines(first: ArrayLike, second: ArrayLike, *, zeros: bool = False) -> Vector:
     """Cosine of each row of ``first (N, D)`` with the same row of ``second (N, D)``, as ``(N,)``.
 
     SentEval's formula, in float64: equal rows are at 1 within rounding, not at exactly 1. Its
     figures rest on that: rounding orders the pairs of identical sentences of STS12 (one in seven of
     SMTeuroparl), and exact ties would raise the mean over the subsets by about 0.01 points.
-    DataError if the shapes differ or are not ``(N, D)``, a number is not finite, or a row is zero,
+    With ``zeros`` the cosine of a row of zeros is 0, as SentEval has it. DataError if the shapes
+    differ or are not ``(N, D)``, a number is not finite, or, without ``zeros``, a row is zero,
     which has no direction.
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
@@ -36,6 +37,8 @@ def pair_cosines(first: ArrayLike, second: ArrayLike) -> Vector:
     if not finite.all():
         row = int(np.argmin(finite))
         raise DataError(f"row {row} has a NaN or infinite number, so it has no cosine")
+    if zeros:
+        lengths[lengths == 0] = 1
     if not lengths.all():
         raise DataError(f"row {int(np.argmin(lengths))} is a zero vector, so it has no cosine")
     cosines: Vector = (a * b).sum(axis=1) / lengths
@@ -60,6 +63,18 @@ def pearson(scores: ArrayLike, gold: ArrayLike) -> float:
     from scipy.stats import pearsonr
 
     return float(pearsonr(a, b).statistic)
+
+
+def pareto_front(places: ArrayLike) -> NDArray[np.bool_]:
+    """Which of N places ``(N, 2)`` no other is better than, ``(N,)``; lower is better.
+
+    Another is better if it is as low in both coordinates, and lower in one.
+    """
+    rows = np.asarray(places, dtype=np.float64)
+    as_low = (rows[None] <= rows[:, None]).all(axis=2)
+    lower = (rows[None] < rows[:, None]).any(axis=2)
+    front: NDArray[np.bool_] = ~(as_low & lower).any(axis=1)
+    return front
 
 
 def spectrum(embeddings: ArrayLike) -> Vector:

@@ -134,7 +134,7 @@ COMMANDS = {
         *("--device", "--precision", "--overwrite"),
     ],
     "data build": [],
-    "data build nli": [*BUILDING, "--make", "--per", "--labels"],
+    "data build nli": [*BUILDING, "--make", "--per", "--contradictions", "--labels"],
     "data build captions": [*BUILDING],
     "data build duplicates": [*BUILDING],
     "data build paraphrases": [*BUILDING, "--min-score", "--max-score"],

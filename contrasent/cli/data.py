@@ -274,6 +274,14 @@ def nli(
             "premise, all drawn."
         ),
     ] = "entailment",
+    contradictions: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Contradictions of a premise that each triplet has as hard negatives; premises "
+            "with fewer are left out.",
+        ),
+    ] = 1,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -291,7 +299,8 @@ def nli(
     order = listed(labels)
 
     def kind(sources: Sequence[SourceRows]) -> DataKind:
-        return Nli(sources, make, per=per, order=order, seed=options.seed)
+        more = {"per": per, "contradictions": contradictions}
+        return Nli(sources, make, **more, order=order, seed=options.seed)
 
     _build(kind, WANTED, sources, options)
 

@@ -224,14 +224,12 @@ def _train_seeds(
         print_speed(result)
         typer.echo(f"seed {seed}: {result.best or result.last}", err=True)
 
+    kept |= {"on_run": tell, "device": options.device, "show_progress": True}
     try:
-        runs = train_seeds(
-            recipe, folder, seeds, **kept, on_run=tell, device=options.device, show_progress=True
-        )
+        runs = train_seeds(recipe, folder, seeds, **kept)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(
-            "interrupted; what was written is whole; go on with the same command and --resume"
-        ) from error
+        how = "interrupted; what was written is whole; go on with the same command and --resume"
+        raise KeyboardInterrupt(how) from error
     print_table(Console(), seeds_table(runs.folders, runs.scores))
     _print_encoder(runs.best)
 
@@ -361,6 +359,8 @@ def print_speed(result: Result) -> None:
         f"({rate:.0f}/s, evaluation left out){loss}",
         err=True,
     )
+    if result.cost is not None:
+        typer.echo(result.cost.sentence, err=True)
 
 
 def load_settings(context: typer.Context, recipe: str) -> Recipe:

@@ -11,6 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.compare import Comparison, compare
 from contrasent.evaluation.embed import (
@@ -86,7 +88,8 @@ class StsTasks:
             try:
                 column = self._similarities(task, use.encoder, embeddings, regressors)
                 records = tuple(_records(task, column, use, protocol, bootstrap))
-                parts.append(Scores(records, similarities={label: column}))
+                notes = self._notes(task, embeddings)
+                parts.append(Scores(records, similarities={label: column}, notes=notes))
             except (CheckpointError, DataError) as error:
                 parts.append(Scores(problems=(Problem(label, str(error)),)))
                 damaged += [error] if isinstance(error, CheckpointError) else []
@@ -94,6 +97,15 @@ class StsTasks:
             raise CheckpointError("\n".join(map(str, damaged)))
         scores = Scores.together(parts)
         return self._with_covariances(scores) if bootstrap else scores
+
+    def _notes(self, task: Task, embeddings: Embeddings) -> tuple[str, ...]:
+        sides = (self._rows(texts, embeddings).any(axis=1) for texts in task.sides)
+        without = int((~np.logical_and(*sides)).sum())
+        note = (
+            f"{task.name.heading}: {without} of {len(task.gold)} pairs have a sentence without a "
+            "known word; their similarity is 0, as in SentEval"
+        )
+        return (note,) if without else ()
 
     def _with_covariances(self, scores: Scores) -> Scores:
         """The scores, whose intervals tell how the errors of the tasks go together."""
@@ -160,11 +172,12 @@ class StsTasks:
     ) -> None:
         sentences = list(dict.fromkeys(task.sentences))
         rows = self._rows(sentences, embeddings)
-        require_usable(encoder.name, sentences, rows, of=task.name.heading)
+        over_words = hasattr(encoder, "known_part")
+        require_usable(encoder.name, sentences, rows, of=task.name.heading, zeros=over_words)
 
     def _cosines(self, task: Task, embeddings: Embeddings) -> Similarities:
         pairs = (self._pairs(subset, embeddings) for subset in task.subsets)
-        return tuple(pair_cosines(it.first, it.second) for it in pairs)
+        return tuple(pair_cosines(it.first, it.second, zeros=True) for it in pairs)
 
     def _pairs(self, subset: Subset, embeddings: Embeddings) -> Pairs:
         first, second = (self._rows(it, embeddings) for it in (subset.first, subset.second))

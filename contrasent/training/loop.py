@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -252,3 +253,46 @@ def _geometry(pooled: Tensor, aligned: bool) -> dict[str, Tensor]:
         return {}
     measures = {"alignment": alignment(*pooled[:2])} if aligned else {}
     return {**measures, "uniformity": uniformity(pooled[0])}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run took."""
+
+    parameters: int  # of the encoder that is saved
+    trained_parameters: int  # those that updates change, with those of the objective
+    examples_per_second: float  # evaluation left out
+    # bytes: the most that tensors took on the accelerator, else the most that this process had
+    peak_memory: int
+
+    @classmethod
+    def of(cls, training: Training, examples: int, seconds: float) -> Cost:
+        """Of a run that made ``examples`` in so many ``seconds``."""
+        return cls(
+            sum(it.numel() for it in training.encoder.parameters()),
+            sum(it.numel() for it in trainable_parameters(*training.modules.values())),
+            examples / seconds if seconds else 0.0,
+            _peak_memory(training.accelerator.device),
+        )
+
+    @property
+    def sentence(self) -> str:
+        """In words, with the time of a run of the papers' size."""
+        hours = 1e6 / self.examples_per_second / 3600 if self.examples_per_second else 0.0
+        million = f"; a million examples would take {hours:.2g} h" if hours else ""
+        return (
+            f"{self.parameters / 1e6:.1f} M parameters, {self.trained_parameters / 1e6:.1f} M "
+            f"trained, {self.peak_memory / 2**30:.1f} GiB of memory at most{million}"
+        )
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Bytes at most: of tensors on an accelerator, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

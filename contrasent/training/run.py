@@ -28,6 +28,7 @@ from contrasent.training import metrics_log
 from contrasent.training.callbacks import Callbacks, DevScore, GeometryLog, StopRequest, Variants
 from contrasent.training.embedding import explaining_out_of_memory
 from contrasent.training.loop import (
+    Cost,
     Training,
     below_min_rate,
     decayed_factor,
@@ -214,6 +215,7 @@ class _Session:
         self._save(folder.last, self._trained())
         best = folder.best if progress.best_step is not None else None
         scores = self._before_and_after(best or folder.last, show_progress)
+        cost = Cost.of(self.training, self.examples, self.seconds)
         result = Result(
             best=best,
             last=folder.last,
@@ -226,9 +228,10 @@ class _Session:
             scores=scores,
             dev_metric=None if self.parts.dev is None else self.parts.dev.metric,
             last_loss=self.loss,
+            cost=cost,
         )
         described = {**asdict(progress), "seconds": self.seconds, "examples": self.examples}
-        described["changes"] = [asdict(change) for change in scores.changes]
+        described |= {**asdict(cost), "changes": [asdict(change) for change in scores.changes]}
         write_text(folder.result, json.dumps(described, indent=2) + "\n")
         shutil.rmtree(folder.state, ignore_errors=True)
         return result

@@ -31,6 +31,7 @@ from contrasent.model.word_encoder import WordEncoder
 from contrasent.recipe import Recipe
 from contrasent.records import Record
 from contrasent.settings import EvaluationSettings
+from contrasent.training.loop import Cost
 
 logger = logging.getLogger("contrasent")
 _DEV, _FINAL = "stsb-dev", "sts"
@@ -117,6 +118,7 @@ class Result:
     # what ``best_score`` is, such as ``spearman``; None without a dev task
     dev_metric: str | None = None
     last_loss: float | None = None  # of the last step of this process; None if it made none
+    cost: Cost | None = None
 
     @property
     def before(self) -> list[Record]:

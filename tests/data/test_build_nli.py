@@ -58,6 +58,22 @@ def test_contradictions_are_dealt_out_evenly_and_drawn_by_seed(nli):
     assert len(set(dealt)) > 3
 
 
+def test_a_triplet_may_have_several_contradictions_all_different(nli):
+    rows = [("p", f"e{k}", E) for k in range(3)] + [("p", f"c{k}", C) for k in range(4)]
+    rows += [("q", "qe", E), ("q", "qc", C), ("p", "n", N)]
+    examples, said = nli(rows, "--contradictions", 2)
+    assert said["header"] == ["sent0", "sent1", "hard_neg_1", "hard_neg_2"]
+    assert [example[:2] for example in examples] == [("p", f"e{k}") for k in range(3)]
+    used = [negative for example in examples for negative in example[2:]]
+    assert all(len(set(example[2:])) == 2 for example in examples)
+    assert set(used[:4]) == {"c0", "c1", "c2", "c3"}
+    assert set(used[4:]) == set(used[:2])
+    assert said["counts"]["incomplete"] == 1
+    both, said = nli(rows, "--contradictions", 2, "--make", "triplets+neutral")
+    assert said["header"][-1] == "hard_neg_3"
+    assert {example[-1] for example in both} == {"n"}
+
+
 def test_every_hypothesis_is_equally_likely_per_premise(nli):
     rows = []
     for number in range(600):
@@ -177,6 +193,7 @@ def test_a_data_set_may_say_what_its_numbers_mean():
         (("--make", "triplet"), "unknown value of --make 'triplet'.*Did you mean 'triplets'"),
         (("--per", "row"), "unknown value of --per 'row'; choose one of entailment, premise"),
         (("--make", "all", "--per", "premise"), "--per premise is for triplets, not for"),
+        (("--contradictions", "2", "--make", "all"), "--contradictions 2 is for triplets"),
         (("--labels", "e,n"), "--labels e,n does not name each of entailment, neutral, contra"),
     ],
 )

@@ -20,6 +20,7 @@ from contrasent.records import Record, write_records
 from contrasent.report.contents import labelled, labelled_runs, read_saved
 from contrasent.report.embedding_tables import _panels, pictures, refuse_unknown, sts_colours
 from contrasent.report.figures.curves import densities, density, run_lines, spectra, trajectories
+from contrasent.report.figures.plane import on_front
 from contrasent.report.figures.style import (
     figure_kinds,
     look,
@@ -306,3 +307,12 @@ def test_a_run_without_geometry_says_how_to_have_it(line, said, tmp_path):
     with pytest.raises(DataError) as caught:
         read_trajectory(tmp_path)
     assert said in str(caught.value)
+
+
+def test_the_plane_tells_which_encoders_no_other_one_beats():
+    places = {"a": (0.1, -1.0), "b": (0.2, -2.0), "c": (0.2, -1.5), "d": (0.1, -0.5)}
+    rows = {
+        name: geometry(name, alignment=alignment, uniformity=uniformity)
+        for name, (alignment, uniformity) in places.items()
+    }
+    assert on_front(rows) == ["a", "b"]

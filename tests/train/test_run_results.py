@@ -200,6 +200,18 @@ def test_scores_of_the_start_have_its_own_pooler_beside_that_of_the_run(
     assert same.scores.with_pooler == [] and {r.pooler for r in same.after} == {"mean"}
 
 
+def test_a_run_says_what_it_took(trained, tmp_path):
+    result = trained()
+    written = json.loads((tmp_path / "run" / "result.json").read_text())
+    encoder = SentenceEncoder.load(result.last, device="cpu")
+    count = sum(it.numel() for it in encoder.parameters())
+    head = encoder.width * (encoder.width + 1)  # a linear layer that is trained and not saved
+    assert (result.cost.parameters, result.cost.trained_parameters) == (count, count + head)
+    assert written["examples_per_second"] == pytest.approx(result.examples / result.seconds)
+    assert written["peak_memory"] > 2**20
+    assert "a million examples would take" in result.cost.sentence
+
+
 def test_the_score_of_the_start_draws_nothing(trained, tmp_path):
     trained(folder="scored", train__epochs=2)
     trained(folder="not", train__epochs=2, evaluation__task="none")

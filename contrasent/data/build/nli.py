@@ -146,6 +146,8 @@ class Nli(DataKind):
         per: a triplet for each ``entailment``, as the paper's text has it, or for each ``premise``.
             What is not written for each is drawn: the paper samples one contradiction. Where a
             premise has several entailments, its contradictions are dealt out among them.
+        contradictions: of the premise that each triplet has as hard negatives, all different; the
+            paper has one, and found no difference with more (footnote 7).
         order: names of labels that are numbers, from 0; None if they are words.
         seed: of the drawing.
     """
@@ -156,6 +158,7 @@ class Nli(DataKind):
         make: str = "triplets",
         *,
         per: str = "entailment",
+        contradictions: int = 1,
         order: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
@@ -164,7 +167,12 @@ class Nli(DataKind):
         self._per = pick("value of --per", per, PER)
         if per != "entailment" and make not in _NEGATIVES:
             raise ConfigError(f"--per {per} is for triplets, not for --make {make}; leave it out")
-        self._seed = seed
+        if contradictions > 1 and make not in _NEGATIVES:
+            raise ConfigError(
+                f"--contradictions {contradictions} is for triplets, not for --make {make}; leave "
+                "it out"
+            )
+        self._seed, self._contradictions = seed, contradictions
         self._labels = [NliLabels(it.source, it.label_names, order) for it in sources]
         self.labels = [labels.described for labels in self._labels]
         self._groups: dict[str, _Group] | None = None
@@ -173,15 +181,17 @@ class Nli(DataKind):
             unlabelled="without a gold label",
             other="with another label",
             group="premise",
-            incomplete=f"without each of {', '.join((ENTAILMENT, *negatives))}",
+            incomplete=f"without each of {', '.join((ENTAILMENT, *negatives))}"
+            + (f", or with fewer than {contradictions} contradictions" * (contradictions > 1)),
         )
         self.contents = (
             f"premise, {', '.join((ENTAILMENT, *negatives))}; one of these for each {per}"
             if negatives
             else f"pairs of premise and hypothesis, labels: {', '.join(_PAIRS.get(make, LABELS))}"
         )
-        if len(negatives) == 2:
-            self.header = (*TRIPLET[:2], "hard_neg_1", "hard_neg_2")
+        count = contradictions + len(negatives) - 1
+        if negatives and count > 1:
+            self.header = (*PAIR, *(f"hard_neg_{number + 1}" for number in range(count)))
         elif negatives:
             self.header = TRIPLET
         elif make == _LABELLED:
@@ -218,13 +228,17 @@ class Nli(DataKind):
             fit = [hypothesis for hypothesis in matching if hypothesis not in entailed]
             counts.contested += len(matching) - len(fit)
             drawn.append(self._shuffled(premise, wanted, fit))
-        if not (entailed and all(drawn)):
+        several = self._contradictions
+        if not (entailed and all(drawn) and len(drawn[0]) >= several):
             counts.incomplete += 1
             return
         if self._per == "premise":
             entailed = self._shuffled(premise, ENTAILMENT, entailed)[:1]
         for number, positive in enumerate(entailed):
-            yield (premise, positive, *(these[number % len(these)] for these in drawn))
+            first, *others = drawn
+            contradictions = (first[(number * several + k) % len(first)] for k in range(several))
+            rest = (these[number % len(these)] for these in others)
+            yield (premise, positive, *contradictions, *rest)
 
     def _shuffled(self, premise: str, label: str, hypotheses: list[str]) -> list[str]:
         return sorted(hypotheses, key=lambda it: draw_key(self._seed, label, premise, it))

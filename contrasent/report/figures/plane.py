@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contrasent.evaluation.geometry import Geometry
+from contrasent.metrics import pareto_front
 from contrasent.report.figures.style import GREY, Colours, FigureData, FigureKind, Picture, picture
 from contrasent.report.table import number
 
@@ -70,7 +71,7 @@ def plane(
         names = []
         for label, found in rows.items():
             score = colours.values.get(label)
-            place = found.value("uniformity") or 0.0, found.value("alignment") or 0.0
+            place = _place(found)
             colour = GREY if score is None else _shade(shades, 100 * score)
             axes.plot(*place, "o", color=colour, markersize=9, markeredgecolor="black", zorder=4)
             names.append((label if score is None else f"{label} ({100 * score:.1f})", place))
@@ -80,6 +81,9 @@ def plane(
             axes.plot(*place, "D", color=colour, markersize=6, markeredgecolor=GREY, zorder=3)
             names.append((f"{point.label} ({point.average:.1f})", place))
         _axes(axes, rows)
+        if len(front := on_front(rows)) > 1:
+            corners = sorted(_place(rows[label]) for label in front)
+            axes.step(*zip(*corners, strict=True), where="post", color=GREY, lw=1, ls=":", zorder=2)
         if published:
             axes.plot([], [], "D", color="white", markeredgecolor=GREY, label=PUBLISHED_IN)
             axes.plot([], [], "o", color="white", markeredgecolor="black", label="measured here")
@@ -90,6 +94,19 @@ def plane(
         _name(axes, names, len(rows))
 
     return picture(PLANE, size or (5.6, 4.1 if published else 3.7), draw)
+
+
+def on_front(rows: Mapping[str, Geometry]) -> list[str]:
+    """The encoders that no other one of them beats in alignment and uniformity (Pareto's front).
+
+    Pandey and Sholokhov, section 5, count such among their encoders.
+    """
+    kept = pareto_front([_place(it) for it in rows.values()])
+    return [label for label, keep in zip(rows, kept, strict=True) if keep]
+
+
+def _place(found: Geometry) -> tuple[float, float]:
+    return found.value("uniformity") or 0.0, found.value("alignment") or 0.0
 
 
 def _shade(shades: ScalarMappable, score: float) -> tuple[float, ...]:
@@ -164,8 +181,15 @@ def _caption(data: FigureData) -> str:
     )
     return (
         "Close pairs (lower) and an even spread (further left) are better. Colour and number in "
-        f"brackets: {data.colours.title}. {places}."
+        f"brackets: {data.colours.title}. {places}.{_front(data)}"
     )
+
+
+def _front(data: FigureData) -> str:
+    front = on_front(data.rows)
+    if len(data.rows) < 2:
+        return ""
+    return f" No other one here is better in both than {', '.join(front)} (dotted: Pareto's front)."
 
 
 FIGURES = (
