@@ -6,11 +6,15 @@ Shapes: N rows, D embedding width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from contrasent.errors import DataError
+
+_ROWS = 1024
+"""Of a matrix of all pairs, computed at once."""
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -86,6 +90,43 @@ def spectrum(embeddings: ArrayLike) -> Vector:
     squares = np.linalg.eigvalsh(unit.T @ unit)[::-1][: min(unit.shape)]
     values: Vector = np.sqrt(np.maximum(squares, 0) / squares[0])
     return values
+
+
+@dataclass(frozen=True, slots=True)
+class ContrastBound:
+    """Both sides of equation 7 of Gao et al. 2021, and the eigenvalue that the right one bounds."""
+
+    spread: float  # left: the second term of the contrastive loss, with infinitely many negatives
+    bound: float  # right: Sum(WW^T) / (tau m^2), never above the left one
+    # the largest eigenvalue of WW^T over its trace m: from 1 / min(m, D) for a flat spectrum to 1.
+    # Never below Sum(WW^T) / m^2; if no cosine is negative, never above Sum(WW^T) / m.
+    top_eigenvalue: float
+    negative: float  # share of the cosines of WW^T below 0
+
+
+def contrast_bound(embeddings: ArrayLike, temperature: float = 0.05) -> ContrastBound:
+    r"""How contrast flattens the spectrum (Gao et al. 2021, section 5), of rows ``(m, D)``.
+
+    With h the unit rows and W the matrix of them,
+
+    .. math:: \frac1m \sum_i \log \frac1m \sum_j e^{h_i \cdot h_j / \tau}
+              \geq \frac{1}{\tau m^2} \sum_{ij} h_i \cdot h_j
+
+    by Jensen's inequality, and the top eigenvalue of W times its transpose is at most that sum
+    where all cosines are positive (Merikoski 1984). DataError as :func:`unit_rows`.
+    """
+    unit = unit_rows(embeddings)
+    count, left, below = len(unit), 0.0, 0
+    for start in range(0, count, _ROWS):
+        cosines = unit[start : start + _ROWS] @ unit.T
+        left += float(np.log(np.exp((cosines - 1) / temperature).mean(axis=1)).sum())
+        below += int((cosines < 0).sum())
+    return ContrastBound(
+        spread=left / count + 1 / temperature,
+        bound=float(np.square(unit.sum(axis=0)).sum()) / (temperature * count**2),
+        top_eigenvalue=float(np.linalg.eigvalsh(unit.T @ unit)[-1]) / count,
+        negative=below / count**2,
+    )
 
 
 def mean_cosine(embeddings: ArrayLike) -> float:

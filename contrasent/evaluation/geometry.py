@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from contrasent.evaluation.task_names import STS_TASKS
 from contrasent.files import write_text
 from contrasent.metrics import (
     Vector,
+    contrast_bound,
     mean_cosine,
     pair_cosines,
     partition_ratio,
@@ -108,12 +109,14 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
     position = pairs.position(embeddings)
     cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
     every = len(embeddings) * (len(embeddings) - 1) // 2
+    contrast = asdict(contrast_bound(embeddings))
     scores = [
         Score("alignment", position.alignment, int(pairs.positive.sum()), subset=pairs.condition),
         Score("uniformity", position.uniformity, every),
         Score("mean_cosine", mean_cosine(embeddings), every),
         Score("partition_ratio", partition_ratio(embeddings), every),
         *_correlation(cosines, pairs.gold),
+        *(Score(f"contrast_{name}", value, every) for name, value in contrast.items()),
     ]
     task = pairs.task
     return Geometry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,12 @@ _METRIC_NOTES = (
     "1 if isotropic (Mu and Viswanath 2018). Spearman x 100 of the cosines of all rated pairs.",
 )
 
+_CONTRAST_NOTE = (
+    "Equation 7 of SimCSE at temperature 0.05: the contrastive loss's term over negatives, and the "
+    "mean cosine (each sentence with itself too) over the temperature, which it bounds. Top "
+    "eigenvalue of WW^T as a share of its trace: the flatter the spectrum, the lower."
+)
+
 
 def geometry_table(rows: Mapping[str, Geometry], name: str = "", title: str = "") -> Table:
     """A row for each encoder by its label, and beneath them what was measured on what."""
@@ -73,7 +80,19 @@ def _notes(rows: Mapping[str, Geometry]) -> list[str]:
         for basis, labels in on.items()
     ]
     encoders = [f"{label}: {described(label, it.records[0])}." for label, it in rows.items()]
-    return [*lines, *_METRIC_NOTES, *encoders]
+    bounds = [f"{label}: {it}." for label, one in rows.items() if (it := _contrast(one))]
+    explained = [_CONTRAST_NOTE] if bounds else []
+    return [*lines, *_METRIC_NOTES, *explained, *bounds, *encoders]
+
+
+def _contrast(geometry: Geometry) -> str:
+    """Equation 7 of an encoder in a line; empty for what was measured before it was."""
+    names = ("spread", "bound", "top_eigenvalue", "negative")
+    values = [geometry.value(f"contrast_{name}") for name in names]
+    left, right, top, below = (math.nan if it is None else it for it in values)
+    if math.isnan(left):
+        return ""
+    return f"{left:.3f} >= {right:.3f}, top eigenvalue {top:.4f}, cosines below 0: {below:.1%}"
 
 
 def _basis(geometry: Geometry) -> str:

@@ -66,7 +66,8 @@ def test_uniformity_is_of_the_distinct_sentences_of_all_pairs(encoder, geometry)
 
 def test_every_number_says_what_it_is_of(encoder, geometry, pairs_file):
     assert [record.metric for record in geometry.records] == [
-        *("alignment", "uniformity", "mean_cosine", "partition_ratio", "spearman")
+        *("alignment", "uniformity", "mean_cosine", "partition_ratio", "spearman"),
+        *(f"contrast_{name}" for name in ("spread", "bound", "top_eigenvalue", "negative")),
     ]
     for record in geometry.records:
         assert (record.encoder, record.pooler) == ("some/words", "mean")
