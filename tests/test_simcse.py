@@ -180,3 +180,31 @@ def test_the_head_starts_as_the_authors_does():
     assert layer.weight.mean().item() == pytest.approx(0, abs=2e-4)
     assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
     assert build(head="none").state_dict() == {}
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+def test_both_losses_are_that_of_the_data_and_that_of_the_anchors_twice(exclude, rng):
+    views, weight = ("abca", "efgh", "ijbl"), 0.3
+    settings = {"exclude_duplicates": exclude, "temperature": 0.1}
+    both = build(3, unsupervised_weight=weight, **settings)
+    batch = both.prepare(batch_of(*views))
+    assert [it.token_ids.tolist() for it in (batch.view(3), batch.view(0))] == [
+        batch_of(views[0]).token_ids.tolist()
+    ] * 2
+    pooled = rng(4, 4, WIDTH)
+    terms = both(Encoded(pooled, {}), batch)
+    expected = looped(both, pooled[:3], views, exclude=exclude)
+    torch.testing.assert_close(terms["contrast"].double(), expected, rtol=1e-5, atol=1e-6)
+    again = pooled[[0, 3]]
+    excluded = [
+        [exclude and c in (a, p) for c in views[0]] for a, p in zip(*views[:2], strict=True)
+    ]
+    layer = both.head.linear
+    anchor, other = torch.tanh(again @ layer.weight.T + layer.bias).double()
+    loss = oracles.info_nce(anchor, other, 0.1, 1.0, excluded, oracles.cosine)
+    torch.testing.assert_close(terms["unsupervised"].double(), weight * loss, rtol=1e-5, atol=1e-6)
+
+
+def test_single_sentences_have_no_unsupervised_loss_beside_theirs():
+    with pytest.raises(ConfigError, match="give pairs or triplets"):
+        build(1, unsupervised_weight=0.5)

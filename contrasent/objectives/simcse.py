@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, Need
+from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.encoder import SentenceEncoder
@@ -53,6 +53,11 @@ class Config:
     exclude_duplicates: bool = True
     """Leave candidates with the text of the anchor or of its positive out of the negatives."""
 
+    unsupervised_weight: NonNegativeFloat = 0.0
+    """With pairs or triplets: the weight of the unsupervised loss (eq. 4) of the anchors beside
+    the supervised one; above 0 every anchor is encoded once more, with its own dropout. The paper
+    tried both together and found no gain (section 4)."""
+
     mlm_weight: NonNegativeFloat = 0.0
     """lambda of the auxiliary masked language modelling (Table D.2; the paper's choice is 0.1);
     above 0 every sentence is encoded once more, with tokens masked."""
@@ -84,12 +89,20 @@ class SimCSE(Objective):
                 f"{self.views} sentences per example (anchor, positive, hard negatives); this "
                 f"data has {start.data_views}"
             )
+        if config.unsupervised_weight and start.data_views < 2:
+            raise ConfigError(
+                f"objective.unsupervised_weight is {config.unsupervised_weight}, which stands "
+                "beside a supervised loss, and this data has single sentences; leave it out, as "
+                "their loss is the unsupervised one, or give pairs or triplets"
+            )
         if config.keep_head and config.head != "mlp":
             raise ConfigError(
                 f"objective.keep_head keeps a Linear+Tanh, but objective.head is {config.head}; "
                 "set it to mlp, or keep_head to false"
             )
         self.head = head_named(config.head, start.width)
+        if config.unsupervised_weight:
+            self.needs = frozenset({Need.TOKENS})
         self.mlm: AuxiliaryMlm | None = None
         if config.mlm_weight:
             self.mlm = AuxiliaryMlm(
@@ -102,6 +115,8 @@ class SimCSE(Objective):
 
     @override
     def prepare(self, batch: Batch) -> Batch:
+        if self.config.unsupervised_weight:
+            batch = concat([batch, batch.view(0)], batch.views + 1)
         return batch if self.mlm is None else self.mlm.prepare(batch)
 
     @override
@@ -111,9 +126,9 @@ class SimCSE(Objective):
     @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         if self.mlm is None:
-            return Terms({"contrast": self._contrast(encoded, batch)})
+            return Terms(self._contrasts(encoded, batch))
         encoded, batch, mlm = self.mlm(encoded, batch)
-        return Terms({"contrast": self._contrast(encoded, batch), **mlm}, mlm.measures)
+        return Terms({**self._contrasts(encoded, batch), **mlm}, mlm.measures)
 
     @override
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
@@ -121,13 +136,25 @@ class SimCSE(Objective):
         head = self.head if trained and isinstance(self.head, MlpHead) else None
         encoder.save(folder, info, kept_head=head)
 
-    def _contrast(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def _contrasts(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+        """The loss of the data's sentences, and that of the anchors' further copies if asked."""
+        config = self.config
         anchor, *others = self.head(encoded.pooled)
-        return info_nce(
-            anchor,
-            torch.cat(others),
-            self.config.temperature if self.config.similarity == "cosine" else 1.0,
-            similarity=self.config.similarity,
-            own_weight=self.config.hard_negative_weight,
-            excluded=duplicates(batch) if self.config.exclude_duplicates else None,
-        )
+        excluded = duplicates(batch) if config.exclude_duplicates else None
+        kept = self.views - 1
+        terms = {"contrast": (others[:kept], config.hard_negative_weight, 1.0)}
+        if config.unsupervised_weight:
+            terms["unsupervised"] = (others[kept:], 1.0, config.unsupervised_weight)
+        losses, start = {}, 0
+        for name, (views, own_weight, weight) in terms.items():
+            end = start + len(views) * len(anchor)
+            loss = info_nce(
+                anchor,
+                torch.cat(views),
+                config.temperature if config.similarity == "cosine" else 1.0,
+                similarity=config.similarity,
+                own_weight=own_weight,
+                excluded=None if excluded is None else excluded[:, start:end],
+            )
+            losses[name], start = weight * loss, end
+        return losses
