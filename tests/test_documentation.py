@@ -244,7 +244,7 @@ def test_every_command_of_a_page_runs(page):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("zensical") is None, reason="the docs extra is not installed")
 def test_the_site_is_built_without_a_warning_and_its_links_lead_somewhere(tmp_path):
-    (tmp_path / "contrasent").symlink_to(ROOT / "contrasent")
+    (tmp_path / "contrasent").symlink_to(Path(contrasent.__file__).parent)
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "zensical.toml", tmp_path)
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
