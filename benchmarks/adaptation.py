@@ -93,7 +93,9 @@ METHODS = {
     "diffcse": Method("diffcse", {"train.learning_rate": 3e-5, "train.epochs": 1}, starts=("mlm",)),
     "distil": Method("distil", {"objective.teacher": STARTS["minilm"]}, starts=("mlm",)),
     "whitening": Method("whitening"),
+    "adapt": Method("adapt"),
 }
+MINUTES = 7
 
 
 def load(start: str, root: Path) -> SentenceEncoder:
@@ -116,6 +118,12 @@ def make(work: Path, cell: Cell) -> SentenceEncoder:
     folder = work / "runs" / "-".join((start, domain, slug(name), str(seed)))
     encoder = str(data_root / STARTS[start]) if start == "mlm" else STARTS[start]
     common = {"evaluation.final": "none", "evaluation.task": "none", "train.seed": seed}
+    if name == "adapt":
+        data = work / (text.documents or text.text)
+        options: dict[str, Any] = {"output": folder, "overwrite": True, "seed": seed}
+        return SentenceEncoder.load(
+            contrasent.adapt(encoder, data=data, minutes=MINUTES, **options).encoder
+        )
     if start == "mlm":
         common["encoder.pooler"] = "mean"
     if method.first is not None:

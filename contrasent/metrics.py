@@ -75,10 +75,10 @@ def pareto_front(places: ArrayLike) -> NDArray[np.bool_]:
     Another is better if it is as low in both coordinates, and lower in one.
     """
     rows = np.asarray(places, dtype=np.float64)
-    as_low = (rows[None] <= rows[:, None]).all(axis=2)
-    lower = (rows[None] < rows[:, None]).any(axis=2)
-    front: NDArray[np.bool_] = ~(as_low & lower).any(axis=1)
-    return front
+    as_low: NDArray[np.bool_] = np.all(rows[None] <= rows[:, None], axis=2)
+    lower: NDArray[np.bool_] = np.any(rows[None] < rows[:, None], axis=2)
+    better = np.logical_and(as_low, lower)
+    return np.logical_not(np.any(better, axis=1))
 
 
 def spectrum(embeddings: ArrayLike) -> Vector:

@@ -214,7 +214,9 @@ def _begin(recipe: Recipe, space: Sequence[Axis], folder: Path) -> None:
 
 
 def _described(space: Sequence[Axis]) -> str:
-    axes = {axis.key: list(axis.choices) or [axis.low, axis.high, axis.log] for axis in space}
+    axes: dict[str, list[Any]] = {
+        axis.key: [*axis.choices] or [axis.low, axis.high, axis.log] for axis in space
+    }
     return json.dumps(axes, indent=1) + "\n"
 
 
@@ -366,7 +368,7 @@ def _key(settings: Mapping[str, Any]) -> str:
 def _dev_score(run: RunFolder) -> float:
     """The highest score of an evaluation after a step; the start as it comes is in every trial."""
     lines = (json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines())
-    scores = [
+    scores: list[float] = [
         next(iter(line["evaluation"].values()))
         for line in lines
         if "evaluation" in line and line["step"] > 0

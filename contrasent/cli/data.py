@@ -299,8 +299,14 @@ def nli(
     order = listed(labels)
 
     def kind(sources: Sequence[SourceRows]) -> DataKind:
-        more = {"per": per, "contradictions": contradictions}
-        return Nli(sources, make, **more, order=order, seed=options.seed)
+        return Nli(
+            sources,
+            make,
+            per=per,
+            contradictions=contradictions,
+            order=order,
+            seed=options.seed,
+        )
 
     _build(kind, WANTED, sources, options)
 

@@ -11,8 +11,6 @@ from itertools import product
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.compare import Comparison, compare
 from contrasent.evaluation.embed import (
@@ -99,8 +97,8 @@ class StsTasks:
         return self._with_covariances(scores) if bootstrap else scores
 
     def _notes(self, task: Task, embeddings: Embeddings) -> tuple[str, ...]:
-        sides = (self._rows(texts, embeddings).any(axis=1) for texts in task.sides)
-        without = int((~np.logical_and(*sides)).sum())
+        first, second = (self._rows(texts, embeddings).any(axis=1) for texts in task.sides)
+        without = int((~(first & second)).sum())
         note = (
             f"{task.name.heading}: {without} of {len(task.gold)} pairs have a sentence without a "
             "known word; their similarity is 0, as in SentEval"

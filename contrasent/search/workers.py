@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 from contrasent.errors import ConfigError, ContrasentError, MissingExtraError
 
@@ -94,7 +95,7 @@ def run_ray(lines: Sequence[Sequence[str]], devices: int) -> None:
     All nodes must see the paths. Errors as :func:`run_processes`; MissingExtraError without Ray.
     """
     try:
-        import ray
+        ray = import_module("ray")
     except ImportError as error:
         raise MissingExtraError(
             "--ray needs Ray: pip install 'contrasent[ray]', or leave it out for --workers alone"

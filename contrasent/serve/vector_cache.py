@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -138,7 +139,7 @@ class SharedCache:
             return {}
         try:
             async with asyncio.timeout(_PATIENCE):
-                values = await self._client.mget([self._key(text) for text in texts])
+                values: list[Any] = await self._client.mget([*map(self._key, texts)])
         except self._errors as error:
             self._pause(error)
             return {}

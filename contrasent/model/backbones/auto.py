@@ -172,7 +172,8 @@ class AutoBackbone(Backbone):
         training = self.model.training
         tokens = torch.tensor([[0, 1], [0, 2]], device=self.model.device)
         with torch.no_grad():
-            first, other = self.model.eval()(input_ids=tokens).last_hidden_state[:, 0]
+            self.model.train(False)
+            first, other = self.model(input_ids=tokens).last_hidden_state[:, 0]
         self.model.train(training)
         return torch.equal(first, other)
 
