@@ -77,8 +77,8 @@ def pareto_front(places: ArrayLike) -> NDArray[np.bool_]:
     rows = np.asarray(places, dtype=np.float64)
     as_low: NDArray[np.bool_] = np.all(rows[None] <= rows[:, None], axis=2)
     lower: NDArray[np.bool_] = np.any(rows[None] < rows[:, None], axis=2)
-    better = np.logical_and(as_low, lower)
-    return np.logical_not(np.any(better, axis=1))
+    worse: NDArray[np.bool_] = np.any(as_low & lower, axis=1)
+    return ~worse
 
 
 def spectrum(embeddings: ArrayLike) -> Vector:
