@@ -165,12 +165,13 @@ def summarize_recipes() -> list[RecipeSummary]:
 def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Read a recipe and apply overrides.
 
-    ConfigError if there is no such recipe or setting, or a value that a setting cannot take.
-
     Args:
         name: a packaged recipe, or a YAML file.
         overrides: values by dotted name, such as ``{"train.learning_rate": "1e-5"}``; strings are
             read as YAML. Another ``objective.name`` drops the settings of the recipe's objective.
+
+    Raises:
+        ConfigError: there is no such recipe or setting, or a setting cannot take the value.
 
     Example:
         >>> load_recipe("unsup-simcse", {"train.batch_size": 32}).train.batch_size
