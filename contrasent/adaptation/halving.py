@@ -12,6 +12,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -27,12 +28,13 @@ from contrasent.adaptation.candidates import (
     Trial,
 )
 from contrasent.data.examples import Rows, keep_rows
-from contrasent.errors import ConfigError, DataError, pick
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.suite import Suite, load_suite
 from contrasent.evaluation.task_names import CROPS, NEXT
 from contrasent.files import recover_folder, refuse_existing, writing_folder
 from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.masked_lm import MaskedLm
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.report.contents import Contents
 from contrasent.report.html.page import write_report
@@ -273,7 +275,9 @@ def split_text(request: SearchRequest, folder: Path) -> SearchState:
     start = start_encoder(EncoderSettings(name=request.encoder))
     given = {"", *text.gives}
     if not is_sentence_encoder(request.encoder):
-        given.add("masked_lm")
+        with suppress(CheckpointError):  # it may have no head, or not the whole of it
+            MaskedLm.load(request.encoder)
+            given.add("masked_lm")
     if parts[0].lines > start.width:
         given.add("more_texts_than_dimensions")
     for name in request.candidates:

@@ -100,11 +100,15 @@ def test_where_nothing_beats_the_start_it_stays_as_it_is(search, tiny_bert, tmp_
 
 
 def test_masked_words_may_come_first(search, tmp_path, text, tiny_masked_lm):
+    with pytest.raises(ConfigError, match="mlm-first needs a masked language model"):
+        search(candidates=["mlm-first"])  # of a BERT without its head
+
+    def request(*names):
+        return SearchRequest(str(tiny_masked_lm), str(text), 5, None, [*names], FAST, seed=42)
+
     with pytest.raises(ConfigError, match="name another candidate beside it"):
-        search(candidates=["mlm-first"])
-    names = ["dropout", "mlm-first"]
-    request = SearchRequest(str(tiny_masked_lm), str(text), 5, None, names, FAST, seed=42)
-    state = halving.split_text(request, tmp_path)
+        halving.split_text(request("mlm-first"), tmp_path)
+    state = halving.split_text(request("dropout", "mlm-first"), tmp_path)
     halving.Search(tmp_path, state, "cpu", show_progress=False)._try("mlm-first", 0, 9)
     second = load_recipe(tmp_path / "trials" / "0-mlm-first" / "recipe.yaml")
     first = load_recipe(Path(second.encoder.name).parent / "recipe.yaml")
