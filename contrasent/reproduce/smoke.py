@@ -58,8 +58,8 @@ def make_material(name: str, folder: Path) -> Path:
         lines = [" ".join([it, *(f"{draw.gauss(0, 1):.4f}" for _ in range(8))]) for it in words]
     elif name == "documents":
         path, lines = folder / "documents.txt", []
-        for k in range(0, 640, 40):
-            lines += [*islice(cycle(sentences), k, k + 40), ""]
+        for k in range(0, 400, 20):
+            lines += [*islice(cycle(sentences), k, k + 24), ""]
     elif name in ("sentences", "nli-sentences", "captions"):
         path, lines = folder / f"{name}.txt", sentences[:120]
     else:
