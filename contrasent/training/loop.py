@@ -279,7 +279,7 @@ class Cost:
     def sentence(self) -> str:
         """In words, with the time of a run of the papers' size."""
         hours = 1e6 / self.examples_per_second / 3600 if self.examples_per_second else 0.0
-        million = f"; a million examples would take {hours:.2g} h" if hours else ""
+        million = f"; a million examples would take {hours:.2f} h" if hours else ""
         return (
             f"{self.parameters / 1e6:.1f} M parameters, {self.trained_parameters / 1e6:.1f} M "
             f"trained, {self.peak_memory / 2**30:.1f} GiB of memory at most{million}"
