@@ -112,6 +112,21 @@ def refuse_existing(path: str | Path, remedy: str) -> None:
         raise ConfigError(f"{path} exists already; {remedy}")
 
 
+def begins_anew(folder: Path, mark: str, *, resume: bool, overwrite: bool) -> bool:
+    """Whether a search starts in ``folder``, and does not go on with the one of its file ``mark``.
+
+    ConfigError if something is there that is neither to be continued nor to be replaced.
+    """
+    recover_folder(folder)
+    exists = (folder / mark).is_file()
+    if resume and exists:
+        return False
+    if not (overwrite and exists):
+        remedy = "go on with it (--resume), replace it (--overwrite), or " * exists
+        refuse_existing(folder, f"{remedy}name another --output")
+    return True
+
+
 def sha256_of(path: str | Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     digest = hashlib.sha256()

@@ -31,7 +31,7 @@ from contrasent.data.examples import Rows, keep_rows
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.suite import Suite, load_suite
 from contrasent.evaluation.task_names import CROPS, NEXT
-from contrasent.files import recover_folder, refuse_existing, writing_folder
+from contrasent.files import begins_anew, writing_folder
 from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
@@ -357,12 +357,7 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
     given = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
     source = str(data if isinstance(data, str | Path) else keep_rows(data))
     request = SearchRequest(str(encoder), source, minutes, dev, names, given, seed)
-    recover_folder(folder)
-    exists = (folder / _STATE).is_file()
-    if not (resume and exists):
-        if not (overwrite and exists):
-            remedy = "go on with it (--resume), replace it (--overwrite), or " * exists
-            refuse_existing(folder, f"{remedy}name another --output")
+    if begins_anew(folder, _STATE, resume=resume, overwrite=overwrite):
         with writing_folder(folder) as partial:
             state = split_text(request, partial)
             Search(partial, state, device, show_progress).begin()

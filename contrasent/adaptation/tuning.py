@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contrasent.errors import ConfigError, ContrasentError, MissingExtraError, install_command
-from contrasent.files import exclusive, recover_folder, refuse_existing, write_text, writing_folder
+from contrasent.files import begins_anew, exclusive, write_text, writing_folder
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe, load_recipe, to_yaml
 from contrasent.records import write_records
@@ -175,12 +175,7 @@ def tune(  # noqa: PLR0913 - what the command takes, by name
         ContrasentError: every trial failed.
     """
     _require_optuna()
-    recover_folder(output)
-    exists = (output / _JOURNAL).is_file()
-    if not (resume and exists):
-        if not (overwrite and exists):
-            remedy = "go on with it (--resume), replace it (--overwrite), or " * exists
-            refuse_existing(output, f"{remedy}name another --output")
+    if begins_anew(output, _JOURNAL, resume=resume, overwrite=overwrite):
         with writing_folder(output) as partial:
             _begin(recipe, space, partial)
     _refuse_other(recipe, space, output)

@@ -92,8 +92,8 @@ class Collection:
         for start in range(0, len(queries), step):
             block = queries[start : start + step]
             with _explained(self.folder):
-                found = self.client.search(_NAME, block, **how)
-            hits += [_best(*each, top_k, threshold) for each in zip(block, found, strict=True)]
+                matches = self.client.search(_NAME, block, **how)
+            hits += [_best(*each, top_k, threshold) for each in zip(block, matches, strict=True)]
         return hits
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
@@ -102,8 +102,8 @@ class Collection:
         for start in range(0, len(ids), _ROWS_AT_ONCE):
             some = f"id in {_quoted(list(ids[start : start + _ROWS_AT_ONCE]))}"
             with _explained(self.folder):
-                found = self.client.query(_NAME, filter=some, output_fields=["id", "row"])
-            rows |= {each["id"]: each["row"] for each in found}
+                matches = self.client.query(_NAME, filter=some, output_fields=["id", "row"])
+            rows |= {each["id"]: each["row"] for each in matches}
         return rows
 
     def blocks(self) -> Iterator[IndexRows]:
@@ -120,8 +120,8 @@ class Collection:
         for first in range(0, self.manifest.next_number, _ROWS_AT_ONCE):
             window = f"row >= {first} and row < {first + _ROWS_AT_ONCE}"
             with _explained(self.folder):
-                found = self.client.query(_NAME, filter=window, output_fields=fields)
-            yield sorted(found, key=lambda each: int(each["row"]))
+                matches = self.client.query(_NAME, filter=window, output_fields=fields)
+            yield sorted(matches, key=lambda each: int(each["row"]))
 
     def recover(self) -> Collection:
         """Mend what a process left that was killed; what is there then.
@@ -193,11 +193,11 @@ def _quoted(words: str | list[str]) -> str:
     return json.dumps(words, ensure_ascii=False)
 
 
-def _best(query: np.ndarray, found: Any, top_k: int, threshold: float | None) -> list[Hit]:
+def _best(query: np.ndarray, matches: Any, top_k: int, threshold: float | None) -> list[Hit]:
     """The ``top_k`` hits by cosine in float64, then in the order of the rows."""
-    if not found:
+    if not matches:
         return []
-    some = sorted(found, key=lambda each: int(each["entity"]["row"]))
+    some = sorted(matches, key=lambda each: int(each["entity"]["row"]))
     vectors = np.array([each["entity"]["vector"] for each in some], np.float32)
     least = -2.0 if threshold is None else threshold
     return [
