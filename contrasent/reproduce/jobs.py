@@ -36,6 +36,8 @@ from contrasent.reproduce.papers import (
 )
 
 DONE = "job.json"
+TEACHERS = ("teacher", "second_teacher")
+"""Settings of an objective that name encoders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Job:
     above: Job | None  # the job that it is made from
     text: str  # what a map is fitted on: a file, or a task
     identity: Mapping[str, Any]  # what the hash is of
+    teachers: Mapping[str, Job]  # encoders that it is trained to follow, by settings
 
     @property
     def seed(self) -> int | None:
@@ -61,8 +64,9 @@ class Job:
 
     def chain(self) -> Iterator[Job]:
         """The jobs that it is made from, and itself, first things first."""
-        if self.above is not None:
-            yield from self.above.chain()
+        for job in (self.above, *self.teachers.values()):
+            if job is not None:
+                yield from job.chain()
         yield self
 
 
@@ -173,9 +177,7 @@ class Planner:
         return self._jobs[key]
 
     def _new_job(self, label: str, system: System, seed: int, task: str) -> Job:
-        above = None
-        if system.of:
-            above = self.job(system.of, system_row(system.of).system(self.scale_name), seed)
+        above = self._system_job(system.of, seed) if system.of else None
         match system.make:
             case "train":
                 return self._training(label, system, seed, above)
@@ -192,6 +194,9 @@ class Planner:
             case _:
                 return self._fit(label, system, above, task)
 
+    def _system_job(self, name: str, seed: int) -> Job:
+        return self.job(name, system_row(name).system(self.scale_name), seed)
+
     def _training(self, label: str, system: System, seed: int, above: Job | None) -> Job:
         settings, start = recipe_of(system, self.scale)
         settings |= {"train.seed": seed, "evaluation.final": "none"}
@@ -207,6 +212,10 @@ class Planner:
             *([] if generator is None else [lambda: find(generator)]),
         )
         models = dict(zip(("generator",), made, strict=False))
+        teachers = {
+            role: self._system_job(name, seed)
+            for role, name in zip(TEACHERS, system.teachers, strict=False)
+        }
         identity = {
             "settings": _changed(recipe),
             "start": above.key if above else model_sha256(source),
@@ -214,6 +223,7 @@ class Planner:
             "tasks": data_sha256(self.data_dir),
             "models": {role: model_sha256(it) for role, it in models.items()},
             **({"view": view} if view else {}),
+            **({"teachers": [it.key for it in teachers.values()]} if teachers else {}),
         }
         recipe = replace(
             recipe,
@@ -221,7 +231,8 @@ class Planner:
             data=replace(recipe.data, file=text),
             objective={**recipe.objective, **models},
         )
-        return self._job("train", label, system, source, above, recipe, identity=identity)
+        job = self._job("train", label, system, source, above, recipe, identity=identity)
+        return replace(job, teachers=teachers)
 
     def _fit(self, label: str, system: System, above: Job | None, task: str) -> Job:
         text = task if system.data == TARGET else self.materials.text(system.data)
@@ -247,7 +258,8 @@ class Planner:
         identity: Mapping[str, Any],
     ) -> Job:
         whole = {"kind": kind, "scale": self.scale_name, **identity}
-        return Job(content_hash(whole), kind, label, system, recipe, source, above, text, whole)
+        key = content_hash(whole)
+        return Job(key, kind, label, system, recipe, source, above, text, whole, {})
 
 
 def _every(*found: Callable[[], str]) -> list[str]:

@@ -19,7 +19,7 @@ from contrasent.report.html.page import render
 from contrasent.report.table import Table, text_table
 from contrasent.reproduce import smoke
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason
-from contrasent.reproduce.jobs import Planner, Store
+from contrasent.reproduce.jobs import TEACHERS, Planner, Store
 from contrasent.reproduce.materials import PAPER, SMOKE, Materials
 from contrasent.reproduce.measures import geometry_of
 from contrasent.reproduce.papers import (
@@ -30,6 +30,7 @@ from contrasent.reproduce.papers import (
     load_scales,
     load_tables,
     packaged,
+    system_row,
 )
 from contrasent.reproduce.runner import Notify, duration, plan_work, run_work, seconds_left
 from contrasent.reproduce.verdicts import Verdict, verdict_table, verdicts
@@ -309,8 +310,9 @@ def models_of(tables: Iterable[PaperTable]) -> list[str]:
     """The ids of the models that tables start from or generate with, each once."""
     found: dict[str, None] = {}
     for table in tables:
-        for row in table.rows:
-            system = row.system(PAPER)
+        rows = [row.system(PAPER) for row in table.rows]
+        teachers = [system_row(name).system(PAPER) for it in rows for name in it.teachers]
+        for system in (*rows, *teachers):
             if system.recipe:
                 recipe = packaged(system.recipe)
                 usual = recipe.objective.get("generator")
@@ -329,7 +331,9 @@ def known_models() -> list[str]:
 
 def command_of(system: System) -> str:
     """What ``contrasent train`` takes to make a row, or what else makes it."""
-    options = "".join(f" --{key} {_shown(value)}" for key, value in system.settings.items())
+    settings = dict(zip(TEACHERS, system.teachers, strict=False))
+    settings = {f"objective.{key}": it.upper() for key, it in settings.items()} | system.settings
+    options = "".join(f" --{key} {_shown(value)}" for key, value in settings.items())
     start = f" --encoder {system.start}" if system.start and system.recipe else ""
     return {
         "train": f"`train {system.recipe}{start}{options}`",

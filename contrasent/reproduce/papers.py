@@ -66,6 +66,9 @@ class System:
     of: str = ""
     """The system whose encoder it is made from, in place of a start."""
 
+    teachers: list[str] = Field(default_factory=list)
+    """Systems that it is trained to follow, in the order of the objective's settings."""
+
     pooler: str | None = None
     """In place of the recipe's or the encoder's."""
 

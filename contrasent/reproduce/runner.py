@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,14 @@ def _start_worker(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _perform(work: Work) -> str:
@@ -272,6 +281,8 @@ def _train(work: Work) -> dict[str, Any]:
     if job.above is not None:
         start = str(encoder_folder(work.store, job.above))
         recipe = replace(recipe, encoder=replace(recipe.encoder, name=start))
+    teachers = {role: str(encoder_folder(work.store, it)) for role, it in job.teachers.items()}
+    recipe = replace(recipe, objective={**recipe.objective, **teachers})
     train(recipe, run, resume=True, device=work.device)
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     kept = "best" if result["best_step"] else "last"
