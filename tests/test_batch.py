@@ -103,6 +103,7 @@ def every_field():
             Need.POSITIONS: torch.tensor([0, 1, 6]),
         },
         embedding_mask=torch.arange(1.0, 1 + tokens).unsqueeze(1),
+        embedding_shift=torch.arange(1.0, 1 + tokens).unsqueeze(1),
         positions=torch.arange(tokens) + 3,
     )
 
@@ -133,7 +134,7 @@ def test_no_tensor_of_a_batch_stays_on_the_other_device(every_field):
         return [value] if isinstance(value, torch.Tensor) else []
 
     moved = tensors(every_field.to(torch.device("meta")))
-    assert len(moved) == 9 and {tensor.device.type for tensor in moved} == {"meta"}
+    assert len(moved) == 10 and {tensor.device.type for tensor in moved} == {"meta"}
 
 
 def test_sentences_that_are_selected_take_their_mask_along(every_field):

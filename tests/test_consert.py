@@ -130,23 +130,26 @@ def test_dropout_takes_single_numbers_and_does_not_scale():
 
 
 @pytest.mark.parametrize("kind", ["packed", "auto"])
-@pytest.mark.parametrize("edit", ["features", "tokens"])
-def test_factors_multiply_what_the_embedding_layer_gives(kind, edit, tiny_bert):
-    """Against transformers' own forward on embeddings that were multiplied by hand."""
+@pytest.mark.parametrize("edit", ["features", "tokens", "shift"])
+def test_edits_change_what_the_embedding_layer_gives(kind, edit, tiny_bert, rng):
+    """Against transformers' own forward on embeddings that were changed by hand."""
     model = transformers.AutoModel.from_pretrained(tiny_bert).eval()
     backbone = (PackedBert if kind == "packed" else AutoBackbone)(copy.deepcopy(model))
     torch.manual_seed(0)
-    batch = pack(ROWS)
-    batch = (
-        consert.without_features(batch, 0.3, 16)
-        if edit == "features"
-        else consert.without_tokens(batch, 0.3)
-    )
+    batch = {
+        "features": lambda it: consert.without_features(it, 0.3, 16),
+        "tokens": lambda it: consert.without_tokens(it, 0.3),
+        "shift": lambda it: dataclasses.replace(it, embedding_shift=rng(len(it.token_ids), 16)),
+    }[edit](pack(ROWS))
     ours = backbone.eval()(batch, [0, 1, -1])
     start = 0
     for row in ROWS:
         end = start + len(row)
-        state = model.embeddings(torch.tensor([row])) * batch.embedding_mask[start:end]
+        state = model.embeddings(torch.tensor([row]))
+        if edit == "shift":
+            state = state + batch.embedding_shift[start:end]
+        else:
+            state = state * batch.embedding_mask[start:end]
         torch.testing.assert_close(ours[0][start:end], state[0], rtol=1e-4, atol=1e-5)
         last = model.encoder(state).last_hidden_state[0]
         torch.testing.assert_close(ours[-1][start:end], last, rtol=1e-4, atol=1e-5)
@@ -249,6 +252,38 @@ def test_joint_is_the_classifier_beside_the_contrast_of_both_sentences(mean_enco
         premise, hypothesis, labels, linear.weight, linear.bias, features
     )
     torch.testing.assert_close(terms["nli"], expected)
+
+
+def test_an_adversarial_view_makes_the_classifier_worse_as_fast_as_can_be(mean_encoder):
+    """Each token goes one step along its gradient, so the loss rises by the sum of their norms."""
+    labels = {Need.LABELS: torch.tensor([1, 2])}
+    batch = dataclasses.replace(pack(ROWS, views=2), columns=labels)
+    settings = {"first": "none", "second": "adversarial", "classify": True}
+    torch.manual_seed(0)
+    objective = built(mean_encoder.eval(), 2, **settings, step=0.5)
+    edited = objective.prepare(batch)
+    unedited, shift = edited.embedding_shift.split(len(batch.token_ids))
+    assert not unedited.any() and not shift.requires_grad
+    assert all(it.grad is None for it in mean_encoder.parameters())
+    torch.testing.assert_close(shift.norm(dim=-1), torch.full((23,), 0.5))
+
+    def loss(change):
+        change = change.requires_grad_()
+        pooled = mean_encoder(dataclasses.replace(batch, embedding_shift=change)).pooled
+        value = objective.classifier(*pooled, batch)["nli"]
+        return value.item(), torch.autograd.grad(value, change)[0]
+
+    _, gradient = loss(torch.zeros(23, 16))
+    small = 1e-2
+    rise = loss(small * shift)[0] - loss(-small * shift)[0]
+    assert rise == pytest.approx(small * gradient.norm(dim=-1).sum().item(), rel=1e-2)
+
+
+def test_an_adversarial_view_without_a_classifier_is_refused(mean_encoder):
+    from contrasent.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"set objective\.classify"):
+        built(mean_encoder, second="adversarial")
 
 
 def test_an_architecture_that_hides_its_embedding_layer_is_refused_only_where_it_matters():

@@ -38,6 +38,10 @@ class Need(Enum):
     ENCODER = "the weights of the encoder, which it also runs itself"
 
 
+EMBEDDING = ("embedding_mask", "embedding_shift")
+"""What changes the output of the embedding layer, token by token."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Sentences of B examples, view by view: all first views, then all second views, and so on."""
@@ -59,6 +63,8 @@ class Batch:
     # ``(T, 1)`` or ``(T, D)``, factors of the embedding of each token, after the embedding layer;
     # None for 1
     embedding_mask: Tensor | None = None
+    # ``(T, D)``, what is added to it after that; None for 0
+    embedding_shift: Tensor | None = None
     # ``(T,)`` int64, the position of each token in its sentence, where that is not its place; None
     # for 0, 1, 2 and so on
     positions: Tensor | None = None
@@ -115,7 +121,7 @@ class Batch:
         first, last = number * self.examples, (number + 1) * self.examples
         offsets = self.offsets[first : last + 1]
         tokens = slice(int(offsets[0]), int(offsets[-1]))
-        return Batch(self.token_ids[tokens], offsets - offsets[0], **self._beside(tokens))
+        return Batch(self.token_ids[tokens], offsets - offsets[0], **self.beside(tokens))
 
     def select(self, sentences: Tensor, views: int = 1) -> Batch:
         """The sentences with these numbers, in this order, as ``views`` views.
@@ -125,7 +131,7 @@ class Batch:
         lengths = self.lengths[sentences]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         tokens = self.places(sentences)
-        return Batch(self.token_ids[tokens], offsets, views, **self._beside(tokens))
+        return Batch(self.token_ids[tokens], offsets, views, **self.beside(tokens))
 
     def places(self, sentences: Tensor) -> Tensor:
         """The numbers of the tokens of these sentences, one sentence after the other."""
@@ -134,17 +140,30 @@ class Batch:
         shift = torch.repeat_interleave(self.offsets[sentences] - starts, lengths)
         return torch.arange(len(shift), device=shift.device) + shift
 
-    def _beside(self, tokens: Tensor | slice) -> dict[str, Any]:
+    def beside(self, tokens: Tensor | slice) -> dict[str, Any]:
         """What some ``tokens`` have beside their ids."""
-        given = {"embedding_mask": self.embedding_mask, "positions": self.positions}
+        given = {name: getattr(self, name) for name in (*EMBEDDING, "positions")}
         return {name: values[tokens] for name, values in given.items() if values is not None}
+
+    @property
+    def changes_embeddings(self) -> bool:
+        """Whether the embedding layer's output is multiplied or added to."""
+        return any(getattr(self, name) is not None for name in EMBEDDING)
+
+    def changed(self, state: Tensor) -> Tensor:
+        """The output ``(T, D)`` of the embedding layer, multiplied and added to."""
+        if self.embedding_mask is not None:
+            state = state * self.embedding_mask.to(state.dtype)
+        return (
+            state if self.embedding_shift is None else state + self.embedding_shift.to(state.dtype)
+        )
 
     def _map(
         self, change: Callable[[Tensor], Tensor], change_batch: Callable[[Batch], Batch]
     ) -> Batch:
         """The same batch with each tensor changed."""
         duplicates, following = self.duplicate_of, self.next_sentences
-        beside = {name: change(values) for name, values in self._beside(slice(None)).items()}
+        beside = {name: change(values) for name, values in self.beside(slice(None)).items()}
         changed: dict[str, Any] = {**beside, "token_ids": change(self.token_ids)}
         return replace(
             self,

@@ -14,16 +14,20 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
+from torch.nn import functional as F
 from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, concat
+from contrasent.errors import ConfigError
 from contrasent.functional import nt_xent
 from contrasent.model.protocol import Encoded
 from contrasent.objectives._shared import JOINT, Feature, PairClassifier
 from contrasent.objectives.base import Objective, Start, Terms
 from contrasent.settings import settings
 
-Augmentation = Literal["feature_cutoff", "token_cutoff", "shuffle", "dropout", "none"]
+Augmentation = Literal[
+    "feature_cutoff", "token_cutoff", "shuffle", "dropout", "adversarial", "none"
+]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -33,7 +37,8 @@ class Config:
 
     first: Augmentation = "feature_cutoff"
     """What makes the first view: features of all token embeddings of a sentence set
-    to 0, tokens set to 0, tokens in another order, single numbers set to 0, or nothing."""
+    to 0, tokens set to 0, tokens in another order, single numbers set to 0, a step that makes the
+    classifier worse (adversarial, with classify alone), or nothing."""
 
     second: Augmentation = "shuffle"
     """What makes the second view."""
@@ -43,6 +48,9 @@ class Config:
 
     second_rate: Rate = 0.2
     """The same of the second view."""
+
+    step: PositiveFloat = 1.0
+    """Length of the step that adversarial makes from each token's embedding."""
 
     temperature: PositiveFloat = 0.1
     """tau of NT-Xent; the cosine is divided by it."""
@@ -79,6 +87,13 @@ class Consert(Objective):
         self.classifier: PairClassifier | None = None
         if config.classify:
             self.classifier = PairClassifier(start.width, config.features)
+        elif "adversarial" in (config.first, config.second):
+            raise ConfigError(
+                "an adversarial view follows the gradient of the classifier, and there is none; "
+                "set objective.classify, with labelled pairs, or choose another view"
+            )
+        # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
+        self._encoder = (encoder,)
 
     @override
     def prepare(self, batch: Batch) -> Batch:
@@ -124,7 +139,21 @@ class Consert(Objective):
             return without_tokens(batch, rate)
         if name == "dropout":
             return without_components(batch, rate, self._width)
+        if name == "adversarial":
+            return self._attacked(batch)
         return batch
+
+    def _attacked(self, batch: Batch) -> Batch:
+        """A step from the embedding of each token along the gradient of the classifier's loss."""
+        (encoder,), classifier = self._encoder, self.classifier
+        if classifier is None:
+            return batch
+        shape = len(batch.token_ids), self._width
+        shift = torch.zeros(shape, device=batch.token_ids.device, requires_grad=True)
+        encoded: Encoded = encoder(replace(batch, embedding_shift=shift))
+        losses = classifier(*encoded.pooled[:2], batch)
+        (gradient,) = torch.autograd.grad(torch.stack(list(losses.values())).sum(), shift)
+        return replace(batch, embedding_shift=self.config.step * F.normalize(gradient, dim=-1))
 
 
 def shuffle_tokens(batch: Batch, *, keep_first: bool) -> Batch:
@@ -166,20 +195,21 @@ def without_components(batch: Batch, rate: float, width: int) -> Batch:
 
 
 def beside(first: Batch, second: Batch) -> Batch:
-    """The views of ``first``, then those of ``second``, each with its embedding mask."""
+    """The views of ``first``, then those of ``second``, each with what changes its embeddings."""
     both = concat([first, second], first.views + second.views)
-    parts = first, second
-    masks = [part.embedding_mask for part in parts if part.embedding_mask is not None]
-    if not masks:
-        return both
-    width = max(mask.shape[1] for mask in masks)
-    return replace(both, embedding_mask=torch.cat([_mask(it).expand(-1, width) for it in parts]))
-
-
-def _mask(batch: Batch) -> Tensor:
-    if batch.embedding_mask is not None:
-        return batch.embedding_mask
-    return torch.ones(len(batch.token_ids), 1, device=batch.token_ids.device)
+    for name, usual in (("embedding_mask", 1.0), ("embedding_shift", 0.0)):
+        given = [getattr(it, name) for it in (first, second)]
+        width = max((it.shape[1] for it in given if it is not None), default=0)
+        if width:
+            rows = [
+                it.token_ids.new_full((len(it.token_ids), 1), usual, dtype=torch.float32)
+                if change is None
+                else change
+                for it, change in zip((first, second), given, strict=True)
+            ]
+            whole = torch.cat([it.expand(-1, width) for it in rows])
+            both = replace(both, **{name: whole})
+    return both
 
 
 def _keys(batch: Batch, *, keep_first: bool = False) -> Tensor:

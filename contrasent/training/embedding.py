@@ -273,8 +273,9 @@ def _split_first_view(batch: Batch) -> tuple[Batch, Batch]:
     """The first view, and the others; the host waits for the device to tell where they part."""
     examples = batch.examples
     end = int(batch.offsets[examples])
-    mask, rest = batch.embedding_mask, batch.offsets[examples:] - end
-    masks = (None, None) if mask is None else mask.tensor_split([end])
-    first = Batch(batch.token_ids[:end], batch.offsets[: examples + 1], 1, batch.longest)
-    others = Batch(batch.token_ids[end:], rest, batch.views - 1, batch.longest)
-    return replace(first, embedding_mask=masks[0]), replace(others, embedding_mask=masks[1])
+    rest, first, others = batch.offsets[examples:] - end, slice(end), slice(end, None)
+    heads, rests = batch.offsets[: examples + 1], batch.views - 1
+    return (
+        Batch(batch.token_ids[first], heads, 1, batch.longest, **batch.beside(first)),
+        Batch(batch.token_ids[others], rest, rests, batch.longest, **batch.beside(others)),
+    )

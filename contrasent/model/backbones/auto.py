@@ -188,10 +188,10 @@ class AutoBackbone(Backbone):
         inputs = {"input_ids": padded, "attention_mask": mask.long()}
         if batch.positions is not None:
             inputs["position_ids"] = self._positions(batch.positions, mask)
-        if first_state is None and batch.embedding_mask is None:
+        if first_state is None and not batch.changes_embeddings:
             output = self.model(**inputs, output_hidden_states=True)
         else:
-            change = partial(_changed, mask=mask, factors=batch.embedding_mask, first=first_state)
+            change = partial(_changed, mask=mask, batch=batch, first=first_state)
             output = self._embedding_layer().forward(self.model, inputs, change)
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)
         return {n: states[n][:, 0] if first_only else states[n][mask] for n in wanted}
@@ -217,18 +217,12 @@ class AutoBackbone(Backbone):
         return self._first_layer
 
 
-def _changed(
-    state: Tensor, *, mask: Tensor, factors: Tensor | None, first: Tensor | None
-) -> Tensor:
-    """State 0 with other first rows of each sentence, and multiplied token by token."""
+def _changed(state: Tensor, *, mask: Tensor, batch: Batch, first: Tensor | None) -> Tensor:
+    """State 0 with other first rows of each sentence, and changed token by token."""
     if first is not None:
         given = first.to(state.dtype).reshape(len(state), -1, state.shape[-1])
         state = torch.cat([given, state[:, given.shape[1] :]], dim=1)
-    if factors is not None:
-        padded = torch.ones(*mask.shape, factors.shape[1], dtype=state.dtype, device=state.device)
-        padded[mask] = factors.to(state.dtype)
-        state = state * padded
-    return state
+    return state.masked_scatter(mask.unsqueeze(-1), batch.changed(state[mask]))
 
 
 _UNSEEN = -30_000.0
@@ -264,8 +258,7 @@ class PackedModernBert(Backbone):
             places = blocks["full_attention"].first.unsqueeze(1)
             places = places + torch.arange(given.shape[1], device=device)
             state = state.index_copy(0, places.flatten(), given.flatten(0, 1).to(state.dtype))
-        if batch.embedding_mask is not None:
-            state = state * batch.embedding_mask.to(state.dtype)
+        state = batch.changed(state)
         by_number = {0: state}
         positions = blocks["full_attention"].positions.unsqueeze(0)
         angles = {kind: known.rotary_emb(state.float(), positions, kind) for kind in blocks}

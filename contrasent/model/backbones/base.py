@@ -61,7 +61,7 @@ class Backbone(nn.Module, ABC):
         ``(S, N, D)``, of the first N tokens, which every sentence then has to have. ConfigError
         is raised where it cannot be taken.
         """
-        if first_state is not None or batch.embedding_mask is not None:
+        if first_state is not None or batch.changes_embeddings:
             self.require_first_state()
         wanted = {layer: layer % (self.depth + 1) for layer in layers}
         states = self.states(batch, set(wanted.values()), first_only, first_state)

@@ -89,7 +89,7 @@ class PackedBert(Backbone):
         device = batch.token_ids.device
         narrow, dtype = self._products(device)
         with torch.autocast(device.type, enabled=False):
-            plain = first_state is None and batch.embedding_mask is None and batch.positions is None
+            plain = first_state is None and batch.positions is None and not batch.changes_embeddings
             infers = plain and self._infers(device, dtype)
             if infers and batch.sentences == 1 and self._serving.is_open:
                 return self._alone(batch, wanted, dtype)
@@ -150,8 +150,7 @@ class PackedBert(Backbone):
             first = first_state.reshape(batch.sentences, -1, self.width)
             places = blocks.first.unsqueeze(1) + torch.arange(first.shape[1], device=state.device)
             state = state.index_copy(0, places.flatten(), first.flatten(0, 1).to(state.dtype))
-        if batch.embedding_mask is not None:
-            state = state * batch.embedding_mask.to(state.dtype)
+        state = batch.changed(state)
         by_number = {0: state}
         state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
         states = state, state.to(dtype)
