@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from contrasent import objectives as objectives
     from contrasent.adaptation.halving import adapt
-    from contrasent.api import analyze, fit, mine, pretrain, train
+    from contrasent.api import analyze, fit, mine, pretrain, train, tune
     from contrasent.evaluation.suite import evaluate
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.recipe import load_recipe
@@ -29,6 +29,7 @@ _HOMES = {
     "mine": "contrasent.api",
     "pretrain": "contrasent.api",
     "train": "contrasent.api",
+    "tune": "contrasent.api",
 }
 __all__ = [
     "Index",
@@ -44,6 +45,7 @@ __all__ = [
     "objectives",
     "pretrain",
     "train",
+    "tune",
 ]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from contrasent.errors import pick
 
 if TYPE_CHECKING:
+    from contrasent.adaptation.tuning import Tuning
     from contrasent.data.examples import Examples, Rows
     from contrasent.evaluation.geometry import Geometry
     from contrasent.model.encoder import SentenceEncoder
@@ -78,9 +79,7 @@ def train(  # noqa: PLR0913 - what a run is made of, by name
     from contrasent.recipe import load_recipe
     from contrasent.training import run
 
-    file = data if isinstance(data, str | Path) else None
-    named = {"encoder.name": encoder, "data.file": file}
-    overrides = {key: str(value) for key, value in named.items() if value is not None}
+    overrides = _named(encoder, data if isinstance(data, str | Path) else None)
     if objective is not None:
         overrides["objective.name"] = (
             objective if isinstance(objective, str) else name_of(objective)
@@ -97,6 +96,70 @@ def train(  # noqa: PLR0913 - what a run is made of, by name
         on_step=on_step,
         on_evaluation=on_evaluation,
     )
+
+
+def tune(  # noqa: PLR0913 - as of `train`
+    recipe: str | Path,
+    space: Sequence[str],
+    *,
+    encoder: str | Path | None = None,
+    data: str | Path | None = None,
+    output: str | Path | None = None,
+    trials: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str | None = None,
+    show_progress: bool = False,
+    **settings: Any,
+) -> Tuning:
+    """Search settings of a recipe by the dev task alone, as ``contrasent tune`` does.
+
+    Args:
+        recipe: as `train` takes it.
+        space: what to search: ``train.batch_size=64,128``, ``train.learning_rate=1e-6..1e-4:log``,
+            or the grid of a paper, ``simcse`` or ``diffcse``.
+        encoder: the start; else the recipe's.
+        data: a file or data set as ``--data`` takes it.
+        output: the folder of the search; else ``runs/tune-RECIPE``.
+        trials: training runs; else every combination of lists, or 20 if there is a range.
+        resume: go on with the search in ``output``.
+        overwrite: replace it.
+        device: as `train` takes it.
+        show_progress: a progress bar on standard error.
+        **settings: of every trial, by dotted name.
+
+    Returns:
+        Trials with their settings and dev scores, the best one and its run, the start's dev score,
+        and records of both on the final tasks.
+
+    Raises:
+        ContrasentError: a setting cannot be searched, nothing decides, or every trial failed.
+
+    Example:
+        >>> import contrasent
+        >>> contrasent.tune(
+        ...     "unsup-simcse", ["train.learning_rate=1e-5,3e-5"], encoder="bert-base-uncased",
+        ...     data="sentences.txt",
+        ... ).best.settings  # doctest: +SKIP
+    """
+    from contrasent.adaptation import tuning
+    from contrasent.recipe import load_recipe
+
+    return tuning.tune(
+        load_recipe(recipe, _named(encoder, data) | settings),
+        tuning.read_space(space),
+        Path(output or Path("runs") / f"tune-{Path(recipe).stem}"),
+        trials=trials,
+        resume=resume,
+        overwrite=overwrite,
+        device=device,
+        show_progress=show_progress,
+    )
+
+
+def _named(encoder: str | Path | None, file: str | Path | None) -> dict[str, str]:
+    named = {"encoder.name": encoder, "data.file": file}
+    return {key: str(value) for key, value in named.items() if value is not None}
 
 
 def pretrain(encoder: str | Path, *, data: str | Path | Rows, **options: Any) -> Result | None:

@@ -146,6 +146,7 @@ class Tuning:
     best: TuningTrial
     run: Path  # the best trial's training run
     recipe: Path  # makes it again with ``contrasent train``
+    start: float | None  # dev score of the start as it comes, in [-1, 1]; None if it has none
     scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
 
 
@@ -286,7 +287,7 @@ class _Search:
                 recipe = load_recipe(self.folder / _BASE, dict(settings))
                 recipe = replace(recipe, evaluation=replace(recipe.evaluation, final="none"))
                 train(recipe, folder, resume=True, **options)
-                score = _dev_score(RunFolder(folder))
+                _, score = _dev_scores(RunFolder(folder))
             except ContrasentError as error:
                 shutil.rmtree(folder, ignore_errors=True)
                 write_text(folder / _FAILED, str(error))
@@ -342,7 +343,8 @@ class _Search:
             scores = before_and_after(scorer, starts, result, seed)
             records = [*scores.before, *scores.with_pooler, *scores.after]
             write_records(path / "scores.jsonl", records)
-        return Tuning(tuple(self.trials()), best, run.root, path / "recipe.yaml", scores)
+        start, _ = _dev_scores(run)
+        return Tuning(tuple(self.trials()), best, run.root, path / "recipe.yaml", start, scores)
 
 
 def _open_study(journal: Path) -> Study:
@@ -360,14 +362,15 @@ def _key(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def _dev_score(run: RunFolder) -> float:
-    """The highest score of an evaluation after a step; the start as it comes is in every trial."""
+def _dev_scores(run: RunFolder) -> tuple[float | None, float]:
+    """The score of the start as it comes, and the highest one of an evaluation after a step."""
     lines = (json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines())
-    scores: list[float] = [
-        next(iter(line["evaluation"].values()))
+    scores: dict[int, float] = {
+        line["step"]: next(iter(line["evaluation"].values()))
         for line in lines
-        if "evaluation" in line and line["step"] > 0
-    ]
+        if "evaluation" in line
+    }
+    start = scores.pop(0, None)
     if not scores:
         raise ConfigError("nothing decides: the run has no dev score; name one, evaluation.task")
-    return max(scores)
+    return start, max(scores.values())

@@ -310,7 +310,11 @@ def _print_tuning(result: Tuning) -> None:
         for it in ranked
         for values in [[it.settings.get(name, "-") for name in names]]
     ]
+    rows.append((Cell("start"), *(Cell("as it comes") for _ in names), score(result.start)))
     print_table(Console(), Table(("trial", *names, "dev"), tuple(rows)))
+    best, start = result.best.score, result.start
+    if best is not None and start is not None and best <= start:
+        typer.echo("no trial has a higher dev score than the start as it comes, which is kept")
     print_gains(result.scores)
     for it in result.trials:
         if it.failure:

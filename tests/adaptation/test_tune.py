@@ -47,6 +47,9 @@ def test_a_grid_is_searched_by_dev_scores_and_the_best_made_again(words, tmp_pat
         assert load_recipe(run / "recipe.yaml").train.learning_rate == float(rate)
         best[number] = max(score for step, score in dev_scores(run).items() if step)
         assert f"{100 * best[number]:.2f}" in said.out
+    start = dev_scores(run)[0]
+    assert f"{100 * start:.2f}" in said.out.split("as it comes")[1].splitlines()[0]
+    assert ("no trial has a higher dev score" in said.out) == (start >= max(best.values()))
     chosen = max(best, key=best.get)
     kept = tmp_path / "found" / "trials" / str(chosen)
     assert [(it.parent / "last").is_dir() for it in sorted(kept.parent.glob("*/recipe.yaml"))] == [
