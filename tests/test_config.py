@@ -53,7 +53,7 @@ BASELINES = {
     "tsdae",
 }
 SUCCESSORS = {
-    *("esimcse", "infocse", "infocse-rtd", "mixcse", "prompt", "prompt-cot", "rank"),
+    *("best-unsup", "esimcse", "infocse", "infocse-rtd", "mixcse", "prompt", "prompt-cot", "rank"),
 }
 # Chuang et al. 2022, Tables 12 and 13: learning rate, mask rate, weight, batch size.
 TABLES_12_13 = {

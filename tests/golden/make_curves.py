@@ -107,6 +107,8 @@ CURVES = {
     "mixcse": TINY["mixcse"],
     "infocse": TINY["infocse"],
     "infocse and rtd": TINY["infocse-rtd"],
+    "scored pairs": TINY["scored-pairs"],
+    "consert, adversarial": plain("consert-joint", **PLAIN, **{"objective.second": "adversarial"}),
 }
 
 

@@ -68,6 +68,7 @@ TINY = {
         TinyRun("improve", {"train.start_shares": []}),
         TinyRun("distil", SHORT, teacher="glove"),
         TinyRun("prompt", start="masked-lm"),
+        TinyRun("best-unsup", start="masked-lm"),
         TinyRun("prompt-cot", start="masked-lm"),
         TinyRun("rank", teacher="glove"),
         TinyRun("esimcse"),
