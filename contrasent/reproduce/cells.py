@@ -280,6 +280,8 @@ class Filler:
         texts = [it for it in values if isinstance(it, str)]
         reason = "; ".join(dict.fromkeys(reasons))
         failed = bool(reason) and NOT_YET not in reasons
+        if values and NOT_YET in reasons:
+            reason = f"{len(values)} of {len(of_seeds)} seeds"
         text = "; ".join(texts[:1])
         return replace(empty, ours=tuple(numbers), text=text, reason=reason, failed=failed)
 
