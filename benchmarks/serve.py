@@ -212,7 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Measured]:
         print(f"memory: {before / 1e6:.0f} MB, after the overload {memory().rss / 1e6:.0f} MB")
     if given.infinity:
         port = free_port()
-        command = [given.infinity, "-m", "infinity_emb", "v2", "--model-id", given.model]
+        start = "from infinity_emb.cli import cli; cli()"
+        command = [given.infinity, "-c", start, "v2", "--model-id", given.model]
         with running([*command, "--port", str(port), "--device", "cpu"], port):
             results += _runs("infinity-emb", port, "/embeddings", given)
     names = list(asdict(results[0]))
