@@ -9,7 +9,7 @@ Shapes: B examples, S sentences, T tokens end to end, D width of a token state.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -207,8 +207,8 @@ def beside(first: Batch, second: Batch) -> Batch:
                 else change
                 for it, change in zip((first, second), given, strict=True)
             ]
-            whole = torch.cat([it.expand(-1, width) for it in rows])
-            both = replace(both, **{name: whole})
+            whole: dict[str, Any] = {name: torch.cat([it.expand(-1, width) for it in rows])}
+            both = replace(both, **whole)
     return both
 
 
