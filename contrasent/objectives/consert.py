@@ -139,15 +139,13 @@ class Consert(Objective):
             return without_tokens(batch, rate)
         if name == "dropout":
             return without_components(batch, rate, self._width)
-        if name == "adversarial":
-            return self._attacked(batch)
+        if name == "adversarial" and self.classifier is not None:
+            return self._attacked(batch, self.classifier)
         return batch
 
-    def _attacked(self, batch: Batch) -> Batch:
+    def _attacked(self, batch: Batch, classifier: PairClassifier) -> Batch:
         """A step from the embedding of each token along the gradient of the classifier's loss."""
-        (encoder,), classifier = self._encoder, self.classifier
-        if classifier is None:
-            return batch
+        (encoder,) = self._encoder
         shape = len(batch.token_ids), self._width
         shift = torch.zeros(shape, device=batch.token_ids.device, requires_grad=True)
         encoded: Encoded = encoder(replace(batch, embedding_shift=shift))

@@ -273,9 +273,12 @@ def _split_first_view(batch: Batch) -> tuple[Batch, Batch]:
     """The first view, and the others; the host waits for the device to tell where they part."""
     examples = batch.examples
     end = int(batch.offsets[examples])
-    rest, first, others = batch.offsets[examples:] - end, slice(end), slice(end, None)
-    heads, rests = batch.offsets[: examples + 1], batch.views - 1
-    return (
-        Batch(batch.token_ids[first], heads, 1, batch.longest, **batch.beside(first)),
-        Batch(batch.token_ids[others], rest, rests, batch.longest, **batch.beside(others)),
+    parts = (
+        (slice(end), batch.offsets[: examples + 1], 1),
+        (slice(end, None), batch.offsets[examples:] - end, batch.views - 1),
     )
+    first, others = (
+        Batch(batch.token_ids[tokens], offsets, views, batch.longest, **batch.beside(tokens))
+        for tokens, offsets, views in parts
+    )
+    return first, others
