@@ -19,6 +19,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
@@ -45,7 +46,7 @@ class Split:
 
     @property
     def leads(self) -> bool:
-        """Whether this process evaluates and writes."""
+        """Whether this process writes."""
         return self.rank == 0
 
 
@@ -206,12 +207,17 @@ class ProcessGroup:
         distributed.broadcast_object_list(values, group=self._group, group_src=0)
         return values[0]
 
+    def from_all(self, value: Any) -> list[Any]:
+        """The values of all processes, by their rank; each waits for all."""
+        if self._group is None:
+            return [value]
+        values: list[Any] = [None] * self.split.processes
+        distributed.all_gather_object(values, value, group=self._group)
+        return values
+
     def require_equal(self, value: Any, problem: str) -> None:
         """Raise ConfigError with ``problem`` if not all processes have the same value."""
-        if self._group is None:
-            return
-        values = [None] * self.split.processes
-        distributed.all_gather_object(values, value, group=self._group)
+        values = self.from_all(value)
         different = next((rank for rank, other in enumerate(values) if other != values[0]), None)
         if different is not None:
             raise ConfigError(
@@ -225,6 +231,37 @@ class ProcessGroup:
         for module in modules:
             for tensor in (*module.parameters(), *module.buffers()):
                 distributed.broadcast(tensor.detach(), src=0)
+
+    def sharing(self, encoder: Any) -> Any:
+        """``encoder``; among several processes one whose ``encode`` each calls for a share."""
+        return encoder if self._group is None else _Sharing(encoder, self)
+
+
+class _Sharing:
+    """An encoder of which all processes have a copy and embed the same sentences, each a share."""
+
+    def __init__(self, encoder: Any, group: ProcessGroup) -> None:
+        self._encoder, self._group = encoder, group
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode(self, sentences: Sequence[str], **options: Any) -> np.ndarray:
+        """The rows of all sentences, in every process; an error of one is raised in all."""
+        how = self._group.split
+        own: np.ndarray | ContrasentError
+        try:
+            own = self._encoder.encode(sentences[how.rank :: how.processes], **options)
+        except ContrasentError as error:
+            own = error
+        shares = self._group.from_all(own)
+        for share in shares:
+            if isinstance(share, ContrasentError):
+                raise share
+        rows = np.empty((len(sentences), *shares[0].shape[1:]), shares[0].dtype)
+        for rank, share in enumerate(shares):
+            rows[rank :: how.processes] = share
+        return rows
 
 
 def leave() -> None:

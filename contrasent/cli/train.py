@@ -206,13 +206,11 @@ def _train_seeds(
     """Train once for each seed, and print the runs and what they have in common."""
     from rich.console import Console
 
-    from contrasent.errors import ConfigError
+    from contrasent.distributed import leave
     from contrasent.report.comparison import seeds_table
     from contrasent.report.table import print_table
     from contrasent.training.seeds import check_places, train_seeds
 
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("--seeds trains one run after the other; start each with --seed")
     kept: dict[str, Any] = {"resume": options.resume, "overwrite": options.overwrite}
     for place in check_places(folder, seeds, **kept).values():
         check_run(place, recipe, options)
@@ -227,11 +225,13 @@ def _train_seeds(
     kept |= {"on_run": tell, "device": options.device, "show_progress": True}
     try:
         runs = train_seeds(recipe, folder, seeds, **kept)
+        leave()
     except KeyboardInterrupt as error:
         how = "interrupted; what was written is whole; go on with the same command and --resume"
         raise KeyboardInterrupt(how) from error
-    print_table(Console(), seeds_table(runs.folders, runs.scores))
-    _print_encoder(runs.best)
+    if runs is not None:
+        print_table(Console(), seeds_table(runs.folders, runs.scores))
+        _print_encoder(runs.best)
 
 
 def leads() -> bool:

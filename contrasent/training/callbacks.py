@@ -14,6 +14,7 @@ from itertools import product
 from accelerate import Accelerator
 from torch import Tensor
 
+from contrasent.distributed import ProcessGroup
 from contrasent.errors import DataError
 from contrasent.evaluation.geometry import KEY, measurement
 from contrasent.evaluation.rated_pairs import RatedPairs
@@ -121,12 +122,16 @@ class Variants:
     # ``train.start_shares``
     start: Mapping[str, Tensor]
     text: Sequence[str]  # training sentences that a whitening is fitted on; empty for none
+    group: ProcessGroup  # the processes that embed together
 
     @classmethod
-    def of_start(cls, recipe: Recipe, encoder: SentenceEncoder, text: Sequence[str]) -> Variants:
+    def of_start(
+        cls, recipe: Recipe, encoder: SentenceEncoder, text: Sequence[str], group: ProcessGroup
+    ) -> Variants:
         """Those of a run that begins with ``encoder``."""
         shares, weights = recipe.train.start_shares, encoder.named_parameters()
-        return cls(recipe, {name: w.detach().clone() for name, w in weights if shares}, text)
+        start = {name: w.detach().clone() for name, w in weights if shares}
+        return cls(recipe, start, text, group)
 
     def best(
         self, dev: DevTask, encoder: SentenceEncoder, twin: SentenceEncoder | None, step: int
@@ -135,9 +140,10 @@ class Variants:
         shares = (0.0, *self.recipe.train.start_shares) if step else (0.0,)
         maps = (False, True) if self.text and encoder.transform is None else (False,)
         scores = []
+        both = self.group.sharing(encoder), None if twin is None else self.group.sharing(twin)
         for share, mapped in product(shares, maps):
             with self.of(encoder, share, mapped):
-                score = score_dev(dev, encoder, twin, self.recipe, step)
+                score = score_dev(dev, *both, self.recipe, step)
             scores.append(replace(score, start_share=share, whitened=mapped))
         return max(scores, key=lambda score: score.score)
 

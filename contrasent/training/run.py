@@ -39,19 +39,8 @@ from contrasent.training.loop import (
 from contrasent.training.metrics_log import StepMetrics
 from contrasent.training.run_folder import RunFolder, complete
 from contrasent.training.scoring import BeforeAndAfter, DevTask, Result, Scorer, before_and_after
-from contrasent.training.setup import (
-    RunParts,
-    prepare,
-    start_as_it_comes,
-    start_encoder,
-)
-from contrasent.training.state import (
-    Progress,
-    add_scores,
-    load_state,
-    save_encoders,
-    save_state,
-)
+from contrasent.training.setup import RunParts, prepare, start_as_it_comes, start_encoder
+from contrasent.training.state import Progress, add_scores, load_state, save_encoders, save_state
 
 logger = logging.getLogger("contrasent")
 _STEPS_BETWEEN_TRIMS = 25
@@ -90,7 +79,7 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
         on_evaluation: is called after each evaluation on the dev task with its scores.
 
     Started by torchrun or another launcher, all processes train one run: each embeds its share of
-    every batch, and the first evaluates and writes.
+    every batch and of the sentences of every evaluation, and the first writes.
 
     Returns:
         Where it ended; None if ``resume`` finds the run complete, and in all but the first process.
@@ -120,10 +109,11 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
             hold = folder.hold(recipe, parts.data, resume=resume, overwrite=overwrite)
             open_files.enter_context(hold)
             open_files.enter_context(metrics_log.log_file(folder.log))
-        group.from_leader(None)  # the others look for a state once the folder is taken
+        group.from_leader(None)  # the others look for its files once the folder is taken
         session = _Session(recipe, folder, parts, accelerator, group, callbacks)
         session.train(show_progress)
-        return session.finish(show_progress) if leads else None
+        result = session.finish(show_progress)
+        return result if leads else None
 
 
 class _Session:
@@ -159,13 +149,15 @@ class _Session:
         )
         self.seconds, self.examples = 0.0, 0
         self.loss: float | None = None
-        self.variants = Variants.of_start(recipe, parts.encoder, parts.whitening_text)
+        self.shared = group.sharing(parts.encoder)
+        text = parts.whitening_text
+        self.variants = Variants.of_start(recipe, parts.encoder, text, group)
         restored = load_state(folder.state, self.training.modules, optimizer, accelerator.device)
         self.progress = restored or Progress()
         group.require_equal(
-            self.progress.step,
-            f"not all processes go on from the same step, so {folder.root} is not one folder that "
-            "all see; put it on a file system that they share",
+            {"run": folder.is_run, "step": self.progress.step},
+            f"not all processes see the same run, so {folder.root} is not one folder that all see; "
+            "put it on a file system that they share",
         )
         group.copy_weights([*self.training.modules.values()])
         file = folder.metrics if group.split.leads else None
@@ -200,8 +192,8 @@ class _Session:
             end = first if self.progress.ended else steps
             pinned = self.training.accelerator.device.type == "cuda"
             with closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches, FULL_FP32:
-                if not first and self.group.split.leads:
-                    self.geometry.measure(0, self.parts.encoder, self.training.accelerator)
+                if not first:
+                    self.geometry.measure(0, self.shared, self.training.accelerator)
                     self.shown.doing("evaluating")
                     self._evaluate_start()
                     self.shown.doing("training")
@@ -213,6 +205,7 @@ class _Session:
         """Save ``last``, score the start and the result, mark the run complete."""
         folder, progress = self.folder, self.progress
         self._save(folder.last, self._trained())
+        self.group.from_leader(None)  # the others load what it saved
         best = folder.best if progress.best_step is not None else None
         scores = self._before_and_after(best or folder.last, show_progress)
         cost = Cost.of(self.training, self.examples, self.seconds)
@@ -232,8 +225,9 @@ class _Session:
         )
         described = {**asdict(progress), "seconds": self.seconds, "examples": self.examples}
         described |= {**asdict(cost), "changes": [asdict(change) for change in scores.changes]}
-        write_text(folder.result, json.dumps(described, indent=2) + "\n")
-        shutil.rmtree(folder.state, ignore_errors=True)
+        if self.group.split.leads:
+            write_text(folder.result, json.dumps(described, indent=2) + "\n")
+            shutil.rmtree(folder.state, ignore_errors=True)
         return result
 
     def _after_steps(self, steps: list[StepMetrics]) -> bool:
@@ -245,13 +239,11 @@ class _Session:
             self.loss = step.loss
             values = metrics_log.step_values(step, seconds / len(steps))
             self.metrics.write(values)
-            if self.recipe.train.trackers:
-                self.training.accelerator.log(values, step=step.number)
+            self.training.accelerator.log(values, step=step.number)
         if self._is_due(self.progress.step):
-            if self.group.split.leads:
-                self.shown.doing("evaluating" if self._evaluates(self.progress.step) else "saving")
-                self._after_update(self.progress)
-                self.shown.doing("training")
+            self.shown.doing("evaluating" if self._evaluates(self.progress.step) else "saving")
+            self._after_update(self.progress)
+            self.shown.doing("training")
             self._share_progress()
         if self.progress.step % _STEPS_BETWEEN_TRIMS == 0:
             give_back_freed_memory()
@@ -281,7 +273,7 @@ class _Session:
         """Evaluate, stop and save the state when it is time."""
         settings = self.recipe.evaluation
         progress.ended = progress.step == self.parts.steps
-        self.geometry.measure(progress.step, self.parts.encoder, self.training.accelerator)
+        self.geometry.measure(progress.step, self.shared, self.training.accelerator)
         if self.parts.dev is not None and self._evaluates(progress.step):
             self._evaluate(self.parts.dev)
             if settings.patience is not None and progress.without_best >= settings.patience:
@@ -294,6 +286,8 @@ class _Session:
             self._save_state()
 
     def _save_state(self) -> None:
+        if not self.group.split.leads:
+            return
         its, device = self.training, self.training.accelerator.device
         save_state(self.folder.state, self.progress, its.modules, its.optimizer, device)
 
@@ -348,8 +342,7 @@ class _Session:
         scores = {score.name: score.score}
         beside = {} if score.other is None else {"beside": {score.name: score.other}}
         self.metrics.write({"step": score.step, "evaluation": scores, **beside})
-        if self.recipe.train.trackers:
-            self.training.accelerator.log(scores, step=score.step)
+        self.training.accelerator.log(scores, step=score.step)
         is_best = progress.best_score is None or score.score > progress.best_score
         if is_best:
             progress.best_step, progress.best_score = score.step, score.score
@@ -368,6 +361,8 @@ class _Session:
         encoders: tuple[SentenceEncoder, SentenceEncoder | None],
         score: DevScore | None = None,
     ) -> None:
+        if not self.group.split.leads:
+            return
         dev_scores = {} if score is None else {score.name: score.score}
         transform = encoders[0].transform
         info: dict[str, Any] = {
@@ -385,7 +380,8 @@ class _Session:
         if self.parts.final is None:
             return BeforeAndAfter()
         recipe, device = self.recipe, self.training.accelerator.device
-        scorer = Scorer(self.parts.final, recipe.evaluation.precision, device, show_progress)
+        precision = recipe.evaluation.precision
+        scorer = Scorer(self.parts.final, precision, device, show_progress, self.group)
         names = ", ".join(name.heading for _, data in self.parts.final.kinds for name in data.names)
         logger.info("scoring the start and the result: %s (--evaluation.final chooses)", names)
         starts = [start_as_it_comes(recipe.encoder)]
@@ -394,7 +390,8 @@ class _Session:
         trained = SentenceEncoder.load(target, device=device)
         seed = None if self.progress.best_is_start else recipe.train.seed
         scores = before_and_after(scorer, starts, trained, seed)
-        write_records(self.folder.scores, scores.before + scores.with_pooler + scores.after)
-        gains = [gain.sentence for gain in scores.gains]
-        add_scores(target, scores.after, scores.before, gains)
+        if self.group.split.leads:
+            write_records(self.folder.scores, scores.before + scores.with_pooler + scores.after)
+            gains = [gain.sentence for gain in scores.gains]
+            add_scores(target, scores.after, scores.before, gains)
         return scores

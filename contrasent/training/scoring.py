@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from contrasent.data.examples import Examples
+from contrasent.distributed import ProcessGroup
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation import retrieval
 from contrasent.evaluation.compare import Gain, gains
@@ -266,13 +267,15 @@ class Scorer:
     precision: str  # of the matrix products
     device: torch.device  # what computes
     show_progress: bool = False  # a progress bar while encoding
+    # several processes embed together with it
+    group: ProcessGroup = field(default_factory=ProcessGroup)
 
     def score(self, encoder: Loaded, seed: int | None = None) -> Scores:
         """The scores of an encoder that a run with ``seed`` made; None for a start."""
         logger.info("scoring %s", encoder.name)
         if isinstance(encoder, SentenceEncoder):
             encoder.to(self.device).eval()
-        use = EncoderUse(encoder, self.precision, seed, self.show_progress)
+        use = EncoderUse(self.group.sharing(encoder), self.precision, seed, self.show_progress)
         scores = self.tasks.records(use)
         for problem in scores.problems:
             logger.warning("%s is not scored: %s", problem.task, problem.message)

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from contrasent.distributed import launched
 from contrasent.errors import ConfigError
 from contrasent.evaluation.compare import SeedScores
 from contrasent.files import write_text
@@ -39,8 +40,10 @@ def train_seeds(
     resume: bool = False,
     overwrite: bool = False,
     **options: Any,
-) -> SeedRuns:
+) -> SeedRuns | None:
     """Train a recipe once for each seed, and compare the runs with the start.
+
+    None in all but the first of several processes.
 
     Args:
         recipe: whose ``train.seed`` is replaced.
@@ -58,7 +61,10 @@ def train_seeds(
     for seed, folder in folders.items():
         of_seed = replace(recipe, train=replace(recipe.train, seed=seed))
         result = train(of_seed, folder, resume=resume, overwrite=overwrite, **options)
-        on_run(seed, result)
+        if launched().leads:
+            on_run(seed, result)
+    if not launched().leads:
+        return None
     runs = read_seeds(folders)
     each = [
         {**asdict(it), "mean": it.mean, "deviation": it.deviation}
@@ -73,18 +79,19 @@ def train_seeds(
 def check_places(
     output: Path, seeds: Sequence[int], *, resume: bool, overwrite: bool
 ) -> dict[int, Path]:
-    """The folders of the runs by their seeds.
+    """The folders of the runs by their seeds; the first of several processes looks at them.
 
     Raises:
         ConfigError: one of them cannot be there.
     """
-    if RunFolder(output).is_run:
+    leads = launched().leads
+    if leads and RunFolder(output).is_run:
         raise ConfigError(
             f"{output} holds a training run; with several seeds it would hold one in a folder "
             "each, so choose another with --output"
         )
     folders = {seed: output / f"seed-{seed}" for seed in seeds}
-    for folder in folders.values():
+    for folder in folders.values() if leads else ():
         RunFolder(folder).check_place(resume=resume, overwrite=overwrite)
     return folders
 

@@ -7,13 +7,15 @@ import os
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from torch import distributed, multiprocessing, nn
 
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
 from contrasent.data.views import COLUMNS
-from contrasent.distributed import split_of_group
+from contrasent.distributed import ProcessGroup, split_of_group
+from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives.base import Objective, Terms
 from contrasent.settings import TrainSettings
@@ -190,8 +192,28 @@ def compare(rank, count, masked_lm, folder, cases):
     if not rank:
         (folder / "differences.json").write_text(json.dumps(differences))
     if cases == tuple(CASES):
+        embed_together(folder)
         train_twice(masked_lm, folder)
     distributed.destroy_process_group()
+
+
+def embed_together(folder):
+    """Write how many sentences this process embedded, the rows of all, and another's error."""
+    group, shares = ProcessGroup(), []
+
+    def encode(sentences, *, fails=None):
+        if group.split.rank == fails:
+            raise DataError(f"of process {fails}")
+        shares.append(len(sentences))
+        return np.array([[len(words), -len(words)] for words in sentences])
+
+    together = group.sharing(SimpleNamespace(encode=encode))
+    rows = together.encode(["x" * n for n in range(5)]).tolist()
+    try:
+        together.encode(["x"], fails=1)
+    except DataError as error:
+        written = json.dumps([shares[0], rows, str(error)])
+        (folder / f"rows-{group.split.rank}.json").write_text(written)
 
 
 def train_twice(masked_lm, folder):

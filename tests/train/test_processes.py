@@ -1,5 +1,6 @@
 """Several processes train one run: each step is that of one process with the whole batch."""
 
+import json
 import re
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import pytest
 import torch
 from helpers.command_line import started, worked
 from helpers.run_files import RunFiles, logged_losses
-from helpers.split_steps import CASES, differences
+from helpers.split_steps import CASES, differences, write_pairs
 from helpers.tiny_models import save_tiny_masked_lm
 
 from contrasent.data.batch import shares
@@ -29,6 +30,15 @@ def two(tmp_path_factory):
 def test_loss_and_gradients_are_those_of_one_process_and_of_one_chunk(case, two):
     for words, found in two[0][case].items():
         assert max(found[:2]) < TOLERANCE, f"{words}: {found}"
+
+
+def test_each_process_embeds_a_share_and_all_have_all_rows(two):
+    shares, rows, errors = zip(
+        *(json.loads(f.read_text()) for f in two[1].glob("rows-*")), strict=True
+    )
+    assert sorted(shares) == [2, 3]
+    assert rows[0] == rows[1] == [[n, -n] for n in range(5)]
+    assert errors == ("of process 1",) * 2
 
 
 def test_a_run_that_is_cut_off_and_resumed_is_bitwise_equal(two):
@@ -62,21 +72,37 @@ def torchrun(*words):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_torchrun_trains_the_run_of_one_process(recipe, text_file, tiny_bert, tmp_path):
-    changes = {"evaluation.task": "none", "evaluation.final": "none", "encoder.dropout": 0.0}
-    changes |= {"train.max_steps": 6, "train.precision": "fp32"}
+def test_torchrun_trains_and_scores_the_runs_of_one_process(recipe, text_file, tiny_bert, tmp_path):
+    pairs = str(write_pairs(tmp_path / "pairs.tsv"))
+    changes = {"evaluation.task": pairs, "evaluation.final": pairs, "encoder.dropout": 0.0}
+    changes |= {"train.max_steps": 6, "train.precision": "fp32", "evaluation.every": 3}
+    changes |= {"evaluation.geometry_every": 3, "evaluation.geometry_pairs": f"{pairs}>3"}
     one = recipe(**{key.replace(".", "__"): value for key, value in changes.items()})
     train(one, tmp_path / "one")
     settings = [word for key, value in changes.items() for word in (f"--{key}", value)]
     words = ["train", "unsup-simcse", "--encoder", tiny_bert, "--data", text_file]
     words += ["--device", "cpu", "--lr", 1e-3, "--batch-size", 8, "--output", tmp_path / "two"]
-    said = torchrun(*words, *settings)
+    said = torchrun(*words, *settings, "--seeds", "42,43")
     assert said.returncode == 0, said.stderr
     assert "2 processes: 4 examples in each, 7 negatives of an anchor from all" in said.stderr
-    assert said.stderr.count("training: 6 steps") == 1
+    assert said.stderr.count("training: 6 steps") == 2
     assert len(re.findall("^encoder: ", said.stdout, re.MULTILINE)) == 1
-    losses = [logged_losses(tmp_path / name) for name in ("one", "two")]
+    runs = [tmp_path / name for name in ("one", "two/seed-42", "two/seed-43")]
+    losses = [logged_losses(run) for run in runs]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[2] != pytest.approx(losses[0], rel=1e-2)
+    for file in ("metrics.jsonl", "scores.jsonl"):
+        alone, shared = (numbers_in(run / file) for run in runs[:2])
+        assert shared == pytest.approx(alone, abs=2e-3)  # two of 24 pairs may change places
+
+
+def numbers_in(file):
+    """What was measured, line by line."""
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    found = [
+        line.get("value") or line.get("evaluation", {}) | line.get("geometry", {}) for line in lines
+    ]
+    return [number for it in found for number in (it.values() if isinstance(it, dict) else [it])]
 
 
 def test_a_peer_that_never_joins_is_named_and_nothing_is_left(text_file, tiny_bert, tmp_path):
