@@ -72,6 +72,9 @@ class Client:
         answer = await self._reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"content-length: *(\d+)", answer, re.IGNORECASE)
         await self._reader.readexactly(int(length[1]) if length else 0)
+        if b"connection: close" in answer.lower():
+            self.close()
+            self._writer = None
         return int(answer.split(b" ", 2)[1])
 
     def close(self) -> None:

@@ -121,8 +121,6 @@ def serve(*, model: Model, serving: Serving, precision: Precision = "auto") -> N
 
 
 def _serve(model: str, serving: Serving, precision: str) -> None:
-    import torch
-
     from contrasent.serve.processes import Listening, serve
     from contrasent.serve.telemetry import log_json
 
@@ -134,8 +132,6 @@ def _serve(model: str, serving: Serving, precision: str) -> None:
         drain_seconds=serving.drain,
     )
     with closing(listening.bind()) as bound:
-        if serving.workers > 1:
-            torch.set_num_threads(1)  # threads of the products would not live through a fork
         make = _maker(settings, model, serving, precision)
         undo = log_json()
         try:
@@ -184,6 +180,7 @@ def _maker(
     from contrasent.serve.telemetry import Metrics
     from contrasent.serve.vector_cache import SharedCache, VectorCache
 
+    torch.set_num_threads(1)  # until the thread that computes has its own
     shared = None if serving.shared_cache is None else SharedCache(serving.shared_cache)
     indexes = [None if folder is None else Index.open(folder) for folder in serving.indexes]
     if serving.workers > 1 and any(index and index.kind in MILVUS for index in indexes):
@@ -205,16 +202,15 @@ def _maker(
         batch_tokens=serving.batch_tokens,
         max_wait=serving.max_wait,
         bitwise=serving.bitwise,
+        threads=serving.threads or max(1, len(os.sched_getaffinity(0)) // serving.workers),
     )
     if shared is not None:
         shared.hold(encoder, settled.precision, settled.bitwise)
     cache = VectorCache(serving.cache_mb * 1_000_000, shared)
     batcher = Batcher(encoder, settled, cache, Metrics())
     batcher.warm_up()
-    threads = serving.threads or max(1, len(os.sched_getaffinity(0)) // serving.workers)
 
     def make() -> Any:
-        torch.set_num_threads(threads)
         service = Service(settings, batcher, batcher.metrics)
         embedding = EmbeddingRoutes(service)
         index = IndexRoutes(service, embedding, searched, beside)

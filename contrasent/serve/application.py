@@ -31,6 +31,8 @@ _PUBLIC = re.compile(r"/(health|ping|page/.*|docs|openapi\.json|static-offline-d
 """Paths that need no key: they tell nothing, and a page must load to ask for the key."""
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 TOO_MANY, _SERVER_FAULTS = 429, 500
+_BEAT_SECONDS, _LATE = 0.02, 0.1
+"""How often the event loop's lag is measured, and from which share of ``max_wait`` it is late."""
 _KINDS = {
     400: "Empty",
     401: "Unauthorized",
@@ -71,6 +73,20 @@ class Service:
     batcher: Batcher
     metrics: Metrics
     in_progress: int = 0
+    lag: float = 0.0  # seconds by which the event loop is late
+
+    async def measure_lag(self) -> None:
+        """Keep ``lag``, until cancelled."""
+        while True:
+            start = time.perf_counter()
+            await asyncio.sleep(_BEAT_SECONDS)
+            self.lag = time.perf_counter() - start - _BEAT_SECONDS
+
+    def require_prompt(self, method: str) -> None:
+        """Raise OverloadedError if the event loop is too late to look at another text."""
+        if method == "POST" and self.lag > _LATE * self.batcher.settings.max_wait:
+            self.metrics.rejected.inc()
+            raise OverloadedError(self.batcher.settings.max_wait)
 
 
 class RefusalError(Exception):
@@ -110,7 +126,9 @@ def build(service: Service, *routers: Any) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.batcher.start()
+        beats = asyncio.create_task(service.measure_lag())
         yield
+        beats.cancel()
         await service.batcher.close()
 
     app = FastAPIOffline(
@@ -152,15 +170,15 @@ def build(service: Service, *routers: Any) -> FastAPI:
 async def _answer_error(request: Request, error: Exception) -> Response:
     refusal = _refusal(error)
     request.state.error = refusal.kind
-    headers = {}
-    if isinstance(error, OverloadedError):
-        headers["Retry-After"] = str(max(1, round(error.retry_after)))
-    return Response(
-        _error_body(request.url.path, refusal),
-        refusal.status,
-        headers,
-        media_type="application/json",
-    )
+    body, headers = _error_body(request.url.path, refusal), _retry_after(error, refusal)
+    return Response(body, refusal.status, headers, media_type="application/json")
+
+
+def _retry_after(error: Exception, refusal: RefusalError) -> dict[str, str]:
+    if refusal.status != TOO_MANY:
+        return {}
+    seconds = error.retry_after if isinstance(error, OverloadedError) else 1
+    return {"Retry-After": str(max(1, round(seconds)))}
 
 
 def _refusal(error: Exception) -> RefusalError:
@@ -216,7 +234,7 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 0
+        start, status, body = time.perf_counter(), 0, None
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = headers.get(b"x-request-id", b"")
         if not _REQUEST_ID.fullmatch(request_id):
@@ -236,13 +254,14 @@ class Gate:
         try:
             self._require(scope, headers)
             body = await self._body(headers, receive)
+            self.service.require_prompt(scope["method"])
             await self.app(scope, _replay(body, receive), send_with_id)
         except ClientGoneError:
             status, state["error"] = 499, "Cancelled"
         except Exception as error:
             if status:  # the answer has begun
                 raise
-            await _last_answer(scope, error)(scope, receive, send_with_id)
+            await _last_answer(scope, error, body)(scope, receive, send_with_id)
         finally:
             self.service.in_progress -= 1
             self.service.metrics.in_progress.dec()
@@ -304,18 +323,18 @@ class Gate:
         LOG.info("request", extra={"fields": fields})
 
 
-def _last_answer(scope: Scope, error: Exception) -> Response:
-    """The answer to what the routes did not answer; the rest of the body is not read."""
+def _last_answer(scope: Scope, error: Exception, body: bytes | None) -> Response:
+    """The answer to what the routes did not answer; a body that was not read is left."""
     refusal, state = _refusal(error), scope["state"]
     state["error"] = refusal.kind
-    if not isinstance(error, RefusalError):
+    if not isinstance(error, RefusalError | OverloadedError):
         fields = {"request_id": state["request_id"]}
         LOG.error("fault", exc_info=error, extra={"fields": fields})
-    headers = {"Connection": "close"}
-    if refusal.status == TOO_MANY:
-        headers["Retry-After"] = "1"
-    body = _error_body(scope["path"], refusal)
-    return Response(body, refusal.status, headers, media_type="application/json")
+    headers = _retry_after(error, refusal)
+    if body is None:
+        headers["Connection"] = "close"
+    content = _error_body(scope["path"], refusal)
+    return Response(content, refusal.status, headers, media_type="application/json")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -31,7 +31,8 @@ _TOKENIZED_TOGETHER = 128
 _TELLING_TOKENS = 256
 """The speed is taken from batches of at least as many tokens."""
 _REMEMBERED = 0.8
-_PROBES = 24
+_LENGTHS = 24
+_PROBES = [" ".join(["embedding"] * (1 + 4 * (n % _LENGTHS))) for n in range(3 * _LENGTHS)]
 
 
 class OverloadedError(ContrasentError):
@@ -50,6 +51,7 @@ class BatchSettings:
     batch_tokens: int  # padded tokens computed at once
     max_wait: float  # seconds of work in the queue from which new requests are refused
     bitwise: bool  # whether each vector is bitwise the same whatever is in its batch
+    threads: int | None = None  # of the products; None leaves torch's
 
 
 @dataclass(slots=True, eq=False)
@@ -84,12 +86,12 @@ class Batcher:
         self.settings = settings
         self.cache = cache
         self.metrics = metrics
-        self.alone = False
-        """Whether texts are computed one by one, since here a batch changes the bits."""
+        self._alone = False  # texts are computed one by one, since here a batch changes the bits
         self._open = ExitStack()
         self._works: dict[Text, _Queued] = {}
         self._backlog = 0
         self._speed = (1.0, 1e-6)
+        self._delivered = 0.0
         self._inbox: SimpleQueue[_Queued | None] = SimpleQueue()
         self._ready: deque[_Queued] = deque()
         self._changed = threading.Condition()
@@ -97,27 +99,28 @@ class Batcher:
         self._threads: list[threading.Thread] = []
 
     def warm_up(self) -> None:
-        """Lay the weights out, measure the speed, and find out about batches if that matters.
+        """Lay the weights out and measure the speed.
 
-        Before processes are forked, with one torch thread, they share what is laid out here.
+        With one torch thread: others would not live through a fork, after which processes share
+        what is laid out. And OpenMP's threads spin for their next product, which halves the time
+        of a sentence, only where no other thread of the process has had some.
         """
         encoder = self.encoder
         if isinstance(encoder, SentenceEncoder):
             # Single sentences have a faster path, with other rounding.
-            bitwise = self.settings.bitwise
-            self._open.enter_context(
-                encoder.backbone.unchanging() if bitwise else encoder.serving()
-            )
-        texts = [" ".join(["embedding"] * (1 + 4 * (n % _PROBES))) for n in range(3 * _PROBES)]
-        ids = self._ids(texts)[0]
+            backbone, bitwise = encoder.backbone, self.settings.bitwise
+            self._open.enter_context(backbone.unchanging() if bitwise else encoder.serving())
+        ids = self._ids(_PROBES)[0]
         for _ in range(2):
             start = time.perf_counter()
-            rows = self._rows(ids, texts)
+            self._rows(ids, _PROBES)
             self._speed = (float(sum(map(len, ids))), time.perf_counter() - start)
-        some = [slice(n, n + 1) for n in range(_PROBES)] if self.settings.bitwise else []
-        self.alone = any(
-            not np.array_equal(rows[part], self._rows(ids[part], texts[part]))
-            for part in (*some, slice(2, _PROBES // 2))
+
+    def _depends_on_batch(self) -> bool:
+        rows = self._rows(ids := self._ids(_PROBES)[0], _PROBES)
+        parts = [*(slice(n, n + 1) for n in range(_LENGTHS)), slice(2, _LENGTHS // 2)]
+        return any(
+            not np.array_equal(rows[part], self._rows(ids[part], _PROBES[part])) for part in parts
         )
 
     def start(self) -> None:
@@ -279,6 +282,11 @@ class Batcher:
 
     def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
         """Embed what is tokenized, until the batcher closes."""
+        import torch
+
+        if self.settings.threads is not None:
+            torch.set_num_threads(self.settings.threads)
+        self._alone = self.settings.bitwise and self._depends_on_batch()
         while works := self._next():
             self.metrics.batch(len(works), sum(work.tokens for work in works))
             # The shortest first: their answers do not wait for the long ones.
@@ -292,7 +300,7 @@ class Batcher:
         if not self.settings.bitwise:
             return [numbers.tolist() for numbers in by_length(lengths, self.settings.batch_tokens)]
         # A long sentence takes another kernel of attention, and all of its batch with it.
-        limit = 0 if self.alone else LONG
+        limit = 0 if self._alone else LONG
         long = [[n] for n, length in enumerate(lengths) if length > limit]
         short = [n for n, length in enumerate(lengths) if length <= limit]
         batches = by_length([lengths[n] for n in short], self.settings.batch_tokens)
@@ -335,10 +343,7 @@ class Batcher:
         self, works: list[_Queued], rows: np.ndarray, start: float, seconds: float
     ) -> None:
         """Answer all that wait, on the event loop."""
-        tokens = sum(work.tokens for work in works)
-        if tokens >= _TELLING_TOKENS:
-            size, sizes, spent = sum(w.size for w in works), *self._speed
-            self._speed = sizes * _REMEMBERED + size, spent * _REMEMBERED + seconds
+        self._take_speed(works)
         finite, entries = np.isfinite(rows).all(axis=1), dict[Text, Embedded]()
         for work, row, usable in zip(works, rows, finite, strict=True):
             self.metrics.computed(start - work.queued, seconds, work.tokens)
@@ -352,6 +357,14 @@ class Batcher:
             if not work.done.done():
                 work.done.set_result(entry)
         self.cache.share(entries)
+
+    def _take_speed(self, works: Sequence[_Queued]) -> None:
+        """Take the speed from what was delivered since the last time, all delays included."""
+        began = max(self._delivered, min(work.queued for work in works))
+        self._delivered = now = time.perf_counter()
+        if sum(work.tokens for work in works) >= _TELLING_TOKENS:
+            size, sizes, spent = sum(w.size for w in works), *self._speed
+            self._speed = sizes * _REMEMBERED + size, spent * _REMEMBERED + now - began
 
     def _fail(self, work: _Queued, error: Exception) -> None:
         self._forget(work)
@@ -382,7 +395,6 @@ def _given_ids(encoder: LoadedEncoder, text: tuple[int, ...]) -> tuple[np.ndarra
         ids = [*first, *ids, *last]
     if not ids:
         raise DataError("there are no token ids; send some, or the text")
-    kept = ids
-    if len(ids) > encoder.max_tokens:
-        kept = [*ids[: encoder.max_tokens - len(last)], *last]
-    return np.array(kept, np.int32), len(kept) < len(ids)
+    cut = len(ids) > encoder.max_tokens
+    kept = [*ids[: encoder.max_tokens - len(last)], *last] if cut else ids
+    return np.array(kept, np.int32), cut

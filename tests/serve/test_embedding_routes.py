@@ -16,6 +16,7 @@ from helpers.serving import batcher_of, call, serving
 from helpers.tiny_models import SENTENCES
 
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.serve import application
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +180,16 @@ def test_overload_is_answered_at_once(encoder, monkeypatch):
         assert answer.status == 429
         assert answer.headers["retry-after"] == "90"
         assert answer.json["error_type"] == "Overloaded"
+
+
+def test_a_late_event_loop_refuses_texts_but_tells_its_health(encoder, monkeypatch):
+    monkeypatch.setattr(application, "_LATE", -1.0)
+    with serving(batcher_of(encoder)) as server:
+        refused = server.call("/embed", {"inputs": "a text"})
+        assert (refused.status, refused.headers["retry-after"]) == (429, "60")
+        assert refused.json["error_type"] == "Overloaded"
+        assert server.call("/health").status == 200
+    assert server.batcher.queued == 0
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(encoder):
