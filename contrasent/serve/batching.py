@@ -30,7 +30,7 @@ _AT_ONCE = 256
 _TOKENIZED_TOGETHER = 128
 _TELLING_TOKENS = 256
 """The speed is taken from batches of at least as many tokens."""
-_REMEMBERED = 0.8
+_REMEMBERED = 0.5
 _LENGTHS = 24
 _PROBES = [" ".join(["embedding"] * (1 + 4 * (n % _LENGTHS))) for n in range(3 * _LENGTHS)]
 

@@ -26,6 +26,8 @@ _SWITCH_SECONDS = 0.0005
 """The event loop lets the computing thread start its next operator after at most so long."""
 _HEADER_SECONDS = 10.0
 _RESTART_SECONDS = 1.0
+_IDLE_SECONDS = 75
+"""How long a connection stays without a request: longer than load balancers keep theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,7 @@ def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket
         access_log=False,
         server_header=False,
         backlog=_BACKLOG,
+        timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=int(listening.drain_seconds),
     )
     # uvicorn raises the signals that it drained for once more.
