@@ -155,7 +155,7 @@ LEAST = {"ivfpq": 10_000}
 _CELL_ROWS = 64  # rows that a cell of the inverted file is trained with
 _TRAINING_CODES = 32_768  # rows that the rotation and the codes are trained with
 _CHUNK = 65_536
-_TARGET = 0.95
+_TARGET = 0.97
 _MEASURED, _MEASURED_AT = 500, 10
 _EFFORT = {"hnsw": (32, 1024), "ivfpq": (8, 1024)}
 """The least and the most effort."""
@@ -326,7 +326,7 @@ class Ann:
 
 
 def _measured(segments: Sequence[np.ndarray], index: Any, kind: str, file: str) -> AnnInfo:
-    """Raise the effort of a faiss index of all rows until its recall reaches 0.95.
+    """Raise the effort of a faiss index of all rows until its recall reaches 0.97.
 
     The recall is the share of the exact 10 nearest rows that it finds, for queries around the rows,
     ``a + (b - c) / 2`` of three of them: rows themselves are found more easily than what users ask.
