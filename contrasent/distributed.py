@@ -232,12 +232,12 @@ class ProcessGroup:
             for tensor in (*module.parameters(), *module.buffers()):
                 distributed.broadcast(tensor.detach(), src=0)
 
-    def sharing(self, encoder: Any) -> Any:
+    def encoder(self, encoder: Any) -> Any:
         """``encoder``; among several processes one whose ``encode`` each calls for a share."""
-        return encoder if self._group is None else _Sharing(encoder, self)
+        return encoder if self._group is None else _GroupEncoder(encoder, self)
 
 
-class _Sharing:
+class _GroupEncoder:
     """An encoder of which all processes have a copy and embed the same sentences, each a share."""
 
     def __init__(self, encoder: Any, group: ProcessGroup) -> None:

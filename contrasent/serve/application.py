@@ -82,7 +82,7 @@ class Service:
             await asyncio.sleep(_BEAT_SECONDS)
             self.lag = time.perf_counter() - start - _BEAT_SECONDS
 
-    def require_prompt(self, method: str) -> None:
+    def refuse_if_late(self, method: str) -> None:
         """Raise OverloadedError if the event loop is too late to look at another text."""
         if method == "POST" and self.lag > _LATE * self.batcher.settings.max_wait:
             self.metrics.rejected.inc()
@@ -254,7 +254,7 @@ class Gate:
         try:
             self._require(scope, headers)
             body = await self._body(headers, receive)
-            self.service.require_prompt(scope["method"])
+            self.service.refuse_if_late(scope["method"])
             await self.app(scope, _replay(body, receive), send_with_id)
         except ClientGoneError:
             status, state["error"] = 499, "Cancelled"

@@ -140,7 +140,7 @@ class Variants:
         shares = (0.0, *self.recipe.train.start_shares) if step else (0.0,)
         maps = (False, True) if self.text and encoder.transform is None else (False,)
         scores = []
-        both = self.group.sharing(encoder), None if twin is None else self.group.sharing(twin)
+        both = self.group.encoder(encoder), None if twin is None else self.group.encoder(twin)
         for share, mapped in product(shares, maps):
             with self.of(encoder, share, mapped):
                 score = score_dev(dev, *both, self.recipe, step)

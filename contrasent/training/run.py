@@ -149,7 +149,7 @@ class _Session:
         )
         self.seconds, self.examples = 0.0, 0
         self.loss: float | None = None
-        self.shared = group.sharing(parts.encoder)
+        self.group_encoder = group.encoder(parts.encoder)
         text = parts.whitening_text
         self.variants = Variants.of_start(recipe, parts.encoder, text, group)
         restored = load_state(folder.state, self.training.modules, optimizer, accelerator.device)
@@ -193,7 +193,7 @@ class _Session:
             pinned = self.training.accelerator.device.type == "cuda"
             with closing(self.parts.loader.stream(first, end, pinned=pinned)) as batches, FULL_FP32:
                 if not first:
-                    self.geometry.measure(0, self.shared, self.training.accelerator)
+                    self.geometry.measure(0, self.group_encoder, self.training.accelerator)
                     self.shown.doing("evaluating")
                     self._evaluate_start()
                     self.shown.doing("training")
@@ -273,7 +273,7 @@ class _Session:
         """Evaluate, stop and save the state when it is time."""
         settings = self.recipe.evaluation
         progress.ended = progress.step == self.parts.steps
-        self.geometry.measure(progress.step, self.shared, self.training.accelerator)
+        self.geometry.measure(progress.step, self.group_encoder, self.training.accelerator)
         if self.parts.dev is not None and self._evaluates(progress.step):
             self._evaluate(self.parts.dev)
             if settings.patience is not None and progress.without_best >= settings.patience:

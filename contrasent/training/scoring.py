@@ -275,7 +275,7 @@ class Scorer:
         logger.info("scoring %s", encoder.name)
         if isinstance(encoder, SentenceEncoder):
             encoder.to(self.device).eval()
-        use = EncoderUse(self.group.sharing(encoder), self.precision, seed, self.show_progress)
+        use = EncoderUse(self.group.encoder(encoder), self.precision, seed, self.show_progress)
         scores = self.tasks.records(use)
         for problem in scores.problems:
             logger.warning("%s is not scored: %s", problem.task, problem.message)

@@ -207,7 +207,7 @@ def embed_together(folder):
         shares.append(len(sentences))
         return np.array([[len(words), -len(words)] for words in sentences])
 
-    together = group.sharing(SimpleNamespace(encode=encode))
+    together = group.encoder(SimpleNamespace(encode=encode))
     rows = together.encode(["x" * n for n in range(5)]).tolist()
     try:
         together.encode(["x"], fails=1)
