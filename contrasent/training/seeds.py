@@ -84,14 +84,15 @@ def check_places(
     Raises:
         ConfigError: one of them cannot be there.
     """
-    leads = launched().leads
-    if leads and RunFolder(output).is_run:
+    folders = {seed: output / f"seed-{seed}" for seed in seeds}
+    if not launched().leads:
+        return folders
+    if RunFolder(output).is_run:
         raise ConfigError(
             f"{output} holds a training run; with several seeds it would hold one in a folder "
             "each, so choose another with --output"
         )
-    folders = {seed: output / f"seed-{seed}" for seed in seeds}
-    for folder in folders.values() if leads else ():
+    for folder in folders.values():
         RunFolder(folder).check_place(resume=resume, overwrite=overwrite)
     return folders
 
