@@ -175,7 +175,7 @@ WAITING = """
 import sys, time
 from contrasent.search.workers import end_with_parent
 end_with_parent()
-sys.stderr.write("ready\n")  # one write, which the other worker cannot cut in two
+sys.stderr.write("ready\\n")  # one write, which the other worker cannot cut in two
 time.sleep(600)
 """
 STARTING = """
