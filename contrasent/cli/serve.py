@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +16,13 @@ from contrasent.cli.options import Loading, Model, Precision, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
 
+    from contrasent.model.loading import LoadedEncoder
     from contrasent.serve.application import ServerSettings
+    from contrasent.serve.batching import Batcher
+    from contrasent.serve.telemetry import Metrics
+    from contrasent.serve.vector_cache import VectorCache
 
 _PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "httptools", "orjson", "prometheus_client")
 
@@ -146,8 +151,14 @@ def application(model: str, precision: str = "auto", **options: Any) -> Any:
     It loads the model. ``options`` are those of the command, as ``index=Path("my-index")``; what
     the other server does (host, port, workers, drain) has no effect.
     """
+    import torch
+
     serving = Serving(**{"api_key": os.environ.get("CONTRASENT_API_KEY"), **options})
-    return _maker(_settings(model, serving), model, serving, precision)()
+    threads = torch.get_num_threads()
+    try:
+        return _maker(_settings(model, serving), model, serving, precision)()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _settings(model: str, serving: Serving) -> ServerSettings:
@@ -174,7 +185,7 @@ def _maker(
     from contrasent.search.makers import encoder_of
     from contrasent.search.nearest import MILVUS
     from contrasent.serve.application import Service, build
-    from contrasent.serve.batching import Batcher, BatchSettings
+    from contrasent.serve.batching import computing_thread
     from contrasent.serve.embedding_routes import EmbeddingRoutes
     from contrasent.serve.index_routes import IndexRoutes, Searched
     from contrasent.serve.telemetry import Metrics
@@ -182,38 +193,53 @@ def _maker(
 
     torch.set_num_threads(1)  # until the thread that computes has its own
     shared = None if serving.shared_cache is None else SharedCache(serving.shared_cache)
-    indexes = [None if folder is None else Index.open(folder) for folder in serving.indexes]
-    if serving.workers > 1 and any(index and index.kind in MILVUS for index in indexes):
+    indexes = [Index.open(folder) for folder in serving.indexes if folder is not None]
+    if serving.workers > 1 and any(index.kind in MILVUS for index in indexes):
         raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")
     encoder = serving.load(model)
     if serving.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
         raise ConfigError("several --workers share a model on the CPU only; add --device cpu")
-    first, second = indexes
-    searched = beside = None
-    if first is not None:
-        first.require(encoder)
-        precision = first.manifest.encoder.precision if precision == "auto" else precision
-        searched = Searched(first, encoder, settings.name)
-    if second is not None:
-        other = encoder_of(second, device=serving.device)
-        beside = Searched(second, other, Path(other.name).name)
-    settled = BatchSettings(
+    for index in indexes[:1]:
+        index.require(encoder)
+        precision = index.manifest.encoder.precision if precision == "auto" else precision
+    threads = serving.threads or max(1, len(os.sched_getaffinity(0)) // serving.workers)
+    how = serving, Metrics(), computing_thread(threads)
+    batcher = _batcher(encoder, precision, VectorCache(serving.cache_mb * 1_000_000, shared), *how)
+    if shared is not None:
+        shared.hold(encoder, batcher.settings.precision, serving.bitwise)
+    beside, names = None, [settings.name]
+    for index in indexes[1:]:
+        other, used = encoder_of(index, device=serving.device), index.manifest.encoder.precision
+        beside = _batcher(other, used, VectorCache(0), *how)
+        names.append(Path(other.name).name)
+
+    def make() -> Any:
+        service = Service(settings, batcher, batcher.metrics, beside)
+        embeddings = [EmbeddingRoutes(replace(service, batcher=each)) for each in service.batchers]
+        searched = map(Searched, indexes, embeddings, names)
+        routes = IndexRoutes(service, *searched)
+        return build(service, embeddings[0].router(), routes.router())
+
+    return make
+
+
+def _batcher(
+    encoder: LoadedEncoder,
+    precision: str,
+    cache: VectorCache,
+    serving: Serving,
+    metrics: Metrics,
+    computer: ThreadPoolExecutor,
+) -> Batcher:
+    """What embeds with a model, its weights laid out."""
+    from contrasent.serve.batching import Batcher, BatchSettings
+
+    settings = BatchSettings(
         precision=encoder.resolve_precision(precision),
         batch_tokens=serving.batch_tokens,
         max_wait=serving.max_wait,
         bitwise=serving.bitwise,
-        threads=serving.threads or max(1, len(os.sched_getaffinity(0)) // serving.workers),
     )
-    if shared is not None:
-        shared.hold(encoder, settled.precision, settled.bitwise)
-    cache = VectorCache(serving.cache_mb * 1_000_000, shared)
-    batcher = Batcher(encoder, settled, cache, Metrics())
+    batcher = Batcher(encoder, settings, cache, metrics, computer)
     batcher.warm_up()
-
-    def make() -> Any:
-        service = Service(settings, batcher, batcher.metrics)
-        embedding = EmbeddingRoutes(service)
-        index = IndexRoutes(service, embedding, searched, beside)
-        return build(service, embedding.router(), index.router())
-
-    return make
+    return batcher

@@ -72,11 +72,32 @@ class Service:
     settings: ServerSettings
     batcher: Batcher
     metrics: Metrics
+    beside: Batcher | None = None  # of a second model
     in_progress: int = 0
     lag: float = 0.0  # seconds by which the event loop is late
 
-    async def measure_lag(self) -> None:
-        """Keep ``lag``, until cancelled."""
+    @property
+    def batchers(self) -> list[Batcher]:
+        """Those of all models."""
+        return [self.batcher] if self.beside is None else [self.batcher, self.beside]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether texts can be embedded."""
+        return all(batcher.is_healthy for batcher in self.batchers)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Embed, and keep ``lag``, until the end of the block."""
+        for batcher in self.batchers:
+            await batcher.start()
+        beats = asyncio.create_task(self._measure_lag())
+        yield
+        beats.cancel()
+        for batcher in self.batchers:
+            await batcher.close()
+
+    async def _measure_lag(self) -> None:
         while True:
             start = time.perf_counter()
             await asyncio.sleep(_BEAT_SECONDS)
@@ -121,22 +142,13 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
 
 
 def build(service: Service, *routers: Any) -> FastAPI:
-    """The application with the given routers; its lifespan starts and stops the batcher."""
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.batcher.start()
-        beats = asyncio.create_task(service.measure_lag())
-        yield
-        beats.cancel()
-        await service.batcher.close()
-
+    """The application with the given routers; its lifespan starts and stops the batchers."""
     app = FastAPIOffline(
         title="contrasent",
         version=__version__,
         description=f"Embeddings and search with {service.settings.name}.",
         redoc_url=None,
-        lifespan=lifespan,
+        lifespan=lambda _: service.running(),
     )
     for router in routers:
         app.include_router(router)
@@ -145,7 +157,7 @@ def build(service: Service, *routers: Any) -> FastAPI:
     @app.get("/ping", include_in_schema=False)
     async def health() -> Response:
         """200 as long as texts can be embedded, else 503."""
-        if not service.batcher.is_healthy:
+        if not service.is_healthy:
             raise RefusalError(503, "the threads that embed do not run; restart the server")
         return Response(status_code=200)
 
@@ -187,7 +199,7 @@ def _refusal(error: Exception) -> RefusalError:
     if isinstance(error, OverloadedError):
         return RefusalError(TOO_MANY, str(error))
     if isinstance(error, HTTPException):
-        return RefusalError(error.status_code, str(error.detail))
+        return RefusalError(error.status_code, str(error.detail), "Validation")
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

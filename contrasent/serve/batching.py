@@ -1,7 +1,7 @@
 """Batching: the texts of all requests, embedded together by a budget of tokens.
 
-The event loop owns the queue and the cache; one thread tokenizes while another computes. D is the
-embedding width.
+The event loop owns the queue and the cache; one thread tokenizes while another computes, which all
+models of a process share. D is the embedding width.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -51,7 +52,18 @@ class BatchSettings:
     batch_tokens: int  # padded tokens computed at once
     max_wait: float  # seconds of work in the queue from which new requests are refused
     bitwise: bool  # whether each vector is bitwise the same whatever is in its batch
-    threads: int | None = None  # of the products; None leaves torch's
+
+
+def computing_thread(threads: int | None = None) -> ThreadPoolExecutor:
+    """The one thread in which all models of a process compute, with torch's threads or so many.
+
+    OpenMP's threads spin for their next product, which halves the time of a sentence, only where
+    no other thread of the process has had some.
+    """
+    import torch
+
+    settle = () if threads is None else (torch.set_num_threads, (threads,))
+    return ThreadPoolExecutor(1, "compute", *settle)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +93,7 @@ class Batcher:
         settings: BatchSettings,
         cache: VectorCache,
         metrics: Metrics,
+        computer: ThreadPoolExecutor | None = None,
     ) -> None:
         self.encoder = encoder
         self.settings = settings
@@ -94,16 +107,15 @@ class Batcher:
         self._delivered = 0.0
         self._inbox: SimpleQueue[_Queued | None] = SimpleQueue()
         self._ready: deque[_Queued] = deque()
-        self._changed = threading.Condition()
-        self._closing = False
-        self._threads: list[threading.Thread] = []
+        self._computer = computer or computing_thread()
+        self._computing: Future[None] = Future()
+        self._tokenizer = threading.Thread()
 
     def warm_up(self) -> None:
         """Lay the weights out and measure the speed.
 
         With one torch thread: others would not live through a fork, after which processes share
-        what is laid out. And OpenMP's threads spin for their next product, which halves the time
-        of a sentence, only where no other thread of the process has had some.
+        what is laid out, and belong to the thread that computes.
         """
         encoder = self.encoder
         if isinstance(encoder, SentenceEncoder):
@@ -116,31 +128,33 @@ class Batcher:
             self._rows(ids, _PROBES)
             self._speed = (float(sum(map(len, ids))), time.perf_counter() - start)
 
-    def _depends_on_batch(self) -> bool:
+    def _compare_batches(self) -> None:
+        """With ``bitwise``, find out whether a batch changes the bits."""
         rows = self._rows(ids := self._ids(_PROBES)[0], _PROBES)
         parts = [*(slice(n, n + 1) for n in range(_LENGTHS)), slice(2, _LENGTHS // 2)]
-        return any(
+        self._alone = any(
             not np.array_equal(rows[part], self._rows(ids[part], _PROBES[part])) for part in parts
         )
 
-    def start(self) -> None:
-        """Start the threads, on the running event loop."""
+    async def start(self) -> None:
+        """Start to embed, on the running event loop."""
         loop = asyncio.get_running_loop()
-        for name, work in (("tokenize", self._tokenize), ("compute", self._compute)):
-            thread = threading.Thread(target=work, args=(loop,), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        if self.settings.bitwise:
+            await asyncio.wrap_future(self._computer.submit(self._compare_batches))
+        self._tokenizer = threading.Thread(target=self._tokenize, args=(loop,), daemon=True)
+        self._tokenizer.start()
 
     @property
     def is_healthy(self) -> bool:
-        """Whether both threads run."""
-        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+        """Whether texts are tokenized and computed."""
+        failed = self._computing.done() and self._computing.exception() is not None
+        return self._tokenizer.is_alive() and not failed
 
     async def close(self) -> None:
         """Finish what is in the queue, and stop."""
         self._inbox.put(None)
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join)
+        await asyncio.to_thread(self._tokenizer.join)
+        await asyncio.wrap_future(self._computer.submit(self._ready.clear))  # after all others
         await self.cache.close()
         self._open.close()
 
@@ -223,8 +237,9 @@ class Batcher:
             self._backlog -= work.size
 
     def _size(self, text: Text) -> int:
-        size = _size(text)
-        return min(size, self.encoder.max_tokens) if self.encoder.max_tokens else size
+        """Tokens of a text, about, before anything was done with it."""
+        size = 2 + len(text) // 4 if isinstance(text, str) else len(text)
+        return min(size, self.encoder.max_tokens or size)
 
     def _tokenize(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tokenize what comes in, until the batcher closes."""
@@ -244,10 +259,11 @@ class Batcher:
                 self.metrics.tokenized(time.perf_counter() - start)
             for work, error in failed:
                 loop.call_soon_threadsafe(self._fail, work, error)
-            with self._changed:
-                self._ready += [work for work in wanted if work.ids is not None]
-                self._closing = not more
-                self._changed.notify()
+            ready = [work for work in wanted if work.ids is not None]
+            self._ready += ready
+            # Each call takes the budget, or all that is left; those of other models come between.
+            for _ in range(0, sum(work.tokens for work in ready) + 1, self.settings.batch_tokens):
+                self._computing = self._computer.submit(self._compute, loop)
 
     def _tokenize_all(self, works: Sequence[_Queued]) -> list[tuple[_Queued, Exception]]:
         """Set the token ids of each; those that have none come back with the reason."""
@@ -281,19 +297,18 @@ class Batcher:
         return [np.zeros(len(text.split()) or 1, np.int32) for text in texts], 0
 
     def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Embed what is tokenized, until the batcher closes."""
-        import torch
-
-        if self.settings.threads is not None:
-            torch.set_num_threads(self.settings.threads)
-        self._alone = self.settings.bitwise and self._depends_on_batch()
-        while works := self._next():
-            self.metrics.batch(len(works), sum(work.tokens for work in works))
-            # The shortest first: their answers do not wait for the long ones.
-            for numbers in reversed(self._batches([work.tokens for work in works])):
-                part = [works[n] for n in numbers if works[n].waiters]
-                if part:
-                    self._embed_batch(loop, part)
+        """Embed the texts that waited longest, up to the budget of tokens."""
+        works, tokens = list[_Queued](), 0
+        while self._ready and (not works or tokens < self.settings.batch_tokens):
+            works.append(self._ready.popleft())
+            tokens += works[-1].tokens
+        if not works:
+            return
+        self.metrics.batch(len(works), tokens)
+        # The shortest first: their answers do not wait for the long ones.
+        for numbers in reversed(self._batches([work.tokens for work in works])):
+            if part := [works[n] for n in numbers if works[n].waiters]:
+                self._embed_batch(loop, part)
 
     def _batches(self, lengths: Sequence[int]) -> list[Sequence[int]]:
         """Cut the numbers of texts into batches, the longest first."""
@@ -305,17 +320,6 @@ class Batcher:
         short = [n for n, length in enumerate(lengths) if length <= limit]
         batches = by_length([lengths[n] for n in short], self.settings.batch_tokens)
         return [*long, *([short[n] for n in batch] for batch in batches)]
-
-    def _next(self) -> list[_Queued]:
-        """The texts that waited longest, up to the budget of tokens; none if it is over."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._closing)
-            works: list[_Queued] = []
-            tokens = 0
-            while self._ready and (not works or tokens < self.settings.batch_tokens):
-                works.append(self._ready.popleft())
-                tokens += works[-1].tokens
-        return works
 
     def _embed_batch(self, loop: asyncio.AbstractEventLoop, works: list[_Queued]) -> None:
         start = time.perf_counter()
@@ -370,11 +374,7 @@ class Batcher:
         self._forget(work)
         if work.waiters and not work.done.done():
             work.done.set_exception(error)
-
-
-def _size(text: Text) -> int:
-    """Tokens of a text, about, before anything was done with it."""
-    return 2 + len(text) // 4 if isinstance(text, str) else len(text)
+            work.done.exception()  # a request looks at its first only; asyncio logs the others
 
 
 def _given_ids(encoder: LoadedEncoder, text: tuple[int, ...]) -> tuple[np.ndarray, bool]:

@@ -18,8 +18,8 @@ from pydantic import BaseModel, Field, StrictStr
 from starlette.responses import FileResponse
 
 from contrasent.errors import ConfigError
-from contrasent.model.protocol import Encoder
 from contrasent.search.index import Index
+from contrasent.search.snapshot import Hit
 from contrasent.serve.application import RefusalError, Service
 from contrasent.serve.embedding_routes import EmbeddingRoutes, Texts, require_at_most
 
@@ -40,13 +40,24 @@ _MAPPED = 2000
 
 @dataclass(slots=True)
 class Searched:
-    """An index with the encoder that built it; ``name`` is what the page calls them."""
+    """An index with what embeds its queries; ``name`` is what the page calls them."""
 
     index: Index
-    encoder: Encoder
+    embedding: EmbeddingRoutes
     name: str
     lock: Lock = field(default_factory=Lock)
     _written: int = 0
+
+    async def search(self, request: Request, body: QueryRequest) -> list[list[Hit]]:
+        """The hits of each query."""
+        queries = [body.queries] if isinstance(body.queries, str) else body.queries
+        if not queries or not all(query.strip() for query in queries):
+            raise RefusalError(400, "a query is empty; write what to look for")
+        require_at_most(_HITS, len(queries) * body.top_k, "hits")
+        rows, _ = await self.embedding.vectors(request, queries, role="query")
+        index = await asyncio.to_thread(self.newest)
+        how = body.top_k, body.threshold, body.only
+        return await asyncio.to_thread(index.search_vectors, rows, *how)
 
     def newest(self) -> Index:
         """The index, with what other processes wrote."""
@@ -82,15 +93,14 @@ class IndexRoutes:
     def __init__(
         self,
         service: Service,
-        embedding: EmbeddingRoutes,
-        searched: Searched | None,
+        searched: Searched | None = None,
         beside: Searched | None = None,
     ) -> None:
         self._service = service
-        self._embedding = embedding
         self._searched = searched
         self._beside = beside
         self._maps: dict[tuple[str, int], bytes] = {}
+        self._writing, self._drawing = asyncio.Lock(), asyncio.Lock()
 
     def router(self) -> APIRouter:
         """All of them."""
@@ -116,15 +126,7 @@ class IndexRoutes:
 
     async def search(self, request: Request, body: QueryRequest) -> Response:
         """For each query the texts with the largest cosines, best first."""
-        queries = [body.queries] if isinstance(body.queries, str) else body.queries
-        if not queries or not all(query.strip() for query in queries):
-            raise RefusalError(400, "a query is empty; write what to look for")
-        require_at_most(_HITS, len(queries) * body.top_k, "hits")
-        rows, _ = await self._embedding.vectors(request, queries, role="query")
-        index = await asyncio.to_thread(self._index.newest)
-        how = body.top_k, body.threshold, body.only
-        hits = await asyncio.to_thread(index.search_vectors, rows, *how)
-        return _json({"results": hits})
+        return _json({"results": await self._index.search(request, body)})
 
     async def change(self, request: Request, body: IndexChange) -> Response:
         """Remove, then add, each all or none; when the answer comes, both are on disk."""
@@ -133,11 +135,14 @@ class IndexRoutes:
         index, removed, added = self._index.index, 0, list[str]()
         rows = None
         if body.texts:
-            rows, _ = await self._embedding.vectors(request, body.texts, role="document")
-        if body.remove:
-            removed = await _write(lambda: index.remove(body.remove, missing_ok=body.missing_ok))
-        if rows is not None:
-            added = await _write(lambda: index.add_vectors(rows, body.texts, body.ids))
+            rows, _ = await self._index.embedding.vectors(request, body.texts, role="document")
+        async with self._writing:  # those that wait take no thread from searches
+            if body.remove:
+                removed = await _write(
+                    lambda: index.remove(body.remove, missing_ok=body.missing_ok)
+                )
+            if rows is not None:
+                added = await _write(lambda: index.add_vectors(rows, body.texts, body.ids))
         self._service.metrics.index_texts.set(len(index))
         return _json({"removed": removed, "added": added, "texts": len(index)})
 
@@ -155,27 +160,20 @@ class IndexRoutes:
             }
         )
 
-    async def neighbours(self, body: QueryRequest) -> Response:
+    async def neighbours(self, request: Request, body: QueryRequest) -> Response:
         """The nearest texts to each query, by the encoder of the index and by the one beside it."""
-        queries = [body.queries] if isinstance(body.queries, str) else body.queries
         both = [pair for pair in (self._index, self._beside) if pair is not None]
-
-        def hits(pair: Searched) -> list[Any]:
-            index = pair.newest()
-            with pair.lock:
-                return index.search(pair.encoder, queries, body.top_k, body.threshold, body.only)
-
-        found = [await asyncio.to_thread(hits, pair) for pair in both]
-        sides = [{"name": pair.name, "results": f} for pair, f in zip(both, found, strict=True)]
+        sides = [{"name": pair.name, "results": await pair.search(request, body)} for pair in both]
         return _json({"encoders": sides})
 
     async def map(self, method: Literal["pca", "tsne"] = "pca") -> Response:
         """Points of the plane, by principal components or t-SNE (van der Maaten & Hinton 2008)."""
         index = await asyncio.to_thread(self._index.newest)
         key = method, index.manifest.writes
-        if key not in self._maps:
-            drawn = await asyncio.to_thread(_draw, index, method)
-            self._maps = {k: v for k, v in self._maps.items() if k[1] == key[1]} | {key: drawn}
+        async with self._drawing:
+            if key not in self._maps:
+                drawn = await asyncio.to_thread(_draw, index, method)
+                self._maps = {k: v for k, v in self._maps.items() if k[1] == key[1]} | {key: drawn}
         return Response(self._maps[key], media_type="application/json")
 
     async def page(self) -> Response:

@@ -18,10 +18,11 @@ from contrasent.serve.telemetry import Metrics
 from contrasent.serve.vector_cache import VectorCache
 
 
-def batcher_of(encoder, *, cache=1_000_000, **changes):
+def batcher_of(encoder, *, cache=1_000_000, computer=None, **changes):
     """A batcher that has not been started."""
     settings = {"batch_tokens": 64, "max_wait": 60.0, "bitwise": False, "precision": "fp32"}
-    return Batcher(encoder, BatchSettings(**settings | changes), VectorCache(cache), Metrics())
+    settled = BatchSettings(**settings | changes)
+    return Batcher(encoder, settled, VectorCache(cache), Metrics(), computer)
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,11 @@ def call(url, body=None, **headers):
 
 
 @contextmanager
-def serving(batcher, routers=lambda _: (), **settings):
+def serving(batcher, routers=lambda _: (), beside=None, **settings):
     """Serve until the end of the block."""
-    batcher.warm_up()
-    service = Service(ServerSettings(name="tiny", **settings), batcher, batcher.metrics)
+    service = Service(ServerSettings(name="tiny", **settings), batcher, batcher.metrics, beside)
+    for each in service.batchers:
+        each.warm_up()
     app = build(service, EmbeddingRoutes(service).router(), *routers(service))
     bound = Listening(host="127.0.0.1", port=0, workers=1).bind()
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))

@@ -33,7 +33,7 @@ def run(batcher, work):
     """What the coroutine ``work`` gives while the batcher runs."""
 
     async def inside():
-        batcher.start()
+        await batcher.start()
         try:
             return await asyncio.wait_for(work(), 30)
         finally:

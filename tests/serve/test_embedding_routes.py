@@ -104,7 +104,7 @@ def test_what_is_cut_is_told_and_refused_on_request(server):
     [
         ("/embed", {"inputs": []}, 400, "Empty"),
         ("/embed", b"{", 422, "Validation"),
-        ("/embed", b'{"inputs": "\xff"}', 400, "Empty"),
+        ("/embed", b'{"inputs": "\xff"}', 400, "Validation"),
         ("/embed", {"inputs": 3}, 422, "Validation"),
         ("/embed", {"inputs": "a \ud800"}, 422, "Validation"),
         ("/tokenize", {"inputs": "a \ud800"}, 422, "Validation"),

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,10 +45,13 @@ def server(encoder, other, index, tmp_path):
     second = Index.build(other, TEXTS, tmp_path / "other", precision="fp32")
 
     def routers(service):
-        pair = Searched(index, encoder, "mean"), Searched(second, other, "cls")
-        return (IndexRoutes(service, EmbeddingRoutes(service), *pair).router(),)
+        embedding = EmbeddingRoutes(service), EmbeddingRoutes(replace(service, batcher=beside))
+        pair = Searched(index, embedding[0], "mean"), Searched(second, embedding[1], "cls")
+        return (IndexRoutes(service, *pair).router(),)
 
-    with serving(batcher_of(encoder), routers) as running:
+    batcher = batcher_of(encoder)
+    beside = batcher_of(other, computer=batcher._computer)
+    with serving(batcher, routers, beside) as running:
         yield running
 
 
@@ -100,6 +104,8 @@ def test_what_is_acknowledged_is_on_disk(server, encoder, index):
         ("/search", {"queries": "a", "top_k": 0}, 422),
         ("/search", {"queries": "a", "threshold": 2}, 422),
         ("/index", {"remove": ["nothing"]}, 422),
+        ("/neighbours", {"queries": []}, 400),
+        ("/neighbours", {"queries": ["a"] * 101, "top_k": 1000}, 413),
         ("/index", {"texts": [" "]}, 422),
         ("/index", {"texts": ["a"], "ids": []}, 422),
         ("/map?method=other", None, 422),
@@ -174,8 +180,8 @@ def test_queries_and_texts_have_the_prompts_of_an_index(encoder, tmp_path):
     both = [Index.build(prompting, TEXTS, tmp_path / name, precision="fp32") for name in "ab"]
 
     def routers(service):
-        pair = Searched(both[0], prompting, "prompting")
-        return (IndexRoutes(service, EmbeddingRoutes(service), pair).router(),)
+        pair = Searched(both[0], EmbeddingRoutes(service), "prompting")
+        return (IndexRoutes(service, pair).router(),)
 
     with serving(batcher_of(prompting), routers) as server:
         server.call("/index", {"texts": ["a new text"]})
