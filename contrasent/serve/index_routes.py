@@ -34,6 +34,8 @@ _POLICY = (
 """The page runs and loads nothing from elsewhere; the plots style themselves."""
 _WRITE_SECONDS = 5.0
 _HITS = 100_000
+Utf8 = Annotated[StrictStr, Field(min_length=0)]
+"""A string without halves of surrogate pairs: pydantic finds them only if it counts characters."""
 _MAPPED = 2000
 """Points of a map; of a larger index it shows every so-manieth text."""
 
@@ -81,10 +83,10 @@ class QueryRequest(BaseModel):
 class IndexChange(BaseModel):
     """Ids to remove, then texts to add, with one id each or with none."""
 
-    remove: list[StrictStr] = []
+    remove: list[Utf8] = []
     missing_ok: bool = False
-    texts: list[StrictStr] = []
-    ids: list[StrictStr] | None = None
+    texts: list[Utf8] = []
+    ids: list[Utf8] | None = None
 
 
 class IndexRoutes:
@@ -101,6 +103,8 @@ class IndexRoutes:
         self._beside = beside
         self._maps: dict[tuple[str, int], bytes] = {}
         self._writing, self._drawing = asyncio.Lock(), asyncio.Lock()
+        if searched is not None:
+            service.metrics.index_texts.set(len(searched.index))
 
     def router(self) -> APIRouter:
         """All of them."""

@@ -168,7 +168,7 @@ class SharedCache:
 
     def _key(self, text: Text) -> str:
         content = text if isinstance(text, str) else f"\0{text}"
-        digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).hexdigest()
         return f"contrasent:{self._name}:{digest}"
 
     def _pause(self, error: Exception) -> None:

@@ -1,6 +1,7 @@
 """The batcher: sharing, order, refusals, cancelling, and vectors that no neighbour changes."""
 
 import asyncio
+import gc
 import random
 import shutil
 import signal
@@ -124,6 +125,14 @@ def test_a_text_that_fails_fails_alone(encoder, monkeypatch):
     assert isinstance(broken, RuntimeError)
     assert isinstance(half, DataError)
     assert isinstance(unknown, DataError)
+
+
+def test_errors_that_nobody_looks_at_are_not_logged(encoder, caplog):
+    batcher = batcher_of(encoder)
+    with pytest.raises(DataError):
+        run(batcher, lambda: batcher.embed([(999_999,), (999_998,)]))
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_call_that_is_cancelled_frees_its_texts_but_not_those_of_others(encoder, monkeypatch):
@@ -254,6 +263,8 @@ def test_servers_share_what_they_computed(cache, encoder, redis, monkeypatch):
     slow.go.set()
     run(other, lambda: other.embed(texts))
     assert len(slow.texts) == len(set(texts))
+    with pytest.raises(DataError):
+        run(other, lambda: other.embed(["a \ud800"]))
 
 
 @pytest.mark.acceptance

@@ -11,10 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from helpers.command_line import refused
 from helpers.serving import batcher_of, call, serving
 from helpers.tiny_models import SENTENCES, WORDS
 
+from contrasent.cli.serve import application
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.st_layers import Conventions
 from contrasent.search.index import Index
@@ -68,6 +70,7 @@ def of_index(results):
 
 def test_hits_are_those_of_the_index(server, encoder, other, index, tmp_path):
     queries = ["a dog runs", "no fire"]
+    assert f"contrasent_index_texts {len(TEXTS)}." in server.call("/metrics").body.decode()
     found = server.call("/search", {"queries": queries, "top_k": 4, "threshold": 0.1}).json
     assert of_index(index.search(encoder, queries, 4, 0.1)) == as_rows(found["results"])
     both = server.call("/neighbours", {"queries": queries, "top_k": 3}).json["encoders"]
@@ -104,6 +107,8 @@ def test_what_is_acknowledged_is_on_disk(server, encoder, index):
         ("/search", {"queries": "a", "top_k": 0}, 422),
         ("/search", {"queries": "a", "threshold": 2}, 422),
         ("/index", {"remove": ["nothing"]}, 422),
+        ("/index", {"remove": ["\ud800"]}, 422),
+        ("/index", {"texts": ["a"], "ids": ["\ud800"]}, 422),
         ("/neighbours", {"queries": []}, 400),
         ("/neighbours", {"queries": ["a"] * 101, "top_k": 1000}, 413),
         ("/index", {"texts": [" "]}, 422),
@@ -201,6 +206,16 @@ def test_ids_that_are_like_a_pattern(server, index, encoder):
     found = server.call("/search", {"queries": ["fire"], "only": "_1", "top_k": 3}).json
     assert of_index(index.search(encoder, ["fire"], 3, only="_1")) == as_rows(found["results"])
     assert all(hit["id"].endswith("1") for hit in found["results"][0])
+
+
+def test_an_application_for_another_server_leaves_its_threads_as_they_were(tiny_bert):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        application(str(tiny_bert), device="cpu", pooler="mean", head="none", precision="fp32")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 REPLICAS = """
