@@ -8,7 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -33,6 +33,8 @@ _REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 TOO_MANY, _SERVER_FAULTS = 429, 500
 _BEAT_SECONDS, _LATE = 0.02, 0.1
 """How often the event loop's lag is measured, and from which share of ``max_wait`` it is late."""
+_LINGER_SECONDS = 2.0
+"""How long what is left of a body that is too large is read."""
 _KINDS = {
     400: "Empty",
     401: "Unauthorized",
@@ -294,12 +296,9 @@ class Gate:
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         settings = self.service.settings
-        too_large = RefusalError(
-            413, f"the body has more than {settings.payload_limit} bytes; send fewer texts at once"
-        )
         stated = headers.get(b"content-length", b"0")
         if stated.isdigit() and int(stated) > settings.payload_limit:
-            raise too_large
+            raise await self._too_large(headers, receive)
         parts, size, more = [], 0, True
         try:
             async with asyncio.timeout(settings.body_seconds):
@@ -310,11 +309,20 @@ class Gate:
                     parts.append(message.get("body", b""))
                     size, more = size + len(parts[-1]), message.get("more_body", False)
                     if size > settings.payload_limit:
-                        raise too_large
+                        raise await self._too_large(headers, receive)
         except TimeoutError as error:
             seconds = settings.body_seconds
             raise RefusalError(408, f"the body was not there within {seconds:g} s") from error
         return b"".join(parts)
+
+    async def _too_large(self, headers: dict[bytes, bytes], receive: Receive) -> RefusalError:
+        """The refusal, after what the client still sends: most read no answer before."""
+        limit = self.service.settings.payload_limit
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0 if b"expect" in headers else _LINGER_SECONDS):
+                while (await receive()).get("more_body"):
+                    pass
+        return RefusalError(413, f"the body has more than {limit} bytes; send fewer texts at once")
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         state, batcher = scope["state"], self.service.batcher

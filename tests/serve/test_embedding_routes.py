@@ -112,6 +112,7 @@ def test_what_is_cut_is_told_and_refused_on_request(server):
         ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "Validation"),
         ("/embed", {"inputs": ["a"] * 501}, 413, "Validation"),
         ("/embed", {"inputs": "a" * 60_000}, 413, "Validation"),
+        ("/embed", {"inputs": "a" * 20_000_000}, 413, "Validation"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty"),
         ("/matrix", {"first": ["a"] * 1001, "second": ["a"] * 1001}, 413, "Validation"),
         ("/rerank", {"query": "a", "texts": ["b"]}, 424, "Backend"),
