@@ -108,7 +108,7 @@ def serve(make: Callable[[], FastAPI], listening: Listening, bound: socket.socke
     if listening.workers == 1:
         _run(make, listening, bound)
     else:
-        _supervise(lambda: _run(make, listening, bound), listening.workers)
+        _supervise(lambda: _run(make, listening, bound), listening.workers, bound)
 
 
 def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket) -> None:
@@ -130,7 +130,7 @@ def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket
     uvicorn.Server(config).run(sockets=[bound])
 
 
-def _supervise(run: Callable[[], None], workers: int) -> None:
+def _supervise(run: Callable[[], None], workers: int, bound: socket.socket) -> None:
     """Keep so many processes running until a signal says to stop."""
     running: set[int] = set()
     stopping = False
@@ -138,6 +138,7 @@ def _supervise(run: Callable[[], None], workers: int) -> None:
     def stop(*_: object) -> None:
         nonlocal stopping
         stopping = True
+        bound.close()  # else connections that nobody accepts wait until the last worker ends
         for pid in running:
             os.kill(pid, signal.SIGTERM)
 
