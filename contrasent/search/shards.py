@@ -129,7 +129,7 @@ class Shards:
         """Find the shards of an unfinished run, or start with none."""
         with exclusive(folder.with_name(f"{folder.name}.start")):  # one process holds the folder
             manifest = folder / _MANIFEST
-            started = any(folder.glob("[0-9]*[0-9].json")) or _shard(folder, 0).exists()
+            started = any(folder.glob("[0-9]*[0-9].*"))
             other = _differences(manifest, made_from) if started else ""
             if other and not overwrite:
                 raise ConfigError(
@@ -143,12 +143,13 @@ class Shards:
                 write_text(manifest, json.dumps(made_from, indent=2) + "\n")
         return cls(folder, made_from["width"], total, settings)
 
-    def look(self) -> None:
-        """Find the shards that are whole, whoever wrote them."""
-        for number in range(self.count):
+    def look(self, *numbers: int) -> None:
+        """Find the shards, all or of these ``numbers``, that are whole, whoever wrote them."""
+        for number in numbers or range(self.count):
             note = self._path(number).with_suffix(".json")
-            if number not in self._notes and note.exists():
-                self._notes[number] = json.loads(note.read_text(encoding="utf-8"))
+            if number not in self._notes:
+                with suppress(FileNotFoundError):
+                    self._notes[number] = json.loads(note.read_text(encoding="utf-8"))
 
     def fill(
         self, encoder: Encoder, sentences: Sentences, worker: Worker, *, show_progress: bool
@@ -181,7 +182,7 @@ class Shards:
         except ConfigError as error:
             raise _TakenError from error
         with lock:
-            self.look()
+            self.look(number)
             if number in self._notes:
                 raise _TakenError
             yield
@@ -227,7 +228,7 @@ class Shards:
             self._path(number).with_suffix(".json").unlink()
 
     def _path(self, number: int) -> Path:
-        return _shard(self.folder, number).with_suffix(self._settings.suffix)
+        return self.folder / f"{number:06d}{self._settings.suffix}"
 
     def _size(self, number: int) -> int:
         """Rows that a shard is to have."""
@@ -262,10 +263,6 @@ def _differences(manifest: Path, made_from: dict[str, Any]) -> str:
     if not isinstance(kept, dict):
         return "manifest, or a damaged one"
     return ", ".join(key for key, value in made_from.items() if kept.get(key) != value)
-
-
-def _shard(folder: Path, number: int) -> Path:
-    return folder / f"{number:06d}.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +333,8 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
         DataError: a row cannot be read, or there is no sentence.
     """
     output = Path(output)
-    require_output(output, overwrite, settings.keep)
     total, made_from = sentences.count(), provenance_of(encoder, sentences, settings)
+    require_output(output, overwrite, settings.keep)  # others may have made it in the meantime
     folder = output if settings.keep else output.with_name(f".{output.name}.parts")
     if settings.keep and _is_complete(output):
         shutil.rmtree(output)
@@ -351,21 +348,24 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
             shards.look()
         shards.fill(encoder, sentences, worker, show_progress=show_progress)
         seconds = time.perf_counter() - started
-        if worker.count > 1:
-            try:
-                whole.enter_context(exclusive(output))
-            except ConfigError:  # somebody else makes the output
-                return Written(shards.rows, encoder.width, shards.truncated, resumed, seconds)
         shards.look()
-        if not shards.missing and folder.is_dir():
+        missing = shards.missing
+        try:  # whoever holds it has seen all shards as well, and makes the output
+            if worker.count > 1 and not missing:
+                whole.enter_context(exclusive(output))
+        except ConfigError:
+            return Written(total, encoder.width, shards.truncated, resumed, seconds)
+        if not folder.is_dir() or (settings.keep and _is_complete(output)):
+            missing = 0  # another one has made it
+        elif not missing:
             _finish(output, shards, encoder, sentences, made_from)
-        elif shards.missing and worker.count == 1:
+        elif worker.count == 1:
             raise ConfigError(
-                f"{shards.missing} of {shards.count} shards in {folder} are being written by other "
+                f"{missing} of {shards.count} shards in {folder} are being written by other "
                 "processes; run the command again once they have finished"
             )
-    cut = shards.truncated
-    return Written(shards.rows, encoder.width, cut, resumed, seconds, shards.missing)
+    rows = shards.rows if missing else total
+    return Written(rows, encoder.width, shards.truncated, resumed, seconds, missing)
 
 
 def _finish(

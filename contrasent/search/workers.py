@@ -19,6 +19,7 @@ from contrasent.errors import ConfigError, ContrasentError, MissingExtraError
 
 _PARENT = "CONTRASENT_PARENT"
 """In the environment of a process that ends with the one that started it."""
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,8 @@ def _run(line: list[str], folder: str, environment: dict[str, str]) -> int:
 def _share(number: int, count: int, devices: int) -> dict[str, str]:
     """The environment of a worker: one device, or its share of the cores."""
     if devices:
-        return {"CUDA_VISIBLE_DEVICES": str(number % devices)}
+        visible = os.environ.get(_DEVICES, ",".join(map(str, range(devices)))).split(",")
+        return {_DEVICES: visible[number % devices]}
     if "OMP_NUM_THREADS" in os.environ:
         return {}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

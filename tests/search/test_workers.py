@@ -18,8 +18,8 @@ from pyarrow import parquet
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import exclusive
 from contrasent.search import workers
-from contrasent.search.sentences import open_sentences
-from contrasent.search.shards import Settings, write_embeddings
+from contrasent.search.sentences import Sentences, open_sentences
+from contrasent.search.shards import Settings, Shards, write_embeddings
 from contrasent.search.workers import Worker, commands, run_processes
 
 ALONE = Worker()
@@ -57,6 +57,40 @@ def test_the_worker_that_finishes_last_makes_the_output_of_one(kind, write, tmp_
     alone, shared = (tmp_path / f"{name}{kind}" for name in ("alone", "shared"))
     assert shared.read_bytes() == alone.read_bytes()
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("keep", ["", "npy"])
+def test_of_two_that_finish_at_once_one_makes_the_output(keep, write, tmp_path, monkeypatch):
+    name = "rows" if keep else "rows.npy"
+    look, others = Shards.look, [lambda: write(Worker(2, 2), name=name, keep=keep)]
+
+    def look_before_the_other_ends(shards, *numbers):
+        look(shards, *numbers)
+        if shards.missing == 4 and others:
+            assert others.pop()().missing == 0
+
+    monkeypatch.setattr(Shards, "look", look_before_the_other_ends)
+    written = write(Worker(1, 2), name=name, keep=keep)
+    assert (written.missing, written.rows, others) == (0, 50, [])
+    files = sorted((tmp_path / name).glob("*.npy")) if keep else [tmp_path / name]
+    assert (np.concatenate([np.load(path) for path in files]) == expected()).all()
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("keep", ["", "npy"])
+def test_what_others_made_while_a_worker_read_the_input_stays(keep, write, tmp_path, monkeypatch):
+    count, name, late = Sentences.count, "rows" if keep else "rows.npy", DummyEncoder()
+    others = [lambda: write(name=name, keep=keep)]
+
+    def count_while_others_write(sentences):
+        if others:
+            others.pop()()
+        return count(sentences)
+
+    monkeypatch.setattr(Sentences, "count", count_while_others_write)
+    with pytest.raises(ConfigError, match="exists already"):
+        write(Worker(2, 2), late, name=name, keep=keep)
+    assert (tmp_path / name).exists() and not late.embedded
 
 
 def test_each_shard_is_computed_once_by_whatever_number_of_workers(write):
@@ -193,6 +227,13 @@ def test_workers_end_with_the_process_that_started_them(number):
     process.send_signal(number)
     said = process.communicate(timeout=60)[1]  # until all have closed their standard error
     assert process.returncode and said.count("ready") == 0
+
+
+def test_workers_get_the_devices_that_the_command_may_use(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    told = "import os; open({!r}, 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])"
+    run_processes([in_python(told.format(str(tmp_path / name))) for name in "abc"], 2)
+    assert [(tmp_path / name).read_text() for name in "abc"] == ["5", "7", "5"]
 
 
 def test_workers_that_fail_are_named_and_the_others_finish(tmp_path):
