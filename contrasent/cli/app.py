@@ -28,12 +28,13 @@ from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
 from contrasent.cli.search import add, build, copy, info, optimize, remove, search, similarity
 from contrasent.cli.serve import serve
 from contrasent.cli.train import recipes, train
-from contrasent.errors import ContrasentError, is_out_of_memory
+from contrasent.errors import ConfigError, ContrasentError, is_out_of_memory
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _MISTAKE, _INTERRUPTED = 2, 130
+_SHARED = ("train", "pretrain")
 _YELLOW = "33"
 _COLOURS = {"error": "1;31", "stopped": "1"}
 _USERS = (
@@ -57,6 +58,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             with _speaking_on_stderr():
+                _refuse_launchers(command.__name__, kwargs)
                 _require_models(kwargs)
                 result = command(*args, **kwargs)
             sys.stdout.flush()
@@ -76,6 +78,18 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         return result
 
     return run
+
+
+def _refuse_launchers(command: str, given: Mapping[str, Any]) -> None:
+    """Raise ConfigError if torchrun or the like starts several processes of a command for one."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes == "1" or command in _SHARED or given.get("shard") is not None:
+        return
+    raise ConfigError(
+        f"WORLD_SIZE is {processes}, but only {' and '.join(_SHARED)} share their work among the "
+        f"processes of a launcher; start {command} once, without torchrun, accelerate launch or "
+        "srun, or with 'env -u WORLD_SIZE' (encode shares by --workers or --shard)"
+    )
 
 
 def _require_models(given: Mapping[str, Any]) -> None:

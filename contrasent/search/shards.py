@@ -128,6 +128,8 @@ class Shards:
     ) -> Shards:
         """Find the shards of an unfinished run, or start with none."""
         with exclusive(folder.with_name(f"{folder.name}.start")):  # one process holds the folder
+            if overwrite and _is_complete(folder):
+                shutil.rmtree(folder)
             manifest = folder / _MANIFEST
             started = any(folder.glob("[0-9]*[0-9].*"))
             other = _differences(manifest, made_from) if started else ""
@@ -336,8 +338,6 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     total, made_from = sentences.count(), provenance_of(encoder, sentences, settings)
     require_output(output, overwrite, settings.keep)  # others may have made it in the meantime
     folder = output if settings.keep else output.with_name(f".{output.name}.parts")
-    if settings.keep and _is_complete(output):
-        shutil.rmtree(output)
     with ExitStack() as whole:
         if worker.count == 1:
             whole.enter_context(exclusive(output))
@@ -355,7 +355,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
                 whole.enter_context(exclusive(output))
         except ConfigError:
             return Written(total, encoder.width, shards.truncated, resumed, seconds)
-        if not folder.is_dir() or (settings.keep and _is_complete(output)):
+        if not folder.is_dir() or _is_complete(folder):
             missing = 0  # another one has made it
         elif not missing:
             _finish(output, shards, encoder, sentences, made_from)
