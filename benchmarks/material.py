@@ -15,16 +15,22 @@ from tempfile import TemporaryDirectory
 from benchmarks.flops import Model
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import resolve
 from contrasent.model.weights import quiet
 
-RANDOM_BASE = "bert-base-random"
-"""BERT-base with random weights, made on the spot: as fast as the trained one."""
+RANDOM_BASE, RANDOM_MINILM = "bert-base-random", "minilm-random"
+"""Masked language models with random weights, made on the spot: as fast as trained ones."""
 
-RANDOM_MINILM = "minilm-random"
-"""A masked language model of MiniLM's shape, six layers, with random weights."""
-
+_SHAPES: dict[str, dict[str, int]] = {
+    RANDOM_BASE: {},
+    RANDOM_MINILM: {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    },
+}
+"""Where their shape is another than BERT-base's."""
 _VOCABULARY_OF = "all-MiniLM-L6-v2"  # BERT's, uncased
 
 
@@ -65,8 +71,8 @@ def gathered(encoder: str, source: str | None, count: int) -> Iterator[Material]
     """Find the encoder, and the first ``count`` sentences of ``source``."""
     with TemporaryDirectory(prefix="contrasent-benchmark-") as place:
         folder = Path(place)
-        made = {RANDOM_BASE: random_base, RANDOM_MINILM: random_minilm}.get(encoder)
-        found = made(folder / encoder) if made else resolve(encoder)
+        made = encoder in _SHAPES
+        found = random_masked_lm(encoder, folder / encoder) if made else resolve(encoder)
         yield Material(sentences(source, count), found, folder)
 
 
@@ -92,35 +98,14 @@ def sentences(source: str | None, count: int) -> list[str]:
     return (found * (count // len(found) + 1))[:count]
 
 
-def random_base(folder: Path) -> Path:
-    """Write BERT-base with random weights, BERT's tokenizer and the pooler cls to ``folder``."""
-    import torch
-    from transformers import BertConfig, BertModel
-
-    tokenizer = Tokenizer.load(resolve(_VOCABULARY_OF))
-    torch.manual_seed(0)
-    config = BertConfig(vocab_size=tokenizer.vocabulary)
-    with TemporaryDirectory() as plain:
-        BertModel(config, add_pooling_layer=False).save_pretrained(plain)
-        tokenizer.save(plain)
-        SentenceEncoder.load(plain, pooler="cls", head="none", device="cpu").save(folder)
-    return folder
-
-
-def random_minilm(folder: Path) -> Path:
-    """Write a masked language model with random weights and BERT's tokenizer to ``folder``."""
+def random_masked_lm(name: str, folder: Path) -> Path:
+    """Write the masked language model ``name``, and BERT's tokenizer, to ``folder``."""
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
     tokenizer = Tokenizer.load(resolve(_VOCABULARY_OF))
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=tokenizer.vocabulary,
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
-    )
+    config = BertConfig(vocab_size=tokenizer.vocabulary, **_SHAPES[name])
     with quiet():
         BertForMaskedLM(config).save_pretrained(folder)
     tokenizer.save(folder)

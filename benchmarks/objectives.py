@@ -24,6 +24,7 @@ from contrasent.recipe import load_recipe
 REFERENCE = "simcse"
 CONTESTANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     REFERENCE: ("unsup-simcse", {}),
+    "simcse, supervised": ("sup-simcse", {}),
     "simcse, mlm_weight 0.1": ("unsup-simcse", {"mlm_weight": 0.1}),
     "diffcse": ("diffcse", {}),
     "diffcse, as the authors' code": (
@@ -39,6 +40,7 @@ CONTESTANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
 """By name: a recipe, and settings of its objective that are changed."""
 
 _PROFILED_ROUNDS = 1
+_TRIPLET = 3  # an anchor, a positive and a hard negative, each a sentence of its own
 
 
 def main(arguments: Sequence[str] | None = None, start: Start = Process) -> Result:
@@ -74,7 +76,11 @@ def _race(given: argparse.Namespace, material: Material) -> Race:
         Spec(
             name=name,
             job="benchmarks.jobs.ours:Train",
-            settings={**settings, "objective": objective(name, given.generator)},
+            settings={
+                **settings,
+                "objective": objective(name, given.generator),
+                "columns": _TRIPLET if CONTESTANTS[name][0] == "sup-simcse" else 1,
+            },
             bits=options.PRECISION_BITS[given.precision],
         )
         for name in CONTESTANTS

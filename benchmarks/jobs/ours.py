@@ -34,7 +34,8 @@ class Train:
     """The training loop, from the token store to the update.
 
     The text is tokenized once, before the first round, as a run does. ``objective`` has the name
-    and the settings of the objective.
+    and the settings of the objective; an example is a sentence with the next ones, ``columns`` in
+    all.
     """
 
     folder: str
@@ -45,6 +46,7 @@ class Train:
     pooler: str
     precision: str
     objective: Mapping[str, Any] = field(default_factory=lambda: {"name": "simcse", "head": "none"})
+    columns: int = 1
 
     def __post_init__(self) -> None:
         from accelerate import Accelerator
@@ -56,16 +58,18 @@ class Train:
             given.pop("name"),
             given,
             width=encoder.width,
-            data_views=1,
+            data_views=self.columns,
             encoder=encoder,
         )
+        texts = read_texts(self.texts)
+        rows = zip(*(texts[n:] + texts[:n] for n in range(self.columns)), strict=True)
         with TemporaryDirectory() as cache:
-            path = Path(cache) / "text.txt"
-            path.write_text("\n".join(read_texts(self.texts)) + "\n", encoding="utf-8")
+            path = Path(cache) / "text.jsonl"
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
             examples = open_examples(str(path))
             store = tokenize(examples, encoder.tokenizer, self.tokens, cache_dir=cache)
             self._loader = Loader(
-                Columns(store, 2), batch_size=self.batch_size, seed=0, shuffle=False
+                Columns(store, objective.views), batch_size=self.batch_size, seed=0, shuffle=False
             )
         settings = TrainSettings(batch_size=self.batch_size)
         optimizer = torch.optim.AdamW(
@@ -113,7 +117,8 @@ class Encode:
         pooler: str | None = None,
         **loading: Any,
     ) -> None:
-        self._encoder = SentenceEncoder.load(folder, pooler=pooler, **loading)
+        chosen = {} if pooler is None else {"pooler": pooler, "head": "none"}
+        self._encoder = SentenceEncoder.load(folder, **chosen, **loading)
         self._texts, self._precision = read_texts(texts), precision
 
     def round(self, _number: int) -> Values:

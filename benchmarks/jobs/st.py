@@ -175,7 +175,8 @@ def _quantised(
             dataset_split="train",
             column_name="text",
         )
-    (file,) = model.glob(f"{name}/*qint8*.{'onnx' if name == 'onnx' else 'xml'}")
+    # qint8 in its name, or quint8 where a processor has AVX2 alone.
+    (file,) = model.glob(f"{name}/*int8*.{'onnx' if name == 'onnx' else 'xml'}")
     chosen = {"file_name": str(file.relative_to(model))}
     return SentenceTransformer(str(model), backend=name, model_kwargs=chosen)
 

@@ -13,15 +13,24 @@ import pytest
 from helpers.tiny_models import save_tiny_masked_lm
 
 from benchmarks import all as all_of_them
-from benchmarks import encode, evaluate, latency, memory, objectives, options, train, transfer
+from benchmarks import (
+    encode,
+    evaluate,
+    latency,
+    material,
+    memory,
+    objectives,
+    options,
+    train,
+    transfer,
+)
 from benchmarks.jobs import warming_up
 from benchmarks.jobs.padded import Pairs
 from benchmarks.material import (
     RANDOM_BASE,
     RANDOM_MINILM,
     Material,
-    random_base,
-    random_minilm,
+    random_masked_lm,
     sentences,
 )
 from benchmarks.remote import Here
@@ -29,7 +38,6 @@ from benchmarks.results import read
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.sts_data import Subset, Task
 from contrasent.evaluation.task_names import TaskName
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MaskedLm
 from contrasent.recipe import load_recipe
 
@@ -89,6 +97,7 @@ def test_what_objectives_cost(text, tmp_path, capsys):
     more = {"generator", "vocabulary", "discriminator"}
     assert {entry.name: set(entry.parts) for entry in result.entries} == {
         "simcse": own,
+        "simcse, supervised": own,
         "simcse, mlm_weight 0.1": own,
         "diffcse": own | more,
         "diffcse, as the authors' code": own | more,
@@ -241,10 +250,13 @@ def test_every_command_line_of_all_can_be_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", all_of_them.GPU)
-def test_the_benchmarks_of_a_gpu_run_with_tiny_sizes(name, text, encoder, tmp_path, monkeypatch):
-    tiny = encoder if name != "gpu-objectives" else str(save_tiny_masked_lm(tmp_path / "tiny"))
-    monkeypatch.setitem(all_of_them.TINY, "--encoder", tiny)
+def test_the_benchmarks_of_a_gpu_run_with_tiny_sizes(name, text, tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.delitem(all_of_them.TINY, "--encoder")
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    monkeypatch.setitem(material._SHAPES, RANDOM_BASE, {**shape, "intermediate_size": 32})
+    monkeypatch.setattr(material, "resolve", lambda _: tiny_bert)
     line = all_of_them.command(name, tmp_path, data=str(text), peer_python=None, tiny=True)
+    assert RANDOM_BASE in line
     module = {"train": train, "objectives": objectives, "encode": encode}[line[2].split(".")[1]]
     peers = [] if module is objectives else ["--peer", "none"]
     result = module.main([word for word in line[3:] if word != "--peer-python"] + peers, start=Here)
@@ -263,19 +275,27 @@ def test_everything_for_a_gpu_is_tried_in_one_call(text):
 
 
 @pytest.mark.acceptance
-def test_a_random_bert_base_has_the_shape_of_the_trained_one(tmp_path):
-    folder = random_base(tmp_path / RANDOM_BASE)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    assert (config["hidden_size"], config["num_hidden_layers"], config["vocab_size"]) == (
-        768,
-        12,
-        30522,
-    )
-    assert SentenceEncoder.load(folder).pooler == "cls"
+@pytest.mark.parametrize(("name", "size"), [(RANDOM_BASE, (768, 12)), (RANDOM_MINILM, (384, 6))])
+def test_a_random_encoder_is_a_masked_language_model_of_its_shape(name, size, tmp_path):
+    masked_lm = MaskedLm.load(random_masked_lm(name, tmp_path / name))
+    assert (masked_lm.backbone.width, masked_lm.backbone.depth) == size
+    assert masked_lm.head.decoder.weight.shape == (30522, size[0])
 
 
-@pytest.mark.acceptance
-def test_a_random_minilm_is_a_masked_language_model(tmp_path):
-    masked_lm = MaskedLm.load(random_minilm(tmp_path / RANDOM_MINILM))
-    assert (masked_lm.backbone.width, masked_lm.backbone.depth) == (384, 6)
-    assert masked_lm.head.decoder.weight.shape == (30522, 384)
+@pytest.mark.parametrize("made", ["model_qint8_avx512_vnni.onnx", "model_quint8_avx2.onnx"])
+def test_the_quantised_peer_is_found_by_any_processors_name(made, tmp_path, monkeypatch):
+    st = pytest.importorskip("benchmarks.jobs.st")
+    from sentence_transformers import backend
+
+    def quantise(model, instructions, folder):  # noqa: ARG001
+        Path(folder, "onnx").mkdir()
+        Path(folder, "onnx", made).touch()
+
+    def load(folder, **chosen):  # noqa: ARG001
+        return SimpleNamespace(save_pretrained=lambda place: Path(place).mkdir(), **chosen)
+
+    monkeypatch.setattr(backend, "export_dynamic_quantized_onnx_model", quantise)
+    monkeypatch.setattr(st, "SentenceTransformer", load)
+    monkeypatch.setattr(st.tempfile, "mkdtemp", lambda prefix: str(tmp_path))  # noqa: ARG005
+    model = st._quantised("encoder", None, "onnx-qint8", [])
+    assert model.model_kwargs == {"file_name": f"onnx/{made}"}
