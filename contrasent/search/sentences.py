@@ -33,6 +33,7 @@ class Sentences:
         self.source = source
         self.examples = examples
         self._ids = ids
+        self._total: int | None = None
 
     def __iter__(self) -> Iterator[str]:
         """Yield the sentences, in the order of the source."""
@@ -40,11 +41,12 @@ class Sentences:
             yield example[0]
 
     def count(self) -> int:
-        """Read the whole source, so that a bad row is found before any work starts."""
-        total = sum(1 for _ in self.examples)
-        if not total:
+        """Read the whole source once, so that a bad row is found before any work starts."""
+        if self._total is None:
+            self._total = sum(1 for _ in self.examples)
+        if not self._total:
             raise DataError(f"{self.source} holds no sentence; it needs at least one")
-        return total
+        return self._total
 
     def ids(self) -> list[str] | None:
         """The id of every sentence, or None if no column of ids was asked for."""

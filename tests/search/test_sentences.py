@@ -24,6 +24,13 @@ def test_a_column_is_read_again_and_again(table):
         assert sentences.count() == 3 and sentences.ids() is None
 
 
+def test_they_are_counted_once(table, monkeypatch):
+    with open_sentences(table, "sentence1") as sentences:
+        assert sentences.count() == 3
+        monkeypatch.setattr(sentences, "examples", None)
+        assert sentences.count() == 3
+
+
 def test_ids_come_from_their_column_and_stay_with_their_sentences(table):
     with open_sentences(table, "sentence2", "id") as sentences:
         assert sentences.count() == 2
