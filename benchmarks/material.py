@@ -11,6 +11,7 @@ from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.flops import Model
 from contrasent.data.tokenizer import Tokenizer
@@ -21,7 +22,7 @@ from contrasent.model.weights import quiet
 RANDOM_BASE, RANDOM_MINILM = "bert-base-random", "minilm-random"
 """Masked language models with random weights, made on the spot: as fast as trained ones."""
 
-_SHAPES: dict[str, dict[str, int]] = {
+_SHAPES: dict[str, dict[str, Any]] = {
     RANDOM_BASE: {},
     RANDOM_MINILM: {
         "hidden_size": 384,
