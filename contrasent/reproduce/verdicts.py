@@ -228,13 +228,15 @@ def _pair_error(
 
     Pairs that share a sentence are dependent, within a task and across those of an average.
     """
-    value = column.value.partition("/")[0]
+    value, _, aggregation = column.value.partition("/")
     split = "dev" if value.endswith("-dev") else "test"
     task = value.removesuffix("-dev")
     names = STS if value == "sts" else (task,)
-    if "/" in column.value or any(name not in STS_TASKS for name in names):
+    if any(name not in STS_TASKS for name in names):
         return None
     plans = [filler.plan(row, column)[0] for row in pair]
+    systems = [row.system(filler.planner.scale_name) for row in pair]
+    ways = [system.aggregation or aggregation or "all" for system in systems]
     tasks: list[Task] = []
     moves: list[np.ndarray] = []
     for place, name in enumerate(names):
@@ -243,18 +245,18 @@ def _pair_error(
         if any(cosines is None for side in sides for cosines in side):
             return None
         (read,) = sts_suite(filler.planner.data_dir, split, (name,)).tasks("sts")
-        first, second = (_influence(read, side) for side in sides)
+        first, second = (_influence(read, *it) for it in zip(sides, ways, strict=True))
         tasks.append(read)
         moves.append(first - second)
     covariance = joint_covariance(tasks, moves)
     return 100 * sqrt(max(0.0, float(covariance.sum()))) / len(tasks)
 
 
-def _influence(task: Task, side: Sequence[np.ndarray | None]) -> np.ndarray:
+def _influence(task: Task, side: Sequence[np.ndarray | None], aggregation: str) -> np.ndarray:
     """How much each pair moves the mean of the correlations of several runs, ``(N,)``."""
     sizes = np.cumsum([len(subset.gold) for subset in task.subsets])[:-1]
     columns = [tuple(np.split(np.asarray(it, dtype=np.float64), sizes)) for it in side]
-    each = np.array([influences(task, it, "spearman")["all"] for it in columns])
+    each = np.array([influences(task, it, "spearman")[aggregation] for it in columns])
     mean: np.ndarray = each.mean(axis=0)
     return mean
 

@@ -2,13 +2,17 @@
 
 from math import sqrt
 from statistics import fmean, stdev
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import t
 
 from contrasent.evaluation.compare import SeedError
+from contrasent.reproduce import smoke, verdicts
 from contrasent.reproduce.cells import PaperCell
+from contrasent.reproduce.measures import sts_suite
+from contrasent.reproduce.papers import load_tables
 from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, ClaimPart
 
 
@@ -63,3 +67,24 @@ def test_a_judgement_of_random_seeds_is_rarely_wrong():
         found = part(first, second, pair_error=0.0, seed_error=paired(first, second))
         wrong += found.status(1) != OPEN
     assert wrong / 400 < 0.085
+
+
+@pytest.mark.parametrize("table", ["simcse/TB.2", "simcse/TB.3"])
+def test_an_interval_is_of_the_aggregation_of_the_cells(tmp_path, monkeypatch, table):
+    data = str(smoke.make_tasks(tmp_path / "senteval"))
+    drawn = np.random.default_rng(0)
+
+    def cosines(*arguments):
+        (task,) = sts_suite(data, "test", arguments[-1:]).tasks("sts")
+        noise = (0.5 if table == "simcse/TB.2" else drawn.normal()) * np.sin(np.arange(999))
+        return task.gold + 3 * noise[: len(task.gold)]
+
+    monkeypatch.setattr(verdicts, "_of_task", cosines)
+    filler = SimpleNamespace(
+        planner=SimpleNamespace(data_dir=data, scale_name="smoke"),
+        plan=lambda *_: ([["a measurement"]], ""),
+    )
+    found = load_tables()[table]
+    error = verdicts._pair_error(filler, found.rows[:2], found.columns[-1])
+    assert error is not None
+    assert error > 0.1
