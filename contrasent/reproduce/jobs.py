@@ -241,7 +241,6 @@ class Planner:
             "fit": system.make,
             "of": above.key if above else "",
             "text": [task, sha],
-            "pooler": system.pooler,
         }
         return self._job("fit", label, system, "", above, text=text, identity=identity)
 

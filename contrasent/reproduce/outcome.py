@@ -334,10 +334,11 @@ def command_of(system: System) -> str:
     settings = dict(zip(TEACHERS, system.teachers, strict=False))
     settings = {f"objective.{key}": it.upper() for key, it in settings.items()} | system.settings
     options = "".join(f" --{key} {_shown(value)}" for key, value in settings.items())
+    above = command_of(system_row(system.of).system(PAPER)) if system.of else ""
     start = f" --encoder {system.start}" if system.start and system.recipe else ""
     return {
         "train": f"`train {system.recipe}{start}{options}`",
-        "start": f"{system.start or system.of} as it is"
+        "start": (above or f"{system.start} as it is")
         + (f", pooler `{system.pooler}`" if system.pooler else ""),
         "data": f"the data {system.data}",
         "cited": "published only",
@@ -365,5 +366,6 @@ def plan_lines(names: Sequence[str] = ()) -> Iterator[str]:
         yield from ("| row | made by | data | note |", "|---|---|---|---|")
         for row in table.rows:
             system = row.system("paper")
-            data = "" if system.make == "data" else system.data
+            source = system if system.data or not system.of else system_row(system.of).system(PAPER)
+            data = "" if system.make == "data" else source.data
             yield f"| {row.label} | {command_of(system)} | {data} | {system.note} |"

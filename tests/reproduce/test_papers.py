@@ -15,6 +15,7 @@ from contrasent.reproduce.papers import (
     load_scales,
     load_tables,
     recipe_of,
+    system_row,
 )
 from contrasent.reproduce.verdicts import MARGIN, comparisons
 
@@ -39,6 +40,8 @@ def test_every_recipe_takes_its_settings_at_every_scale():
         for row in table.rows:
             for scale in SCALES:
                 system = row.system(scale, table.columns[-1])
+                if system.of and not system.recipe:
+                    system = system_row(system.of).system(scale)
                 if system.recipe:
                     assert system.data.removeprefix("sample:") in materials
                     systems[scale, system.recipe, str(system.settings)] = system
@@ -98,6 +101,20 @@ def test_rows_have_the_papers_settings():
     assert (study.train.batch_size, study.objective["mlm_weight"]) == (256, 0.1)
     small, *_ = settings("simcse/T7", "contradiction, alpha 0.5", "small")
     assert (small.train.batch_size, small.objective["hard_negative_weight"]) == (64, 0.5)
+
+
+def test_poolers_are_those_of_the_published_numbers():
+    for table in load_tables().values():
+        for row in table.rows:
+            system = row.system("paper")
+            if system.make in ("whitening", "flow"):
+                assert system_row(system.of).system("paper").pooler == "mean_first_last"
+    for table, pooler in (("simcse/T5", "mean_embed_last"), ("simcse/TB.3", "mean_first_last")):
+        row = next(it for it in load_tables()[table].rows if it.label == "BERT-base first-last avg")
+        assert row.system("paper").pooler == pooler
+    consert = next(it for it in load_tables()["baselines/further"].rows if it.label == "ConSERT")
+    assert consert.system("paper").pooler == "mean_top2"
+    assert system_row("consert").system("paper").pooler is None
 
 
 def test_tables_are_chosen_by_their_names():
