@@ -94,6 +94,12 @@ def test_rows_have_the_papers_settings():
         0.1,
     )
     assert settings("simcse/T7", "no hard negative")[2].data == "entailment"
+    sbert, *_ = settings("simcse/T5", "SBERT-base")
+    assert (sbert.train.eps, sbert.train.bias_correction, sbert.train.decay_all) == (
+        1e-6,
+        False,
+        False,
+    )
     assert settings("simcse/T5", "IS-BERT-base")[2].data == "nli-sentences"
     declutr, start, system = settings("simcse/T5", "DeCLUTR-RoBERTa-base")
     assert (start, system.recipe, declutr.data.max_tokens) == ("roberta-base", "declutr", 512)
