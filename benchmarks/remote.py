@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -99,7 +99,8 @@ class Process:
     def close(self) -> None:
         """End the process."""
         if self._process.stdin:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):  # of a process that died
+                self._process.stdin.close()
         if self._process.stdout:
             self._process.stdout.close()
         self._process.wait()

@@ -48,7 +48,7 @@ class Listening:
     def bind(self) -> socket.socket:
         """The socket, before anything expensive happens; ConfigError if it cannot be had."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio asks for it
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((self.host, self.port))
@@ -116,6 +116,7 @@ def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket
     config = uvicorn.Config(
         make(),
         http=_Protocol,
+        loop="asyncio",  # uvloop takes one new connection a turn, so that they wait for seconds
         ws="none",
         log_config=None,
         access_log=False,
