@@ -19,7 +19,7 @@ _RANDOM_BASE = "--encoder bert-base-random --pooler cls"
 COMMANDS = {
     "train": "train --pooler mean --steps 8",
     "train-cls": "train --pooler cls --steps 8",
-    "train-base": f"train {_RANDOM_BASE} --steps 1",
+    "train-base": f"train {_RANDOM_BASE} --steps 1 --batch-size 16 --rounds 3",  # all are in memory
     "objectives": "objectives --encoder minilm-random --steps 4",
     "encode": "encode",
     "encode-base": f"encode {_RANDOM_BASE} --sentences 256 --engine torch --peer torch",

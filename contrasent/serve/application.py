@@ -31,7 +31,7 @@ _PUBLIC = re.compile(r"/(health|ping|page/.*|docs|openapi\.json|static-offline-d
 """Paths that need no key: they tell nothing, and a page must load to ask for the key."""
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 TOO_MANY, _SERVER_FAULTS = 429, 500
-_BEAT_SECONDS, _LATE = 0.02, 0.1
+_BEAT_SECONDS, _LATE = 0.02, 0.4
 """How often the event loop's lag is measured, and from which share of ``max_wait`` it is late."""
 _LINGER_SECONDS = 2.0
 """How long what is left of a body that is too large is read."""
