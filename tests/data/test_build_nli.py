@@ -58,6 +58,13 @@ def test_contradictions_are_dealt_out_evenly_and_drawn_by_seed(nli):
     assert len(set(dealt)) > 3
 
 
+def test_labelled_pairs_that_were_built_are_a_source(nli, tmp_path):
+    triplets, _ = nli()
+    nli(ROWS, "--make", "labelled")
+    labelled = (tmp_path / "built.csv").rename(tmp_path / "labelled.csv")
+    assert built("nli", labelled, folder=tmp_path)[0] == triplets
+
+
 def test_a_triplet_may_have_several_contradictions_all_different(nli):
     rows = [("p", f"e{k}", E) for k in range(3)] + [("p", f"c{k}", C) for k in range(4)]
     rows += [("q", "qe", E), ("q", "qc", C), ("p", "n", N)]
