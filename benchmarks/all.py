@@ -22,6 +22,10 @@ COMMANDS = {
     "train-base": f"train {_RANDOM_BASE} --steps 1 --batch-size 16 --rounds 3",  # all are in memory
     "objectives": "objectives --encoder minilm-random --steps 4",
     "encode": "encode",
+    "encode-no-amx": (
+        "encode --sentences 1024 --rounds 3 --engine torch,int8 "
+        "--peer torch,openvino,onnx-qint8,openvino-qint8"
+    ),
     "encode-base": f"encode {_RANDOM_BASE} --sentences 256 --engine torch --peer torch",
     "evaluate": "evaluate --engine torch --rounds 3",
     "transfer": "transfer --contestants 'contrasent,contrasent sklearn,SentEval in C'",

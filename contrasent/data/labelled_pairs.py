@@ -23,10 +23,8 @@ T = TypeVar("T", int, float)
 CLASSES = (CONTRADICTION, ENTAILMENT, NEUTRAL)
 """In the order of their numbers, which is that of sentence-transformers' NLI examples."""
 
-_PREMISE, _HYPOTHESIS, _LABEL = WANTED.names
 _WANTED = replace(
     WANTED,
-    names=(("sent0", *_PREMISE), ("sent1", *_HYPOTHESIS), _LABEL),
     mend="mend the row, or take it out",
     option="--data.columns '[{}]'",
 )

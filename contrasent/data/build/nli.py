@@ -117,8 +117,8 @@ def _ordered(order: Sequence[str]) -> list[str]:
 WANTED = ColumnSpec(
     roles=("premise", "hypothesis", "label"),
     names=(
-        ("sentence1", "premise", "context", "sentence_a", "text1", "text_a", PAIR[0]),
-        ("sentence2", "hypothesis", "sentence_b", "text2", "text_b", PAIR[1]),
+        (PAIR[0], "sentence1", "premise", "context", "sentence_a", "text1", "text_a"),
+        (PAIR[1], "sentence2", "hypothesis", "sentence_b", "text2", "text_b"),
         ("gold_label", "label", "entailment_judgment"),
     ),
     ranked=("label",),
