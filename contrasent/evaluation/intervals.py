@@ -48,6 +48,13 @@ class Ratio:
         sums = np.column_stack([self.top, self.bottom]).sum(axis=0, keepdims=True)
         return float(_mean_quotient(sums)[0])
 
+    @property
+    def influence(self) -> Vector:
+        """How much each thing moves a mean, ``(N,)``; the squares' sum is its error's square."""
+        total = self.bottom.sum()
+        moves: Vector = (self.top - self.bottom * (self.top.sum() / total)) / total
+        return moves
+
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:

@@ -145,7 +145,7 @@ class MeasureContext:
 
 
 def measure_encoder(name: str, encoder: DescribedEncoder, context: MeasureContext) -> Measured:
-    """Measure an encoder; per-pair cosines and geometry are written beside the result.
+    """Measure an encoder; what it says of each example, and geometry, are written beside it.
 
     ContrasentError if data is missing or damaged, or the encoder cannot be scored.
     """
@@ -154,10 +154,24 @@ def measure_encoder(name: str, encoder: DescribedEncoder, context: MeasureContex
     return _MEASURES[kind](use, rest, context)
 
 
-def similarities_of(path: Path) -> Mapping[str, np.ndarray]:
-    """The cosines of the pairs of each task, by its label; of a result's path without suffix."""
-    with np.load(path.with_name(f"{path.name}.npz")) as arrays:
+def examples_of(path: Path) -> Mapping[str, np.ndarray]:
+    """What a result says of each example, by task or value; ``path`` is without its suffix.
+
+    Cosines of the pairs of an STS task; how much each example moves an accuracy or a recall;
+    nothing of other measures.
+    """
+    path = path.with_name(f"{path.name}.npz")
+    if not path.exists():
+        return {}
+    with np.load(path) as arrays:
         return {name: arrays[name] for name in arrays.files}
+
+
+def _write_examples(context: MeasureContext, examples: Mapping[str, np.ndarray]) -> None:
+    path = context.path.with_name(f"{context.path.name}.npz")
+    arrays = {name: each.astype(np.float32) for name, each in examples.items()}
+    with writing(path) as partial, partial.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def geometry_of(path: Path) -> Geometry:
@@ -193,13 +207,8 @@ def _sts(use: EncoderUse, task: str, context: MeasureContext, split: str = "test
     for way in ("", "/wmean", "/mean"):
         if split == "test":
             values |= _mean(values, [f"{name}{way}" for name in STS], f"sts{way}")
-    arrays = {
-        label: np.concatenate(columns).astype(np.float32)
-        for label, columns in scores.similarities.items()
-    }
-    path = context.path.with_name(f"{context.path.name}.npz")
-    with writing(path) as partial, partial.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+    cosines = {label: np.concatenate(columns) for label, columns in scores.similarities.items()}
+    _write_examples(context, cosines)
     records = [asdict(it) for it in scores.records if it.metric == "spearman" and not it.subset]
     return Measured(values, records, problems)
 
@@ -215,6 +224,10 @@ def _transfer(use: EncoderUse, _: str, context: MeasureContext, split: str = "te
     found = [it for it in scores.records if (it.metric, it.split) == ("accuracy", split)]
     values: dict[str, Value] = {f"{it.task}{suffix}": it.value for it in found}
     values |= _mean(values, [f"{name}{suffix}" for name in TRANSFER], f"transfer{suffix}")
+    moves = {
+        name.name: it.influence for (name, of), it in scores.ratios.items() if of == "accuracy"
+    }
+    _write_examples(context, moves)
     return Measured(values, [asdict(it) for it in found], problems)
 
 
@@ -242,6 +255,7 @@ def _retrieval(use: EncoderUse, _: str, context: MeasureContext) -> Measured:
         _suite(("stsb-retrieval",), context.data_dir, "test", DEV_PRESET), use
     )
     values: dict[str, Value] = {it.metric: it.value for it in scores.records}
+    _write_examples(context, {of: ratio.influence for (_, of), ratio in scores.ratios.items()})
     return Measured(values, [asdict(it) for it in scores.records], problems)
 
 

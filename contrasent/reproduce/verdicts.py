@@ -18,12 +18,12 @@ from contrasent.errors import pick
 from contrasent.evaluation.compare import SeedError
 from contrasent.evaluation.embed import influences, joint_covariance
 from contrasent.evaluation.sts_data import Task
-from contrasent.evaluation.task_names import STS, STS_TASKS
+from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER
 from contrasent.report.table import ABSENT, Table, text_table
 from contrasent.reproduce.cells import Filler, PaperCell, as_number
 from contrasent.reproduce.jobs import Measurement
 from contrasent.reproduce.materials import SMOKE
-from contrasent.reproduce.measures import similarities_of, sts_suite
+from contrasent.reproduce.measures import examples_of, sts_suite
 from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_claims, load_tables
 
 HOLDS, CONTRARY, OPEN = "holds", "does not hold", "cannot be told"
@@ -224,32 +224,38 @@ class _SeedErrors:
 def _pair_error(
     filler: Filler, pair: tuple[PaperRow, PaperRow], column: PaperColumn
 ) -> float | None:
-    """Standard error of a difference of correlations x 100 over pairs, of means over seeds.
+    """Standard error of a difference x 100 over test pairs or examples, of means over seeds.
 
-    Pairs that share a sentence are dependent, within a task and across those of an average.
+    Pairs that share a sentence are dependent, within a task and across those of an average;
+    examples of transfer tasks and of retrieval are not. None of what was not kept by example:
+    dev accuracies, and geometry.
     """
     value, _, aggregation = column.value.partition("/")
     split = "dev" if value.endswith("-dev") else "test"
     task = value.removesuffix("-dev")
-    names = STS if value == "sts" else (task,)
-    if any(name not in STS_TASKS for name in names):
-        return None
+    names = {"sts": STS, "transfer": TRANSFER}.get(task, (task,))
     plans = [filler.plan(row, column)[0] for row in pair]
     systems = [row.system(filler.planner.scale_name) for row in pair]
     ways = [system.aggregation or aggregation or "all" for system in systems]
     tasks: list[Task] = []
     moves: list[np.ndarray] = []
     for place, name in enumerate(names):
-        label = f"{name}-dev" if split == "dev" else name
+        label = name if split == "test" else f"{name}-dev"
         sides = [[_of_task(filler, it, place, label) for it in of_seeds] for of_seeds in plans]
-        if any(cosines is None for side in sides for cosines in side):
+        if any(examples is None for side in sides for examples in side):
             return None
-        (read,) = sts_suite(filler.planner.data_dir, split, (name,)).tasks("sts")
-        first, second = (_influence(read, *it) for it in zip(sides, ways, strict=True))
-        tasks.append(read)
+        if name in STS_TASKS:
+            (read,) = sts_suite(filler.planner.data_dir, split, (name,)).tasks("sts")
+            tasks.append(read)
+            first, second = (_influence(read, *it) for it in zip(sides, ways, strict=True))
+        else:
+            first, second = (np.mean(np.stack(side), axis=0) for side in sides)
         moves.append(first - second)
-    covariance = joint_covariance(tasks, moves)
-    return 100 * sqrt(max(0.0, float(covariance.sum()))) / len(tasks)
+    if tasks:
+        variance = float(joint_covariance(tasks, moves).sum())
+    else:
+        variance = sum(float(np.square(move).sum()) for move in moves)
+    return 100 * sqrt(max(0.0, variance)) / len(names)
 
 
 def _influence(task: Task, side: Sequence[np.ndarray | None], aggregation: str) -> np.ndarray:
@@ -267,8 +273,7 @@ def _of_task(
     measurement = measurements[place if len(measurements) > 1 else 0]
     if filler.store.result(measurement) is None:
         return None
-    known = similarities_of(filler.store.path(measurement))
-    return known.get(label)
+    return examples_of(filler.store.path(measurement)).get(label)
 
 
 def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
@@ -290,9 +295,10 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
     notes = (
         f"{counts}.",
         "A comparison is the difference of means over the seeds, with its 95 % interval over test "
-        "pairs, of which those that share a sentence are dependent, and over seeds, paired (where "
-        "rows have one seed, the deviation of all cells of the column that have several). A claim "
-        "holds if all its comparisons do, and does not if one is contrary after Bonferroni's "
-        f"correction; two results are alike within {MARGIN:g} point.",
+        "pairs, of which those that share a sentence are dependent, or over test examples (dev "
+        "accuracies and geometry have none), and over seeds, paired (where rows have one seed, "
+        "the deviation of all cells of the column that have several). A claim holds if all its "
+        "comparisons do, and does not if one is contrary after Bonferroni's correction; "
+        f"two results are alike within {MARGIN:g} point.",
     )
     return replace(table, notes=notes)

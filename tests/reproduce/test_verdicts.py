@@ -9,6 +9,8 @@ import pytest
 from scipy.stats import t
 
 from contrasent.evaluation.compare import SeedError
+from contrasent.evaluation.intervals import Ratio
+from contrasent.evaluation.task_names import TRANSFER
 from contrasent.reproduce import smoke, verdicts
 from contrasent.reproduce.cells import PaperCell
 from contrasent.reproduce.measures import sts_suite
@@ -88,3 +90,23 @@ def test_an_interval_is_of_the_aggregation_of_the_cells(tmp_path, monkeypatch, t
     error = verdicts._pair_error(filler, found.rows[:2], found.columns[-1])
     assert error is not None
     assert error > 0.1
+
+
+@pytest.mark.parametrize(("value", "tasks"), [("mr", 1), ("transfer", 7), ("recall@5", 1)])
+def test_examples_that_both_get_right_do_not_widen_a_difference(tmp_path, value, tasks):
+    right = {"one": np.repeat([1.0, 0.0], [80, 20]), "other": np.repeat([1.0, 0.0], [70, 30])}
+    for name, each in right.items():
+        moves = Ratio(each, np.ones(100)).influence
+        labels = TRANSFER if value == "transfer" else (value,)
+        np.savez(tmp_path / f"{name}.npz", **dict.fromkeys(labels, moves))
+    filler = SimpleNamespace(
+        planner=SimpleNamespace(data_dir=None, scale_name="small"),
+        plan=lambda row, _: ([[row.name]], ""),
+        store=SimpleNamespace(result=bool, path=tmp_path.joinpath),
+    )
+    pair = [
+        SimpleNamespace(name=it, system=lambda _: SimpleNamespace(aggregation="")) for it in right
+    ]
+    error = verdicts._pair_error(filler, pair, SimpleNamespace(value=value))
+    differ = right["one"] - right["other"]  # 10 of 100 examples
+    assert error == pytest.approx(100 * differ.std() / sqrt(100) / sqrt(tasks))
