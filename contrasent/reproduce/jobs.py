@@ -179,6 +179,10 @@ class Planner:
     def _new_job(self, label: str, system: System, seed: int, task: str) -> Job:
         above = self._system_job(system.of, seed) if system.of else None
         match system.make:
+            case "train" if system.head:
+                above = self.job(label, replace(system, head=""), seed)
+                identity = {"start": above.key, "head": system.head}
+                return self._job("start", label, system, "", above, identity=identity)
             case "train":
                 return self._training(label, system, seed, above)
             case "start":
@@ -225,11 +229,13 @@ class Planner:
             **({"view": view} if view else {}),
             **({"teachers": [it.key for it in teachers.values()]} if teachers else {}),
         }
+        # Tables that score it with its head share the run with those that do not.
+        keeps = {"name": "simcse", "head": "mlp"}.items() <= recipe.objective.items()
         recipe = replace(
             recipe,
             encoder=replace(recipe.encoder, name=source),
             data=replace(recipe.data, file=text),
-            objective={**recipe.objective, **models},
+            objective={**recipe.objective, **models, **({"keep_head": True} if keeps else {})},
         )
         job = self._job("train", label, system, source, above, recipe, identity=identity)
         return replace(job, teachers=teachers)

@@ -333,11 +333,14 @@ def command_of(system: System) -> str:
     """What ``contrasent train`` takes to make a row, or what else makes it."""
     settings = dict(zip(TEACHERS, system.teachers, strict=False))
     settings = {f"objective.{key}": it.upper() for key, it in settings.items()} | system.settings
+    if system.head:
+        settings["objective.keep_head"] = True
+    scored = f", scored with `--head {system.head}`" if system.head else ""
     options = "".join(f" --{key} {_shown(value)}" for key, value in settings.items())
     above = command_of(system_row(system.of).system(PAPER)) if system.of else ""
     start = f" --encoder {system.start}" if system.start and system.recipe else ""
     return {
-        "train": f"`train {system.recipe}{start}{options}`",
+        "train": f"`train {system.recipe}{start}{options}`{scored}",
         "start": (above or f"{system.start} as it is")
         + (f", pooler `{system.pooler}`" if system.pooler else ""),
         "data": f"the data {system.data}",

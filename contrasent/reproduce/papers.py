@@ -72,6 +72,9 @@ class System:
     pooler: str | None = None
     """In place of the recipe's or the encoder's."""
 
+    head: str = ""
+    """mlp: scored with the head that its training keeps, and leaves out when it selects."""
+
     trace: bool = False
     """Alignment and uniformity are measured every ten steps of the training."""
 

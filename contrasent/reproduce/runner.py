@@ -332,7 +332,8 @@ def load_job(store: Store, job: Job, device: str | None) -> Any:
 
     place = encoder_folder(store, job)
     if job.kind == "start" and not are_words(place):
-        return load_encoder(place, pooler=job.system.pooler, head="none", device=device)
+        head = job.system.head or "none"
+        return load_encoder(place, pooler=job.system.pooler, head=head, device=device)
     return load_encoder(place, device=None if are_words(place) else device)
 
 

@@ -36,7 +36,7 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CONTRASENT_CACHE", str(tmp_path_factory.mktemp("cache")))
         rows = "none (unsup,dropout 0.1,dropout 0.5,first-last avg"
-        tables = ("simcse/T1", "simcse/T3", "diffcse/T11")
+        tables = ("simcse/T1", "simcse/T3", "diffcse/T11", "study/T5")
         said = worked(
             *("reproduce", *tables, "--output", output, "--rows", rows, "--seeds", "42,43"),
             *(*SMOKE, "--html", output / "page.html"),
@@ -80,15 +80,17 @@ def test_a_cell_is_mean_and_deviation_over_the_seeds(made):
     assert "Table 3: Dropout (scale smoke)" in said.out
 
 
-def test_a_cell_is_what_evaluate_says_of_the_run(made):
+@pytest.mark.parametrize(("table", "head"), [("simcse-T3", "none"), ("study-T5", "mlp")])
+def test_a_cell_is_what_evaluate_says_of_the_run(made, table, head):
     output, _ = made
-    cell = numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]
+    cell = numbers(output, table)["dropout 0.5", "STS-B dev"]
     runs = {}
     for path in output.glob("jobs/*/job.json"):
         job = json.loads(path.read_text())
         runs[job["label"], job["seed"]] = path.parent / job["encoder"]
     told = worked(
         *("evaluate", runs["dropout 0.5", 42], "--tasks", "stsb-dev", "--json", "-"),
+        *("--head", head),
         *("--data-dir", output / "materials" / "senteval"),
     )
     records = map(json.loads, told.out.splitlines())
@@ -102,7 +104,7 @@ def test_the_same_command_again_does_nothing_and_prints_the_same(made):
     before = {path: path.stat().st_mtime_ns for path in output.glob("jobs/*/*.json")}
     rows = "none (unsup,dropout 0.1,dropout 0.5,first-last avg"
     again = worked(
-        *("reproduce", "simcse/T1", "simcse/T3", "diffcse/T11", "--output", output),
+        *("reproduce", "simcse/T1", "simcse/T3", "diffcse/T11", "study/T5", "--output", output),
         *("--rows", rows, "--seeds", "42,43", *SMOKE),
     )
     assert again.out == said.out
