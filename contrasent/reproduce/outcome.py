@@ -331,10 +331,10 @@ def known_models() -> list[str]:
 
 def command_of(system: System) -> str:
     """What ``contrasent train`` takes to make a row, or what else makes it."""
-    settings = dict(zip(TEACHERS, system.teachers, strict=False))
-    settings = {f"objective.{key}": it.upper() for key, it in settings.items()} | system.settings
+    teachers = zip(TEACHERS, system.teachers, strict=False)
+    settings = {f"objective.{key}": it.upper() for key, it in teachers} | system.settings
     if system.head:
-        settings["objective.keep_head"] = True
+        settings |= {"objective.keep_head": True}
     scored = f", scored with `--head {system.head}`" if system.head else ""
     options = "".join(f" --{key} {_shown(value)}" for key, value in settings.items())
     above = command_of(system_row(system.of).system(PAPER)) if system.of else ""

@@ -249,7 +249,7 @@ def _pair_error(
             tasks.append(read)
             first, second = (_influence(read, *it) for it in zip(sides, ways, strict=True))
         else:
-            first, second = (np.mean(np.stack(side), axis=0) for side in sides)
+            first, second = (np.asarray(side, np.float64).mean(axis=0) for side in sides)
         moves.append(first - second)
     if tasks:
         variance = float(joint_covariance(tasks, moves).sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +220,13 @@ class Index:
             )
         first, end = self._append(iter([(vectors, list(texts))] if texts else []), names)
         return list(map(str, range(first, end))) if names is None else names
+
+    def require_new(
+        self, texts: Sequence[str], ids: Sequence[str | int] | None, gone: Collection[str] = ()
+    ) -> None:
+        """DataError if `add` would not take the texts once those with ids in ``gone`` left."""
+        list(require_texts(texts))
+        require_new(self._snapshot, self.folder, require_ids(texts, ids), gone)
 
     def remove(self, ids: Iterable[str | int], *, missing_ok: bool = False) -> int:
         """Remove the texts with ``ids``, all or none; how many they were.

@@ -8,7 +8,7 @@ Shapes: Q queries, N rows of all segments, D dimensions of a unit vector.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -292,12 +292,14 @@ def require_search(top_k: int, threshold: float | None) -> None:
         raise ConfigError(f"threshold is a cosine, from -1 to 1, not {threshold:g}")
 
 
-def require_new(now: OpenRows, folder: Path, ids: list[str] | None) -> None:
-    """Make sure that no text of an index has an id of a new one."""
+def require_new(
+    now: OpenRows, folder: Path, ids: list[str] | None, gone: Collection[str] = ()
+) -> None:
+    """Make sure that no text of an index but those ``gone`` has an id of a new one."""
     if ids is not None:
         known = now.rows_of(ids)
         for row, name in enumerate(ids):
-            if name in known:
+            if name in known and name not in gone:
                 raise DataError(f"id {name!r} of text {row} is in the index already")
     elif not now.manifest.numbered:
         raise DataError(

@@ -188,16 +188,18 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     return Response(body, refusal.status, headers, media_type="application/json")
 
 
-def _retry_after(error: Exception, refusal: RefusalError) -> dict[str, str]:
+def _retry_after(error: BaseException, refusal: RefusalError) -> dict[str, str]:
     if refusal.status != TOO_MANY:
         return {}
     seconds = error.retry_after if isinstance(error, OverloadedError) else 1
     return {"Retry-After": str(max(1, round(seconds)))}
 
 
-def _refusal(error: Exception) -> RefusalError:
+def _refusal(error: BaseException) -> RefusalError:
     if isinstance(error, RefusalError):
         return error
+    if isinstance(error, asyncio.CancelledError):  # the time to drain is over
+        return RefusalError(503, "the server is stopping; send the request again")
     if isinstance(error, OverloadedError):
         return RefusalError(TOO_MANY, str(error))
     if isinstance(error, HTTPException):
@@ -272,7 +274,7 @@ class Gate:
             await self.app(scope, _replay(body, receive), send_with_id)
         except ClientGoneError:
             status, state["error"] = 499, "Cancelled"
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if status:  # the answer has begun
                 raise
             await _last_answer(scope, error, body)(scope, receive, send_with_id)
@@ -343,11 +345,11 @@ class Gate:
         LOG.info("request", extra={"fields": fields})
 
 
-def _last_answer(scope: Scope, error: Exception, body: bytes | None) -> Response:
+def _last_answer(scope: Scope, error: BaseException, body: bytes | None) -> Response:
     """The answer to what the routes did not answer; a body that was not read is left."""
     refusal, state = _refusal(error), scope["state"]
     state["error"] = refusal.kind
-    if not isinstance(error, RefusalError | OverloadedError):
+    if not isinstance(error, RefusalError | OverloadedError | asyncio.CancelledError):
         fields = {"request_id": state["request_id"]}
         LOG.error("fault", exc_info=error, extra={"fields": fields})
     headers = _retry_after(error, refusal)

@@ -133,14 +133,15 @@ class IndexRoutes:
         return _json({"results": await self._index.search(request, body)})
 
     async def change(self, request: Request, body: IndexChange) -> Response:
-        """Remove, then add, each all or none; when the answer comes, both are on disk."""
-        if body.ids is not None and len(body.ids) != len(body.texts):
-            raise RefusalError(422, f"{len(body.texts)} texts need as many ids")
+        """Remove, then add, all or none; when the answer comes, both are on disk."""
         index, removed, added = self._index.index, 0, list[str]()
         rows = None
         if body.texts:
             rows, _ = await self._index.embedding.vectors(request, body.texts, role="document")
         async with self._writing:  # those that wait take no thread from searches
+            if body.texts or body.ids:
+                newest = await asyncio.to_thread(self._index.newest)
+                newest.require_new(body.texts, body.ids, body.remove)
             if body.remove:
                 removed = await _write(
                     lambda: index.remove(body.remove, missing_ok=body.missing_ok)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -327,6 +328,34 @@ def test_workers_answer_as_one_and_end_well(tiny_bert):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_who_still_waits_when_the_time_to_drain_is_over_is_told(tiny_bert):
+    process = started("serve", tiny_bert, "--port", 0, "--drain", 1, "--workers", 2)
+    try:
+        line = next(line for line in process.stderr if '"listening"' in line)
+        url = urlsplit(json.loads(line)["url"])
+        until(lambda: call(f"{url.geturl()}health").status == 200)
+        with socket.create_connection((url.hostname, url.port)) as waiting:
+            waiting.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
+            until(lambda: b"in_progress 2.0" in call(f"{url.geturl()}metrics").body)
+            process.send_signal(signal.SIGTERM)
+            until(lambda: not is_open(url.port))
+            answer = waiting.makefile("rb").read()
+        log = process.stderr.read()
+        assert process.wait(30) == 0, log
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"the server is stopping" in answer
+        assert "Traceback" not in log
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def is_open(port):
+    """Whether connections are taken."""
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):

@@ -97,6 +97,8 @@ def test_what_is_acknowledged_is_on_disk(server, encoder, index):
     written.add(encoder, ["people sing today"])
     hit = server.call("/search", {"queries": "people sing today", "top_k": 1}).json["results"][0][0]
     assert hit["text"] == "people sing today"
+    again = {"texts": ["two cats"], "ids": ["1"], "remove": ["1"]}
+    assert server.call("/index", again).json["added"] == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,9 @@ def test_what_is_acknowledged_is_on_disk(server, encoder, index):
         ("/index", {"texts": ["a"], "ids": ["\ud800"]}, 422),
         ("/neighbours", {"queries": []}, 400),
         ("/neighbours", {"queries": ["a"] * 101, "top_k": 1000}, 413),
-        ("/index", {"texts": [" "]}, 422),
+        ("/index", {"texts": [" "], "remove": ["0"]}, 422),
+        ("/index", {"texts": ["a", "b"], "ids": ["0", "0"], "remove": ["0"]}, 422),
+        ("/index", {"texts": ["a"], "ids": ["1"], "remove": ["0"]}, 422),
         ("/index", {"texts": ["a"], "ids": []}, 422),
         ("/map?method=other", None, 422),
         ("/page/other.js", None, 404),
