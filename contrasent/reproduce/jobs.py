@@ -62,6 +62,11 @@ class Job:
             return self.recipe.train.seed
         return self.above.seed if self.above else None
 
+    @property
+    def is_random(self) -> bool:
+        """Whether another seed would give another encoder."""
+        return any(it.kind == "train" or it.system.make == "flow" for it in self.chain())
+
     def chain(self) -> Iterator[Job]:
         """The jobs that it is made from, and itself, first things first."""
         for job in (self.above, *self.teachers.values()):

@@ -142,7 +142,7 @@ def _judge(filler: Filler, errors: _SeedErrors, number: str, claim: Mapping[str,
     elif missing := [it for it in parts if it.difference is None]:
         notes = [f"{len(missing)} of {len(parts)} comparisons lack a number"]
     elif any(part.seed_error is None for part in parts):
-        notes = ["one seed, and no cell here says how much seeds change"]
+        notes = ["neither seeds nor examples here say how much a difference changes"]
     return Verdict(number, claim["claim"], status, tuple(parts), "; ".join([*notes, *cause]))
 
 
@@ -176,12 +176,17 @@ def _tested(
     first, second = (filler.cell(table, row, column) for row in pair)
     if first.mean is None or second.mean is None:
         return replace(part, cells=(first, second))
-    return replace(
-        part,
-        cells=(first, second),
-        pair_error=_pair_error(filler, pair, column),
-        seed_error=errors.of(column, first, second),
-    )
+    pair_error = _pair_error(filler, pair, column)
+    seed_error = None if pair_error is None else SeedError(0.0, 1)
+    if _is_random(filler, pair, column):
+        seed_error = errors.of(column, first, second)
+    return replace(part, cells=(first, second), pair_error=pair_error, seed_error=seed_error)
+
+
+def _is_random(filler: Filler, pair: tuple[PaperRow, PaperRow], column: PaperColumn) -> bool:
+    """Whether the difference depends on a seed; that of starts and whitened starts does not."""
+    plans = [of_seed for row in pair for of_seed in filler.plan(row, column)[0]]
+    return any(it.job.is_random for of_seed in plans for it in of_seed)
 
 
 class _SeedErrors:

@@ -123,6 +123,15 @@ def test_verdicts_and_page_are_of_what_was_made(made):
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
+def test_a_difference_of_whitened_starts_has_an_interval_without_a_seed(tmp_path):
+    output = ("--output", tmp_path / "out", *SMOKE)
+    worked("reproduce", "simcse/TB.2", "--rows", "whitening (target", *output)
+    told = worked("reproduce", "verdicts", "simcse/TB.2", *output).out
+    target, sbert = told.split("; whitening (target, wmean)")[1].split("; SBERT-base (all)")
+    assert " ± " in target
+    assert " ± " not in sbert
+
+
 def test_list_tells_what_is_done_and_needed(made, tmp_path):
     output, _ = made
     done = worked("reproduce", "list", "simcse/T3", "--output", output, *SMOKE)
