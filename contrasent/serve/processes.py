@@ -26,6 +26,7 @@ _SWITCH_SECONDS = 0.0005
 """The event loop lets the computing thread start its next operator after at most so long."""
 _HEADER_SECONDS = 10.0
 _RESTART_SECONDS = 1.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _IDLE_SECONDS = 75
 """How long a connection stays without a request: longer than load balancers keep theirs."""
 
@@ -108,10 +109,19 @@ def serve(make: Callable[[], FastAPI], listening: Listening, bound: socket.socke
     if listening.workers == 1:
         _run(make, listening, bound)
     else:
-        _supervise(lambda: _run(make, listening, bound), listening.workers, bound)
+        _Workers(lambda: _run(make, listening, bound), listening.workers, bound).keep()
 
 
 def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket) -> None:
+    server: uvicorn.Server | None = None
+
+    def stop(*_: object) -> None:
+        if server is None:  # nothing has begun; later uvicorn drains, and raises its signals again
+            os._exit(0)
+
+    for number in _SIGNALS:
+        signal.signal(number, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     sys.setswitchinterval(_SWITCH_SECONDS)
     config = uvicorn.Config(
         make(),
@@ -125,41 +135,53 @@ def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=int(listening.drain_seconds),
     )
-    # uvicorn raises the signals that it drained for once more.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    uvicorn.Server(config).run(sockets=[bound])
+    server = uvicorn.Server(config)
+    server.run(sockets=[bound])
 
 
-def _supervise(run: Callable[[], None], workers: int, bound: socket.socket) -> None:
-    """Keep so many processes running until a signal says to stop."""
-    running: set[int] = set()
-    stopping = False
+class _Workers:
+    """Processes that are kept running until a signal says to stop."""
 
-    def stop(*_: object) -> None:
-        nonlocal stopping
-        stopping = True
-        bound.close()  # else connections that nobody accepts wait until the last worker ends
-        for pid in running:
+    def __init__(self, run: Callable[[], None], count: int, bound: socket.socket) -> None:
+        self._run, self._count, self._bound = run, count, bound
+        self._running: set[int] = set()
+        self._stopping = False
+        self._started = 0.0
+
+    def keep(self) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, self._stop)
+        while self._running or not self._stopping:
+            if len(self._running) < self._count and not self._stopping:
+                self._start_one()
+            elif self._running:
+                self._wait_for_one()
+
+    def _stop(self, *_: object) -> None:
+        self._stopping = True
+        self._bound.close()  # else connections that nobody accepts wait until the last worker ends
+        for pid in self._running:
             os.kill(pid, signal.SIGTERM)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    started = 0.0
-    while running or not stopping:
-        while len(running) < workers and not stopping:
-            time.sleep(max(0.0, _RESTART_SECONDS - (time.monotonic() - started) if started else 0))
+    def _start_one(self) -> None:
+        # A signal waits until the new process is known here, and has its own handlers.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        if not self._stopping:
+            self._started = time.monotonic()
             pid = os.fork()
             if not pid:
-                _leave_with(run)
-            running.add(pid)
-        started = time.monotonic()
+                _leave_with(self._run)
+            self._running.add(pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+    def _wait_for_one(self) -> None:
         pid, status = os.wait()
-        running.discard(pid)
+        self._running.discard(pid)
         multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
-        if not stopping:
+        if not self._stopping:
             fields = {"pid": pid, "exit": os.waitstatus_to_exitcode(status)}
             LOG.error("a worker ended and is started again", extra={"fields": fields})
+            time.sleep(max(0.0, _RESTART_SECONDS - (time.monotonic() - self._started)))
 
 
 def _leave_with(run: Callable[[], None]) -> None:

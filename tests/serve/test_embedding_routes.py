@@ -346,7 +346,20 @@ def test_who_still_waits_when_the_time_to_drain_is_over_is_told(tiny_bert):
         assert process.wait(30) == 0, log
         assert answer.startswith(b"HTTP/1.1 503")
         assert b"the server is stopping" in answer
-        assert "Traceback" not in log
+        assert "Traceback" not in log, log
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_signal_while_workers_start_ends_them(tiny_bert):
+    process = started("serve", tiny_bert, "--port", 0, "--workers", 2, "--threads", 1)
+    try:
+        next(line for line in process.stderr if '"listening"' in line)
+        process.send_signal(signal.SIGTERM)
+        log = process.stderr.read()
+        assert process.wait(30) == 0, log
+        assert "Traceback" not in log, log
     finally:
         process.kill()
         process.communicate()
