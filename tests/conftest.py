@@ -71,6 +71,18 @@ def shared():
     return SHARED
 
 
+@pytest.fixture
+def int8_products():
+    """For tests of the engine int8, which some processors do not have."""
+    from contrasent.errors import ConfigError
+    from contrasent.model.engines import int8
+
+    try:
+        int8.require_products()
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory):
     """The folder of a tiny BERT with a WordPiece tokenizer; copy it before changing it."""

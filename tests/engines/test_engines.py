@@ -14,7 +14,7 @@ from contrasent.errors import CheckpointError, ConfigError, MissingExtraError
 from contrasent.metrics import pair_cosines
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.engines import base as engines
-from contrasent.model.engines import int8, runtimes
+from contrasent.model.engines import runtimes
 from contrasent.model.heads import Convolutions
 from contrasent.records import read_records
 from contrasent.search.index import Index
@@ -121,14 +121,11 @@ def convolved(tmp_path_factory):
     ],
 )
 def test_convolutions_are_computed_behind_every_engine(
-    convolved, engine, precision, least, tmp_path
+    convolved, engine, precision, least, tmp_path, request
 ):
     """Of other sentences the cosine is far below ``least``, so it is they that are embedded."""
     if engine == "int8":
-        try:
-            int8.require_products()
-        except ConfigError as error:
-            pytest.skip(str(error))
+        request.getfixturevalue("int8_products")
     expected = SentenceEncoder.load(convolved, device="cpu").encode(SENTENCES, precision="fp32")
     encoder = SentenceEncoder.load(convolved, engine=engine)
     assert (encoder.engine, encoder.width) == (engine, 24)

@@ -47,8 +47,20 @@ def test_whitened_embeddings_have_the_identity_as_covariance_there_too(encoder, 
         sentences, precision="fp32"
     )
     assert np.abs(theirs - ours).max() <= 1e-5
-    int8 = SentenceEncoder.load(tmp_path / "saved", engine="int8").encode(sentences)
-    assert (int8 * ours).sum(1).mean() > 0.95
+
+
+@pytest.mark.usefixtures("int8_products")
+def test_whitened_embeddings_in_int8_are_near_those_in_fp32(encoder, text, tmp_path):
+    fitted = fit_whitening(encoder, text)
+    save_fitted(fitted.encoder, fitted.info, tmp_path / "saved")
+    sentences = list(text)[:40]
+    exact, near = (
+        SentenceEncoder.load(tmp_path / "saved", device="cpu", engine=it).encode(
+            sentences, precision=it.replace("torch", "fp32")
+        )
+        for it in ("torch", "int8")
+    )
+    assert (near * exact).sum(1).mean() > 0.95
 
 
 def test_a_flow_inverts_there_too(encoder, text):

@@ -19,12 +19,11 @@ from contrasent.model.engines.int8 import Int8Bert, QuantizedLinear, Scales, mea
 IDS = [[2, 9, 11, 3], [2, 30, 7, 21, 14, 8, 3], [2, 3], [2, 17, 12, 5, 3]]
 
 
+pytestmark = pytest.mark.usefixtures("int8_products")
+
+
 @pytest.fixture(autouse=True)
 def products():
-    try:
-        int8.require_products()
-    except ConfigError as error:
-        pytest.skip(str(error))
     if os.environ.get("ONEDNN_MAX_CPU_ISA") == "AVX2":
         pytest.skip("lowered to this, oneDNN adds products up in 16 bits, which saturate")
 
