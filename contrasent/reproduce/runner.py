@@ -113,8 +113,7 @@ def run_work(work: Sequence[Work], jobs: int, usual: Mapping[str, float], notify
     """Do all of it, several jobs at once with several ``jobs``."""
     for it in work:
         _forget_failure(it)
-    started, first = time.monotonic(), seconds_left(work, usual)
-    progress = _Progress(len(work), started, first, jobs, notify)
+    progress = _Progress(len(work), jobs, notify)
     if jobs == 1 or len(work) < 2:
         for place, it in enumerate(work):
             progress.tell(_perform(it), partial(seconds_left, work[place + 1 :], usual))
@@ -125,8 +124,6 @@ def run_work(work: Sequence[Work], jobs: int, usual: Mapping[str, float], notify
 @dataclass
 class _Progress:
     total: int
-    started: float
-    estimate: float
     jobs: int
     notify: Notify
     done: int = 0

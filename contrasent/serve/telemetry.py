@@ -69,7 +69,6 @@ class Metrics:
         self.index_texts = gauge("index_texts", "Texts in the index.", "livemostrecent")
         self.batch_texts = histogram("batch_texts", "Texts taken at once.", of=_COUNTS)
         self.batch_tokens = histogram("batch_tokens", "Tokens taken at once.", of=_COUNTS)
-        self.compute_seconds = histogram("compute_seconds", "Seconds of a batch.", of=_SECONDS)
         self._te_count = te_count("request_count", "method")
         self._te_success = te_count("request_success", "method")
         self._te_failure = te_count("request_failure", "err")
