@@ -14,13 +14,7 @@ from contrasent.recipe import load_recipe
 from contrasent.report.table import ABSENT, Cell, Table, csv_text, number
 from contrasent.reproduce.jobs import Measurement, Planner, Store
 from contrasent.reproduce.measures import Value, is_score
-from contrasent.reproduce.papers import (
-    PaperColumn,
-    PaperRow,
-    PaperTable,
-    load_tables,
-    recipe_of,
-)
+from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_tables
 
 _NARROW = 3
 NOT_YET = "not made yet"
@@ -259,10 +253,8 @@ class Filler:
         system = row.system(self.planner.scale_name, column)
         kind, _, rest = column.value.partition(":")
         if kind == "setting":
-            settings, _ = recipe_of(system, self.planner.scale)
             section, _, key = rest.partition(".")
-            recipe = load_recipe(system.recipe, settings)
-            part = getattr(recipe, section)
+            part = getattr(load_recipe(system.recipe, system.settings), section)
             value = part[key] if isinstance(part, dict) else getattr(part, key)
             return replace(empty, ours=(float(value),))
         if kind == "protocol":
@@ -358,7 +350,9 @@ class Filler:
 
     def _row(self, table: PaperTable, row: PaperRow) -> FilledRow:
         cells = {it.heading: self.cell(table, row, it) for it in table.columns_of(row)}
-        notes = [row.system(self.planner.scale_name).note]
+        system = row.system(self.planner.scale_name)
+        capped = self.planner.scale.recipes.get(system.recipe, {}).get("train.max_steps")
+        notes = [system.note, f"{capped} steps" if capped else ""]
         reasons = dict.fromkeys(short_reason(cell.reason) for cell in cells.values())
         kept = [
             self.store.description(it.job).get("note", "")

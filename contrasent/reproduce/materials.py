@@ -211,7 +211,7 @@ def _first_lines(path: Path, limit: int) -> Iterator[str]:
 
 
 def _first_documents(path: Path, limit: int) -> Iterator[str]:
-    """Whole documents, with the blank lines after them, that end within the first lines.
+    """Whole documents, with the blank lines after them, that have so many next sentences at most.
 
     The first document is taken whatever its length.
     """
@@ -221,10 +221,11 @@ def _first_documents(path: Path, limit: int) -> Iterator[str]:
         if line is not None:
             document.append(f"{line.rstrip()}\n")
         if line is None or not line.strip():
-            if taken and taken + len(document) > limit:
+            anchors = sum(bool(it.strip()) for it in document) - 1
+            if taken and taken + anchors > limit:
                 return
             yield from document
-            taken += len(document)
+            taken += max(0, anchors)
             document = []
 
 

@@ -335,12 +335,15 @@ def command_of(system: System) -> str:
     settings = {f"objective.{key}": it.upper() for key, it in teachers} | system.settings
     if system.head:
         settings |= {"objective.keep_head": True}
+    if system.trace:
+        settings |= {**load_scales()[1][PAPER].trace, "evaluation.geometry_pairs": "'stsb>4'"}
     scored = f", scored with `--head {system.head}`" if system.head else ""
     options = "".join(f" --{key} {_shown(value)}" for key, value in settings.items())
     above = command_of(system_row(system.of).system(PAPER)) if system.of else ""
     start = f" --encoder {system.start}" if system.start and system.recipe else ""
+    made = f", from the run of {above}" if system.of else ""
     return {
-        "train": f"`train {system.recipe}{start}{options}`{scored}",
+        "train": f"`train {system.recipe}{start}{options}`{made}{scored}",
         "start": (above or f"{system.start} as it is")
         + (f", pooler `{system.pooler}`" if system.pooler else ""),
         "data": f"the data {system.data}",
@@ -358,7 +361,7 @@ def plan_lines(names: Sequence[str] = ()) -> Iterator[str]:
         materials, _ = load_scales()
         yield from ("## Data", "", "| data | is |", "|---|---|")
         yield from (f"| {name} | {it.about} |" for name, it in materials.items())
-        yield from ("", "`sample:` before a name: the same data made with `--sample 134000`.")
+        yield from ("", "`sample:` before a name: 134,000 of its rows, drawn; of a text the first.")
         yield "`target`: the text of the task that is scored, without its scores."
     for table in chosen_tables(names or [ALL]):
         yield from ("", f"## `{table.name}` {table.heading}", "")

@@ -116,7 +116,7 @@ class PaperScale:
     """SentEval's settings of the transfer tasks' classifiers."""
 
     rows: dict[str, int] = Field(default_factory=dict)
-    """Rows that are taken of a text: ``full`` of any, ``sample`` where a sample is asked for."""
+    """Rows taken of a text, by its name; ``full`` of any, ``sample`` where one is asked for."""
 
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings in place of a recipe's; those of a row go before them."""

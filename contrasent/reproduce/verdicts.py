@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import sqrt
 from statistics import stdev
+from typing import Any
 
 import numpy as np
 
 from contrasent.errors import pick
 from contrasent.evaluation.compare import SeedError
 from contrasent.evaluation.embed import influences, joint_covariance
+from contrasent.evaluation.intervals import mean_error
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER
 from contrasent.report.table import ABSENT, Table, text_table
@@ -40,18 +43,20 @@ class ClaimPart:
     Attributes:
         better: the label of the row that is said to have the larger number.
         other: the label of the other row.
-        alike: the two are said to be within :data:`MARGIN`.
+        relation: ``>``; ``>=``, not below by more than :data:`MARGIN`; ``~``, within it.
         published: the difference of the printed numbers; None where they are not printed.
         cells: ours, of both.
+        column: its heading; empty where the claim is about one.
         pair_error: standard error of the difference over test pairs; None if it was not computed.
         seed_error: over seeds; None if unknown.
     """
 
     better: str
     other: str
-    alike: bool
+    relation: str
     published: float | None
     cells: tuple[PaperCell, PaperCell]
+    column: str
     pair_error: float | None = None
     seed_error: SeedError | None = None
 
@@ -73,19 +78,20 @@ class ClaimPart:
         corrected = self.reach(_LEVEL / tests)
         if difference is None or reach is None or corrected is None:
             return OPEN
-        if self.alike:
+        if self.relation == "~":
             if abs(difference) + reach < MARGIN:
                 return HOLDS
             return CONTRARY if abs(difference) - corrected > MARGIN else OPEN
-        if difference - reach > 0:
+        least = -MARGIN if self.relation == ">=" else 0.0
+        if difference - reach > least:
             return HOLDS
-        return CONTRARY if difference + corrected < 0 else OPEN
+        return CONTRARY if difference + corrected < least else OPEN
 
     def described(self) -> str:
         """Labels, numbers and interval in a line."""
-        sign = "~" if self.alike else ">"
         shown = [cell.shown().text for cell in self.cells]
-        line = f"{self.better} {shown[0]} {sign} {self.other} {shown[1]}"
+        line = f"{self.better} {shown[0]} {self.relation} {self.other} {shown[1]}"
+        line = f"{self.column}, {line}" if self.column else line
         if self.difference is None:
             return line
         reach = self.reach(_LEVEL)
@@ -124,16 +130,19 @@ def verdicts(filler: Filler, names: Sequence[str] = ()) -> list[Verdict]:
     return judged
 
 
-def _judge(filler: Filler, errors: _SeedErrors, number: str, claim: Mapping[str, str]) -> Verdict:
+def _judge(filler: Filler, errors: _SeedErrors, number: str, claim: Mapping[str, Any]) -> Verdict:
     cause = [claim["cause"]] if "cause" in claim else []
     if "why" in claim:
         return Verdict(number, claim["claim"], OPEN, note=claim["why"])
     table = load_tables()[claim["cells"]]
-    column = next(it for it in table.columns if it.heading == claim["column"])
+    columns = claim_columns(table, claim)
     parts = [
         _tested(filler, errors, table, column, part)
+        for column in columns
         for part in comparisons(table, column, claim["says"])
     ]
+    if len(columns) == 1:
+        parts = [replace(part, column="") for part in parts]
     statuses = [part.status(len(parts)) for part in parts]
     status = CONTRARY if CONTRARY in statuses else OPEN if OPEN in statuses else HOLDS
     notes = []
@@ -146,6 +155,12 @@ def _judge(filler: Filler, errors: _SeedErrors, number: str, claim: Mapping[str,
     return Verdict(number, claim["claim"], status, tuple(parts), "; ".join([*notes, *cause]))
 
 
+def claim_columns(table: PaperTable, claim: Mapping[str, Any]) -> list[PaperColumn]:
+    """The columns that a claim is about: one, several, or all."""
+    asked = claim["column"] if isinstance(claim["column"], list) else [claim["column"]]
+    return [it for it in table.columns if it.heading in asked or "*" in asked]
+
+
 def comparisons(table: PaperTable, column: PaperColumn, says: Sequence[str]) -> Iterator[ClaimPart]:
     """The comparisons of a claim with their published difference.
 
@@ -154,18 +169,16 @@ def comparisons(table: PaperTable, column: PaperColumn, says: Sequence[str]) -> 
     """
     rows = {row.label: row for row in table.rows}
     for text in says:
-        sign = " ~ " if " ~ " in text else " > "
-        better, _, other = text.partition(sign)
-        others = [other]
-        if other == "*":
-            others = [it for it in rows if it != better and "published" not in rows[it].raw]
-        for label in others:
-            pair = rows[pick("row", better, rows)], rows[pick("row", label, rows)]
+        relation = next(it for it in (">=", "~", ">") if f" {it} " in text)
+        sides = text.split(f" {relation} ")
+        others = [it for it in rows if it not in sides and "published" not in rows[it].raw]
+        for better, other in product(*([*others] if it == "*" else [it] for it in sides)):
+            pair = rows[pick("row", better, rows)], rows[pick("row", other, rows)]
             printed = [as_number(table.printed(row, column)) for row in pair]
             known = [it for it in printed if it is not None]
             published = known[0] - known[1] if len(known) == 2 else None
             empty = PaperCell(None, None)
-            yield ClaimPart(better, label, sign == " ~ ", published, (empty, empty))
+            yield ClaimPart(better, other, relation, published, (empty, empty), column.heading)
 
 
 def _tested(
@@ -177,16 +190,13 @@ def _tested(
     if first.mean is None or second.mean is None:
         return replace(part, cells=(first, second))
     pair_error = _pair_error(filler, pair, column)
-    seed_error = None if pair_error is None else SeedError(0.0, 1)
-    if _is_random(filler, pair, column):
-        seed_error = errors.of(column, first, second)
+    seed_error = errors.of(column, (first, second), [_is_random(filler, it, column) for it in pair])
     return replace(part, cells=(first, second), pair_error=pair_error, seed_error=seed_error)
 
 
-def _is_random(filler: Filler, pair: tuple[PaperRow, PaperRow], column: PaperColumn) -> bool:
-    """Whether the difference depends on a seed; that of starts and whitened starts does not."""
-    plans = [of_seed for row in pair for of_seed in filler.plan(row, column)[0]]
-    return any(it.job.is_random for of_seed in plans for it in of_seed)
+def _is_random(filler: Filler, row: PaperRow, column: PaperColumn) -> bool:
+    """Whether a number depends on a seed; that of a start and of a whitened start does not."""
+    return any(it.job.is_random for of_seed in filler.plan(row, column)[0] for it in of_seed)
 
 
 class _SeedErrors:
@@ -196,34 +206,52 @@ class _SeedErrors:
         self._filler = filler
         self._pooled: dict[str, SeedError | None] = {}
 
-    def of(self, column: PaperColumn, first: PaperCell, second: PaperCell) -> SeedError | None:
-        """Paired over common seeds, else pooled.
+    def of(
+        self, column: PaperColumn, cells: Sequence[PaperCell], random: Sequence[bool]
+    ) -> SeedError | None:
+        """Paired over common seeds, else pooled; 0 where neither number depends on a seed.
 
-        Pooled is the deviation of all cells of the column that have several seeds.
+        Pooled is the deviation of all runs of the column that have several seeds.
         """
-        if len(first.ours) == len(second.ours) == len(self._filler.seeds) > 1:
-            return SeedError.of([a - b for a, b in zip(first.ours, second.ours, strict=True)])
+        if not any(random):
+            return SeedError(0.0, 1)
+        seeds = len(self._filler.seeds)
+        first, second = (
+            cell.ours if varies else cell.ours * seeds
+            for cell, varies in zip(cells, random, strict=True)
+        )
+        if len(first) == len(second) == seeds > 1:
+            return SeedError.of([a - b for a, b in zip(first, second, strict=True)])
         one = self._of_column(column)
         if one is None:
             return None
-        return replace(one, error=one.error * sqrt(1 / len(first.ours) + 1 / len(second.ours)))
+        runs = sum(1 / len(it.ours) for it, varies in zip(cells, random, strict=True) if varies)
+        return replace(one, error=one.error * sqrt(runs))
 
     def _of_column(self, column: PaperColumn) -> SeedError | None:
         """Of one run."""
         key = column.value
         if key not in self._pooled:
-            cells = [
-                self._filler.cell(other, row, it)
+            by_runs = {
+                self._runs(row, it): self._filler.cell(other, row, it).ours
                 for other in load_tables().values()
                 for it in other.columns
                 if it.value == key
                 for row in other.rows
-            ]
-            several = [cell.ours for cell in cells if len(cell.ours) > 1]
+            }
+            several = [each for each in by_runs.values() if len(each) > 1]
             freedom = sum(len(each) - 1 for each in several)
             squares = sum((len(each) - 1) * stdev(each) ** 2 for each in several)
             self._pooled[key] = SeedError(sqrt(squares / freedom), freedom) if freedom else None
         return self._pooled[key]
+
+    def _runs(self, row: PaperRow, column: PaperColumn) -> frozenset[str]:
+        """The training runs that a number comes from, which other rows may come from too."""
+        chains = [
+            [*it.job.chain()] for of_seed in self._filler.plan(row, column)[0] for it in of_seed
+        ]
+        trained = {job.key for chain in chains for job in chain if job.kind == "train"}
+        return frozenset(trained or {chain[-1].key for chain in chains})
 
 
 def _pair_error(
@@ -256,11 +284,8 @@ def _pair_error(
         else:
             first, second = (np.asarray(side, np.float64).mean(axis=0) for side in sides)
         moves.append(first - second)
-    if tasks:
-        variance = float(joint_covariance(tasks, moves).sum())
-    else:
-        variance = sum(float(np.square(move).sum()) for move in moves)
-    return 100 * sqrt(max(0.0, variance)) / len(names)
+    alone = np.diag([float(np.square(move).sum()) for move in moves])
+    return 100 * mean_error(joint_covariance(tasks, moves) if tasks else alone)
 
 
 def _influence(task: Task, side: Sequence[np.ndarray | None], aggregation: str) -> np.ndarray:
@@ -302,7 +327,7 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
         "A comparison is the difference of means over the seeds, with its 95 % interval over test "
         "pairs, of which those that share a sentence are dependent, or over test examples (dev "
         "accuracies and geometry have none), and over seeds, paired (where rows have one seed, "
-        "the deviation of all cells of the column that have several). A claim holds if all its "
+        "the deviation of all runs of the column that have several). A claim holds if all its "
         "comparisons do, and does not if one is contrary after Bonferroni's correction; "
         f"two results are alike within {MARGIN:g} point.",
     )

@@ -18,10 +18,10 @@ from contrasent.reproduce.papers import load_tables
 from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, ClaimPart
 
 
-def part(first, second, *, alike=False, pair_error=0.1, seed_error=None):
+def part(first, second, *, relation=">", pair_error=0.1, seed_error=None):
     cells = PaperCell(None, None, tuple(first)), PaperCell(None, None, tuple(second))
     seeds = seed_error and SeedError(*seed_error)
-    return ClaimPart("a", "b", alike, None, cells, pair_error, seeds)
+    return ClaimPart("a", "b", relation, None, cells, "", pair_error, seeds)
 
 
 def paired(first, second):
@@ -39,20 +39,23 @@ def test_the_interval_holds_pairs_and_seeds():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "alike", "seeds", "status"),
+    ("first", "second", "relation", "seeds", "status"),
     [
-        ((82.0,), (78.0,), False, (0.3, 10), HOLDS),
-        ((78.0,), (82.0,), False, (0.3, 10), CONTRARY),
-        ((80.0,), (79.8,), False, (0.3, 10), OPEN),
-        ((82.0,), (78.0,), False, None, OPEN),
-        ((), (78.0,), False, (0.3, 10), OPEN),
-        ((80.0,), (80.1,), True, (0.1, 30), HOLDS),
-        ((80.0,), (85.0,), True, (0.1, 30), CONTRARY),
-        ((80.0,), (80.9,), True, (0.1, 30), OPEN),
+        ((82.0,), (78.0,), ">", (0.3, 10), HOLDS),
+        ((78.0,), (82.0,), ">", (0.3, 10), CONTRARY),
+        ((80.0,), (79.8,), ">", (0.3, 10), OPEN),
+        ((82.0,), (78.0,), ">", None, OPEN),
+        ((), (78.0,), ">", (0.3, 10), OPEN),
+        ((80.0,), (80.1,), "~", (0.1, 30), HOLDS),
+        ((80.0,), (85.0,), "~", (0.1, 30), CONTRARY),
+        ((80.0,), (80.9,), "~", (0.1, 30), OPEN),
+        ((80.0,), (80.5,), ">=", (0.1, 30), HOLDS),
+        ((85.0,), (80.0,), ">=", (0.1, 30), HOLDS),
+        ((78.0,), (80.0,), ">=", (0.1, 30), CONTRARY),
     ],
 )
-def test_a_comparison_is_judged_by_its_interval(first, second, alike, seeds, status):
-    assert part(first, second, alike=alike, seed_error=seeds).status(1) == status
+def test_a_comparison_is_judged_by_its_interval(first, second, relation, seeds, status):
+    assert part(first, second, relation=relation, seed_error=seeds).status(1) == status
 
 
 def test_contrary_stands_the_correction_for_several_comparisons():
@@ -69,6 +72,49 @@ def test_a_judgement_of_random_seeds_is_rarely_wrong():
         found = part(first, second, pair_error=0.0, seed_error=paired(first, second))
         wrong += found.status(1) != OPEN
     assert wrong / 400 < 0.085
+
+
+class Runs:
+    """A filler of three seeds whose rows are numbers by seed, made by the runs of these names."""
+
+    seeds = (42, 43, 44)
+
+    def __init__(self, **rows):
+        self._rows = rows
+
+    def plan(self, row, _):
+        runs, _ = self._rows[row.label]
+        jobs = [SimpleNamespace(kind="train", key=run) for run in runs]
+        return [[SimpleNamespace(job=SimpleNamespace(chain=lambda it=it: [it]))] for it in jobs], ""
+
+    def cell(self, _, row, __):
+        return PaperCell(None, None, self._rows[row.label][1])
+
+    def errors(self, monkeypatch):
+        column = SimpleNamespace(value="stsb-dev")
+        rows = [SimpleNamespace(label=it) for it in self._rows]
+        table = SimpleNamespace(columns=[column], rows=rows)
+        monkeypatch.setattr(verdicts, "load_tables", lambda: {"x": table})
+        return verdicts._SeedErrors(self), column
+
+
+def test_a_start_has_no_deviation_of_its_own(monkeypatch):
+    scores = (80.0, 80.6, 80.3)
+    errors, column = Runs(a=("stu", scores)).errors(monkeypatch)
+    cells = PaperCell(None, None, scores), PaperCell(None, None, (77.0,))
+    assert errors.of(column, cells, (True, False)) == SeedError.of(scores)
+    assert errors.of(column, cells, (False, False)).error == 0
+
+
+def test_a_run_that_two_rows_share_counts_once(monkeypatch):
+    first, second = (80.0, 80.6, 80.3), (70.0, 70.1, 70.4)
+    rows = {"a": ("stu", first), "again": ("stu", first), "b": ("vwx", second)}
+    errors, column = Runs(**rows, one=("y", (1.0,))).errors(monkeypatch)
+    cells = PaperCell(None, None, (1.0,)), PaperCell(None, None, first)
+    pooled = sqrt((stdev(first) ** 2 + stdev(second) ** 2) / 2)
+    found = errors.of(column, cells, (True, True))
+    assert found.freedom == 4
+    assert found.error == pytest.approx(pooled * sqrt(1 + 1 / 3))
 
 
 @pytest.mark.parametrize("table", ["simcse/TB.2", "simcse/TB.3"])
