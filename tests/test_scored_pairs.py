@@ -1,6 +1,7 @@
 """Scored pairs and Matryoshka: formulas in loops, and the losses of sentence-transformers."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -94,9 +95,14 @@ def test_matryoshka_is_a_sum_over_dimensions(name, rng):
 
 def test_each_dimension_has_a_head_of_its_own(rng):
     pooled, batch = given(rng, 8)
-    objective, terms = terms_of("simcse", pooled, batch, matryoshka=[4])
+    objective, terms = terms_of("simcse", pooled, batch, matryoshka=[4], keep_head=True)
     widths = {part.head.linear.in_features for part in objective.parts.values()}
     assert widths == {4, 8} and set(terms) == {"contrast_4", "contrast_8"}
+    assert objective.negatives(64) == (objective.views - 1) * 64 - 1
+    kept = []
+    encoder = SimpleNamespace(save=lambda *_, kept_head: kept.append(kept_head))
+    objective.save(encoder, "folder", {"step": 5})
+    assert kept == [objective.parts["8"].head]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ K sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
@@ -264,9 +265,14 @@ def sums_by_parts(
         chosen = (*(row[part] for row in rows), *(token[places] for token in tokens))
         return function(batch.select(part), *chosen)
 
+    context = copy_context()
+
+    def in_step(part: Tensor) -> Tensor:  # the gradient is taken after the step's split has ended
+        return context.run(compute, part)
+
     with own_draws(device):
         sums = [
-            checkpoint(compute, part.to(device), use_reentrant=False)
+            checkpoint(in_step, part.to(device), use_reentrant=False)
             if len(parts) > 1
             else compute(part.to(device))
             for part in parts

@@ -274,12 +274,13 @@ class Tokenizer:
             for e in encodings
         ]
 
-    def pieces(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids ``(T,)`` of the tokens of all texts end to end, without special ones or a limit.
+    def pieces(self, texts: Sequence[str], limit: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Ids ``(T,)`` of the tokens of all texts end to end, without special ones.
 
-        Text ``s`` has those from ``offsets[s]`` on; offsets are ``(S,)`` int64.
+        Text ``s`` has those from ``offsets[s]`` on; offsets are ``(S,)`` int64. At most ``limit``
+        of a text are kept, if that is not 0.
         """
-        backend = self._backend(None)
+        backend = self._backend(limit or None)
         encodings = _encode(backend.encode_batch_fast, texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         ends = np.cumsum([len(each) for each in ids], dtype=np.int64)

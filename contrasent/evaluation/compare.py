@@ -24,7 +24,7 @@ from contrasent.evaluation.intervals import (
     ratio_draws,
 )
 from contrasent.evaluation.sts_data import Task
-from contrasent.evaluation.task_names import TaskName, averaged
+from contrasent.evaluation.task_names import TaskName, averaged, short_headings
 from contrasent.metrics import Vector
 from contrasent.records import Compared, Record
 
@@ -49,8 +49,8 @@ class Comparison:
     # over the test splits of named tasks; None if there are fewer than two of them. Its p-value is
     # one test of its own and is not adjusted.
     average: Compared | None
-    # of the other encoder, by the heading of the task, and of the average
-    values: Mapping[str, float] = field(default_factory=dict)
+    # of the other encoder, by task, and of the average
+    values: Mapping[TaskName | str, float] = field(default_factory=dict)
 
 
 def compare(
@@ -79,7 +79,8 @@ def compare(
         error = PairGraph.of(*task.sides).error(moves[name]) if _enough(task) else None
         compared[name] = _compared(baseline, after[name] - before[name], error, confidence)
     named = averaged(compared)
-    mean, values = None, {name.heading: after[name] for name in compared}
+    mean: Compared | None = None
+    values: dict[TaskName | str, float] = {name: after[name] for name in compared}
     if len(named) > 1:
         values[_AVERAGE] = fmean(after[name] for name in named)
         pooled = [task for task in both if task.name in named]
@@ -124,7 +125,7 @@ def compare_ratios(
     """
     by_metric: dict[str, dict[TaskName, Vector]] = {}
     values: dict[tuple[str, TaskName], float] = {}
-    own: dict[str, dict[str, float]] = {}
+    own: dict[str, dict[TaskName | str, float]] = {}
     for name in names:
         metrics = [of for task, of in baseline.ratios if task == name]
         shared = [of for of in metrics if (name, of) in other.ratios]
@@ -138,7 +139,7 @@ def compare_ratios(
             draws = np.round(drawn[after] - drawn[before], _DIGITS)
             by_metric.setdefault(metric, {})[name] = draws
             values[metric, name] = pairs[after].value - pairs[before].value
-            own.setdefault(metric, {})[name.heading] = pairs[after].value
+            own.setdefault(metric, {})[name] = pairs[after].value
 
     def compared(difference: float, drawn: Vector) -> Compared:
         p = p_value(drawn)
@@ -159,7 +160,7 @@ def compare_ratios(
         if len(named) > 1:
             difference = sum(values[metric, name] for name in named) / len(named)
             mean = compared(difference, np.mean([of_task[name] for name in named], axis=0))
-            own[metric][_AVERAGE] = fmean(own[metric][name.heading] for name in named)
+            own[metric][_AVERAGE] = fmean(own[metric][name] for name in named)
         comparisons.append(Comparison(metric, None, _adjusted(tasks), mean, own[metric]))
     return comparisons
 
@@ -221,10 +222,11 @@ def gains(comparisons: Mapping[str, Sequence[Comparison]], *, every: bool = Fals
     of_score: dict[tuple[int, str], list[Gain]] = {}
     for start, each in comparisons.items():
         for place, one in enumerate(each):
-            scores = {name.heading: compared for name, compared in one.tasks.items()}
-            mean = {_AVERAGE: one.average} if one.average else {}
-            for of, compared in ({**scores, **mean} if every else mean or scores).items():
-                gain = Gain(of, start, compared, one.metric, one.values.get(of))
+            short, values = short_headings(list(one.tasks)), one.values
+            tasks = [(short[name], it, values.get(name)) for name, it in one.tasks.items()]
+            mean = [(_AVERAGE, one.average, values.get(_AVERAGE))] if one.average else []
+            for of, compared, value in tasks + mean if every else mean or tasks:
+                gain = Gain(of, start, compared, one.metric, value)
                 of_score.setdefault((place, of), []).append(gain)
     # The better start is the one that is gained least over.
     return [min(each, key=lambda it: it.compared.difference) for each in of_score.values()]

@@ -206,7 +206,8 @@ def _assemble(
     judged = _read_judgements(sources[2], queries, corpus)
     hashes = [_hash(sources[which]) for which in (1, 0, 2)]
     rows = {document: row for row, document in enumerate(corpus)}
-    own = {q: rows[q] if corpus.get(q) == queries[q] else None for q in judged}
+    # A document is its title and its text, of which a query that is a document has the text.
+    own = {q: rows[q] if corpus.get(q, "").endswith(queries[q]) else None for q in judged}
     wanted: dict[str, dict[int, float]] = {}
     for query, grades in judged.items():
         graded = {rows[document]: grade for document, grade in grades.items() if grade > 0}

@@ -158,6 +158,12 @@ class TaskName:
         return self.name in (*STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL)
 
 
+def short_headings(names: Sequence[TaskName]) -> dict[TaskName, str]:
+    """Headings of tasks; files of one name in several folders are told apart by their paths."""
+    short = [name.heading for name in names]
+    return {name: name.heading if short.count(name.heading) == 1 else name.label for name in names}
+
+
 def known_tasks(text: str) -> tuple[tuple[str, ...], str | None]:
     """The tasks of SentEval's folder that a text names, and the split behind it.
 

@@ -94,8 +94,8 @@ class SentenceEncoder(nn.Module, Encoder):
         self.head = parts.head
         self.transform = parts.transform
         self.normalize = parts.normalize
-        limits = (parts.backbone.max_tokens, parts.tokenizer.max_tokens, parts.max_tokens)
-        self.max_tokens = min(filter(None, limits))
+        stated_limit = parts.max_tokens or parts.tokenizer.max_tokens
+        self.max_tokens = min(filter(None, (parts.backbone.max_tokens, stated_limit)))
         self.name = str(name) if loads else ""
         self._pooler = pooler_named(parts.pooler)
         self._serving = SharedContext(partial(evaluating, self))

@@ -144,10 +144,18 @@ class Encoder(ABC):
         """Texts to put before a sentence, by name."""
         return self.conventions.prompts
 
+    @prompts.setter
+    def prompts(self, prompts: Mapping[str, str]) -> None:
+        self.conventions = replace(self.conventions, prompts=prompts)
+
     @property
     def default_prompt_name(self) -> str | None:
         """The prompt that `encode` uses; None for none."""
         return self.conventions.default_prompt_name
+
+    @default_prompt_name.setter
+    def default_prompt_name(self, name: str | None) -> None:
+        self.conventions = replace(self.conventions, default_prompt_name=name)
 
     @property
     def truncate_dim(self) -> int | None:
@@ -164,10 +172,18 @@ class Encoder(ABC):
         """What `similarity` computes: cosine, dot, euclidean or manhattan."""
         return self.conventions.similarity
 
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, name: str) -> None:
+        self.conventions = replace(self.conventions, similarity=name)
+
     @property
     def max_seq_length(self) -> int:
         """``max_tokens``, as sentence-transformers calls it."""
         return self.max_tokens
+
+    @max_seq_length.setter
+    def max_seq_length(self, tokens: int) -> None:
+        self.max_tokens = tokens
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -22,6 +22,7 @@ from contrasent.model.st_layers import (
     TANH,
     Conventions,
     head_and_map,
+    module_name,
     read_conventions,
     read_json,
     write_cnn,
@@ -95,9 +96,7 @@ def read(folder: Path) -> FolderSpec:
 
 
 def _read(folder: Path) -> FolderSpec:
-    modules = [
-        (m["type"].rsplit(".", 1)[-1], folder / m["path"]) for m in read_json(folder / _MODULES)
-    ]
+    modules = [(module_name(m["type"]), folder / m["path"]) for m in read_json(folder / _MODULES)]
     names = [name for name, _ in modules]
     paths = dict(modules)
     maps = [path for name, path in modules if name == _DENSE]

@@ -225,6 +225,12 @@ def role_options(encoder: object, role: str) -> dict[str, str]:
     return {"prompt": conventions.query_prompt if is_query else conventions.document_prompt}
 
 
+def module_name(kind: str) -> str:
+    """The name of a module by its type; of one that neither they nor we made the whole type."""
+    known = kind.startswith(("sentence_transformers.", "contrasent."))
+    return kind.rpartition(".")[2] if known else kind
+
+
 def read_conventions(folder: Path) -> Conventions:
     """What ``folder`` states; CheckpointError if its file is damaged."""
     path = folder / USE_CONFIG

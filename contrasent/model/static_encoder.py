@@ -29,7 +29,13 @@ from contrasent.model.encoding import embed
 from contrasent.model.hub import resolve
 from contrasent.model.precision import resolve_precision
 from contrasent.model.protocol import Encoder, EncodingOptions
-from contrasent.model.st_layers import read_json, write_json
+from contrasent.model.st_layers import (
+    module_name,
+    read_conventions,
+    read_json,
+    write_conventions,
+    write_json,
+)
 from contrasent.model.weights import read_tensors
 from contrasent.progress import sentence_progress
 
@@ -52,7 +58,8 @@ def is_static(name: str | Path) -> bool:
     if not path.is_file():
         return False
     modules = read_json(path)
-    return bool(isinstance(modules, list) and modules and _STATIC in str(modules[0].get("type")))
+    kind = str(modules[0].get("type")) if isinstance(modules, list) and modules else ""
+    return module_name(kind) == _STATIC
 
 
 class LookupEncoder(Encoder):
@@ -124,14 +131,13 @@ class StaticEncoder(LookupEncoder):
     ) -> None:
         self.tokenizer, self.table = tokenizer, table
         self.normalize, self.name = normalize, name
+        self._truncation: dict[str, Any] | None = None  # as tokenizer.json has it
 
     @classmethod
     def load(cls, name: str | Path) -> Self:
         """Read a folder; CheckpointError if it is damaged, or has other modules beside it."""
         folder = resolve(name)
-        modules = [
-            str(module.get("type")).rsplit(".", 1)[-1] for module in read_json(folder / _MODULES)
-        ]
+        modules = [module_name(str(it.get("type"))) for it in read_json(folder / _MODULES)]
         path = folder / str(read_json(folder / _MODULES)[0].get("path", ""))
         if modules[1:] not in ([], ["Normalize"]):
             raise CheckpointError(
@@ -147,7 +153,11 @@ class StaticEncoder(LookupEncoder):
                 f"{path} holds no table with a row for each of {tokenizer.vocabulary} word pieces "
                 f"(shape {shape}); export it again"
             )
-        return cls(tokenizer, table, normalize="Normalize" in modules, name=str(name))
+        encoder = cls(tokenizer, table, normalize="Normalize" in modules, name=str(name))
+        encoder.conventions = read_conventions(folder)
+        encoder._truncation = read_json(path / "tokenizer.json").get("truncation")
+        encoder.max_tokens = (encoder._truncation or {}).get("max_length", 0)
+        return encoder
 
     def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
         """Write a sentence-transformers folder, whole, with ``info`` in its `contrasent.json`."""
@@ -156,7 +166,8 @@ class StaticEncoder(LookupEncoder):
             path.mkdir()
             self.tokenizer.save(path)
             described = read_json(path / "tokenizer.json")
-            write_json(path / "tokenizer.json", {**described, "truncation": None, "padding": None})
+            limits = {"truncation": self._truncation, "padding": None}
+            write_json(path / "tokenizer.json", {**described, **limits})
             save_file({_TABLES[0]: self.table.contiguous()}, path / "model.safetensors")
             paths = [path.name] + ["1_Normalize"] * self.normalize
             modules = [
@@ -166,6 +177,7 @@ class StaticEncoder(LookupEncoder):
             if self.normalize:
                 (partial / paths[1]).mkdir()
             write_json(partial / _MODULES, modules)
+            write_conventions(partial, self.conventions)
             about = {"pooler": self.pooler, "head": self.head_name, "normalize": self.normalize}
             checkpoint.write_info(partial, {**about, **(info or {})})
 
@@ -181,14 +193,15 @@ class StaticEncoder(LookupEncoder):
 
     @override
     def fingerprint(self) -> str:
-        described = f"static {self.normalize} {self.tokenizer.fingerprint}"
+        parts = (self.normalize, self.tokenizer.fingerprint, *self.conventions.identity)
+        described = " ".join(map(str, ("static", *parts, *filter(None, [self.max_tokens]))))
         digest = hashlib.sha256(described.encode())
         digest.update(self.table.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
     @override
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
-        ids, offsets = map(torch.from_numpy, self.tokenizer.pieces(texts))
+        ids, offsets = map(torch.from_numpy, self.tokenizer.pieces(texts, self.max_tokens))
         with torch.inference_mode():
             bags = torch.nn.functional.embedding_bag(ids, self.table, offsets, mode="mean")
         rows: np.ndarray = bags.numpy()

@@ -222,6 +222,14 @@ class Matryoshka(Objective):
             terms.measures.update({f"{name}_{size}": it for name, it in of_size.measures.items()})
         return terms
 
+    @override
+    def negatives(self, examples: int) -> int:
+        return self._of(max(self.weights)).negatives(examples)
+
+    @override
+    def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
+        self._of(max(self.weights)).save(encoder, folder, info)
+
     def _of(self, size: int) -> Objective:
         part = self.parts[str(size)]
         if not isinstance(part, Objective):

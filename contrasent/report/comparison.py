@@ -7,7 +7,7 @@ from typing import Any
 
 from contrasent.evaluation.compare import Comparison, SeedScores
 from contrasent.evaluation.suite import Suite
-from contrasent.evaluation.task_names import TaskName
+from contrasent.evaluation.task_names import TaskName, short_headings
 from contrasent.evaluation.task_types import TaskData
 from contrasent.records import Compared, Record
 from contrasent.report.scores_table import (
@@ -17,7 +17,6 @@ from contrasent.report.scores_table import (
     Rows,
     labelled_headings,
     metric_heading,
-    short_headings,
     sts_table,
 )
 from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, number, score
@@ -84,7 +83,8 @@ def _procedure(rows: Sequence[Compared], drawn: str, of: str = "") -> str:
 
 def sts_differences(comparison: Comparison, title: str) -> Table:
     """Differences of correlations, that of the averages last."""
-    rows = {name.heading: one for name, one in comparison.tasks.items()}
+    headings = short_headings(list(comparison.tasks))
+    rows = {headings[name]: one for name, one in comparison.tasks.items()}
     if rows and comparison.average:
         rows[AVERAGE] = comparison.average
     about = f"{CORRELATION[comparison.metric]} x 100, aggregation {comparison.aggregation}"

@@ -9,7 +9,14 @@ from typing import Any
 from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
 from contrasent.evaluation.protocols import Protocol
 from contrasent.evaluation.retrieval_data import RetrievalTask
-from contrasent.evaluation.task_names import SPLITS, STS_TASKS, STSB_RETRIEVAL, TaskName, averaged
+from contrasent.evaluation.task_names import (
+    SPLITS,
+    STS_TASKS,
+    STSB_RETRIEVAL,
+    TaskName,
+    averaged,
+    short_headings,
+)
 from contrasent.evaluation.task_types import Options, TaskData
 from contrasent.evaluation.transfer import SPLITS as TRANSFER_SPLITS
 from contrasent.evaluation.transfer_data import DEV_PART, NESTED_FOLDS, TRANSFER_TASKS, TransferData
@@ -92,12 +99,6 @@ def metric_heading(metric: str) -> str:
     """Such as ``nDCG@10``."""
     kind, at, k = metric.partition("@")
     return f"{_METRICS.get(kind, kind)}{at}{k}"
-
-
-def short_headings(names: Sequence[TaskName]) -> dict[TaskName, str]:
-    """Headings of tasks; files of one name in several folders are told apart by their paths."""
-    short = [name.heading for name in names]
-    return {name: name.heading if short.count(name.heading) == 1 else name.label for name in names}
 
 
 def encoder_notes(rows: Rows) -> list[str]:

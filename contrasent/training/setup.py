@@ -218,6 +218,7 @@ def prepare(
     ).to(device)
     longest = mlm_view.generator.max_tokens if mlm_view else None
     refuse(Combination(recipe, examples.views, objective, encoder, longest, processes))
+    _warn_of_views(recipe, examples.views, objective, encoder)
     views = _open_views(recipe, text, encoder, objective, show_progress)
     logger.info("%d examples; %s", len(views.source), views.left_out)
     loader = Loader(
@@ -283,6 +284,26 @@ def _warn_of_batch(recipe: Recipe, views: int, count: int) -> None:
             "sentence as its own positive (%s); for pairs give two columns, else take unsup-simcse",
             recipe.data.file,
             recipe.view.name,
+        )
+
+
+def _warn_of_views(
+    recipe: Recipe, views: int, objective: Objective, encoder: SentenceEncoder
+) -> None:
+    """Warn of a prompt that views lack, and of two copies that no noise tells apart."""
+    if prompt := encoder.conventions.resolve():
+        logger.warning(
+            "%s puts %r before every sentence that it encodes, but not in training; put it before "
+            "those of %s to train with it",
+            *(recipe.encoder.name, prompt, recipe.data.file),
+        )
+    copies = views == 1 < objective.views and not objective.provides_views
+    of_noise = copies and recipe.view.name == "dropout"
+    if of_noise and recipe.encoder.dropout is None and not encoder.backbone.has_dropout:
+        logger.warning(
+            "no dropout of %s is above 0, so both views of a sentence are equal; set "
+            "encoder.dropout, such as 0.1",
+            recipe.encoder.name,
         )
 
 

@@ -221,3 +221,11 @@ def test_an_average_stands_for_its_tasks():
         "Training made it worse: -3.00 (95 % interval -5.00 to -1.00, paired bootstrap) on the "
         "average, against own."
     )
+
+
+def test_files_of_one_name_both_count():
+    changes = {TaskName(f"{where}/pairs.tsv"): 0.1 * k for k, where in enumerate(("law", "med"))}
+    tasks = {name: changed(it, it - 0.02, it + 0.02) for name, it in changes.items()}
+    comparison = Comparison("spearman", "all", tasks, None)
+    assert [it.of for it in gains({"own": [comparison]})] == ["law/pairs.tsv", "med/pairs.tsv"]
+    assert len(sts_differences(comparison, "").rows) == 2

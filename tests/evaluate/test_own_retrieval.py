@@ -55,6 +55,13 @@ def test_a_folder_is_read_as_beirs(folder):
     assert task.description == "2 of 3 queries, those with a relevant document; 5 documents"
 
 
+def test_a_query_that_is_a_titled_document_does_not_find_itself(folder):
+    lines = map(json.loads, (folder / "corpus.jsonl").read_text().splitlines())
+    titled = [json.dumps({**line, "title": "On cats"}) for line in lines]
+    (folder / "corpus.jsonl").write_text("\n".join(titled) + "\n")
+    assert task_of(folder).left_out == (None, 4)
+
+
 def test_metrics_are_those_of_a_loop(folder, encoder):
     def cosine(a, b):
         u, v = (encoder.embed(text).astype(float) for text in (a, b))

@@ -149,6 +149,25 @@ def test_a_static_folder_is_sentence_transformers_and_ours(encoder, tmp_path):
     assert index.search(ours, SENTENCES[:1], 1)[0][0].text == SENTENCES[0]
 
 
+@pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")
+def test_a_static_folder_keeps_how_it_is_used(encoder, tmp_path):
+    export(encoder, tmp_path / "static", "static", dimensions=6)
+    plain = load_encoder(tmp_path / "static")
+    use = {"prompts": {"q": "dog "}, "default_prompt_name": "q", "truncate_dim": 4}
+    (tmp_path / "static" / "config_sentence_transformers.json").write_text(json.dumps(use))
+    tokenizer = tmp_path / "static" / "0_StaticEmbedding" / "tokenizer.json"
+    limit = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    content = json.loads(tokenizer.read_text())
+    tokenizer.write_text(json.dumps({**content, "truncation": limit}))
+    theirs = SentenceTransformer(str(tmp_path / "static"), device="cpu").encode(SENTENCES)
+    load_encoder(tmp_path / "static").save(tmp_path / "again")
+    for folder in ("static", "again"):
+        ours = load_encoder(tmp_path / folder)
+        assert ours.encode(SENTENCES).shape == theirs.shape
+        np.testing.assert_allclose(ours.encode(SENTENCES), theirs, atol=1e-6)
+        assert ours.fingerprint() != plain.fingerprint()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

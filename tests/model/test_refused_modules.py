@@ -54,6 +54,13 @@ def modules_of(folder, *names):
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
+def test_modules_of_someone_else(folder):
+    text = (folder / "modules.json").read_text()
+    kinds = [m["type"] for m in json.loads(text) if m["type"].endswith(".Pooling")]
+    (folder / "modules.json").write_text(text.replace(kinds[0], "custom_st.Pooling"))
+    refused(folder, "is made of Transformer, custom_st.Pooling")
+
+
 @pytest.mark.parametrize(
     "names",
     [

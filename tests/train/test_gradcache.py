@@ -206,6 +206,7 @@ TOKENS = {
     "mlm": ("mlm", {}),
     "tsdae": ("tsdae", {}),
     "is-bert": ("is_bert", {}),
+    "infocse": ("infocse", {}),
 }
 
 
@@ -236,6 +237,7 @@ def test_what_is_computed_of_tokens_has_the_gradient_of_one_pass_too(
     case, tiny_masked_lm, monkeypatch
 ):
     name, settings = TOKENS[case]
+    monkeypatch.setattr(_shared, "_HIDDEN", 3)
     loss, found, left = step(name, settings, tiny_masked_lm, GradientCache.embed)
     for module in (batches, _shared):
         monkeypatch.setattr(module, "checkpoint", lambda compute, part, **_: compute(part))

@@ -1,5 +1,6 @@
 """Packages, encoders and hubs that are missing or damaged; test_mistakes.py has the rest."""
 
+import json
 import os
 import re
 import shutil
@@ -148,3 +149,22 @@ def test_where_no_bar_is_drawn_lines_tell_the_loss_and_the_time_left():
     lines = [line for line in said.splitlines() if re.match(r"step \d of 3: loss", line)]
     assert len(lines) == 3
     assert re.fullmatch(r"step 3 of 3: loss \d+\.\d{3,}, 0 s left", lines[-1])
+
+
+def test_views_that_nothing_tells_apart_are_told(copied):
+    config = json.loads((copied / "config.json").read_text())
+    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    (copied / "config.json").write_text(json.dumps({**config, **rates}))
+    said = worked(*train("--encoder", str(copied)))
+    assert "so both views of a sentence are equal; set encoder.dropout" in said.err
+    said = worked(*train("--encoder", str(copied), "--encoder.dropout", "0.1", "--overwrite"))
+    assert "views of a sentence are equal" not in said.err
+
+
+def test_a_prompt_that_training_leaves_out_is_told(desk):
+    worked(*train("--output", "plain"))
+    path = desk / "plain" / "last" / "config_sentence_transformers.json"
+    use = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **use}))
+    said = worked(*train("--encoder", "plain/last", "--max-steps", "1"))
+    assert "puts 'query: ' before every sentence that it encodes, but not in training" in said.err

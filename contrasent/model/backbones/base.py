@@ -155,7 +155,24 @@ class Backbone(nn.Module, ABC):
         )
 
     def set_dropout(self, rate: float) -> None:
-        """Give every dropout of the transformer the same rate."""
-        for module in self.model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = rate
+        """Give every dropout of the transformer the same rate; ConfigError if it has none."""
+        dropouts = self._dropouts()
+        if rate and not dropouts:
+            raise ConfigError(
+                f"encoder.dropout is {rate:g}, but {self.kind} has no dropout; leave it out"
+            )
+        for module, name in dropouts:
+            setattr(module, name, rate)
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether two passes over a sentence differ in training."""
+        return any(getattr(module, name) for module, name in self._dropouts())
+
+    def _dropouts(self) -> list[tuple[nn.Module, str]]:
+        """Modules and the attributes that hold their rates; decoders have those of attention."""
+        modules = list(self.modules())
+        kept = [(it, "p") for it in modules if isinstance(it, nn.Dropout)]
+        attention = "attention_dropout"
+        numbers = [it for it in modules if isinstance(getattr(it, attention, None), float)]
+        return kept + [(it, attention) for it in numbers]

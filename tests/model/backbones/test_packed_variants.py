@@ -133,6 +133,17 @@ def test_a_decoder_sees_what_its_config_says(is_causal):
     assert torch.allclose(first, other, atol=1e-5) is is_causal
 
 
+def test_a_decoder_has_the_dropout_of_its_attention():
+    backbone = backbone_of(transformer(transformers.Qwen2Config(**SIZES, num_key_value_heads=1)))
+    batch = pack([[5, 6, 7, 8]])
+    backbone.train()
+    assert not backbone.has_dropout
+    assert backbone(batch, (-1,))[-1].equal(backbone(batch, (-1,))[-1])
+    backbone.set_dropout(0.3)
+    assert backbone.has_dropout
+    assert not backbone(batch, (-1,))[-1].equal(backbone(batch, (-1,))[-1])
+
+
 def test_a_decoder_is_made_to_see_both_sides_and_says_so_in_its_config():
     config = transformers.Qwen2Config(**SIZES, num_key_value_heads=1, pad_token_id=0)
     backbone = backbone_of(transformer(config)).eval()
