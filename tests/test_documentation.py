@@ -305,7 +305,8 @@ SHORT = {"train.batch_size": 4, "evaluation.final": "none"}
 @pytest.mark.acceptance
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_notebook_on_adapting_runs(capsys):
-    names = notebook("adapt_an_encoder", ENCODER="bert-base-uncased", MINUTES=1, SETTINGS=SHORT)
+    settings = {"train.batch_size": 4}
+    names = notebook("adapt_an_encoder", ENCODER="bert-base-uncased", MINUTES=1, SETTINGS=settings)
     assert names["result"].trials
     said = capsys.readouterr().out
     assert "95 % interval" in said and said.count(f"  1.00 {names['texts'][0]}\n") >= 2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,21 @@ from pydantic import TypeAdapter
 from contrasent.data.examples import open_examples
 from contrasent.data.spans import sentences_of
 from contrasent.data.view_sources import document_lengths, has_lines
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.evaluation.proxy import FEWEST, crop_pairs, next_pairs
+from contrasent.evaluation.task_names import CROPS, NEXT
 from contrasent.files import write_text
+from contrasent.model.checkpoint import is_sentence_encoder
+from contrasent.model.masked_lm import MaskedLm
+from contrasent.recipe import load_recipe
+from contrasent.settings import EncoderSettings
+from contrasent.training.setup import start_encoder
+
+GENERAL_TEXT = Path(str(files("contrasent") / "quickstart_data" / "wikipedia.txt"))
+"""Sentences that keep an encoder from forgetting what it knows of other text."""
+
+TRAIN, DEV, TEST, MIXED = "train.txt", "dev.txt", "test.txt", "mixed.txt"
+"""Files of the parts of the text; the last one is the first with general text."""
 
 _HELD_OUT, _HELD_OUT_SHARE = 500, 0.1
 """Lines that are enough to choose by, and as many to report on; of the documents at most."""
@@ -35,6 +50,11 @@ class Candidate:
     general_text: bool = False  # whether shipped Wikipedia sentences are added to the text
     frozen_share: float = 0.0  # of the layers, the lowest ones, that stay as they are
     mlm_first: bool = False  # half of the steps train the masked language model on the text before
+
+    @property
+    def own(self) -> set[str]:
+        """Names of the settings that make it what it is."""
+        return {*self.settings, *(["encoder.freeze_layers"] if self.frozen_share else [])}
 
 
 CANDIDATES = {
@@ -91,6 +111,27 @@ NEEDS = {
 }
 """What a candidate may need, in words."""
 
+_FIXED = {
+    "encoder.name": "name the start as the argument ENCODER",
+    "data.file": "give --data instead",
+    "objective.name": "give --candidates instead",
+    "train.max_steps": "give --minutes instead",
+    "train.epochs": "give --minutes instead",
+    "train.seed": "give --seed instead",
+    "train.start_shares": "leave it out",
+    "evaluation.task": "give --dev instead",
+    "evaluation.every": "leave it out",
+    "evaluation.final": "give --test instead",
+}
+"""Settings that no user of a search chooses, and what to do instead."""
+
+
+def refuse_fixed(settings: Iterable[str]) -> None:
+    """ConfigError if the search itself sets one of ``settings``."""
+    for key in settings:
+        if key in _FIXED:
+            raise ConfigError(f"the search itself sets {key}; {_FIXED[key]}")
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -101,18 +142,18 @@ class Text:
     in_documents: bool  # the sentences of a document stand one after the other
 
     @classmethod
-    def read(cls, source: str) -> Text:
-        """Read a file or data set of one sentence or text per example.
+    def read(cls, source: str, columns: Sequence[str] | None = None) -> Text:
+        """Read a file or data set of one sentence or text per example; line breaks become spaces.
 
         DataError if it is missing, damaged, or has examples of several sentences.
         """
-        examples = open_examples(source)
+        examples = open_examples(source, columns)
         if examples.views > 1:
             raise DataError(
                 f"{source} has {examples.columns}; adapt takes text without labels, one sentence "
                 "or text per example; for pairs there is 'contrasent train sup-simcse'"
             )
-        lines = [text for (text,) in examples]
+        lines = [" ".join(text.split()) for (text,) in examples]
         lengths = document_lengths(examples) if has_lines(examples) else np.ones(len(lines), int)
         if len(lengths) < 2:
             return cls(source, [[line] for line in lines], in_documents=False)
@@ -139,31 +180,46 @@ class Text:
         """How many sentences or texts there are."""
         return sum(map(len, self.documents))
 
-    def split(self, seed: int, fewest: int) -> tuple[Text, Text, Text]:
+    @property
+    def queries(self) -> int:
+        """Queries of the proxy that is made of it."""
+        if self.in_documents and len(self.documents) < 2:
+            return 0
+        units = [[(line,) for line in document] for document in self.documents]
+        pairs = next_pairs(units) if self.in_documents else crop_pairs(units)
+        return len({first for first, second in pairs if first != second})
+
+    def split(self, seed: int, fewest: int, *, has_dev: bool) -> tuple[Text, Text, Text]:
         """Text to train on, to choose by, and to report on; no document is in two of them.
 
-        DataError if there is too little.
+        Where another dev task chooses there is none to choose by, and none to report on if a tenth
+        is too little for that. DataError if there is too little.
         """
         distinct = list(dict.fromkeys(map(tuple, self.documents)))
         order = np.random.default_rng(seed).permutation(len(distinct))
         documents = [list(distinct[k]) for k in order]
         lines = np.cumsum([len(document) for document in documents])
-        enough = 1 + int(np.searchsorted(lines, _HELD_OUT))
+        enough = max(2, 1 + int(np.searchsorted(lines, _HELD_OUT)))
         count = min(enough, int(_HELD_OUT_SHARE * len(documents)))
-        parts = documents[2 * count :], documents[:count], documents[count : 2 * count]
-        if count < 2:
+        ends = (0, count) if has_dev else (count, 2 * count)
+        parts = documents[ends[1] :], documents[: ends[0]], documents[ends[0] : ends[1]]
+        train, dev, test = (Text(self.source, part, self.in_documents) for part in parts)
+        if has_dev and test.queries < FEWEST:
+            train, test = replace(train, documents=documents), replace(test, documents=[])
+        elif not has_dev and min(dev.queries, test.queries) < FEWEST:
             raise DataError(
                 f"{self.source} has {len(documents)} different "
-                f"{'documents' if self.in_documents else 'texts'}, of which a tenth is to choose "
-                "and a tenth to report on; give 20 or more"
+                f"{'documents' if self.in_documents else 'texts'}, too few to choose and to report "
+                f"by: a tenth, for each, makes {min(dev.queries, test.queries)} queries "
+                f"({'sentences with a next one' if self.in_documents else 'texts of 8 words'}), "
+                f"and {FEWEST} are needed; give more text, or rated pairs with --dev"
             )
-        texts = [Text(self.source, part, self.in_documents) for part in parts]
-        if texts[0].lines < fewest:
+        if train.lines < fewest:
             raise DataError(
-                f"{self.source} has {self.lines} texts, of which {texts[0].lines} are left to "
+                f"{self.source} has {self.lines} texts, of which {train.lines} are left to "
                 f"train on; a step takes {fewest}, so give more, or a smaller --train.batch_size"
             )
-        return texts[0], texts[1], texts[2]
+        return train, dev, test
 
     def write(self, path: Path, general: Iterable[str] = ()) -> Path:
         """Write a sentence per line, with an empty line between documents."""
@@ -182,6 +238,15 @@ class Trial:
     score: float  # the best dev score on the way, in [-1, 1]
     best_step: int  # where that was; 0 for the start
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A candidate that could not be trained."""
+
+    candidate: str
+    rung: int  # of the trial
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +271,13 @@ class SearchState:
     proxy: str  # how held-out text is scored, ``crops:`` or ``next:``
     max_tokens: int  # of a line of the text, in training
     depth: int  # layers of the encoder
-    steps_per_epoch: int  # of the text
+    lines: dict[str, int]  # how many there are of each file that is trained on
     start_score: float = 0.0  # the dev score of the start as it comes
     dev_metric: str = ""  # what that is
     seconds_per_step: float = 0.0  # of the candidate ``dropout``
     overhead: float = 0.0  # seconds that a trial takes beside its steps
     trials: list[Trial] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
 
     @property
     def best(self) -> Trial:
@@ -237,3 +303,47 @@ class SearchState:
                 "replace it with --overwrite"
             )
         return state
+
+
+def split_text(request: SearchRequest, folder: Path) -> SearchState:
+    """Read the text, write its parts into a folder, and choose the candidates that fit.
+
+    ConfigError if one that was asked for does not fit the text or the encoder; DataError if there
+    is too little text.
+    """
+    recipe = load_recipe("unsup-simcse", request.settings)
+    text = Text.read(request.data, recipe.data.columns)
+    has_dev = request.dev is not None
+    parts = text.split(request.seed, fewest=recipe.train.batch_size, has_dev=has_dev)
+    start = start_encoder(EncoderSettings(name=request.encoder))
+    given = {"", *text.gives}
+    if not is_sentence_encoder(request.encoder):
+        with suppress(CheckpointError):  # it may have no head, or not the whole of it
+            MaskedLm.load(request.encoder)
+            given.add("masked_lm")
+    if parts[0].lines > start.width:
+        given.add("more_texts_than_dimensions")
+    for name in request.candidates:
+        needs = CANDIDATES[name].needs
+        if needs not in given:
+            raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
+    if request.candidates and all(CANDIDATES[name].mlm_first for name in request.candidates):
+        raise ConfigError(
+            "mlm-first trains from another start than yours, so nothing keeps the result from "
+            "being worse; name another candidate beside it, such as dropout"
+        )
+    general = [it for it in GENERAL_TEXT.read_text(encoding="utf-8").splitlines() if it]
+    general = general[: parts[0].lines]
+    for part, name in zip(parts, (TRAIN, DEV, TEST), strict=True):
+        if part.documents:
+            part.write(folder / name)
+    parts[0].write(folder / MIXED, general)
+    return SearchState(
+        request=request,
+        candidates=request.candidates
+        or [n for n, each in CANDIDATES.items() if each.needs in given],
+        proxy=NEXT if text.in_documents else CROPS,
+        max_tokens=parts[0].max_tokens,
+        depth=start.backbone.depth,
+        lines={TRAIN: parts[0].lines, MIXED: parts[0].lines + len(general)},
+    )

@@ -12,53 +12,58 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from contrasent.adaptation.candidates import (
     CANDIDATES,
-    NEEDS,
+    DEV,
+    GENERAL_TEXT,
+    MIXED,
+    TEST,
+    TRAIN,
     Candidate,
+    Failure,
     SearchRequest,
     SearchState,
-    Text,
     Trial,
+    refuse_fixed,
+    split_text,
 )
 from contrasent.data.examples import Rows, keep_rows
-from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.errors import ConfigError, ContrasentError, DataError, pick
 from contrasent.evaluation.suite import Suite, load_suite
-from contrasent.evaluation.task_names import CROPS, NEXT
 from contrasent.files import begins_anew, writing_folder
 from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.masked_lm import MaskedLm
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.report.contents import Contents
 from contrasent.report.html.page import write_report
-from contrasent.settings import EncoderSettings
 from contrasent.training.callbacks import DevScore
 from contrasent.training.run import train
+from contrasent.training.run_folder import complete
 from contrasent.training.scoring import BeforeAndAfter, Scorer, before_and_after
 from contrasent.training.setup import start_as_it_comes, start_encoder
 
 logger = logging.getLogger("contrasent")
 
-GENERAL_TEXT = Path(str(files("contrasent") / "quickstart_data" / "wikipedia.txt"))
-"""Sentences that keep an encoder from forgetting what it knows of other text."""
-
 GENERAL_PAIRS = GENERAL_TEXT.with_name("stack_exchange_pairs.tsv")
 """Rated pairs that tell how much it forgot."""
 
-_STATE, _TRAIN, _DEV, _TEST = "search.json", "train.txt", "dev.txt", "test.txt"
-_MIXED, _PRETRAINED = "mixed.txt", "pretrained"
+_STATE, _PRETRAINED, _RUN = "search.json", "pretrained", "run"
 _TIME_SHARES = (0.25, 0.25, 0.4)
 """Of the whole time, for each rung of the search; the rest is for the scores at its end."""
 
 _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS, _EVALUATIONS = 10, 3, 8, 3
 _START_SHARES = [0.5]
+# Of the user's settings, those that a masked language model is trained with too.
+_OF_PRETRAINING = (
+    "data.max_tokens",
+    "train.batch_size",
+    "train.gradient_checkpointing",
+    "train.precision",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class Adaptation:
     start_score: float  # the dev score of the start as it comes
     dev_metric: str  # what the scores of trials are, such as ``spearman`` or ``mrr@10``
     trials: list[Trial]  # in the order in which they were made
+    failures: list[Failure]  # what could not be trained
     scores: BeforeAndAfter  # start and result on text that had no part in the search
     report: Path  # a page with these scores
     seconds: float
@@ -93,9 +99,11 @@ class Search:
         """Score the start, and measure how long a step takes and a trial beside its steps.
 
         Candidates that were not asked for by name are left out where there is no time for them.
-        ConfigError if what is to choose gives no score, or there is not enough time.
+        ConfigError if a candidate cannot take the user's settings, what is to choose gives no
+        score, or there is not enough time.
         """
         state, folder, began = self.state, self.folder / "probe", time.monotonic()
+        self._check_settings()
         recipe = self._recipe(CANDIDATES["dropout"], _PROBED_STEPS, state.request.encoder)
         scores: list[DevScore] = []
         result = train(recipe, folder, device=self.device, on_evaluation=scores.append)
@@ -108,6 +116,23 @@ class Search:
         if not state.request.candidates:
             state.candidates = self._in_time()
         self._steps(state.candidates, self._seconds(_TIME_SHARES[0]))
+
+    def _check_settings(self) -> None:
+        """ConfigError if a candidate cannot take the user's settings, or sets one itself."""
+        request, names = self.state.request, self.state.candidates
+        reasons = dict[str, str]()
+        for name in names:
+            if taken := sorted(CANDIDATES[name].own & set(request.settings)):
+                reasons[name] = f"the candidate {name} sets {', '.join(taken)} itself"
+                continue
+            try:
+                complete(self._recipe(CANDIDATES[name], _PROBED_STEPS, request.encoder))
+            except ConfigError as error:
+                reasons[name] = f"the candidate {name} cannot take your settings: {error}"
+        if reasons:
+            rest = ",".join(name for name in names if name not in reasons)
+            remedy = f"name the others: --candidates {rest}" if rest else "leave the setting out"
+            raise ConfigError("\n".join([*reasons.values(), remedy]))
 
     def _in_time(self) -> list[str]:
         """The first candidates that can each make a few steps in the first rung."""
@@ -128,22 +153,38 @@ class Search:
     def run(self) -> None:
         """Make the trials that are left: all candidates, the better half, the best.
 
-        ConfigError if the time does not suffice for a few steps of each.
+        What failed is tried again, unless the search has ended. ConfigError if the time does not
+        suffice for a few steps of each; ContrasentError if every candidate failed.
         """
-        names, last, share = self.state.candidates, len(_TIME_SHARES) - 1, sum(_TIME_SHARES)
+        state, last, share = self.state, len(_TIME_SHARES) - 1, sum(_TIME_SHARES)
+        names = state.candidates
+        if not (self.folder / _RUN).exists():
+            state.failures.clear()
         for rung in range(len(_TIME_SHARES)):
-            if len(names) == 1 and rung < last:
+            if not names or (len(names) == 1 and rung < last):
                 continue  # the rest of the time is for the only one
             steps = self._steps(names, self._seconds(_TIME_SHARES[rung] if rung < last else share))
             share -= _TIME_SHARES[rung]
-            complete = {trial.candidate for trial in self.state.trials if trial.rung == rung}
             for name in names:
-                if name not in complete:
+                before = self._latest(rung).get(name)
+                longer = before is None or (before.rung < rung and before.steps < steps[name])
+                if longer and name not in self._failed(rung):
                     self._try(name, rung, steps[name])
-            of_rung = [trial for trial in self.state.trials if trial.rung == rung]
-            ranked = sorted(of_rung, key=lambda trial: -trial.score)
-            left = 1 if rung == last - 1 else (len(ranked) + 1) // 2
-            names = [trial.candidate for trial in ranked[:left]]
+            tried, failed = self._latest(rung), self._failed(rung)
+            names = [name for name in names if name not in failed]
+            names.sort(key=lambda name: -tried[name].score)
+            names = names[: 1 if rung == last - 1 else (len(names) + 1) // 2]
+        if not state.trials:
+            reasons = (f"{failure.candidate}: {failure.reason}" for failure in state.failures)
+            raise ContrasentError("\n".join(["every candidate failed:", *reasons]))
+
+    def _latest(self, rung: int) -> dict[str, Trial]:
+        """The longest trial of each candidate up to a rung."""
+        trials = sorted(self.state.trials, key=lambda trial: trial.rung)
+        return {trial.candidate: trial for trial in trials if trial.rung <= rung}
+
+    def _failed(self, rung: int) -> set[str]:
+        return {it.candidate for it in self.state.failures if it.rung <= rung}
 
     def final_tasks(self, test: Sequence[str]) -> Suite:
         """What start and result are scored on: ``test``, held-out text, and general pairs.
@@ -151,7 +192,8 @@ class Search:
         ConfigError if one of ``test`` is no task; DataError if its data is missing or damaged.
         """
         state = self.state
-        held_out = [] if state.request.dev else [f"{state.proxy}{self.folder / _TEST}"]
+        file = self.folder / TEST
+        held_out = [f"{state.proxy}{file}"] if file.is_file() else []
         suite = load_suite([*dict.fromkeys([*test, *held_out, str(GENERAL_PAIRS)])])
         for problem in suite.problems:
             raise DataError(problem.message)
@@ -159,7 +201,7 @@ class Search:
 
     def finish(self, suite: Suite, began: float) -> Adaptation:
         """Keep the best run, and score it beside the start on what had no part in the search."""
-        state, run, recipe = self.state, self.folder / "run", None
+        state, run, recipe = self.state, self.folder / _RUN, None
         if not run.exists():
             self._folder(state.best).rename(run)
         if state.best.score > state.start_score:
@@ -179,6 +221,7 @@ class Search:
             start_score=state.start_score,
             dev_metric=state.dev_metric,
             trials=state.trials,
+            failures=state.failures,
             scores=scores,
             report=report,
             seconds=time.monotonic() - began,
@@ -195,11 +238,12 @@ class Search:
         }
         fixed = {
             "encoder.name": encoder,
-            "data.file": str(self.folder / (_MIXED if candidate.general_text else _TRAIN)),
+            "data.file": str(self.folder / (MIXED if candidate.general_text else TRAIN)),
+            "data.columns": None,
             "train.max_steps": steps,
             "train.seed": request.seed,
             "train.start_shares": _START_SHARES,
-            "evaluation.task": request.dev or f"{state.proxy}{self.folder / _DEV}",
+            "evaluation.task": request.dev or f"{state.proxy}{self.folder / DEV}",
             "evaluation.every": -(-steps // _EVALUATIONS),
             "evaluation.final": "none",
         }
@@ -220,18 +264,30 @@ class Search:
                 f"{', '.join(names)}; give at least {needed / min(_TIME_SHARES) / 60:.1f}, or "
                 "fewer --candidates"
             )
-        most = _MOST_EPOCHS * state.steps_per_epoch
-        return {name: min(int(each / cost), most) for name, cost in costs.items()}
+        return {name: min(int(each / cost), self._most(name)) for name, cost in costs.items()}
+
+    def _most(self, name: str) -> int:
+        """The steps of a candidate beyond which it would only see its text again."""
+        recipe = self._recipe(CANDIDATES[name], 1, self.state.request.encoder)
+        lines = self.state.lines[Path(recipe.data.file).name]
+        return _MOST_EPOCHS * -(-lines // recipe.train.batch_size)
 
     def _try(self, name: str, rung: int, steps: int) -> None:
-        """Train a candidate, and keep its run if it is the best so far."""
+        """Train a candidate, and keep its run if it is the best so far; note it if it fails."""
         candidate, began = CANDIDATES[name], time.monotonic()
         logger.info("%s: %s, %d steps", name, candidate.description, steps)
         folder = self.folder / "trials" / f"{rung}-{name}"
         encoder, first = self.state.request.encoder, steps // 2 if candidate.mlm_first else 0
-        if first:
-            encoder = self._pretrain(folder.name, first)
-        self._train(self._recipe(candidate, steps - first, encoder), folder)
+        try:
+            if first:
+                encoder = self._pretrain(folder.name, first)
+            self._train(self._recipe(candidate, steps - first, encoder), folder)
+        except ContrasentError as error:
+            logger.warning("%s failed: %s", name, error)
+            self.state.failures.append(Failure(name, rung, str(error)))
+            self.state.write(self.folder / _STATE)
+            self._remove(folder.name)
+            return
         ended = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         seconds = time.monotonic() - began
         trial = Trial(name, rung, steps, ended["best_score"], ended["best_step"], seconds)
@@ -239,16 +295,20 @@ class Search:
         self.state.write(self.folder / _STATE)
         for other in self.state.trials:
             if other != self.state.best:
-                shutil.rmtree(self._folder(other), ignore_errors=True)
-                shutil.rmtree(self.folder / _PRETRAINED / self._folder(other).name, True)
+                self._remove(self._folder(other).name)
+
+    def _remove(self, trial: str) -> None:
+        for folder in ("trials", _PRETRAINED):
+            shutil.rmtree(self.folder / folder / trial, ignore_errors=True)
 
     def _pretrain(self, name: str, steps: int) -> str:
         """Train the start as a masked language model; where the result is."""
         request, folder = self.state.request, self.folder / _PRETRAINED / name
         settings = {
             "encoder.name": request.encoder,
-            "data.file": str(self.folder / _TRAIN),
+            "data.file": str(self.folder / TRAIN),
             "data.max_tokens": self.state.max_tokens,
+            **{key: value for key, value in request.settings.items() if key in _OF_PRETRAINING},
             "train.max_steps": steps,
             "train.seed": request.seed,
         }
@@ -261,47 +321,6 @@ class Search:
 
     def _folder(self, trial: Trial) -> Path:
         return self.folder / "trials" / f"{trial.rung}-{trial.candidate}"
-
-
-def split_text(request: SearchRequest, folder: Path) -> SearchState:
-    """Read the text, write its parts into a folder, and choose the candidates that fit.
-
-    ConfigError if one that was asked for does not fit the text or the encoder; DataError if there
-    is too little text.
-    """
-    text = Text.read(request.data)
-    batch = load_recipe("unsup-simcse", request.settings).train.batch_size
-    parts = text.split(request.seed, fewest=batch)
-    start = start_encoder(EncoderSettings(name=request.encoder))
-    given = {"", *text.gives}
-    if not is_sentence_encoder(request.encoder):
-        with suppress(CheckpointError):  # it may have no head, or not the whole of it
-            MaskedLm.load(request.encoder)
-            given.add("masked_lm")
-    if parts[0].lines > start.width:
-        given.add("more_texts_than_dimensions")
-    for name in request.candidates:
-        needs = CANDIDATES[name].needs
-        if needs not in given:
-            raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")
-    if request.candidates and all(CANDIDATES[name].mlm_first for name in request.candidates):
-        raise ConfigError(
-            "mlm-first trains from another start than yours, so nothing keeps the result from "
-            "being worse; name another candidate beside it, such as dropout"
-        )
-    general = [it for it in GENERAL_TEXT.read_text(encoding="utf-8").splitlines() if it]
-    for part, name in zip(parts, (_TRAIN, _DEV, _TEST), strict=True):
-        part.write(folder / name)
-    parts[0].write(folder / _MIXED, general[: parts[0].lines])
-    return SearchState(
-        request=request,
-        candidates=request.candidates
-        or [n for n, each in CANDIDATES.items() if each.needs in given],
-        proxy=NEXT if text.in_documents else CROPS,
-        max_tokens=parts[0].max_tokens,
-        depth=start.backbone.depth,
-        steps_per_epoch=-(-parts[0].lines // batch),
-    )
 
 
 def adapt(  # noqa: PLR0913 - what the command takes, by name
@@ -333,7 +352,8 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
         test: tasks to score start and result on, beside held-out text and shipped pairs.
         candidates: names in `contrasent.adaptation.candidates.CANDIDATES`; None for those
             that fit the text and the encoder.
-        settings: of every candidate's recipe, by dotted name.
+        settings: of every candidate's recipe, by dotted name; not those that the search or a
+            candidate sets itself.
         seed: of the parts of the text, and of every run.
         resume: go on with the search in ``output``.
         overwrite: replace it.
@@ -341,8 +361,10 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
         show_progress: progress bars on standard error.
 
     Raises:
-        ConfigError: no such candidate or task, or a candidate that does not fit; ``output`` holds
-            another search; the time is too short for a few steps of each candidate.
+        ConfigError: no such candidate or task, or a candidate that does not fit or cannot take the
+            settings; ``output`` holds another search; the time is too short for a few steps of each
+            candidate.
+        ContrasentError: every candidate failed.
         DataError: there is too little text, or a file is missing or damaged.
 
     Example:
@@ -355,6 +377,7 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
     for name in names:
         pick("candidate", name, CANDIDATES)
     given = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
+    refuse_fixed(given)
     source = str(data if isinstance(data, str | Path) else keep_rows(data))
     request = SearchRequest(str(encoder), source, minutes, dev, names, given, seed)
     if begins_anew(folder, _STATE, resume=resume, overwrite=overwrite):

@@ -70,8 +70,8 @@ def adapt(  # noqa: PLR0913 - the arguments are the command's options
     """Search for the best encoder of your text in a given time, without labels.
 
     Tries several recipes for a few steps each, continues those that do best on held-out text, and
-    tells whether the result is better than the encoder as it comes. Any setting of the recipes
-    can follow as --section.key VALUE.
+    tells whether the result is better than the encoder as it comes. Settings of the recipes can
+    follow as --section.key VALUE, but for those that the search or a candidate sets itself.
     """
     from contrasent.adaptation.halving import adapt as search
     from contrasent.recipe import overrides_in
@@ -108,6 +108,8 @@ def print_result(result: Adaptation) -> None:
     from contrasent.report.table import print_table
 
     print_table(Console(), trials_table(result))
+    for failure in result.failures:
+        typer.echo(f"{failure.candidate} failed: {failure.reason}", err=True)
     print_gains(result.scores)
     if result.recipe is None:
         typer.echo(
@@ -129,7 +131,7 @@ def trials_table(result: Adaptation) -> Table:
     from contrasent.report.table import Cell, Table, number, score
     from contrasent.training.callbacks import metric_name
 
-    start = result.start_score
+    start, empty = result.start_score, Cell("")
     rows = [
         (
             Cell(trial.candidate),
@@ -141,11 +143,19 @@ def trials_table(result: Adaptation) -> Table:
         )
         for trial in result.trials
     ]
+    failed = [
+        (
+            Cell(it.candidate),
+            Cell(CANDIDATES[it.candidate].description),
+            Cell("failed"),
+            *[empty] * 3,
+        )
+        for it in result.failures
+    ]
     metric = metric_name(result.dev_metric)
     headings = ("tried", "what it trains on", "steps", f"dev {metric}", "gain", "seconds")
-    empty = Cell("")
     start_row = (Cell("start"), Cell("the encoder as it comes"), empty, score(start), empty, empty)
-    return Table(headings, (start_row, *rows), texts=frozenset({1}))
+    return Table(headings, (start_row, *rows, *failed), texts=frozenset({1}))
 
 
 _RECIPE = "pretrain-mlm"

@@ -6,6 +6,7 @@ after it in its document, or the anchor of an example its positive.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,8 +23,10 @@ METRICS = ("mrr@10", "recall@1", "recall@10")
 MOST, SHARE, FEWEST = 1000, 0.1, 50
 """Rows that a task is made of; what a run holds out at most; queries below which it does not."""
 
-_FEWEST_WORDS = 8
-_ENDS = (".", "?", "!")
+_FEWEST_WORDS, _FEWEST_LETTERS = 8, 16
+_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
+_UNSPACED = re.compile(r"[\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff]")
 
 Example = tuple[str, ...]
 Unit = Sequence[Example]
@@ -33,19 +36,21 @@ Unit = Sequence[Example]
 def halves(text: str) -> tuple[str, str] | None:
     """A text cut at the end of a sentence near its middle, else in the middle.
 
-    None of fewer than eight words.
+    None of fewer than eight words, unless they are long ones of a script without spaces.
     """
-    words = text.split()
-    if len(words) < _FEWEST_WORDS:
-        return None
-    quarter, middle = len(words) // 4, len(words) // 2
-    ends = [n for n in range(quarter, len(words) - quarter + 1) if words[n - 1].endswith(_ENDS)]
+    parts, space = text.split(), " "
+    if len(parts) < _FEWEST_WORDS:
+        if len(_UNSPACED.findall(text)) < _FEWEST_LETTERS:
+            return None
+        parts, space = list(" ".join(parts)), ""
+    quarter, middle = len(parts) // 4, len(parts) // 2
+    ends = [n for n in range(quarter, len(parts) - quarter + 1) if parts[n - 1].endswith(_ENDS)]
     cut = min(ends, key=lambda n: abs(n - middle), default=middle)
-    return " ".join(words[:cut]), " ".join(words[cut:])
+    return space.join(parts[:cut]).strip(), space.join(parts[cut:]).strip()
 
 
 def crop_pairs(units: Iterable[Unit]) -> list[tuple[str, str]]:
-    """The halves of every text that has enough words."""
+    """The halves of every text that is long enough."""
     texts = (example[0] for unit in units for example in unit)
     return [pair for pair in map(halves, texts) if pair is not None]
 
@@ -92,7 +97,7 @@ def pairs_task(
 def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> RetrievalTask:
     """A task of a file or data set, of at most a thousand of its rows.
 
-    DataError if the file cannot be read, no text has eight words, or nothing is in documents.
+    DataError if the file cannot be read, no text has halves, or nothing is in documents.
     """
     kind, _, file = name.name.partition(":")
     examples = open_examples(str(Path(file).expanduser()), columns)
@@ -111,8 +116,8 @@ def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> Retrieva
         if documents:
             raise DataError(f"{name.name}: no document of {file} has two different sentences")
         raise DataError(
-            f"{name.name}: no text of {file} has {_FEWEST_WORDS} words, so that there are no "
-            "halves to find"
+            f"{name.name}: no text of {file} has {_FEWEST_WORDS} words, or {_FEWEST_LETTERS} "
+            "letters without spaces, so that there are no halves to find"
         )
     return task
 

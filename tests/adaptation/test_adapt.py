@@ -8,10 +8,11 @@ import pytest
 from helpers.command_line import refused, worked
 from helpers.tiny_sentences import sentence, write
 
-from contrasent.adaptation import halving
-from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState, Text
+from contrasent.adaptation import candidates, halving
+from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchState
 from contrasent.adaptation.halving import adapt
-from contrasent.errors import ConfigError, DataError
+from contrasent.cli.adapt import print_result
+from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe
 from contrasent.training.run import train
@@ -33,14 +34,20 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(halving, "_FEWEST_STEPS", 1)
     monkeypatch.setattr(halving, "_MOST_EPOCHS", 1)
+    monkeypatch.setattr(candidates, "FEWEST", 5)
 
 
 @pytest.fixture
-def search(tmp_path, text, tiny_bert):
-    """Search with three candidates of at most an epoch each."""
+def search(tmp_path, text, tiny_bert, monkeypatch):
+    """Search with three candidates of a few steps each, and more in each rung."""
+
+    def steps(_, names, __):
+        return dict.fromkeys(names, 12 // len(names))
+
+    monkeypatch.setattr(halving.Search, "_steps", steps)
 
     def run(folder="search", **options):
-        given = {"minutes": 5, "candidates": ["dropout", "slow", "crops"], "settings": FAST}
+        given = {"minutes": 5, "candidates": ["dropout", "last-layers", "crops"], "settings": FAST}
         return adapt(
             tiny_bert, data=text, output=tmp_path / folder, device="cpu", **given | options
         )
@@ -65,7 +72,7 @@ def plain(trials):
 def test_the_better_half_goes_on_and_the_best_is_kept(search, tmp_path):
     result = search()
     first, second, last = ([t for t in result.trials if t.rung == rung] for rung in range(3))
-    assert [t.candidate for t in first] == ["dropout", "slow", "crops"]
+    assert [t.candidate for t in first] == ["dropout", "last-layers", "crops"]
     ranked = sorted(first, key=lambda t: -t.score)
     assert [t.candidate for t in second] == [t.candidate for t in ranked[:2]]
     assert [t.candidate for t in last] == [max(second, key=lambda t: t.score).candidate]
@@ -114,6 +121,8 @@ def test_masked_words_may_come_first(search, tmp_path, text, tiny_masked_lm):
     first = load_recipe(Path(second.encoder.name).parent / "recipe.yaml")
     assert (first.objective["name"], first.encoder.name) == ("mlm", str(tiny_masked_lm))
     assert (first.train.max_steps, second.train.max_steps) == (4, 5)
+    assert (first.train.batch_size, first.train.precision) == (16, "fp32")
+    assert first.train.learning_rate == load_recipe("pretrain-mlm").train.learning_rate
     before, after = (
         SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu").fingerprint()
         for folder in (tiny_masked_lm, second.encoder.name)
@@ -130,18 +139,6 @@ def test_held_out_text_is_in_no_other_part(search, tmp_path):
     ]
     assert sorted(map(len, parts)) == [20, 20, 160]
     assert set.union(*parts) == set(LINES)
-
-
-def test_documents_stay_whole(tmp_path):
-    documents = [[sentence(7 * n + k, 9) for k in range(4)] for n in range(30)]
-    path = tmp_path / "documents.txt"
-    path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
-    text = Text.read(str(path))
-    assert text.in_documents
-    parts = text.split(1, fewest=16)
-    assert sorted(d for part in parts for d in part.documents) == sorted(documents)
-    read = Text.read(str(parts[0].write(tmp_path / "part.txt")))
-    assert read.documents == parts[0].documents
 
 
 def test_an_interrupted_search_goes_on_to_the_same_end(search, monkeypatch, tmp_path):
@@ -202,6 +199,7 @@ def test_a_search_that_cannot_begin_leaves_no_folder(search, tmp_path):
 def test_what_cannot_be_searched_is_refused_before_training(search, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(candidates, "FEWEST", 5)
     with pytest.raises(ConfigError, match=r"unknown candidate 'dropuot'.*'dropout'"):
         search(candidates=["dropuot"])
     with pytest.raises(ConfigError, match=r"next-sentence needs a \.txt whose documents"):
@@ -213,8 +211,11 @@ def test_what_cannot_be_searched_is_refused_before_training(search, tmp_path, mo
 
 def test_too_little_text_and_pairs_are_refused(tmp_path, tiny_bert):
     few = tmp_path / "few.txt"
-    write(few, LINES[:30])
-    with pytest.raises(DataError, match=r"few.txt has 30 texts, of which 24 .* a step takes 64"):
+    write(few, LINES[:70])
+    with pytest.raises(DataError, match=r"few.txt has 70 texts, of which 56 .* a step takes 64"):
+        adapt(tiny_bert, data=few, output=tmp_path / "search")
+    write(few, LINES[:40])
+    with pytest.raises(DataError, match=r"few.txt has 40 different texts.* makes 4 .*--dev"):
         adapt(tiny_bert, data=few, output=tmp_path / "search")
     pairs = tmp_path / "pairs.csv"
     write(pairs, ["sent0,sent1", "a cat,a dog", "a man,a woman"])
@@ -246,29 +247,10 @@ def test_the_command_refuses_what_it_does_not_know(text, tiny_bert, tmp_path):
     assert "minuts" in message
 
 
-def test_candidates_follow_the_text():
-    texts = Text("texts", [["A cat sat. A dog ran."], ["One man. Two men."]], in_documents=False)
-    sentences = Text("sentences", [["A cat sat."], ["Two men sat."]], in_documents=False)
-    documents = Text("documents", [["A cat sat.", "It slept."]], in_documents=True)
-    assert [t.gives for t in (texts, sentences, documents)] == [
-        {"texts"},
-        set(),
-        {"texts", "documents"},
-    ]
-    long = Text("long", [["word " * 200]], in_documents=False)
-    assert (sentences.max_tokens, long.max_tokens) == (32, 128)
-
-
-def test_of_long_documents_no_more_is_held_out_than_is_enough():
-    long = Text("long", [[f"{n} {k}" for k in range(30)] for n in range(300)], in_documents=True)
-    train_part, dev, test = long.split(1, fewest=16)
-    assert dev.lines == test.lines == 510 and train_part.lines == 9000 - 2 * 510
-
-
 def test_there_is_no_time_for_the_last_candidates(tmp_path, caplog):
     names = ["dropout", "slow", "tsdae", "crops", "general", "last-layers"]
     request = SearchRequest("encoder", "text.txt", 2, dev=None, candidates=[], settings={}, seed=42)
-    state = SearchState(request, names, "crops:", 32, 2, 10, seconds_per_step=1, overhead=5)
+    state = SearchState(request, names, "crops:", 32, 2, {}, seconds_per_step=1, overhead=5)
     # 30 seconds in the first rung: with tsdae each takes 5 + 2.5.
     kept = halving.Search(tmp_path, state, "cpu", show_progress=False)._in_time()
     assert kept == ["dropout", "slow", "tsdae", "crops"]
@@ -279,7 +261,7 @@ def test_a_candidate_says_what_of_the_text_and_of_the_layers_it_takes(tmp_path, 
     request = SearchRequest(
         str(tiny_bert), "text.txt", 2, dev=None, candidates=[], settings={}, seed=42
     )
-    state = SearchState(request, [*CANDIDATES], "crops:", max_tokens=40, depth=6, steps_per_epoch=9)
+    state = SearchState(request, [*CANDIDATES], "crops:", max_tokens=40, depth=6, lines={})
     search = halving.Search(tmp_path, state, "cpu", show_progress=False)
     recipes = {name: search._recipe(each, 5, str(tiny_bert)) for name, each in CANDIDATES.items()}
     frozen = {name: recipe.encoder.freeze_layers for name, recipe in recipes.items()}
@@ -288,3 +270,102 @@ def test_a_candidate_says_what_of_the_text_and_of_the_layers_it_takes(tmp_path, 
     general = {name for name, recipe in recipes.items() if recipe.data.file.endswith("mixed.txt")}
     assert general == {"general"}
     assert {recipe.data.max_tokens for recipe in recipes.values()} == {40}
+
+
+def failing(name):
+    """Training that fails for one candidate."""
+
+    def trained(recipe, folder, **options):
+        if folder.name.endswith(name):
+            raise ContrasentError("the loss is not finite")
+        return train(recipe, folder, **options)
+
+    return trained
+
+
+def test_a_candidate_that_fails_is_reported_and_the_others_go_on(search, monkeypatch, capsys):
+    monkeypatch.setattr(halving, "train", failing("dropout"))
+    result = search()
+    assert [(it.candidate, it.rung) for it in result.failures] == [("dropout", 0)]
+    assert {t.candidate for t in result.trials} == {"last-layers", "crops"}
+    print_result(result)
+    said = capsys.readouterr()
+    assert "dropout failed: the loss is not finite" in said.err
+    assert [*CANDIDATES["dropout"].description.split(), "failed"] == next(
+        line.split()[1:] for line in said.out.splitlines() if line.startswith("dropout")
+    )
+    # The search has ended: nothing is tried again.
+    monkeypatch.setattr(halving, "train", train)
+    again = search(resume=True)
+    assert (plain(again.trials), again.failures) == (plain(result.trials), result.failures)
+
+
+def test_what_failed_is_tried_again_where_the_search_has_not_ended(search, monkeypatch):
+    monkeypatch.setattr(halving.Search, "begin", lambda _: None)
+    monkeypatch.setattr(halving, "train", failing("crops"))
+    with pytest.raises(ContrasentError, match="every candidate failed:\ncrops: the loss"):
+        search(candidates=["crops"])
+    monkeypatch.setattr(halving, "train", train)
+    result = search(candidates=["crops"], resume=True)
+    assert [t.candidate for t in result.trials] == ["crops"] and not result.failures
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("encoder.name", "ENCODER"),
+        ("data.file", "--data"),
+        ("train.max_steps", "--minutes"),
+        ("train.seed", "--seed"),
+        ("evaluation.task", "--dev"),
+        ("train.start_shares", "leave it out"),
+    ],
+)
+def test_settings_that_the_search_sets_are_refused(search, key, remedy):
+    with pytest.raises(ConfigError, match=f"the search itself sets {key}; .*{remedy}"):
+        search(settings={key: "1"})
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "said"),
+    [
+        (["dropout", "slow"], {"train.learning_rate": 1e-3}, "slow sets train.learning_rate"),
+        (["dropout", "crops"], {"view.name": "repeat"}, "crops sets view.name itself"),
+        (["dropout", "last-layers"], {"encoder.freeze_layers": 1}, "last-layers sets encoder"),
+        (["dropout", "tsdae"], {"objective.temperature": 0.1}, "tsdae cannot take your settings"),
+    ],
+)
+def test_what_a_candidate_cannot_take_is_refused_before_work_starts(
+    search, tmp_path, monkeypatch, names, settings, said
+):
+    monkeypatch.setattr(halving, "train", None)
+    with pytest.raises(ConfigError, match=f"{said}(.|\n)*--candidates dropout$"):
+        search(candidates=names, settings={"train.batch_size": 16, **settings})
+    assert not (tmp_path / "search").exists()
+
+
+def test_no_more_than_some_epochs_of_its_own_text_and_batch(tmp_path, tiny_bert):
+    request = SearchRequest(str(tiny_bert), "text.txt", 60, None, [], {}, seed=42)
+    lines = {"train.txt": 640, "mixed.txt": 1280}
+    state = SearchState(request, [], "crops:", 32, 2, lines, seconds_per_step=1e-3)
+    search = halving.Search(tmp_path, state, "cpu", show_progress=False)
+    steps = search._steps(["dropout", "tsdae", "general"], 60)
+    assert steps == {"dropout": 10, "tsdae": 80, "general": 20}
+
+
+def test_a_rung_without_more_steps_is_left_out(search, monkeypatch):
+    def steps(_, names, __):
+        return {name: 12 // len(names) if name == "crops" else 4 for name in names}
+
+    monkeypatch.setattr(halving.Search, "_steps", steps)
+    trials = plain(search().trials)
+    assert len({trial[:1] + trial[2:3] for trial in trials}) == len(trials)
+    assert len([trial for trial in trials if trial[0] != "crops"]) == 2
+
+
+def test_what_is_held_out_beside_labelled_pairs_is_scored(search, tmp_path):
+    pairs = [f"{LINES[n]}\t{LINES[n + n % 4]}\t{5 - n % 4}" for n in range(24)]
+    write(tmp_path / "pairs.tsv", pairs)
+    result = search(candidates=["dropout"], dev=str(tmp_path / "pairs.tsv"))
+    assert "test.txt" in {Path(r.task).name for r in result.scores.before}
+    assert not (tmp_path / "search" / "dev.txt").exists()

@@ -1,0 +1,69 @@
+"""The text that a search adapts to: how it is read, split and written."""
+
+import json
+
+import pytest
+from helpers.tiny_sentences import sentence, write
+
+from contrasent.adaptation import candidates
+from contrasent.adaptation.candidates import Text
+
+LINES = list(dict.fromkeys(sentence(n, 12) for n in range(260)))[:200]
+
+
+@pytest.fixture(autouse=True)
+def few_queries_are_enough(monkeypatch):
+    monkeypatch.setattr(candidates, "FEWEST", 5)
+
+
+def test_documents_stay_whole(tmp_path):
+    documents = [[sentence(7 * n + k, 9) for k in range(4)] for n in range(30)]
+    path = tmp_path / "documents.txt"
+    path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
+    text = Text.read(str(path))
+    assert text.in_documents
+    parts = text.split(1, fewest=16, has_dev=False)
+    assert sorted(d for part in parts for d in part.documents) == sorted(documents)
+    read = Text.read(str(parts[0].write(tmp_path / "part.txt")))
+    assert read.documents == parts[0].documents
+
+
+def test_candidates_follow_the_text():
+    texts = Text("texts", [["A cat sat. A dog ran."], ["One man. Two men."]], in_documents=False)
+    sentences = Text("sentences", [["A cat sat."], ["Two men sat."]], in_documents=False)
+    documents = Text("documents", [["A cat sat.", "It slept."]], in_documents=True)
+    assert [t.gives for t in (texts, sentences, documents)] == [
+        {"texts"},
+        set(),
+        {"texts", "documents"},
+    ]
+    long = Text("long", [["word " * 200]], in_documents=False)
+    assert (sentences.max_tokens, long.max_tokens) == (32, 128)
+
+
+def test_of_long_documents_no_more_is_held_out_than_is_enough():
+    long = Text("long", [[f"{n} {k}" for k in range(30)] for n in range(300)], in_documents=True)
+    train_part, dev, test = long.split(1, fewest=16, has_dev=False)
+    assert dev.lines == test.lines == 510 and train_part.lines == 9000 - 2 * 510
+
+
+def test_line_breaks_in_a_text_are_spaces(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{n}\na\n\nb\r\n c"}) + "\n" for n in range(3)))
+    text = Text.read(str(path))
+    assert text.documents == [[f"{n} a b c"] for n in range(3)]
+    assert Text.read(str(text.write(tmp_path / "part.txt"))).documents == text.documents
+
+
+def test_columns_are_those_of_the_text(tmp_path):
+    path = tmp_path / "texts.csv"
+    write(path, ["id,body", "1,a cat", "2,a dog"])
+    assert Text.read(str(path), ["body"]).documents == [["a cat"], ["a dog"]]
+
+
+def test_with_a_dev_task_only_what_is_reported_on_is_held_out():
+    text = Text("text.txt", [[line] for line in LINES], in_documents=False)
+    train_part, dev, test = text.split(1, fewest=16, has_dev=True)
+    assert (train_part.lines, dev.lines, test.lines) == (180, 0, 20)
+    few = Text("text.txt", text.documents[:40], in_documents=False)
+    assert [part.lines for part in few.split(1, fewest=16, has_dev=True)] == [40, 0, 0]
