@@ -79,15 +79,16 @@ class Examples(ABC):
 class SourceExamples(Examples):
     """Examples of the sentence columns of a source; a null is an empty sentence.
 
-    With ``is_lines``, blank lines separate documents.
+    With ``is_lines``, blank lines separate documents. With ``with_ids``, the second column holds
+    ids, which may be whole numbers.
     """
 
-    def __init__(self, rows: SourceRows, *, is_lines: bool) -> None:
+    def __init__(self, rows: SourceRows, *, is_lines: bool, with_ids: bool = False) -> None:
         super().__init__(rows.source, rows.width, rows.described)
         self.is_lines = is_lines
-        self._rows = rows
+        self._rows, self._with_ids = rows, with_ids
         if isinstance(rows.reader, ParquetSource):
-            rows.reader.require_text(rows.names)
+            rows.reader.require_text(rows.names[:1] if with_ids else rows.names)
 
     @property
     @override
@@ -102,8 +103,9 @@ class SourceExamples(Examples):
 
     @override
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
-        skipped, checked = 0, self._rows.reader.checked
-        for where, cells in self._rows.rows(trouble):
+        skipped, checked = 0, self._rows.reader.checked and not self._with_ids
+        for where, row in self._rows.rows(trouble):
+            cells = [row[0], _id_as_text(row[1])] if self._with_ids else row
             if not checked:
                 try:
                     for cell in cells:
@@ -117,6 +119,11 @@ class SourceExamples(Examples):
             else:
                 skipped += 1
         self.skipped, self.blank = skipped, self._rows.reader.blank
+
+
+def _id_as_text(cell: Any) -> Any:
+    """A whole number as text; any other cell as it is."""
+    return str(cell) if isinstance(cell, int) and not isinstance(cell, bool) else cell
 
 
 def portions(examples: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
@@ -164,7 +171,7 @@ def open_examples(
             or numbers counted from 0. None picks them by well-known names (``sent0, sent1,
             hard_neg``; ``anchor, positive, negative``; ``sentence1, sentence2``; ``text``; ...) or,
             in a table without header, takes every column.
-        with_ids: the second of the columns holds ids.
+        with_ids: the second of the columns holds ids, which are text or whole numbers.
     """
     kind = text_kind(source)
     if kind == ".txt" and columns is not None and list(columns) != ["0"]:
@@ -182,7 +189,7 @@ def open_examples(
             raise ConfigError(f"{rows.where}: arrays have no column names; choose by number from 0")
         below = rows.sample() if isinstance(rows, TableSource) and not with_ids else ()
         chosen = sentence_columns(rows.first, columns, rows.where, named=rows.named, below=below)
-    return SourceExamples(SourceRows(rows, chosen), is_lines=kind == ".txt")
+    return SourceExamples(SourceRows(rows, chosen), is_lines=kind == ".txt", with_ids=with_ids)
 
 
 def text_kind(source: str) -> str | None:

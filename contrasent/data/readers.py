@@ -91,6 +91,7 @@ def comma_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[
             first = first or number
             yield line
 
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))  # of the whole process
     reader = csv.reader(text(), strict=True)
     while True:
         first = 0

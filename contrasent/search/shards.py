@@ -30,12 +30,11 @@ from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
 from contrasent.search.sentences import Sentences
 from contrasent.search.shard_writers import NpyRows, ParquetRows, embed_blocks
-from contrasent.search.storage import NpyWriter, open_rows
+from contrasent.search.storage import FILE, NpyWriter, manifest_in, open_rows
 from contrasent.search.workers import Worker
 
 KINDS = (".npy", ".parquet")
 _CHUNK = 8_192
-_MANIFEST = "manifest.json"
 _FORMAT = "contrasent-parts-1"
 _REMEDY = "pass --overwrite to start again"
 
@@ -130,9 +129,8 @@ class Shards:
         with exclusive(folder.with_name(f"{folder.name}.start")):  # one process holds the folder
             if overwrite and _is_complete(folder):
                 shutil.rmtree(folder)
-            manifest = folder / _MANIFEST
             started = any(folder.glob("[0-9]*[0-9].*"))
-            other = _differences(manifest, made_from) if started else ""
+            other = _differences(folder, made_from) if started else ""
             if other and not overwrite:
                 raise ConfigError(
                     f"{folder} holds shards of an unfinished run with another {other}; "
@@ -142,7 +140,7 @@ class Shards:
                 shutil.rmtree(folder)
             folder.mkdir(exist_ok=True)
             if other or not started:
-                write_text(manifest, json.dumps(made_from, indent=2) + "\n")
+                write_text(folder / FILE, json.dumps(made_from, indent=2) + "\n")
         return cls(folder, made_from["width"], total, settings)
 
     def look(self, *numbers: int) -> None:
@@ -225,7 +223,7 @@ class Shards:
         """Make the folder the result: its manifest lists the shards, and their notes go."""
         shards = [{"file": self._path(n).name, **self._notes[n]} for n in range(self.count)]
         listed = {**made_from, "rows": self.rows, "shards": shards}
-        write_text(self.folder / _MANIFEST, json.dumps(listed, indent=2) + "\n")
+        write_text(self.folder / FILE, json.dumps(listed, indent=2) + "\n")
         for number in range(self.count):
             self._path(number).with_suffix(".json").unlink()
 
@@ -257,12 +255,8 @@ def provenance_of(encoder: Encoder, sentences: Sentences, settings: Settings) ->
     }
 
 
-def _differences(manifest: Path, made_from: dict[str, Any]) -> str:
-    try:
-        kept = json.loads(manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        kept = None
-    if not isinstance(kept, dict):
+def _differences(folder: Path, made_from: dict[str, Any]) -> str:
+    if not (kept := manifest_in(folder, _FORMAT)):
         return "manifest, or a damaged one"
     return ", ".join(key for key, value in made_from.items() if kept.get(key) != value)
 
@@ -290,7 +284,7 @@ def require_output(output: Path, overwrite: bool, keep: str = "") -> None:
     """Make sure that ``output`` can be written, before anything expensive happens."""
     if keep:
         if output.is_dir() and not _is_complete(output):
-            if any(output.iterdir()) and not (output / _MANIFEST).is_file():
+            if any(output.iterdir()) and not manifest_in(output, _FORMAT):
                 raise ConfigError(f"{output} holds other files; name a new folder")
             return
     else:
@@ -304,10 +298,7 @@ def require_output(output: Path, overwrite: bool, keep: str = "") -> None:
 
 def _is_complete(folder: Path) -> bool:
     """Whether a folder of shards is a finished one."""
-    try:
-        return "shards" in json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    return "shards" in manifest_in(folder, _FORMAT)
 
 
 def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name

@@ -170,15 +170,14 @@ class Snapshot:
     def blocks(self, first: int = 0) -> Iterator[IndexRows]:
         """The rows that were not removed, from segment ``first`` on, some at a time."""
         for segment in self.segments[first:]:
-            count = len(segment.vectors)
-            kept = np.arange(count) if segment.live is None else np.flatnonzero(segment.live)
-            for start in range(0, len(kept), _BLOCK):
-                rows = kept[start : start + _BLOCK]
-                yield IndexRows(
-                    np.asarray(segment.vectors[rows]),
-                    segment.ids.take(rows).to_pylist(),
-                    segment.texts.take(rows).to_pylist(),
-                )
+            for start in range(0, len(segment.vectors), _BLOCK):
+                vectors = segment.vectors[start : start + _BLOCK]
+                ids, texts = segment.ids.slice(start, _BLOCK), segment.texts.slice(start, _BLOCK)
+                if segment.live is not None:
+                    live = segment.live[start : start + _BLOCK]
+                    vectors, ids, texts = vectors[live], ids.filter(live), texts.filter(live)
+                if len(vectors):
+                    yield IndexRows(np.array(vectors), ids.to_pylist(), texts.to_pylist())
 
     def rewritten(self, first: int) -> IndexManifest:
         """The manifest after the segments from ``first`` on are one, without removed rows.

@@ -189,10 +189,19 @@ def read_manifest(folder: Path) -> IndexManifest:
         raise CheckpointError(f"{path} is damaged ({error}); {_REBUILD}") from error
 
 
+def manifest_in(folder: Path, kind: str) -> dict[str, Any]:
+    """The manifest of a folder if its format begins with ``kind``; otherwise, nothing."""
+    try:
+        manifest: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return manifest if manifest["format"].startswith(kind) else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
 def require_folder(folder: Path, overwrite: bool) -> None:
     """Make sure that an index can be built at ``folder``, before anything expensive happens."""
     recover_folder(folder.resolve())
-    is_index = (folder / FILE).is_file()
+    is_index = bool(manifest_in(folder, "contrasent-index-"))
     if not (is_index and overwrite):
         remedy = "it is not an index, so it is left alone: name another folder"
         if is_index:

@@ -63,6 +63,11 @@ def test_quoted_csv_cells_may_hold_commas_quotes_and_line_ends(write):
     assert list(open_examples(write("f.csv", text))) == [('a, "b"', "two\r\nlines"), ("c", "d")]
 
 
+def test_a_quoted_csv_cell_may_be_as_long_as_a_line(write):
+    long = "c," * 70_000
+    assert list(open_examples(write("f.csv", f'a,b\n"{long}",d\n'))) == [("a", "b"), (long, "d")]
+
+
 def test_a_header_may_follow_blank_lines(write):
     examples = open_examples(write("f.csv", "\n\nsent0,sent1\n\na,b\nsent0,sent1\n"))
     assert list(examples) == [("a", "b"), ("sent0", "sent1")]
@@ -182,7 +187,11 @@ def test_a_file_that_cannot_be_understood_is_refused_when_opened(write, name, co
         ("f.csv", 'a,b\n"c\nd",e\nf,g,h\n', "f.csv:4: 3 columns, but the first row has 2"),
         ("f.csv", 'a,b\n"c\nd" e,f\n', "f.csv:2: not a row of quoted CSV: ',' expected after '\"'"),
         ("f.csv", "a,b\nc,d\re,f\n", "f.csv:2: not a row of quoted CSV: new-line character seen"),
-        ("f.csv", 'a,b\n"' + "c" * 140_000, "f.csv:2: not a row of quoted CSV: field larger than"),
+        (
+            "f.csv",
+            'a,b\n"' + ("c" * (1 << 20) + "\n") * 17,
+            "f.csv:2: not a row of quoted CSV: field larger than",
+        ),
         (
             "f.tsv",
             "a\tb\n\nc\n",

@@ -7,14 +7,18 @@ import random
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import chain
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.search import snapshot
 from contrasent.search.index import Index
-from contrasent.search.storage import close_milvus
+from contrasent.search.storage import SegmentRows, close_milvus
 
 TEXTS = [f"text number {i}" for i in range(40)]
 
@@ -61,6 +65,32 @@ def test_hits_after_changes_are_those_of_an_index_of_what_is_left(encoder, folde
     index.optimize("flat")
     assert index.manifest.removed is None and len(index.manifest.segments) == 1
     require_equal(index.search(encoder, queries, 7), fresh.search(encoder, queries, 7))
+
+
+def test_blocks_are_the_rows_that_were_not_removed_in_order(encoder, folder, monkeypatch):
+    monkeypatch.setattr(snapshot, "_BLOCK", 7)
+    index = Index.build(encoder, TEXTS, folder)
+    gone = [0, 5, 6, *range(14, 21), 39]  # a whole block among them
+    index.remove(gone)
+    blocks, kept = [*index.blocks()], [n for n in range(40) if n not in gone]
+    assert [*chain(*(rows.ids for rows in blocks))] == [*map(str, kept)]
+    assert [*chain(*(rows.texts for rows in blocks))] == [TEXTS[n] for n in kept]
+    vectors = index._snapshot.segments[0].vectors
+    assert (np.concatenate([rows.vectors for rows in blocks]) == vectors[kept]).all()
+    assert all(0 < len(rows.ids) == len(rows.vectors) <= 7 for rows in blocks)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_segment_may_hold_more_text_than_one_arrow_array(encoder, folder, monkeypatch, removed):
+    monkeypatch.setattr(snapshot, "_BLOCK", 8)
+    opened = Index.build(encoder, TEXTS, folder)._snapshot
+    part = pa.array(["x" * (1 << 24)] * 4)  # many times in the column, and once in memory
+    column = pa.chunked_array([part] * 40)
+    assert column.nbytes > 1 << 31
+    live = np.arange(160) % 2 == 0 if removed else None
+    segment = SegmentRows(np.zeros((160, 8), np.float32), column, column, live)
+    first = next(replace(opened, segments=[segment]).blocks())
+    assert len(first.ids) == len(first.texts) == len(first.vectors) == (4 if removed else 8)
 
 
 def require_equal(found, expected):
@@ -252,6 +282,7 @@ def _write_until_killed(folder, seed, kinds, pipe):
     draw, encoder = random.Random(seed), DummyEncoder()
     index = Index.open(folder)
     kept = [i for rows in index.blocks() for i in rows.ids]
+    index.remove(["none"], missing_ok=True)  # pyarrow's first look-up loads pandas, which is slow
     for step in range(10**9):
         change = draw.choice(["add", "add", "remove", "optimize"])
         if change == "add":

@@ -206,6 +206,12 @@ def test_an_index_is_replaced_only_when_asked_and_nothing_else_is(encoder, folde
     with pytest.raises(ConfigError, match="it is not an index, so it is left alone"):
         Index.build(encoder, TEXTS, other, overwrite=True)
     assert other.joinpath("chapter.txt").read_text() == "years of work"
+    for foreign in ('{"format": "contrasent-parts-1"}', '{"format": 2}', "[]", "{"):
+        other.joinpath("manifest.json").write_text(foreign)
+        with pytest.raises(ConfigError, match="it is not an index, so it is left alone"):
+            Index.build(encoder, TEXTS, other, overwrite=True)
+    other.joinpath("manifest.json").write_text('{"format": "contrasent-index-0"}')
+    assert len(Index.build(encoder, TEXTS, other, overwrite=True)) == 40
 
 
 def test_a_failing_replacement_leaves_the_old_index(encoder, folder):

@@ -120,6 +120,18 @@ def test_the_command_writes_what_training_takes(desk):
     assert {example[:3] for example in again.examples} <= {tuple(row) for row in rows}
 
 
+@pytest.mark.parametrize("name", ["mined.tsv", "mined.TSV.gz", "mined.csv", "mined.jsonl"])
+def test_tabs_and_line_breaks_in_sentences_do_not_break_rows(name, tmp_path):
+    pairs = [(f"anchor\t{n}", f"positive\r\n {n}") for n in range(9)]
+    mined = find_negatives(Drawn(16), pairs, mining=Mining(margin=0))
+    mined.write(tmp_path / name)
+    written = [*open_examples(str(tmp_path / name))]
+    assert [tuple(" ".join(it.split()) for it in row) for row in mined.examples] == [
+        tuple(" ".join(it.split()) for it in row) for row in written
+    ]
+    assert (written == mined.examples) != ("tsv" in name.lower())
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -1,4 +1,5 @@
 import io
+import json
 import tracemalloc
 
 import pyarrow as pa
@@ -36,6 +37,26 @@ def test_ids_come_from_their_column_and_stay_with_their_sentences(table):
         assert sentences.count() == 2
         assert [*zip(sentences.ids(), sentences, strict=True)] == [("a", "two"), ("c", "six")]
         assert sentences.examples.skipped == 1
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_ids_may_be_whole_numbers_and_nothing_else_but_text(tmp_path, kind):
+    path = tmp_path / f"rows.{kind}"
+
+    def read(ids):
+        table = pa.table({"id": ids, "text": [f"text {n}" for n in range(len(ids))]})
+        if kind == "parquet":
+            parquet.write_table(table, path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+        with open_sentences(str(path), "text", "id") as sentences:
+            return [*zip(sentences.ids(), sentences, strict=True)]
+
+    assert read([0, 12, None]) == [("0", "text 0"), ("12", "text 1")]
+    assert read([" a "]) == [("a", "text 0")]
+    for wrong in (1.5, True):
+        with pytest.raises(DataError, match=f"rows.{kind}:1: {wrong} is no text"):
+            read([wrong])
 
 
 def test_several_sentences_in_a_row_need_a_choice(table):

@@ -18,6 +18,7 @@ from pyarrow import parquet
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import exclusive
 from contrasent.search import workers
+from contrasent.search.index import Index
 from contrasent.search.sentences import Sentences, open_sentences
 from contrasent.search.shards import Settings, Shards, write_embeddings
 from contrasent.search.workers import Worker, commands, run_processes
@@ -142,6 +143,28 @@ def test_a_folder_of_shards_lists_them_with_their_hashes(kind, write, tmp_path):
     assert (rows == expected()).all() and manifest["rows"] == 50
     with pytest.raises(ConfigError, match="exists already"):
         write(name="rows", keep=kind)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_a_folder_of_shards_is_resumed_and_a_folder_of_something_else_left_alone(
+    kind, write, tmp_path
+):
+    write(Worker(2, 2), name="rows", keep=kind)
+    assert write(name="rows", keep=kind).resumed == 24
+    index = Index.build(DummyEncoder(), TEXTS, tmp_path / "index")
+    before = (index.folder / "manifest.json").read_bytes()
+    with open_sentences(str(tmp_path / "texts.txt")) as sentences:
+        for name, content in (("index", before), ("listed", b'{"shards": []}'), ("cut", b"{")):
+            folder = tmp_path / name
+            folder.mkdir(exist_ok=True)
+            (folder / "manifest.json").write_bytes(content)
+            (folder / "000001.json").touch()
+            how = Settings(keep=kind)
+            for overwrite in (False, True):
+                with pytest.raises(ConfigError, match="holds other files; name a new folder"):
+                    write_embeddings(DummyEncoder(), sentences, folder, how, overwrite=overwrite)
+            assert (folder / "manifest.json").read_bytes() == content
+    assert len(Index.open(index.folder)) == 50
 
 
 @pytest.mark.parametrize("text", ["3", "0/2", "3/2", "a/b", "1/0", "-1/2"])
