@@ -233,13 +233,14 @@ class _SeedErrors:
         key = column.value
         if key not in self._pooled:
             by_runs = {
-                self._runs(row, it): self._filler.cell(other, row, it).ours
+                self._runs(row, it): ours
                 for other in load_tables().values()
                 for it in other.columns
                 if it.value == key
                 for row in other.rows
+                if len(ours := self._filler.cell(other, row, it).ours) > 1
             }
-            several = [each for each in by_runs.values() if len(each) > 1]
+            several = list(by_runs.values())
             freedom = sum(len(each) - 1 for each in several)
             squares = sum((len(each) - 1) * stdev(each) ** 2 for each in several)
             self._pooled[key] = SeedError(sqrt(squares / freedom), freedom) if freedom else None
@@ -274,8 +275,9 @@ def _pair_error(
     moves: list[np.ndarray] = []
     for place, name in enumerate(names):
         label = name if split == "test" else f"{name}-dev"
-        sides = [[_of_task(filler, it, place, label) for it in of_seeds] for of_seeds in plans]
-        if any(examples is None for side in sides for examples in side):
+        found = [[_of_task(filler, it, place, label) for it in of_seeds] for of_seeds in plans]
+        sides = [[it for it in side if it is not None] for side in found]
+        if not all(sides):
             return None
         if name in STS_TASKS:
             (read,) = sts_suite(filler.planner.data_dir, split, (name,)).tasks("sts")
@@ -288,7 +290,7 @@ def _pair_error(
     return 100 * mean_error(joint_covariance(tasks, moves) if tasks else alone)
 
 
-def _influence(task: Task, side: Sequence[np.ndarray | None], aggregation: str) -> np.ndarray:
+def _influence(task: Task, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
     """How much each pair moves the mean of the correlations of several runs, ``(N,)``."""
     sizes = np.cumsum([len(subset.gold) for subset in task.subsets])[:-1]
     columns = [tuple(np.split(np.asarray(it, dtype=np.float64), sizes)) for it in side]

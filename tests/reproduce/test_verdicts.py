@@ -109,6 +109,7 @@ def test_a_start_has_no_deviation_of_its_own(monkeypatch):
 def test_a_run_that_two_rows_share_counts_once(monkeypatch):
     first, second = (80.0, 80.6, 80.3), (70.0, 70.1, 70.4)
     rows = {"a": ("stu", first), "again": ("stu", first), "b": ("vwx", second)}
+    rows["with its head, one seed"] = ("stu", first[:1])
     errors, column = Runs(**rows, one=("y", (1.0,))).errors(monkeypatch)
     cells = PaperCell(None, None, (1.0,)), PaperCell(None, None, first)
     pooled = sqrt((stdev(first) ** 2 + stdev(second) ** 2) / 2)
@@ -147,8 +148,11 @@ def test_examples_that_both_get_right_do_not_widen_a_difference(tmp_path, value,
         np.savez(tmp_path / f"{name}.npz", **dict.fromkeys(labels, moves))
     filler = SimpleNamespace(
         planner=SimpleNamespace(data_dir=None, scale_name="small"),
-        plan=lambda row, _: ([[row.name]], ""),
-        store=SimpleNamespace(result=bool, path=tmp_path.joinpath),
+        plan=lambda row, _: ([[row.name], ["a seed that is not made yet"]], ""),
+        store=SimpleNamespace(
+            result=lambda it: it in right or None,
+            path=tmp_path.joinpath,
+        ),
     )
     pair = [
         SimpleNamespace(name=it, system=lambda _: SimpleNamespace(aggregation="")) for it in right
