@@ -104,6 +104,8 @@ def serve(make: Callable[[], FastAPI], listening: Listening, bound: socket.socke
     bound.listen(_BACKLOG)
     host, port = bound.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    for number in _SIGNALS:  # until others take them, nothing has begun
+        signal.signal(number, lambda *_: os._exit(0))
     LOG.info("listening", extra={"fields": {"url": f"http://{shown}:{port}/"}})
     gc.freeze()  # a collection that walks through all modules takes a third of a second
     if listening.workers == 1:
@@ -116,8 +118,9 @@ def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket
     server: uvicorn.Server | None = None
 
     def stop(*_: object) -> None:
-        if server is None:  # nothing has begun; later uvicorn drains, and raises its signals again
+        if server is None:  # nothing has begun
             os._exit(0)
+        server.should_exit = True  # uvicorn has not begun, or has drained and raises it again
 
     for number in _SIGNALS:
         signal.signal(number, stop)
