@@ -207,7 +207,8 @@ def _assemble(
     hashes = [_hash(sources[which]) for which in (1, 0, 2)]
     rows = {document: row for row, document in enumerate(corpus)}
     # A document is its title and its text, of which a query that is a document has the text.
-    own = {q: rows[q] if corpus.get(q, "").endswith(queries[q]) else None for q in judged}
+    texts = {q: f" {corpus[q]}" for q in judged if q in corpus}
+    own = {q: rows[q] if texts.get(q, "").endswith(f" {queries[q]}") else None for q in judged}
     wanted: dict[str, dict[int, float]] = {}
     for query, grades in judged.items():
         graded = {rows[document]: grade for document, grade in grades.items() if grade > 0}

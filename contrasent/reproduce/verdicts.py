@@ -95,7 +95,7 @@ class ClaimPart:
         if self.difference is None:
             return line
         reach = self.reach(_LEVEL)
-        ends = "" if reach is None else f" ± {reach:.2f}"
+        ends = f" ± {reach:.2f}" if reach else ""
         told = "" if self.published is None else f", published {self.published:+.2f}"
         return f"{line}: {self.difference:+.2f}{ends}{told}"
 
@@ -275,8 +275,8 @@ def _pair_error(
     moves: list[np.ndarray] = []
     for place, name in enumerate(names):
         label = name if split == "test" else f"{name}-dev"
-        found = [[_of_task(filler, it, place, label) for it in of_seeds] for of_seeds in plans]
-        sides = [[it for it in side if it is not None] for side in found]
+        by_seed = [[_of_task(filler, it, place, label) for it in of_seeds] for of_seeds in plans]
+        sides = [[it for it in side if it is not None] for side in by_seed]
         if not all(sides):
             return None
         if name in STS_TASKS:
