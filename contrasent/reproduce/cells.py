@@ -112,8 +112,8 @@ class FilledTable:
 
     @property
     def name(self) -> str:
-        """Of its files."""
-        return self.table.name.replace("/", "-")
+        """Of its files, without the ending."""
+        return self.table.file_name
 
     def shown(self) -> Table:
         """The table as it is printed: few columns side by side, many in lines of their own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from contrasent.reproduce import smoke
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason
 from contrasent.reproduce.jobs import TEACHERS, Planner, Store
 from contrasent.reproduce.materials import PAPER, SMOKE, Materials
-from contrasent.reproduce.measures import geometry_of
+from contrasent.reproduce.measures import geometry_of, measure_of
 from contrasent.reproduce.papers import (
     ALL,
     PaperTable,
@@ -134,17 +135,19 @@ def reproduce_tables(
         tables: to make.
         output: the folder; jobs that are done in it are left as they are.
         notify: takes a line on every job.
-        overwrite: make the jobs of these tables again.
+        overwrite: make the jobs of these tables again, and what they are made from; what other
+            tables measured of them goes too.
 
     Raises:
-        ConfigError: another process writes to the folder.
+        ConfigError: another process writes to the folder; or it has a table of another scale.
         DataError: a folder was named for SentEval's data, and it is not there.
     """
     with exclusive(output):
+        _refuse_other_scale(request.scale, tables, output)
         filler = open_filler(request, output)
         wanted = list(filler.measurements(tables))
         if overwrite:
-            for job in {it.job.key: it.job for it in wanted}.values():
+            for job in {job.key: job for it in wanted for job in it.job.chain()}.values():
                 remove_folder(filler.store.folder(job))
         planner = filler.planner
         common = {
@@ -160,11 +163,24 @@ def reproduce_tables(
         run_work(work, request.jobs, planner.scale.seconds, notify)
         filled = [filler.table(table) for table in tables]
         for table in filled:
-            write_text(output / f"{table.name}.md", document(table))
+            picture = figure(filler, table)
+            write_text(output / f"{table.name}.md", document(table, drawn=picture is not None))
             write_text(output / f"{table.name}.csv", table.numbers())
-            if picture := figure(filler, table):
+            if picture:
                 write_pictures(output, [picture])
         return filled
+
+
+def _refuse_other_scale(scale: str, tables: Sequence[PaperTable], output: Path) -> None:
+    """Keep tables that were made at another scale."""
+    for table in tables:
+        path = output / f"{table.file_name}.csv"
+        if not path.is_file():
+            continue
+        with path.open(encoding="utf-8", newline="") as file:
+            made = next(csv.DictReader(file), {"scale": scale})["scale"]
+        if made != scale:
+            raise ConfigError(f"{path} is of scale {made}; name another --output for {scale}")
 
 
 def judge(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -> list[Verdict]:
@@ -202,10 +218,10 @@ def write_page(
     write_text(path, html(filler, filled, judge(request, tables, output)))
 
 
-def document(filled: FilledTable) -> str:
-    """A table as a Markdown page."""
+def document(filled: FilledTable, *, drawn: bool = False) -> str:
+    """A table as a Markdown page, with its figure if that is ``drawn`` beside it."""
     table = filled.shown()
-    image = f"\n![{filled.heading}]({filled.name}.svg)\n" if filled.table.figure else ""
+    image = f"\n![{filled.heading}]({filled.name}.svg)\n" if drawn else ""
     notes = "".join(f"\n{note}\n" for note in (_about(filled), *table.notes))
     return f"# {filled.heading}\n\n{table.markdown()}{notes}{image}"
 
@@ -248,7 +264,10 @@ def figure(filler: Filler, filled: FilledTable) -> Picture | None:
     table = filled.table
     if not table.figure:
         return None
-    plans = {row.label: filler.plan(row, table.columns[-1])[0] for row in table.rows}
+    column = next((it for it in table.columns if _is_drawn(it.value)), None)
+    if column is None:  # --tasks left it out
+        return None
+    plans = {row.label: filler.plan(row, column)[0] for row in table.rows}
     chosen = {label: of_seeds[0][0] for label, of_seeds in plans.items() if of_seeds}
     if table.figure == "trajectories":
         runs = {label: filler.trajectory(it) for label, it in chosen.items()}
@@ -262,7 +281,7 @@ def figure(filler: Filler, filled: FilledTable) -> Picture | None:
     if not places:
         return None
     if table.figure == "plane":
-        averages = {row.row.label: row.cells["Avg"].mean for row in filled.rows}
+        averages = {r.row.label: r.cells["Avg"].mean for r in filled.rows if "Avg" in r.cells}
         colours = {k: v / 100 for k, v in averages.items() if k in places and v is not None}
         picture = plane(places, Colours("STS Avg.", colours), size=(9.0, 6.4))
     else:
@@ -270,6 +289,10 @@ def figure(filler: Filler, filled: FilledTable) -> Picture | None:
         draw = spectra if table.figure == "spectra" else densities
         picture = draw(_panels(table, places))
     return replace(picture, name=filled.name)
+
+
+def _is_drawn(value: str) -> bool:
+    return value.startswith("trace:") or measure_of(value).startswith("geometry:")
 
 
 def _panels(table: PaperTable, places: Mapping[str, Geometry]) -> dict[str, dict[str, Geometry]]:

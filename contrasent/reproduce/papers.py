@@ -204,6 +204,11 @@ class PaperTable:
         return f"{self.paper}/{self.number}"
 
     @property
+    def file_name(self) -> str:
+        """Of its files, without the ending."""
+        return self.name.replace("/", "-")
+
+    @property
     def heading(self) -> str:
         """Such as ``Gao et al. 2021, Table E.1: Transfer tasks``."""
         kinds = {"F": f"Figure {self.number[1:]}", "T": f"Table {self.number[1:]}"}
@@ -230,8 +235,11 @@ class PaperTable:
         ]
 
     def columns_of(self, row: PaperRow) -> list[PaperColumn]:
-        """The columns in which a row has a cell: those of the published row, if there is one."""
-        printed = published(self.paper, self.number).get(row.published)
+        """The columns in which a row has a cell: those of the published row, if there is one.
+
+        What a figure draws is printed nowhere, so its rows have a cell in every column.
+        """
+        printed = None if self.figure else published(self.paper, self.number).get(row.published)
         return [it for it in self.columns if printed is None or it.heading in printed]
 
 

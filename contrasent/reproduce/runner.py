@@ -104,7 +104,7 @@ def _known_seconds(store: Store) -> dict[str, float]:
     times: dict[str, list[float]] = {}
     for path in store.root.glob("jobs/*/*.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
-        name = content.get("of") or path.name.partition("-")[0]
+        name = content.get("of") or path.name.rpartition("-")[0]
         times.setdefault(name, []).append(content.get("seconds", 0.0))
     return {name: sum(each) / len(each) for name, each in times.items()}
 

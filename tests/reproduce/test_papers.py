@@ -172,7 +172,9 @@ def test_every_claim_is_there_and_agrees_with_the_published_numbers():
         table = load_tables()[claim["cells"]]
         columns = claim_columns(table, claim)
         assert columns, number
+        cells = {(row.label, of.heading) for row in table.rows for of in table.columns_of(row)}
         for part in [it for of in columns for it in comparisons(table, of, claim["says"])]:
+            assert {(part.better, part.column), (part.other, part.column)} <= cells, number
             if part.published is not None:
                 checked += 1
                 holds = part.published > (0 if part.relation == ">" else -MARGIN - 1e-9)

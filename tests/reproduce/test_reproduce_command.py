@@ -132,6 +132,20 @@ def test_a_difference_of_whitened_starts_has_an_interval_without_a_seed(tmp_path
     assert " ± " not in sbert
 
 
+def test_a_figure_is_of_the_columns_that_its_paper_does_not_print(tmp_path):
+    output = ("--output", tmp_path / "out", *SMOKE)
+    rows = ("simcse/F3", "--rows", "BERT-base first-last avg,whitening (NLI) BERT-base")
+    worked("reproduce", *rows, "--tasks", "sts", *output)
+    assert not list(tmp_path.glob("out/*.svg"))
+    assert ".svg" not in (tmp_path / "out" / "simcse-F3.md").read_text()
+    worked("reproduce", *rows, *output)
+    assert ".svg" in (tmp_path / "out" / "simcse-F3.md").read_text()
+    assert (tmp_path / "out" / "simcse-F3.svg").is_file()
+    worked("reproduce", *rows, "--tasks", "alignment,uniformity", *output)
+    told = refused("reproduce", "simcse/F3", "--scale", "small", *output[:2])
+    assert "simcse-F3.csv is of scale smoke; name another --output for small" in told
+
+
 def test_list_tells_what_is_done_and_needed(made, tmp_path):
     output, _ = made
     done = worked("reproduce", "list", "simcse/T3", "--output", output, *SMOKE)
