@@ -63,22 +63,28 @@ class Contents:
         return all(it.command for it in self.used)
 
 
-Identity = tuple[str | int | None, ...]
-"""Encoder, pooler, head, transform, longest sentence, engine, precision and seed."""
+Identity = tuple[str, ...]
+"""An encoder, and how it was used."""
 
 
 def identity(used: Used) -> Identity:
     """What two results have in common that stand in one row."""
-    return (
-        used.encoder,
-        used.pooler,
-        used.head,
-        used.transform,
-        used.max_tokens,
-        used.engine,
-        used.precision,
-        used.seed,
-    )
+    return (used.encoder, *_use(used).values())
+
+
+def _use(used: Used) -> dict[str, str]:
+    """How an encoder was used, as the settings of a report have it; empty for nothing."""
+    return {
+        "pooler": used.pooler,
+        "head": used.head or "",
+        "transform": used.transform or "",
+        "prompts": ", ".join(f"{name} {text!r}" for name, text in (used.prompts or {}).items()),
+        "dimensions": str(used.dimensions or ""),
+        "engine": used.engine or "",
+        "precision": used.precision,
+        "cut at": f"{used.max_tokens} tokens" if used.max_tokens else "",
+        "training seed": "" if used.seed is None else str(used.seed),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,23 +196,17 @@ def _other_versions(rows: Iterable[PageRow]) -> list[str]:
     return ["the numbers were computed with different versions of packages, see below"]
 
 
-_ENCODER = (
-    *("row", "encoder", "pooler", "head", "transform", "cut at", "engine", "precision"),
-    "training seed",
-)
-
-
 def settings_tables(contents: Contents, rows: Sequence[PageRow]) -> list[Table]:
     """How encoders were used, which data was read, which packages computed the numbers."""
+    uses = [_use(row.like) for row in rows]
     encoders = [
         (
-            *(row.label, like.encoder, like.pooler, like.head or ABSENT, like.transform or ABSENT),
-            f"{like.max_tokens} tokens" if like.max_tokens else ABSENT,
-            *(like.engine or "torch", like.precision),
-            ABSENT if like.seed is None else str(like.seed),
+            *(row.label, row.like.encoder),
+            *(text or {"engine": "torch"}.get(name, ABSENT) for name, text in use.items()),
         )
-        for row, like in ((row, row.like) for row in rows)
+        for row, use in zip(rows, uses, strict=True)
     ]
+    settings = ("row", "encoder", *(name for use in uses[:1] for name in use))
     data = dict.fromkeys(
         (it.corpus, ABSENT, it.corpus_sha256)
         if isinstance(it, Neighbours)
@@ -219,7 +219,7 @@ def settings_tables(contents: Contents, rows: Sequence[PageRow]) -> list[Table]:
     ]
     read = ("task", "split", "SHA-256 of what was read")
     return [
-        text_table(_ENCODER, encoders, "encoders", "Encoders"),
+        text_table(settings, encoders, "encoders", "Encoders"),
         text_table(read, data, "data", "Data"),
         text_table(("encoder", *names), versions, "versions", "Versions"),
     ]
@@ -238,15 +238,8 @@ def short_encoder(encoder: str) -> str:
 
 def described(label: str, used: Used) -> str:
     """How the encoder was used whose row has this label."""
-    parts = [
-        f"pooler {used.pooler}",
-        f"head {used.head}" if used.head else "",
-        used.transform or "",
-        used.precision,
-        f"sentences cut at {used.max_tokens} tokens" if used.max_tokens else "",
-        f"encoder {used.encoder}" if used.encoder != label else "",
-    ]
-    return ", ".join(filter(None, parts))
+    encoder = f", encoder {used.encoder}" if used.encoder != label else ""
+    return f"pooler {_everything(used)}{encoder}"
 
 
 def labelled(geometries: Sequence[Geometry]) -> dict[str, Geometry]:
@@ -272,18 +265,19 @@ def labelled_runs(runs: Sequence[Trajectory]) -> dict[str, Trajectory]:
     return dict(zip(_distinct([run.label for run in runs]), runs, strict=True))
 
 
+_WORDS = {
+    "head": "head {}",
+    "prompts": "prompts {}",
+    "dimensions": "{} dimensions",
+    "cut at": "sentences cut at {}",
+    "training seed": "seed {}",
+}
+
+
 def _everything(used: Used) -> str:
-    """All that is known of how an encoder was used."""
-    known = [
-        used.pooler,
-        f"head {used.head}" if used.head else "",
-        used.transform or "",
-        used.precision,
-        used.engine or "",
-        f"cut at {used.max_tokens}" if used.max_tokens else "",
-        "" if used.seed is None else f"seed {used.seed}",
-    ]
-    return ", ".join(filter(None, known))
+    """All that is known of how an encoder was used, the pooler first."""
+    known = {name: text for name, text in _use(used).items() if text}
+    return ", ".join(_WORDS.get(name, "{}").format(text) for name, text in known.items())
 
 
 def _distinct(*choices: Sequence[str]) -> list[str]:

@@ -177,11 +177,14 @@ def sts_colours(rows: Mapping[str, Geometry], records: Sequence[Record]) -> Colo
 
 def _average(like: Record, records: Sequence[Record]) -> float | None:
     """Mean over the test splits of the seven tasks, of the encoder as ``like`` has it."""
-    same = (like.encoder, like.pooler, like.head, like.transform)
+
+    def used(it: Record) -> tuple[object, ...]:
+        return it.encoder, it.pooler, it.head, it.transform, it.prompts, it.dimensions
+
     values = {
         record.task: record.value
         for record in records
-        if (record.encoder, record.pooler, record.head, record.transform) == same
+        if used(record) == used(like)
         and (record.metric, record.aggregation, record.split) == ("spearman", "all", "test")
         and record.regressor is None
         and record.task in STS

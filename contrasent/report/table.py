@@ -31,8 +31,9 @@ class Cell:
     text: str  # what is printed
     # the number in full precision, by which rows are sorted; None for text
     value: float | None = None
-    interval: Interval | None = None  # the bootstrap interval of the number
+    interval: Interval | None = None  # of the number
     best: bool = False  # it is the best of its column
+    signed: bool = False  # it is a difference: above 0 a gain, below it a loss
 
     @property
     def absent(self) -> bool:
@@ -75,14 +76,15 @@ class Cell:
 
 def number(value: float | None, digits: int = 2, sign: str = "") -> Cell:
     """A number with so many decimals; absent if there is none."""
-    return Cell(ABSENT) if value is None else Cell(f"{value:{sign}.{digits}f}", value)
+    text = ABSENT if value is None else f"{value:{sign}.{digits}f}"
+    return Cell(text, value, signed=sign == "+")
 
 
 def score(value: float | None, interval: Interval | None = None, sign: str = "") -> Cell:
     """A score in [-1, 1], printed x 100 with two decimals; absent if there is none."""
     if value is None:
         return Cell(ABSENT)
-    return Cell(f"{100 * value:{sign}.2f}", value, interval)
+    return Cell(f"{100 * value:{sign}.2f}", value, interval, signed=sign == "+")
 
 
 Row = tuple[Cell, ...]
@@ -246,8 +248,7 @@ def rich_table(content: Table, *, upright: bool = False) -> RichTable:
 
 def _styled(cell: Cell) -> Text:
     """A cell: the best of its column bold, a gain green and a loss red on a terminal."""
-    signed = cell.value is not None and cell.text[:1] in "+-"
-    colour = ("green" if cell.text[0] == "+" else "red") if signed and cell.value else ""
+    colour = ("green" if cell.value > 0 else "red") if cell.signed and cell.value else ""
     return Text(cell.plain, style=f"bold {colour}".strip() if cell.best else colour)
 
 

@@ -459,7 +459,15 @@ def test_labelled_sentences_say_how_they_were_learned():
 
 
 def test_encoders_that_differ_in_anything_have_rows_of_their_own():
-    changes = ({}, {"head": "mlp"}, {"transform": "whitening"}, {"seed": 3}, {"engine": "onnx"})
+    changes = (
+        {},
+        {"head": "mlp"},
+        {"transform": "whitening"},
+        {"seed": 3},
+        {"engine": "onnx"},
+        {"dimensions": 16},
+        {"prompts": {"default": "query: "}},
+    )
     records = [record(value=0.1 * (n + 1), **it) for n, it in enumerate(changes)]
     rows = rows_of(read(page(Contents(records=tuple(records)))), "sts")
     assert [printed(row["STS-B"]) for row in rows.values()] == [
@@ -468,8 +476,15 @@ def test_encoders_that_differ_in_anything_have_rows_of_their_own():
         "30.00",
         "40.00",
         "50.00",
+        "60.00",
+        "70.00",
     ]
-    assert "alpha (mean, head mlp, fp32, cut at 32)" in rows
+    for used in (
+        "head mlp, fp32",
+        "head none, 16 dimensions, fp32",
+        "head none, prompts default 'query: ', fp32",
+    ):
+        assert f"alpha (mean, {used}, sentences cut at 32 tokens)" in rows
 
 
 def test_training_text_that_has_the_tasks_text_is_warned_of():

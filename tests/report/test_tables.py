@@ -6,7 +6,7 @@ from rich.console import Console
 from contrasent.evaluation.task_names import TaskName, task_names
 from contrasent.records import Record
 from contrasent.report.scores_table import Layout, sts_table
-from contrasent.report.table import print_table
+from contrasent.report.table import Cell, Table, number, print_table, rich_table, score
 
 SEVEN = task_names(["sts"])
 
@@ -103,6 +103,13 @@ def test_the_difference_is_of_unrounded_values_and_signed():
     assert lines[4].split() == ["difference", *expected, f"{100 * change:+.2f}"]
     missing = printed({"before": BEFORE, "after": AFTER[1:]}, Layout(difference=tuple(rows)))
     assert missing[4].split()[1] == "-" and missing[4].split()[-1] == "-"
+
+
+def test_only_a_difference_is_a_gain_or_a_loss():
+    cells = number(-2.0), number(-2.0, sign="+"), score(0.1, sign="+"), number(0.0, sign="+")
+    table = Table(("", "", "", "", ""), ((Cell("m"), *cells),))
+    styles = [str(text.style) for column in rich_table(table).columns for text in column.cells]
+    assert styles == ["", "", "red", "green", ""]
 
 
 def test_only_the_metric_and_aggregation_asked_for_are_shown():
