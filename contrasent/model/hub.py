@@ -109,13 +109,16 @@ def files_to_read(files: Iterable[str]) -> list[str]:
 
 
 def find_download(name: str) -> Path | None:
-    """The folder of an earlier download; None if there was none."""
-    from huggingface_hub import snapshot_download
+    """The folder of an earlier download, the newest of several; None if there was none.
 
-    try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except (OSError, ValueError):
-        return None
+    The hub's library finds whole downloads of branches only, and ours are of a commit and leave
+    files out.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    snapshots = Path(HF_HUB_CACHE, f"models--{name.replace('/', '--')}", "snapshots")
+    made = [folder for folder in snapshots.glob("*") if any(folder.glob("*.json"))]
+    return max(made, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
 CARD, INFO_FILE = "README.md", "contrasent.json"

@@ -6,6 +6,7 @@ import re
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,5 +158,11 @@ def test_what_is_pushed_is_read_by_everybody_without_a_warning(run, tmp_path):
         assert read.returncode == 0, read.stderr
         assert not re.search("newly initialized|MISSING|UNEXPECTED|[Ww]arning", read.stderr)
         vectors = np.load(file)
+        script = "from contrasent.model.hub import resolve; print(resolve('me/tiny'))"
+        find = [sys.executable, "-c", script]
+        how["env"] = {**environment, "HF_HOME": str(tmp_path / "ours")}
+        found = subprocess.run(find, check=False, **how)
+        assert (Path(found.stdout.strip()) / "model.safetensors").is_file(), found.stderr
+    assert subprocess.run(find, check=False, **how).stdout == found.stdout  # without the hub
     local = SentenceEncoder(run / "last", device="cpu").encode(SENTENCES, precision="fp32")
     np.testing.assert_allclose(vectors, np.broadcast_to(local, vectors.shape), atol=1e-6)

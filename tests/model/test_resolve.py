@@ -1,6 +1,7 @@
 """From a name to a folder: folders, training runs, the offline encoder, the hub."""
 
 import http.server
+import os
 import socket
 import threading
 import time
@@ -162,18 +163,19 @@ def test_what_is_downloaded_is_the_revision_that_was_listed(tiny_bert, monkeypat
     assert asked == {"name": "some/model", "revision": Info.sha, "allow_patterns": files}
 
 
-def test_without_the_hub_an_earlier_download_will_do(tiny_bert, monkeypatch):
+def test_without_the_hub_the_newest_download_will_do(monkeypatch, tmp_path):
     def model_info(*_, **__):
         raise ConnectionError("no network")
 
-    def download(name, *, local_files_only=False, **_):
-        assert name == "some/model"
-        assert local_files_only
-        return str(tiny_bert)
-
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert hub.resolve("some/model") == tiny_bert
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    kept = tmp_path / "models--some--model" / "snapshots"
+    for seconds, name in enumerate("bac"):
+        (kept / name).mkdir(parents=True)
+        if name != "c":  # nothing of it had arrived
+            (kept / name / "config.json").write_text("{}")
+        os.utime(kept / name, (seconds, seconds))
+    assert hub.resolve("some/model") == kept / "a"
 
 
 def test_pickles_are_downloaded_only_where_there_is_no_safetensors():
