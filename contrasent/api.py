@@ -188,7 +188,7 @@ def fit(
     encoder: str | Path | SentenceEncoder,
     kind: Literal["whitening", "flow"] = "whitening",
     *,
-    data: str | Sequence[str],
+    data: str | Path | Sequence[str | Path],
     output: str | Path | None = None,
     data_dir: str | Path | None = None,
     show_progress: bool = False,
@@ -229,7 +229,8 @@ def fit(
         pick(f"setting of {kind}:", name, known)
     if output is not None:
         maps.require_output(Path(output))
-    text = open_fitting_text([data] if isinstance(data, str) else list(data), None, data_dir)
+    names = [data] if isinstance(data, str | Path) else data
+    text = open_fitting_text([str(name) for name in names], None, data_dir)
     given = encoder if isinstance(encoder, SentenceEncoder) else SentenceEncoder.load(encoder)
     if kind == "whitening":
         fitted = maps.fit_whitening(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, pick
+from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import recover_folder, refuse_existing, writing_folder
 from contrasent.quickstart import PAIRS, TEXT
 
@@ -25,6 +25,8 @@ _GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
 _INFO = "contrasent.json"
 _SENTENCES, _LONG = 300, 40
 _STATIC_REPEATS = 20
+_MAIN = ("spearman", "accuracy", "ndcg@10", "recall@1")
+"""Metrics of the tasks before and after, the first that a task has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Parity:
     # 1 less the lowest cosine of the two embeddings of a sentence; None for a static table, whose
     # dimensions are others
     largest_gap: float | None
-    # Spearman of the encoder in [-1, 1], by the label of the task, in fp32
+    # of the encoder by the label of the task, in fp32: Spearman, accuracy, nDCG@10 or recall@1
     before: dict[str, float]
     after: dict[str, float]  # the same of the export
     speed: float  # sentences per second of the encoder in fp32, one call, those sentences
@@ -243,14 +245,20 @@ def _measure(
     gap = None
     if not static:
         lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-        gap = max(0.0, float((1 - (ours * theirs).sum(axis=1) / lengths).max()))
+        cosines = (ours * theirs).sum(axis=1) / lengths
+        gap = float(np.maximum(0.0, (1 - cosines).max()))  # of a NaN that is a NaN
 
     def scores(of: Encoder) -> dict[str, float]:
         if suite is None:
             return {}
-        records = suite.records(EncoderUse(of, "fp32", show_progress=show_progress)).records
-        kept = [r for r in records if r.aggregation == "all" and r.metric == "spearman"]
-        return {f"{Path(r.task).name}-{r.split}": r.value for r in kept}
+        scores = suite.records(EncoderUse(of, "fp32", show_progress=show_progress))
+        for problem in (*suite.problems, *scores.problems):
+            warn(f"{problem.task} is not scored: {problem.message}")
+        first: dict[str, float] = {}
+        for it in scores.records:
+            if it.metric in _MAIN and it.aggregation in ("all", "mean"):
+                first.setdefault(f"{Path(it.task).name}-{it.split}", it.value)
+        return first
 
     return Parity(
         format_name, len(texts), gap, scores(encoder), scores(exported), speed, export_speed

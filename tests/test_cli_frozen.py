@@ -69,11 +69,11 @@ COMMANDS = {
     ],
     "neighbours": [
         *("MODELS...", "--corpus", "--queries", "--query", "--sample", "--top-k", "--columns"),
-        *(*LOADING, "--precision", "--data-dir", "--json"),
+        *(*LOADING, "--precision", "--data-dir", "--json", "--overwrite"),
     ],
     "mteb": [
         *("MODELS...", "--tasks", "--benchmark", "--leaderboard", *LOADING, "--precision"),
-        *("--output", "--json"),
+        *("--output", "--json", "--overwrite"),
     ],
     "reproduce": [
         *("TABLES...", "--output", "--encoder", "--words", "--sentences", "--documents"),

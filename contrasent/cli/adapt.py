@@ -396,4 +396,5 @@ def mine(  # noqa: PLR0913 - the arguments are the command's options
         show_progress=True,
     )
     print_table(Console(), mined_table(mined))
-    typer.echo(f"next: contrasent train sup-simcse --encoder {model} --data {output}")
+    shown = f"--encoder {shlex.quote(model)} --data {shlex.quote(str(output))}"
+    typer.echo(f"next: contrasent train sup-simcse {shown}", err=True)

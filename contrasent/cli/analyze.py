@@ -20,7 +20,7 @@ from contrasent.cli.options import (
     listed,
     measuring_command,
     raise_failures,
-    refuse_json_folder,
+    refuse_existing_json,
     with_command,
     write_html,
     write_lines,
@@ -115,6 +115,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
         measured = _measure(models, measuring, pairs, data_dir, listed(columns))
     geometries = (*known.geometries, *measured.results.values())
     _print(geometries, known, json)
+    there = {name for it in geometries for name in names_of(it.encoder)}
     contents = Contents(
         records=known.records,
         geometries=geometries,
@@ -122,12 +123,12 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
         neighbours=known.neighbours,
         warnings=tuple(measured.failures),
         published=published,
-        supervised=tuple(supervised or ()),
+        supervised=tuple(it for it in supervised or () if it in there),
     )
-    if figures:
-        _draw(contents, figures)
     if geometries or saved:
         write_html(html, contents)
+    if figures and (geometries or known.runs or not measured.failures):
+        _draw(contents, figures)
     raise_failures(measured.failures)
 
 
@@ -135,13 +136,10 @@ def _refuse_existing(
     json: str | None, figures: Path | None, html: Path | None, *, overwrite: bool
 ) -> None:
     """Find now what would otherwise be lost, or be noticed after the work."""
-    from contrasent.errors import ConfigError
     from contrasent.report.figures.style import figure_kinds, refuse_existing_pictures
     from contrasent.report.html.page import refuse_existing_report
 
-    refuse_json_folder(json)
-    if json is not None and json != STDOUT and Path(json).exists() and not overwrite:
-        raise ConfigError(f"{json} exists already; name another file or add --overwrite")
+    refuse_existing_json(json, overwrite=overwrite)
     if figures:
         names = () if overwrite else [kind.name for kind in figure_kinds()]
         refuse_existing_pictures(figures, names)
@@ -257,6 +255,9 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
             "of the table.",
         ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace FILE if it is there.")
+    ] = False,
 ) -> None:
     """Show the sentences of a corpus that are nearest to queries, encoders side by side."""
     from rich.console import Console
@@ -273,7 +274,7 @@ def neighbours(  # noqa: PLR0913 - the arguments are the command's options
 
     if top_k < 1:
         raise ConfigError(f"--top-k must be 1 or more, not {top_k}")
-    refuse_json_folder(json)
+    refuse_existing_json(json, overwrite=overwrite)
     measuring.require()
     searched = read_corpus(corpus, listed(columns), data_dir)
     looked_for = read_queries(queries, query or (), searched, sample)

@@ -22,9 +22,9 @@ from contrasent.cli.adapt import adapt, mine, pretrain, tune
 from contrasent.cli.analyze import analyze, neighbours
 from contrasent.cli.data import captions, check, duplicates, fetch, leaks, nli, paraphrases
 from contrasent.cli.encode import encode
-from contrasent.cli.evaluate import evaluate
+from contrasent.cli.evaluate import calibrate, evaluate
 from contrasent.cli.fit import export, flow, infersent, push, sif, whitening
-from contrasent.cli.reproduce import calibrate, mteb, quickstart, reproduce
+from contrasent.cli.reproduce import mteb, quickstart, reproduce
 from contrasent.cli.search import add, build, copy, info, optimize, remove, search, similarity
 from contrasent.cli.serve import serve
 from contrasent.cli.train import recipes, train

@@ -133,7 +133,7 @@ def fetch(
     A training file is checked by its number of rows, and from then on by its hash.
     """
     if what != "senteval":
-        _fetch_training_file(what, data_dir, url)
+        _fetch_training_file(what, data_dir, url, check=check)
         return
     from contrasent.data.senteval import (
         SENTEVAL_URL,
@@ -167,14 +167,19 @@ def fetch(
     typer.echo(f"{root}: {len(manifest()) - len(fetched)} files are the published ones")
 
 
-def _fetch_training_file(name: str, folder: Path | None, url: str | None) -> None:
+def _fetch_training_file(name: str, folder: Path | None, url: str | None, *, check: bool) -> None:
     from contrasent.data.senteval import TRAINING_FILES, fetch_training_file
 
     with progress_bar("downloading", "bar", "bytes", "speed") as advance:
         path, sha256, known = fetch_training_file(
-            name, folder, url, lambda done, total: advance(completed=done, total=total)
+            name,
+            folder,
+            url,
+            lambda done, total: advance(completed=done, total=total),
+            check=check,
         )
-    compared = "as when it was first downloaded" if known else "recorded, none is published"
+    compared = "none is published" if check else "recorded, none is published"
+    compared = "as when it was first downloaded" if known else compared
     typer.echo(f"{path}: {TRAINING_FILES[name].rows:,} rows, sha256 {sha256} ({compared})")
 
 

@@ -1,10 +1,10 @@
-"""``contrasent evaluate``."""
+"""``contrasent evaluate`` and ``calibrate``."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,14 +12,17 @@ import typer
 from contrasent.cli.options import (
     DataDir,
     Html,
+    Json,
     Measuring,
+    Model,
     Splits,
     for_each,
     grouped,
     labels,
     listed,
+    print_json,
     raise_failures,
-    refuse_json_folder,
+    refuse_existing_json,
     with_command,
     write_html,
     write_lines,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from contrasent.evaluation.embed import Scores
     from contrasent.evaluation.intervals import Bootstrap
     from contrasent.evaluation.leaks import Overlap
+    from contrasent.evaluation.rated_pairs import Calibration
     from contrasent.evaluation.suite import Suite
     from contrasent.report.contents import Contents
 
@@ -137,14 +141,14 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     ] = None,
     confidence: Annotated[
         float | None,
-        typer.Option(help="Show bootstrap intervals of this confidence, such as 0.95."),
+        typer.Option(help="Show intervals of this confidence, such as 0.95."),
     ] = None,
     compare: Annotated[
         bool,
         typer.Option(
             "--compare",
-            help="Test every model against the first: paired bootstrap of the pairs, test "
-            "sentences or queries, with intervals and p-values of the differences.",
+            help="Test every model against the first, on the same pairs, test sentences or "
+            "queries: intervals and p-values of the differences.",
         ),
     ] = False,
     classifier: Annotated[
@@ -184,7 +188,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     ] = None,
     html: Html = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a report that is already there.")
+        bool, typer.Option("--overwrite", help="Replace files that are already there.")
     ] = False,
 ) -> None:
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
@@ -201,7 +205,7 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     bootstrap = None if confidence is None else Bootstrap(confidence)
     learning = TransferProtocol(classifier, preset, classifier_seed)
     refuse_existing_report(html, overwrite=overwrite)
-    refuse_json_folder(json)
+    refuse_existing_json(json, overwrite=overwrite)
     if compare and len(set(models)) < 2:
         raise ConfigError("--compare needs two models or more; the others are held to the first")
     options = Options(data_dir, listed(splits), listed(columns), numbers, learning, bootstrap)
@@ -276,3 +280,68 @@ def _overlap_message(model: str, overlap: Overlap) -> str:
         f"{trained}, which has sentences of the tasks: {'; '.join(counts)} (letters and digits "
         f"compared); 'contrasent data leaks {shlex.quote(overlap.file)}' shows them"
     )
+
+
+@grouped
+def calibrate(
+    *,
+    model: Model,
+    pairs: Annotated[
+        str,
+        typer.Argument(
+            help="Judged pairs: a .tsv, .csv, .jsonl or .parquet file of sentence, sentence and "
+            "label (1 similar, 0 not), or one of ratings or a task, with the rating from which on "
+            "sentences are similar: 'pairs.tsv>=4', 'stsb-dev>=4'."
+        ),
+    ],
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Sentence, sentence and label of your file: three names, or numbers from 0."
+        ),
+    ] = None,
+    min_precision: Annotated[
+        float | None,
+        typer.Option(
+            help="Find as many similar pairs as this precision allows, such as 0.9; else the "
+            "largest F1."
+        ),
+    ] = None,
+    measuring: Measuring,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Suggest a similarity threshold from labelled pairs."""
+    from contrasent.evaluation.rated_pairs import calibrate as propose
+    from contrasent.evaluation.rated_pairs import read_judged
+
+    judged = read_judged(pairs, data_dir, listed(columns))
+    if judged.task.note:
+        typer.echo(judged.task.note, err=True)
+    calibration = propose(measuring.use(measuring.load(model)), judged, min_precision)
+    if json:
+        print_json(asdict(calibration))
+    else:
+        _print(calibration)
+
+
+def _print(calibration: Calibration) -> None:
+    from contrasent.evaluation.rated_pairs import FOLDS
+
+    aim = calibration.aim
+    reason = "largest F1" if aim == "f1" else f"largest recall with {aim}"
+    typer.echo(f"threshold  {calibration.threshold:.4f} ({reason})")
+    similar = f"{calibration.similar:,} of them similar ({calibration.pairs})"
+    typer.echo(f"pairs      {calibration.count:,}, {similar}")
+    rows = {"on them": calibration.reached, "held out": calibration.held_out}
+    for name, row in rows.items():
+        if row:
+            numbers = f"precision {row.precision:.4f}, recall {row.recall:.4f}, F1 {row.f1:.4f}"
+            typer.echo(f"{name:<11}{numbers}")
+    typer.echo(
+        f"next: contrasent search INDEX QUERY --threshold {calibration.threshold:.4f}", err=True
+    )
+    if calibration.held_out:
+        typer.echo(f"Held out: chosen on the other pairs each time, {FOLDS} folds.")
+    else:
+        typer.echo("Too few pairs to hold some out: what is reached on others will be less.")

@@ -248,12 +248,16 @@ def print_json(value: object, indent: int | None = None) -> None:
     typer.echo(dumps(value, ensure_ascii=False, indent=indent))
 
 
-def refuse_json_folder(json: str | None) -> None:
-    """Find before any work that JSON lines cannot be written."""
+def refuse_existing_json(json: str | None, *, overwrite: bool) -> None:
+    """Find before any work that JSON lines cannot be written, or would replace others."""
     from contrasent.errors import ConfigError
 
-    if json is not None and json != STDOUT and Path(json).is_dir():
+    if json is None or json == STDOUT:
+        return
+    if Path(json).is_dir():
         raise ConfigError(f"--json {json} is a folder; name a file in it, or - to print")
+    if Path(json).exists() and not overwrite:
+        raise ConfigError(f"{json} exists already; name another file or add --overwrite")
 
 
 def write_lines(json: str | None, lines: str) -> bool:

@@ -1,8 +1,7 @@
-"""``contrasent reproduce``, ``quickstart``, ``mteb`` and ``calibrate``."""
+"""``contrasent reproduce``, ``quickstart`` and ``mteb``."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,17 +11,14 @@ import typer
 from contrasent.cli.options import (
     DataDir,
     Device,
-    Json,
     Measuring,
-    Model,
     for_each,
     grouped,
     labels,
     listed,
     numbers_of_seeds,
-    print_json,
     raise_failures,
-    refuse_json_folder,
+    refuse_existing_json,
     with_command,
     write_lines,
 )
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
 
     from contrasent.evaluation.embed import Scores
-    from contrasent.evaluation.rated_pairs import Calibration
     from contrasent.reproduce.outcome import PaperRequest
     from contrasent.reproduce.papers import PaperTable
 
@@ -138,7 +133,11 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     device: Device = None,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Make rows again that were made with other settings."),
+        typer.Option(
+            "--overwrite",
+            help="Make the runs of these tables again; what other tables measured of them goes "
+            "too.",
+        ),
     ] = False,
 ) -> None:
     """Reproduce tables and figures from the papers, with the published numbers beside ours.
@@ -227,7 +226,7 @@ def _show(text: str) -> None:
 
 
 @grouped
-def mteb(
+def mteb(  # noqa: PLR0913 - the arguments are the command's options
     *,
     models: Annotated[
         list[str],
@@ -268,32 +267,32 @@ def mteb(
             "instead of the table.",
         ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace FILE if it is there.")
+    ] = False,
 ) -> None:
     """Score encoders on tasks of MTEB, by its own runner and on its own data."""
     from rich.console import Console
 
     from contrasent.errors import ConfigError
-    from contrasent.evaluation.mteb_encoder import (
-        MtebEncoder,
-        benchmark_tasks,
-        mteb_tasks,
-        run_mteb,
-    )
+    from contrasent.evaluation.mteb_encoder import MtebEncoder, run_mteb
     from contrasent.records import json_lines
     from contrasent.report.scores_table import mteb_table
     from contrasent.report.table import print_table
 
-    refuse_json_folder(json)
+    refuse_existing_json(json, overwrite=overwrite)
     if output is not None and output.is_file():
         raise ConfigError(f"--output {output} is a file; name a folder")
     measuring.require()
-    if tasks is not None or benchmark is None:
-        wanted = mteb_tasks(listed(tasks or ""))
-    else:
-        wanted = benchmark_tasks(benchmark)
+    wanted = _mteb_tasks(tasks, benchmark)
     if leaderboard is not None:
         if len(models) > 1:
             raise ConfigError(f"--leaderboard {leaderboard} is of one model; {len(models)} given")
+        if json is not None or measuring != Measuring(device=measuring.device):
+            raise ConfigError(
+                f"--leaderboard {leaderboard} scores the model as the hub has it; of the other "
+                "options it takes --tasks, --benchmark, --device and --output"
+            )
         _submit(models[0], leaderboard, wanted, output or Path("mteb-results"), measuring.device)
         return
 
@@ -310,6 +309,17 @@ def mteb(
         shown = {label: rows[model] for label, model in labels(list(rows)).items()}
         print_table(Console(), mteb_table(shown))
     raise_failures(outcomes.failures)
+
+
+def _mteb_tasks(tasks: str | None, benchmark: str | None) -> Sequence[AbsTask]:
+    from contrasent.errors import ConfigError
+    from contrasent.evaluation.mteb_encoder import benchmark_tasks, mteb_tasks
+
+    if benchmark is None:
+        return mteb_tasks(listed(tasks or ""))
+    if tasks is not None:
+        raise ConfigError(f"--tasks {tasks} and --benchmark {benchmark}: give one of the two")
+    return benchmark_tasks(benchmark)
 
 
 def _submit(
@@ -333,68 +343,3 @@ def _submit(
         err=True,
     )
     raise_failures([problem.message for problem in submission.problems])
-
-
-@grouped
-def calibrate(
-    *,
-    model: Model,
-    pairs: Annotated[
-        str,
-        typer.Argument(
-            help="Judged pairs: a .tsv, .csv, .jsonl or .parquet file of sentence, sentence and "
-            "label (1 similar, 0 not), or one of ratings or a task, with the rating from which on "
-            "sentences are similar: 'pairs.tsv>=4', 'stsb-dev>=4'."
-        ),
-    ],
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Sentence, sentence and label of your file: three names, or numbers from 0."
-        ),
-    ] = None,
-    min_precision: Annotated[
-        float | None,
-        typer.Option(
-            help="Find as many similar pairs as this precision allows, such as 0.9; else the "
-            "largest F1."
-        ),
-    ] = None,
-    measuring: Measuring,
-    data_dir: DataDir = None,
-    json: Json = False,
-) -> None:
-    """Suggest a similarity threshold from labelled pairs."""
-    from contrasent.evaluation.rated_pairs import calibrate as propose
-    from contrasent.evaluation.rated_pairs import read_judged
-
-    judged = read_judged(pairs, data_dir, listed(columns))
-    if judged.task.note:
-        typer.echo(judged.task.note, err=True)
-    calibration = propose(measuring.use(measuring.load(model)), judged, min_precision)
-    if json:
-        print_json(asdict(calibration))
-    else:
-        _print(calibration)
-
-
-def _print(calibration: Calibration) -> None:
-    from contrasent.evaluation.rated_pairs import FOLDS
-
-    aim = calibration.aim
-    reason = "largest F1" if aim == "f1" else f"largest recall with {aim}"
-    typer.echo(f"threshold  {calibration.threshold:.4f} ({reason})")
-    similar = f"{calibration.similar:,} of them similar ({calibration.pairs})"
-    typer.echo(f"pairs      {calibration.count:,}, {similar}")
-    rows = {"on them": calibration.reached, "held out": calibration.held_out}
-    for name, row in rows.items():
-        if row:
-            numbers = f"precision {row.precision:.4f}, recall {row.recall:.4f}, F1 {row.f1:.4f}"
-            typer.echo(f"{name:<11}{numbers}")
-    typer.echo(
-        f"next: contrasent search INDEX QUERY --threshold {calibration.threshold:.4f}", err=True
-    )
-    if calibration.held_out:
-        typer.echo(f"Held out: chosen on the other pairs each time, {FOLDS} folds.")
-    else:
-        typer.echo("Too few pairs to hold some out: what is reached on others will be less.")

@@ -252,9 +252,14 @@ TRAINING_FILES = {
 
 
 def fetch_training_file(
-    name: str, folder: Path | None, url: str | None, advance: Advance = lambda _, __: None
+    name: str,
+    folder: Path | None,
+    url: str | None,
+    advance: Advance = lambda _, __: None,
+    *,
+    check: bool = False,
 ) -> tuple[Path, str, bool]:
-    """Download one of :data:`TRAINING_FILES`, unless it is there, and check it.
+    """Download one of :data:`TRAINING_FILES`, unless it is there, and check it; or only check it.
 
     A download that was cut off goes on where it was, if the server can; the file appears whole or
     not at all. Its SHA-256, of which none is published, is kept beside it when it is first seen.
@@ -264,6 +269,8 @@ def fetch_training_file(
     """
     wanted = TRAINING_FILES[name]
     path = (folder or default_folder().parent) / wanted.file
+    if check and not path.is_file():
+        raise DataError(f"{path} is not there; without --check it is downloaded")
     if not path.is_file():
         part = path.with_name(f".{path.name}.part")
         try:
@@ -278,7 +285,7 @@ def fetch_training_file(
         _check(wanted, path, str(path))
     sha256 = sha256_of(path)
     known = _compare(path, sha256)
-    if not known:
+    if not known and not check:
         write_text(_kept(path), f"{sha256}  {path.name}\n")
     return path, sha256, known
 

@@ -180,7 +180,9 @@ class DrawnRows:
     def __init__(self, encoder: SentenceEncoder, text: FittingText, precision: str) -> None:
         self._encoder = encoder
         self._precision = encoder.resolve_precision(precision)
-        self._ids: Sequence[NDArray[np.int64]] = token_ids(encoder, list(text), 0, "truncate")[0]
+        prompt = encoder.conventions.resolve()
+        self._ids: Sequence[NDArray[np.int64]]
+        self._ids, _ = token_ids(encoder, list(text), 0, "truncate", prompt)
 
     def batch(self, numbers: NDArray[np.int64], *, dropout: bool) -> Tensor:
         """``(n, D)`` embeddings of the sentences with these numbers."""

@@ -343,6 +343,9 @@ def test_a_training_file_goes_on_where_it_was_cut_off(can_begin, serve, tmp_path
     handler = type("Handler", (Ranged,), {"asked": [], "can_begin": can_begin})
     url = f"{serve(handler)}/wiki.txt"
     half = len(TEXT) // 2
+    absent = said("wiki1m", "--data-dir", str(tmp_path / "new"), "--url", url, "--check")
+    assert "wiki.txt is not there" in str(absent.exception)
+    assert handler.asked == [] and not (tmp_path / "new").exists()
     cut = said("wiki1m", "--data-dir", str(tmp_path / "new"), "--url", url)
     assert cut.exit_code and f"after {half:,} of {len(TEXT):,} bytes" in str(cut.exception)
     assert not (tmp_path / "new" / "wiki.txt").exists()
@@ -352,7 +355,7 @@ def test_a_training_file_goes_on_where_it_was_cut_off(can_begin, serve, tmp_path
     assert tree(tmp_path / "new").keys() == {"wiki.txt", "wiki.txt.sha256"}
     assert (tmp_path / "new" / "wiki.txt").read_bytes() == TEXT
     assert f"500 rows, sha256 {hashlib.sha256(TEXT).hexdigest()} (recorded" in whole.output
-    again = said("wiki1m", "--data-dir", str(tmp_path / "new"))
+    again = said("wiki1m", "--data-dir", str(tmp_path / "new"), "--check")
     assert "as when it was first downloaded" in again.output
     (tmp_path / "new" / "wiki.txt").write_bytes(TEXT.replace(b"sentence 7", b"sentence 8"))
     changed = said("wiki1m", "--data-dir", str(tmp_path / "new"))

@@ -405,6 +405,9 @@ def test_it_embeds_in_the_precision_it_was_given(tiny_encoder, monkeypatch, prec
         (["--tasks", "STS12", "--json", "."], "--json . is a folder"),
         (["--tasks", "STS12", "--output", "file"], "--output file is a file"),
         (["--tasks", "STS12", "--precision", "fp8"], "unknown precision"),
+        (["--tasks", "STS12", "--json", "file"], "file exists already"),
+        (["--tasks", "STS12", "--benchmark", "MTEB(eng, v2)"], "give one of the two"),
+        (["--tasks", "STS12", "--leaderboard", "a/b", "--pooler", "cls"], "as the hub has it"),
     ],
 )
 def test_mistakes_are_told(words, said, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Fitting on an encoder's embeddings."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,6 +143,14 @@ def test_dropout_is_off_unless_asked_for(encoder, text):
     once, again = (drawn.batch(numbers, dropout=True) for _ in range(2))
     assert not torch.allclose(once, again, atol=1e-3)
     assert not encoder.training
+
+
+def test_rows_drawn_anew_have_the_default_prompt_too(encoder, text):
+    prompts = {"query": "old cat: "}
+    encoder.conventions = replace(encoder.conventions, prompts=prompts, default_prompt_name="query")
+    drawn = DrawnRows(encoder, text, "fp32").batch(np.arange(4), dropout=False)
+    expected = torch.from_numpy(rows_of(encoder, text)[:4].astype("f4"))
+    torch.testing.assert_close(drawn, expected)
 
 
 def test_every_sentence_is_in_every_epoch_once():
