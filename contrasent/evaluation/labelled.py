@@ -106,6 +106,7 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
         raise DataError(f"sentences in a row differ between files: {widths}; choose with --columns")
     read = [_rows(records, columns) for records in opened]
     classes = _classes(sources[0], read[0])
+    _refuse_headings(opened, read)
     unknown = next((row for rows in read[1:] for row in rows if row.label not in classes), None)
     if unknown is not None:
         raise DataError(
@@ -204,6 +205,17 @@ def _rows(records: SourceRows, columns: Sequence[str] | None) -> list[_Row]:
         chosen = "" if columns is None else f" below the names {', '.join(columns)}"
         raise DataError(f"{records.source} has no row{chosen}")
     return rows
+
+
+def _refuse_headings(opened: Sequence[SourceRows], read: Sequence[Sequence[_Row]]) -> None:
+    """Refuse a first row whose class is in no row below, where the columns have no known names."""
+    below = {row.label for rows in read for row in rows[1:]}
+    for records, (first, *_) in zip(opened, read, strict=True):
+        if not (records.chosen.header or first.label in below or first.label.isdecimal()):
+            raise DataError(
+                f"{first.where}: {first.label!r} looks like a heading, as no other row has this "
+                "class; name the columns with --columns, or move the row down if it is a sentence's"
+            )
 
 
 def _class(cell: Any, where: str, names: Sequence[str] | None) -> str:

@@ -50,12 +50,12 @@ _WANTED = ColumnSpec(
     roles=("id", "text", "title"), names=(IDS, TEXTS, ("title",)), ranked=("id", "text"), optional=1
 )
 
-Row = tuple[str, str, str]
-"""Where a row stands (``path:line``), its id and its text."""
+Row = tuple[str, str, str, str]
+"""Where a row stands (``path:line``), its id, its title and its text."""
 
 
-def read_texts(source: str, layout: str) -> dict[str, str]:
-    """Texts by their ids, in the order of the source; a title is put before its text.
+def read_texts(source: str, layout: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts by their ids in the order of the source, behind their titles and without them.
 
     The source is ``.jsonl`` of objects with id and text; ``.tsv``, ``.csv`` of id and text, with or
     without a header; each also ``.gz``; ``.parquet``; or a data set of the hub. DataError if there
@@ -63,16 +63,17 @@ def read_texts(source: str, layout: str) -> dict[str, str]:
     file and line, or the ``layout`` that is expected.
     """
     texts: dict[str, str] = {}
+    bare: dict[str, str] = {}
     lines: dict[str, str] = {}
-    for where, number, text in _rows(source):
+    for where, number, title, text in _rows(source):
         if not number:
             raise DataError(f"{where}: the id is empty")
         if number in texts:
             raise DataError(f"{where}: the id {number!r} is that of {lines[number]} too")
-        texts[number], lines[number] = text, where
+        texts[number], bare[number], lines[number] = f"{title} {text}".strip(), text, where
     if not texts:
         raise DataError(f"{source} is empty; {layout}")
-    return texts
+    return texts, bare
 
 
 def id_of(cell: Any) -> str | None:
@@ -126,7 +127,7 @@ def _row_of(values: Mapping[str, Any], where: str) -> Row:
     if number is None or not any(name in values for name in TEXTS):
         raise DataError(f"{where}: expected an object with _id, a text or a number, and text")
     text = next(values[name] for name in TEXTS if name in values)
-    return where, number, _join(values.get("title"), text, where)
+    return where, number, as_text(values.get("title"), where), as_text(text, where)
 
 
 def _named_rows(source: str) -> Iterator[Row]:
@@ -134,12 +135,7 @@ def _named_rows(source: str) -> Iterator[Row]:
         number = id_of(cell)
         if number is None:
             raise DataError(f"{where}: the id must be a text or a number, not {cell!r}")
-        yield where, number, _join(title[0] if title else None, text, where)
-
-
-def _join(title: Any, text: Any, where: str) -> str:
-    """Title and text as one, as BEIR joins them; may be empty, as some documents of BEIR are."""
-    return f"{as_text(title, where)} {as_text(text, where)}".strip()
+        yield where, number, as_text(title[0] if title else None, where), as_text(text, where)
 
 
 _METRICS = ("ndcg@10", "mrr@10", "recall@1", "recall@5", "recall@10", "recall@100")
@@ -196,19 +192,22 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
             sources = retrieval_sources(sources[0], name.split)
     if len(sources) != 3:
         raise ConfigError(f"{name.name} names {len(sources)} files; {_THREE}")
-    queries, corpus = (read_texts(source, layout) for source in sources[:2])
-    return _assemble(name, sources, queries, corpus)
+    (queries, _), corpus = (read_texts(source, layout) for source in sources[:2])
+    return _assemble(name, sources, queries, *corpus)
 
 
 def _assemble(
-    name: TaskName, sources: Sequence[str], queries: Mapping[str, str], corpus: Mapping[str, str]
+    name: TaskName,
+    sources: Sequence[str],
+    queries: Mapping[str, str],
+    corpus: Mapping[str, str],
+    bare: Mapping[str, str],
 ) -> RetrievalTask:
     judged = _read_judgements(sources[2], queries, corpus)
     hashes = [_hash(sources[which]) for which in (1, 0, 2)]
     rows = {document: row for row, document in enumerate(corpus)}
-    # A document is its title and its text, of which a query that is a document has the text.
-    texts = {q: f" {corpus[q]}" for q in judged if q in corpus}
-    own = {q: rows[q] if texts.get(q, "").endswith(f" {queries[q]}") else None for q in judged}
+    same = {q for q in judged if q in corpus and queries[q] in (bare[q], corpus[q])}
+    own = {q: rows[q] if q in same else None for q in judged}
     wanted: dict[str, dict[int, float]] = {}
     for query, grades in judged.items():
         graded = {rows[document]: grade for document, grade in grades.items() if grade > 0}

@@ -61,6 +61,22 @@ def test_two_columns_without_a_header_are_labelled_where_that_is_said(tmp_path):
     assert task.parts["all"].texts == ("c", "a b", "d", "c")
 
 
+@pytest.mark.parametrize("heading", ["label", "stance"])
+@pytest.mark.parametrize("columns", [None, ["0", "1"]])
+def test_a_header_of_unknown_names_is_no_class(tmp_path, heading, columns):
+    paths = [tmp_path / f"{part}.csv" for part in ("train", "dev", "test")]
+    for path in paths:
+        path.write_text(f"tweet_text,{heading}\n" + "a,pos\nb,neg\n" * 3)
+    name = "classify:" + "+".join(map(str, paths))
+    with pytest.raises(DataError, match=rf"train.csv:1: '{heading}' looks like a heading"):
+        read_labelled(name, columns)
+    assert read_labelled(name, ["tweet_text", heading]).class_names == ("neg", "pos")
+    for path in paths:
+        path.write_text("a,pos\n" + "b,neg\n" * 3)
+    paths[0].write_text("a,pos\n" + "b,neg\nc,pos\n" * 3)
+    assert read_labelled(name, columns).class_names == ("neg", "pos")
+
+
 def test_scored_pairs_are_not_labelled_sentences(tmp_path):
     source = write(tmp_path / "p.csv", names=("n", "sentence1", "sentence2", "label"), rows=PAIRS)
     assert not holds_labels(source, None)

@@ -62,6 +62,18 @@ def test_a_query_that_is_a_titled_document_does_not_find_itself(folder):
     assert task_of(folder).left_out == (None, 4)
 
 
+def test_a_query_that_ends_the_document_of_its_number_is_not_it(tmp_path):
+    documents = ["How to reset my password", "Shipping costs abroad", "FAQ: return policy"]
+    questions = ["reset my password", "what does shipping cost", "return policy"]
+    for name, texts in (("corpus", documents), ("queries", questions)):
+        lines = [f"{number}\t{text}\n" for number, text in enumerate(texts, 1)]
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    (tmp_path / "qrels.tsv").write_text("1\t1\t1\n2\t2\t1\n3\t3\t1\n")
+    task = task_of(tmp_path)
+    assert task.left_out == (None, None, None)
+    assert task.queries == tuple(questions)
+
+
 def test_metrics_are_those_of_a_loop(folder, encoder):
     def cosine(a, b):
         u, v = (encoder.embed(text).astype(float) for text in (a, b))
@@ -223,6 +235,7 @@ def test_rankings_have_intervals_and_are_compared_by_query(command, folder, tmp_
         ends = f"[{100 * r.interval.low:.2f}, {100 * r.interval.high:.2f}]"
         assert f"{100 * r.value:.2f} {ends}" in table
     assert "resamples of the queries (seed 1111); the documents stay." in protocol
+    path = tmp_path / "both.jsonl"
     both = command("a", "b", "--tasks", f"{folder},stsb", "--compare", "--json", str(path))
     assert both.stdout.count("b minus a") == 2
     rows_of = [line for line in both.stdout.splitlines() if line.startswith("own ")]
