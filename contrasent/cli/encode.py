@@ -140,11 +140,9 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
             )
     _report(output, written, encoder.max_tokens)
     if recorded is not None:
-        from rich.console import Console
-
         from contrasent.report.table import print_profile
 
-        print_profile(Console(stderr=True), recorded)
+        print_profile(recorded)
 
 
 def _refuse_at_odds(

@@ -177,11 +177,9 @@ def train(  # noqa: PLR0913 - the arguments are the command's options
     if result is not None:
         _print_result(result, loaded)
     if recorded is not None:
-        from rich.console import Console
-
         from contrasent.report.table import print_profile
 
-        print_profile(Console(stderr=True), recorded)
+        print_profile(recorded)
 
 
 def _refuse_with_seeds(

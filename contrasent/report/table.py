@@ -288,8 +288,9 @@ def _width(console: Console, shown: RichTable) -> int:
     return Measurement.get(console, console.options.update(width=_NO_LIMIT), shown).maximum
 
 
-def print_profile(console: Console, profile: StepProfile) -> None:
-    """Print the operators of a profile, and where its trace is; or why there is none."""
+def print_profile(profile: StepProfile) -> None:
+    """Tell the operators of a profile, and where its trace is, on standard error; or why not."""
+    console = Console(stderr=True)
     if profile.operators:
         console.print(profile_table(profile))
         message = f"profile: {profile.path} (open it at https://ui.perfetto.dev)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -213,10 +213,6 @@ def _sts(use: EncoderUse, task: str, context: MeasureContext, split: str = "test
     return Measured(values, records, problems)
 
 
-def _sts_dev(use: EncoderUse, _: str, context: MeasureContext) -> Measured:
-    return _sts(use, "", context, "dev")
-
-
 def _transfer(use: EncoderUse, _: str, context: MeasureContext, split: str = "test") -> Measured:
     preset = context.preset if split == "test" else DEV_PRESET
     scores, problems = _scores(_suite(TRANSFER, context.data_dir, split, preset), use)
@@ -229,10 +225,6 @@ def _transfer(use: EncoderUse, _: str, context: MeasureContext, split: str = "te
     }
     _write_examples(context, moves)
     return Measured(values, [asdict(it) for it in found], problems)
-
-
-def _transfer_dev(use: EncoderUse, _: str, context: MeasureContext) -> Measured:
-    return _transfer(use, "", context, "dev")
 
 
 def _mean(values: Mapping[str, Value], parts: list[str], name: str) -> dict[str, Value]:
@@ -282,9 +274,9 @@ def _size(use: EncoderUse, _: str, __: MeasureContext) -> Measured:
 
 _MEASURES: dict[str, Callable[[EncoderUse, str, MeasureContext], Measured]] = {
     "sts": _sts,
-    "sts-dev": _sts_dev,
+    "sts-dev": partial(_sts, split="dev"),
     "transfer": _transfer,
-    "transfer-dev": _transfer_dev,
+    "transfer-dev": partial(_transfer, split="dev"),
     "geometry": _geometry,
     "retrieval": _retrieval,
     "neighbours": _neighbours,
