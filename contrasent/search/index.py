@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from contrasent.search.snapshot import (
     require_new,
     require_query,
     require_search,
+    rows_of_all,
 )
 from contrasent.search.storage import (
     Blocks,
@@ -172,8 +173,12 @@ class Index:
         return "flat" if ann is None else ann.kind
 
     def refresh(self) -> None:
-        """Take over what other processes wrote since the index was opened."""
-        self._snapshot = self._opened(self.folder, self._snapshot)
+        """Take over what others wrote; CheckpointError if they built it with another encoder."""
+        newest = self._opened(self.folder, self._snapshot)
+        maker = newest.manifest.encoder
+        if maker != self.manifest.encoder:
+            raise CheckpointError(f"{self.folder} was built anew, with {maker.name}; open it again")
+        self._snapshot = newest
 
     def add(
         self,
@@ -193,7 +198,7 @@ class Index:
         self.require(encoder)
         names = require_ids(texts, ids)
         precision = self.manifest.encoder.precision
-        self._append(embed(encoder, texts, precision, show_progress), names)
+        self._change((), embed(encoder, texts, precision, show_progress), names)
 
     def add_vectors(
         self, vectors: np.ndarray, texts: Sequence[str], ids: Sequence[str | int] | None = None
@@ -210,7 +215,22 @@ class Index:
             ConfigError: another process writes to the index; or the shape is another.
             DataError: as for `add`.
         """
-        names = require_ids(texts, ids)
+        return self.change((), vectors, texts, ids)[1]
+
+    def change(
+        self,
+        remove: Iterable[str | int],
+        vectors: np.ndarray,
+        texts: Sequence[str],
+        ids: Sequence[str | int] | None = None,
+        *,
+        missing_ok: bool = False,
+    ) -> tuple[int, list[str]]:
+        """`remove`, then `add_vectors`, in one write, all or none; how many left, and the new ids.
+
+        A new text may have the id of one that leaves. Errors as for both.
+        """
+        names, gone = require_ids(texts, ids), _names(remove)
         list(require_texts(texts))
         vectors, width = np.asarray(vectors, np.float32), self.manifest.encoder.width
         if vectors.shape != (len(texts), width):
@@ -218,15 +238,9 @@ class Index:
                 f"vectors have shape {vectors.shape}; expected {(len(texts), width)}, a row for "
                 "each text"
             )
-        first, end = self._append(iter([(vectors, list(texts))] if texts else []), names)
-        return list(map(str, range(first, end))) if names is None else names
-
-    def require_new(
-        self, texts: Sequence[str], ids: Sequence[str | int] | None, gone: Collection[str] = ()
-    ) -> None:
-        """DataError if `add` would not take the texts once those with ids in ``gone`` left."""
-        list(require_texts(texts))
-        require_new(self._snapshot, self.folder, require_ids(texts, ids), gone)
+        blocks = iter([(vectors, list(texts))] if texts else [])
+        removed, numbers = self._change(gone, blocks, names, missing_ok)
+        return removed, list(map(str, numbers)) if names is None else names
 
     def remove(self, ids: Iterable[str | int], *, missing_ok: bool = False) -> int:
         """Remove the texts with ``ids``, all or none; how many they were.
@@ -235,29 +249,7 @@ class Index:
             ConfigError: another process writes to the index; or one string was given.
             DataError: an id is not in the index, unless ``missing_ok``.
         """
-        if isinstance(ids, str):
-            raise ConfigError("ids must be a list, not one string: put it in [ ]")
-        names = list(dict.fromkeys(map(str, ids)))
-        with self._writing() as now:
-            rows = now.rows_of(names)
-            missing = [name for name in names if name not in rows]
-            if missing and not missing_ok:
-                raise DataError(
-                    f"no text of {self.folder} has the id {missing[0]!r}"
-                    + (f", nor have {len(missing) - 1} others" if missing[1:] else "")
-                    + "; nothing was removed"
-                )
-            if rows:
-                self._remove_rows(now.manifest, rows)
-        return len(rows)
-
-    def _remove_rows(self, was: IndexManifest, rows: dict[str, int]) -> None:
-        """Remove rows by their ids and numbers."""
-        before = read_removed(self.folder, was)
-        removed = np.union1d(before, np.fromiter(rows.values(), np.int64))
-        number, given = was.next_write, was.next_number
-        file = write_removed(self.folder, number, removed)
-        write_manifest(self.folder, replace(was, removed=file, given=given, writes=number))
+        return self._change(_names(ids), None, None, missing_ok)[0]
 
     def optimize(self, kind: str | None = None, *, show_progress: bool = False) -> None:
         """Drop removed rows from disk, and let a kind of index cover all texts.
@@ -365,27 +357,45 @@ class Index:
             yield self._snapshot
             self.refresh()
 
-    def _append(self, blocks: Blocks, names: list[str] | None) -> tuple[int, int]:
-        """Append rows; the numbers that they get if they have no ids, from the first to the end."""
-        encoder = self.manifest.encoder
+    def _change(
+        self,
+        gone: Sequence[str],
+        blocks: Blocks | None,
+        names: list[str] | None,
+        missing_ok: bool = False,
+    ) -> tuple[int, range]:
+        """Remove and append rows; how many left, and the numbers of new ones without ids."""
         with self._writing() as now:
-            was = now.manifest
-            if was.encoder != encoder:
-                raise CheckpointError(
-                    f"{self.folder} was built anew, with {was.encoder.name}; open it again"
-                )
-            require_new(now, self.folder, names)
-            given = was.next_number
-            grown = self._add_rows(was, with_ids(blocks, names, given))
-            numbered = was.numbered and names is None
-            write_manifest(self.folder, replace(grown, numbered=numbered))
-        return given, grown.next_number
+            was, rows = now.manifest, rows_of_all(now, self.folder, gone, missing_ok)
+            new, then, first = None, was, was.next_number
+            if blocks is not None:
+                require_new(now, self.folder, names, rows)
+                new = with_ids(blocks, names, first)
+                was = replace(was, numbered=was.numbered and names is None)
+            if rows or new is not None:
+                then = self._changed(was, rows, new)
+                write_manifest(self.folder, then)
+        return len(rows), range(first, then.next_number)
 
-    def _add_rows(self, was: IndexManifest, rows: Iterator[IndexRows]) -> IndexManifest:
-        """Write rows; the manifest with which they will be there."""
+    def _changed(
+        self, was: IndexManifest, gone: dict[str, int], new: Iterator[IndexRows] | None
+    ) -> IndexManifest:
+        """Write changes; the manifest by which rows are gone, and others are there."""
         remove_unlisted(self.folder, was)
-        number = was.next_write
-        more = write_segment(self.folder, number, rows, was.encoder.width)
-        given = was.next_number + more.rows
-        grown = replace(was, segments=(*was.segments, more), given=given, writes=number)
-        return merged(self.folder, grown)
+        number, given = was.next_write, was.next_number
+        then = replace(was, given=given, writes=number)
+        if gone:
+            removed = [*read_removed(self.folder, was), *gone.values()]
+            file = write_removed(self.folder, number, np.unique(np.array(removed, np.int64)))
+            then = replace(then, removed=file)
+        if new is None:
+            return then
+        more = write_segment(self.folder, number, new, was.encoder.width)
+        given += more.rows
+        return merged(self.folder, replace(then, segments=(*was.segments, more), given=given))
+
+
+def _names(ids: Iterable[str | int]) -> list[str]:
+    if isinstance(ids, str):
+        raise ConfigError("ids must be a list, not one string: put it in [ ]")
+    return list(dict.fromkeys(map(str, ids)))

@@ -36,6 +36,7 @@ from contrasent.search.storage import (
 
 _NAME = "texts"
 _LONGEST = 65_535  # characters of a VARCHAR
+_FIELDS = ["id", "text", "row", "vector"]
 _ROWS_AT_ONCE = 2_048
 _MOST_HITS = 16_384 - 8
 _EXTRA = 8  # hits by float32 cosines, among which the best by float64 are
@@ -116,11 +117,10 @@ class Collection:
 
     def _parts(self) -> Iterator[list[dict[str, Any]]]:
         """The rows as Milvus has them, in order, some at a time."""
-        fields = ["id", "text", "row", "vector"]
         for first in range(0, self.manifest.next_number, _ROWS_AT_ONCE):
             window = f"row >= {first} and row < {first + _ROWS_AT_ONCE}"
             with _explained(self.folder):
-                matches = self.client.query(_NAME, filter=window, output_fields=fields)
+                matches = self.client.query(_NAME, filter=window, output_fields=_FIELDS)
             yield sorted(matches, key=lambda each: int(each["row"]))
 
     def recover(self) -> Collection:
@@ -153,9 +153,7 @@ class Collection:
                     {"id": name, "text": text, "row": number + i, "vector": vector}
                     for i, (name, text, vector) in enumerate(cells)
                 ]
-                for start in range(0, len(named), _ROWS_AT_ONCE):
-                    with _explained(self.folder):
-                        self.client.insert(_NAME, named[start : start + _ROWS_AT_ONCE])
+                self.put(named)
                 number += len(named)
         except BaseException:
             self.drop_from(first)
@@ -163,6 +161,24 @@ class Collection:
         if number == first:
             raise DataError("there is no text to index")
         return number - first
+
+    def delete(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Delete the rows with these numbers, and give them back as Milvus has them."""
+        left = list[dict[str, Any]]()
+        for start in range(0, len(numbers), _ROWS_AT_ONCE):
+            some = f"row in {list(numbers[start : start + _ROWS_AT_ONCE])}"
+            with _explained(self.folder):
+                left += self.client.query(_NAME, filter=some, output_fields=_FIELDS)
+        if numbers:
+            with _explained(self.folder):
+                self.client.delete(_NAME, filter=f"row in {list(numbers)}")
+        return left
+
+    def put(self, rows: list[dict[str, Any]]) -> None:
+        """Insert rows as Milvus has them."""
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            with _explained(self.folder):
+                self.client.insert(_NAME, rows[start : start + _ROWS_AT_ONCE])
 
     def drop_from(self, number: int) -> None:
         """Delete the rows from ``number`` on, if there are any."""
@@ -297,15 +313,21 @@ class MilvusIndex(Index):
         close_milvus(self.folder)
 
     @override
-    def _remove_rows(self, was: IndexManifest, rows: dict[str, int]) -> None:
-        with _explained(self.folder):
-            self._collection.client.delete(_NAME, filter=f"row in {list(rows.values())}")
-        left = (Segment("milvus", was.rows - len(rows)),)
-        write_manifest(self.folder, replace(was, segments=left, writes=was.next_write))
-
-    @override
-    def _add_rows(self, was: IndexManifest, rows: Iterator[IndexRows]) -> IndexManifest:
-        added = self._collection.insert(rows, was.next_number)
-        segments = (Segment("milvus", was.rows + added),)
-        given = was.next_number + added
-        return replace(was, segments=segments, given=given, writes=was.next_write)
+    def _changed(
+        self, was: IndexManifest, gone: dict[str, int], new: Iterator[IndexRows] | None
+    ) -> IndexManifest:
+        rows = None if new is None else list(new) if gone else new  # refused before any leaves
+        left = self._collection.delete([*gone.values()])
+        added = 0
+        try:
+            if rows is not None:
+                added = self._collection.insert(rows, was.next_number)
+        except BaseException:
+            self._collection.put(left)
+            raise
+        return replace(
+            was,
+            segments=(Segment("milvus", was.rows - len(gone) + added),),
+            given=was.next_number + added,
+            writes=was.next_write,
+        )

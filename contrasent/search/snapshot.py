@@ -307,6 +307,21 @@ def require_new(
         )
 
 
+def rows_of_all(
+    now: OpenRows, folder: Path, ids: Sequence[str], missing_ok: bool
+) -> dict[str, int]:
+    """The rows of ``ids``; DataError if one is not there, unless ``missing_ok``."""
+    rows = now.rows_of(ids)
+    missing = [name for name in ids if name not in rows]
+    if missing and not missing_ok:
+        raise DataError(
+            f"no text of {folder} has the id {missing[0]!r}"
+            + (f", nor have {len(missing) - 1} others" if missing[1:] else "")
+            + "; nothing was removed"
+        )
+    return rows
+
+
 def require_ids(texts: Iterable[str], ids: Sequence[str | int] | None) -> list[str] | None:
     """The ids as text, checked before anything is embedded."""
     if isinstance(texts, str):

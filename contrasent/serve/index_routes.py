@@ -17,7 +17,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, StrictStr
 from starlette.responses import FileResponse
 
-from contrasent.errors import ConfigError
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.search.index import Index
 from contrasent.search.snapshot import Hit
 from contrasent.serve.application import RefusalError, Service
@@ -62,11 +62,14 @@ class Searched:
         return await asyncio.to_thread(index.search_vectors, rows, *how)
 
     def newest(self) -> Index:
-        """The index, with what other processes wrote."""
+        """The index, with what other processes wrote; RefusalError if it is no longer the same."""
         with self.lock:
             written = (self.index.folder / "manifest.json").stat().st_mtime_ns
             if written != self._written:
-                self.index.refresh()
+                try:
+                    self.index.refresh()
+                except CheckpointError as error:
+                    raise RefusalError(503, f"{error}; restart the server", "Unhealthy") from error
                 self._written = written
         return self.index
 
@@ -135,19 +138,20 @@ class IndexRoutes:
     async def change(self, request: Request, body: IndexChange) -> Response:
         """Remove, then add, all or none; when the answer comes, both are on disk."""
         index, removed, added = self._index.index, 0, list[str]()
-        rows = None
+        rows = np.zeros((0, index.manifest.encoder.width), np.float32)
         if body.texts:
             rows, _ = await self._index.embedding.vectors(request, body.texts, role="document")
+        given = rows, body.texts, body.ids
         async with self._writing:  # those that wait take no thread from searches
+            await asyncio.to_thread(self._index.newest)
             if body.texts or body.ids:
-                newest = await asyncio.to_thread(self._index.newest)
-                newest.require_new(body.texts, body.ids, body.remove)
-            if body.remove:
+                removed, added = await _write(
+                    lambda: index.change(body.remove, *given, missing_ok=body.missing_ok)
+                )
+            elif body.remove:
                 removed = await _write(
                     lambda: index.remove(body.remove, missing_ok=body.missing_ok)
                 )
-            if rows is not None:
-                added = await _write(lambda: index.add_vectors(rows, body.texts, body.ids))
         self._service.metrics.index_texts.set(len(index))
         return _json({"removed": removed, "added": added, "texts": len(index)})
 

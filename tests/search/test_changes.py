@@ -122,6 +122,16 @@ def test_a_number_is_given_once_and_an_id_can_come_back(encoder, folder):
     assert texts_of(index)["2"] == "named"
 
 
+def test_texts_are_replaced_in_one_write(encoder, folder):
+    index = Index.build(encoder, TEXTS[:5], folder)
+    index.remove([0])
+    before = index.manifest.writes
+    assert index.change([1, 4, 9], np.ones((1, 8)), ["new"], [1], missing_ok=True) == (2, ["1"])
+    assert index.manifest.writes <= before + 2  # the second merges segments
+    left = {"2": TEXTS[2], "3": TEXTS[3], "1": "new"}
+    assert texts_of(index) == texts_of(Index.open(folder)) == left
+
+
 def test_all_can_be_removed(encoder, folder):
     index = Index.build(encoder, TEXTS, folder, kind="hnsw")
     index.remove(range(40))
@@ -151,6 +161,10 @@ def test_a_threshold_is_a_least_cosine(encoder, folder):
         (lambda i: i.add_vectors(np.zeros((1, 8)), ["one"]), CheckpointError, "a direction"),
         (lambda i: i.add_vectors(np.ones((1, 8)), [" "]), DataError, "text 0 is empty"),
         (lambda i: i.add_vectors(np.ones((0, 8)), []), DataError, "no text to index"),
+        (lambda i: i.change(["x"], np.ones((1, 8)), ["one"]), DataError, "'x'; nothing was"),
+        (lambda i: i.change(["1"], np.ones((1, 8)), ["one"], ["2"]), DataError, "id '2' of text 0"),
+        (lambda i: i.change("1", np.ones((1, 8)), ["one"]), ConfigError, "ids must be a list"),
+        (lambda i: i.change(["1"], np.zeros((1, 8)), ["one"]), CheckpointError, "a direction"),
         (lambda i: i.search_vectors(np.ones(8)), ConfigError, r"expected \(Q, 8\)"),
         (lambda i: i.search_vectors(np.zeros((1, 8))), DataError, "no direction"),
         (lambda i: i.search_vectors(np.ones((1, 8)), threshold=2), ConfigError, "from -1 to 1"),
@@ -275,6 +289,16 @@ def test_what_another_process_wrote_is_there_after_refresh(encoder, folder):
     assert len(first) == 40 and first.search(encoder, [TEXTS[3]], 1)[0][0].id == "3"
     first.refresh()
     assert texts_of(first) == texts_of(second)
+
+
+def test_an_index_that_another_encoder_built_anew_is_not_taken_over(encoder, folder):
+    index = Index.build(encoder, TEXTS, folder)
+    Index.build(DummyEncoder(salt="x"), ["other"], folder, overwrite=True)
+    for use in (index.refresh, lambda: index.remove(["0"]), lambda: index.add(encoder, ["new"])):
+        with pytest.raises(CheckpointError, match="was built anew, with dummy; open it again"):
+            use()
+    assert index.search(encoder, [TEXTS[3]], 1)[0][0].id == "3"
+    assert texts_of(Index.open(folder)) == {"0": "other"}
 
 
 def _write_until_killed(folder, seed, kinds, pipe):

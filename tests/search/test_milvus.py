@@ -62,6 +62,7 @@ def test_it_answers_and_changes_as_an_index_by_faiss(encoder, folder, tmp_path):
         with pytest.raises(DataError, match="text 1 is empty"):
             index.add(encoder, iter(["x", " "]))
         assert index.remove(["300", "gone"], missing_ok=True) == 1
+        assert index.change(["5", "8"], np.ones((1, 8)), ["like 5"]) == (2, ["303"])
         with pytest.raises(CheckpointError, match="was built with dummy"):
             index.search(DummyEncoder(salt="x"), ["q"])
     require_equal(*pair, encoder)
@@ -78,6 +79,8 @@ def test_ids_of_any_kind_and_a_pattern_with_its_signs_quoted(encoder, folder):
         assert found == expected and found
     index.remove(ids[:5])
     assert [name for name, _ in contents(index)] == ids[5:]
+    assert index.change(["a_b"], np.ones((1, 8)), ["new"], ["a_b"]) == (1, ["a_b"])
+    assert contents(index) == [("axb", "axb"), ("a_b", "new")]
 
 
 def test_texts_move_between_faiss_and_milvus(encoder, folder, tmp_path):
@@ -101,6 +104,9 @@ def test_what_milvus_refuses_leaves_the_index_as_it_was(encoder, folder):
     index = Index.build(encoder, TEXTS[:3], folder, kind="milvus")
     with pytest.raises(ContrasentError, match=r"Milvus says: .*exceeds max_length=65535"):
         index.add(encoder, ["good", "x" * 70_000])
+    for row, text in ((np.ones((1, 8)), "x" * 70_000), (np.zeros((1, 8)), "zero")):
+        with pytest.raises(ContrasentError, match=r"exceeds max_length|without a direction"):
+            index.change(["0", "2"], row, [text])
     with pytest.raises(ConfigError, match="finds at most 16376 texts"):
         index.search(encoder, ["q"], 20_000)
     assert [text for _, text in contents(index)] == TEXTS[:3]

@@ -19,6 +19,7 @@ from helpers.tiny_models import SENTENCES, WORDS
 from contrasent.cli.serve import application
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.st_layers import Conventions
+from contrasent.search import index as index_module
 from contrasent.search.index import Index
 from contrasent.serve.embedding_routes import EmbeddingRoutes
 from contrasent.serve.index_routes import IndexRoutes, Searched
@@ -99,6 +100,42 @@ def test_what_is_acknowledged_is_on_disk(server, encoder, index):
     assert hit["text"] == "people sing today"
     again = {"texts": ["two cats"], "ids": ["1"], "remove": ["1"]}
     assert server.call("/index", again).json["added"] == ["1"]
+
+
+def test_a_change_that_fails_half_way_removes_nothing(server, index, monkeypatch):
+    def full(*_):
+        raise OSError("no room")
+
+    change = {"texts": ["two cats"], "remove": ["0"]}
+    with monkeypatch.context() as patched:
+        patched.setattr(index_module, "write_segment", full)
+        assert server.call("/index", change).status == 500
+    zero = np.zeros((1, index.manifest.encoder.width), np.float32)
+
+    async def without_direction(*_, **__):
+        return zero, []
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EmbeddingRoutes, "vectors", without_direction)
+        assert server.call("/index", change).status == 424
+    for opened in (index, Index.open(index.folder)):
+        assert next(id_ for block in opened.blocks() for id_ in block.ids) == "0"
+
+
+def test_an_index_that_another_encoder_built_anew_is_not_served(server, other, index):
+    assert server.call("/search", {"queries": "a"}).status == 200
+    Index.build(other, TEXTS, index.folder, precision="fp32", overwrite=True)
+    for path, body in (
+        ("/search", {"queries": "a"}),
+        ("/index", {"texts": ["a new text"]}),
+        ("/index", {"remove": ["0"]}),
+        ("/index", None),
+        ("/map", None),
+    ):
+        answer = server.call(path, body)
+        assert (answer.status, answer.json["error_type"]) == (503, "Unhealthy")
+        assert answer.json["error"].endswith("restart the server")
+    assert len(Index.open(index.folder)) == len(TEXTS)
 
 
 @pytest.mark.parametrize(
