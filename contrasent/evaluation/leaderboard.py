@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelInfo
     from mteb.abstasks import AbsTask
     from mteb.models.model_meta import ModelMeta
+
+
+_WEIGHTS = (".safetensors", ".bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,19 @@ def _pushed(hub_id: str) -> ModelInfo:
 
 
 def _require_same_weights(folder: Path, pushed: ModelInfo, hub_id: str) -> None:
-    name = "model.safetensors"
-    of_hub = [it.lfs.sha256 for it in pushed.siblings or [] if it.rfilename == name and it.lfs]
-    if (folder / name).is_file() and of_hub and sha256_of(folder / name) != of_hub[0]:
+    of_hub = {it.rfilename: it.lfs.sha256 for it in pushed.siblings or [] if it.lfs}
+    both = [it for it in of_hub if it.endswith(_WEIGHTS) and (folder / it).is_file()]
+    if not both:
         raise CheckpointError(
-            f"{name} of {hub_id} is not that of {folder} (sha256 {of_hub[0][:12]} there, "
-            f"{sha256_of(folder / name)[:12]} here); upload it again, or name {hub_id} as the model"
+            f"{hub_id} and {folder} have no file of weights in common, so nothing shows that they "
+            f"are the same; upload it again, or name {hub_id} as the model"
         )
+    for name in both:
+        if (found := sha256_of(folder / name)) != of_hub[name]:
+            raise CheckpointError(
+                f"{name} of {hub_id} is not that of {folder} (sha256 {of_hub[name][:12]} there, "
+                f"{found[:12]} here); upload it again, or name {hub_id} as the model"
+            )
 
 
 def _meta(model: Any, pushed: ModelInfo, hub_id: str) -> ModelMeta:
@@ -90,22 +100,24 @@ def _meta(model: Any, pushed: ModelInfo, hub_id: str) -> ModelMeta:
 
     card = pushed.card_data
     parameters = sum(it.numel() for it in model.parameters())
-    words = model[0].auto_model.get_input_embeddings().weight.numel()
+    words = getattr(getattr(model[0], "auto_model", None), "get_input_embeddings", None)
+    old_name = "get_sentence_embedding_dimension"  # until sentence-transformers 5
+    width = getattr(model, "get_embedding_dimension", None) or getattr(model, old_name)
     known: dict[str, Any] = {
         "loader": sentence_transformers_loader,
         "name": hub_id,
         "revision": pushed.sha,
         "release_date": pushed.created_at.date().isoformat() if pushed.created_at else None,
         "n_parameters": parameters,
-        "n_embedding_parameters": words,
+        "n_embedding_parameters": words().weight.numel() if words else None,
         "memory_usage_mb": round(parameters * 4 / 2**20),
         "max_tokens": model.max_seq_length,
-        "embed_dim": model.get_sentence_embedding_dimension(),
+        "embed_dim": width(),
         "license": getattr(card, "license", None),
         "open_weights": True,
         "framework": ["Sentence Transformers", "PyTorch"],
         "reference": f"https://huggingface.co/{hub_id}",
-        "similarity_fn_name": "cosine",
+        "similarity_fn_name": model.similarity_fn_name,
         "use_instructions": any(model.prompts.values()),
         "adapted_from": getattr(card, "base_model", None),
     }
@@ -116,8 +128,9 @@ def _as_python(meta: ModelMeta) -> str:
     """A module for MTEB's folder of models; None is for what only the authors know."""
     required = {name for name, field in type(meta).model_fields.items() if field.is_required()}
     values = meta.model_dump(mode="json", exclude={"loader"})
+    unbounded = 'float("inf")'
     lines = [
-        f"    {name}={value!r},\n"
+        f"    {name}={unbounded if value == inf else repr(value)},\n"
         for name, value in values.items()
         if name in required or name in meta.model_fields_set
     ]

@@ -26,6 +26,7 @@ from contrasent.evaluation.embed import EncoderUse, Problem, Score, Scores
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import LoadedEncoder
+from contrasent.model.st_layers import role_options
 from contrasent.records import Record
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class MtebEncoder:
     """What MTEB calls ``EncoderProtocol``, around an encoder of ours.
 
     Queries and documents of retrieval get the encoder's prompts for them, other text the default
-    one; similarity is the cosine.
+    one; similarity is the encoder's own.
     ``mteb_model_meta`` has the hash of the weights as revision; pooler, head, precision, engine and
     longest sentence as settings, so that MTEB's files of results are told apart by them.
     """
@@ -53,6 +54,7 @@ class MtebEncoder:
         self.precision = encoder.resolve_precision(precision)
         self.mteb_model_meta = _model_meta(encoder, self.precision)
         self._texts: dict[str, Any] = {}
+        self._prompts: dict[str, dict[str, str]] = {}
 
     def encode(
         self,
@@ -78,6 +80,8 @@ class MtebEncoder:
                 f"embeddings are float32, not {quantised!r}; leave 'precision' out of encode_kwargs"
             )
         texts = [text for batch in inputs for text in batch["text"]]
+        if role is not None and (how := role_options(self.encoder, role)):
+            self._prompts.setdefault(task_metadata.name, {})[role] = how["prompt"]
         digest = self._texts.setdefault(task_metadata.name, hashlib.sha256())
         for text in texts:
             raw = text.encode("utf-8", "surrogatepass")
@@ -87,20 +91,20 @@ class MtebEncoder:
         return use.embed(texts, of=task_metadata.name, zeros=True, role=role)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
-        """Cosine of every row of one ``(N, D)`` with every row of the other ``(M, D)``."""
-        from contrasent.functional import cosine_matrix
-
-        return cosine_matrix(_rows(embeddings1), _rows(embeddings2))
+        """``(N, M)``, of every row of one ``(N, D)`` with every row of the other ``(M, D)``."""
+        return self.encoder.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
-        """Cosine of each row of one ``(N, D)`` with its row of the other, ``(N,)``."""
-        from torch.nn import functional as F
-
-        return F.cosine_similarity(_rows(embeddings1).float(), _rows(embeddings2).float(), dim=-1)
+        """``(N,)``, of each row of one ``(N, D)`` with its row of the other."""
+        return self.encoder.similarity_pairwise(embeddings1, embeddings2)
 
     def texts_sha256(self, task: str) -> str:
         """Hash of all texts embedded for a task so far, in MTEB's order."""
         return str(self._texts.get(task, hashlib.sha256()).hexdigest())
+
+    def prompts_of(self, task: str) -> dict[str, str]:
+        """What was put before a task's queries and documents so far; empty without either."""
+        return self._prompts.get(task, {})
 
 
 def import_mteb() -> Any:
@@ -126,7 +130,7 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
         "max_tokens": encoder.max_tokens or None,
         "embed_dim": encoder.width,
         "framework": ["PyTorch"],
-        "similarity_fn_name": "cosine",
+        "similarity_fn_name": encoder.similarity_fn_name,
         "use_instructions": False,
         "experiment_kwargs": {
             "pooler": encoder.pooler,
@@ -140,9 +144,15 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
 
 
 def model_meta(known: dict[str, Any]) -> ModelMeta:
-    """MTEB's description; which fields are there, and have to be, differs between versions."""
+    """MTEB's description; which fields are there, and have to be, differs between versions.
+
+    A similarity other than the cosine and the dot product is left out: MTEB's own code fails for
+    the names of others, and asks the encoder where there is none.
+    """
     from mteb.models.model_meta import ModelMeta
 
+    if known["similarity_fn_name"] not in ("cosine", "dot"):
+        known = {**known, "similarity_fn_name": None}
     needed = {name for name, field in ModelMeta.model_fields.items() if field.is_required()}
     return ModelMeta(**{**dict.fromkeys(needed - known.keys()), **known})
 
@@ -153,13 +163,6 @@ def _name(name: str) -> str:
     if path.exists() or name.count("/") != 1:
         return f"contrasent/{path.resolve().name}"
     return name
-
-
-def _rows(embeddings: Any) -> Tensor:
-    import torch
-
-    rows: Tensor = torch.as_tensor(embeddings)
-    return rows if rows.ndim > 1 else rows[None]
 
 
 PROTOCOL = "mteb"
@@ -270,7 +273,8 @@ def _records(task: AbsTask, result: Any, encoder: MtebEncoder, seed: int | None)
     use = EncoderUse(encoder.encoder, encoder.precision, seed)
     about, main = task.metadata, task.metadata.main_score
     data = {str(about.dataset["path"]): str(about.dataset["revision"])}
-    sha256 = encoder.texts_sha256(about.name)
+    sha256, prompts = encoder.texts_sha256(about.name), encoder.prompts_of(about.name)
+    more: dict[str, Any] = {"prompts": prompts} if prompts else {}
     records = []
     for split, subsets in result.scores.items():
         alone = len(subsets) == 1
@@ -288,7 +292,7 @@ def _records(task: AbsTask, result: Any, encoder: MtebEncoder, seed: int | None)
             is_main = score.metric == main and score.aggregation != "subset"
             protocol = PROTOCOL if is_main else None
             records.append(
-                score.record(TaskName(about.name, split), sha256, use, protocol=protocol)
+                score.record(TaskName(about.name, split), sha256, use, protocol=protocol, **more)
             )
     versions = {"mteb": version("mteb"), **data}
     return [replace(it, versions={**it.versions, **versions}) for it in records]

@@ -23,6 +23,7 @@ from contrasent.files import sha256_of
 from contrasent.metrics import ndcg_at_k, pair_cosines, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
+from contrasent.model.static_encoder import StaticEncoder
 from contrasent.records import read_records
 from contrasent.report.scores_table import mteb_table
 from contrasent.report.table import print_table
@@ -225,7 +226,11 @@ def test_retrieval_of_mteb_is_a_ranking_by_cosine(tiny_encoder):
     expected = ndcg_at_k([places for places, _ in ranked], [grades for _, grades in ranked], 10)
     main = only(found.records, "ndcg_at_10")
     assert main.value == pytest.approx(expected, abs=1e-4)  # MTEB rounds to five digits
-    assert (main.pairs, main.protocol) == (4, "mteb")
+    assert (main.pairs, main.protocol, main.prompts) == (4, "mteb", None)
+    tiny_encoder.prompts = {"query": "find: ", "document": ""}
+    records = run_mteb(MtebEncoder(tiny_encoder), [retrieval_task(), sts_task()]).records
+    assert only(records, "ndcg_at_10").prompts == {"query": "find: ", "document": ""}
+    assert only(records, "cosine_spearman").prompts is None
 
 
 def test_classification_runs_and_is_repeated_to_the_last_bit(tiny_encoder):
@@ -274,14 +279,26 @@ def test_mteb_is_told_what_the_encoder_is(tiny_bert, tiny_roberta):
     assert meta(tiny_roberta, pooler="mean", head="none").revision != found.revision
 
 
-def test_similarities_are_cosines(tiny_encoder, rng):
+SIMILARITIES = {
+    "cosine": pair_cosines,
+    "dot": lambda a, b: (a * b).sum(axis=1),
+    "euclidean": lambda a, b: -np.sqrt(((a - b) ** 2).sum(axis=1)),
+    "manhattan": lambda a, b: -np.abs(a - b).sum(axis=1),
+}
+
+
+@pytest.mark.parametrize("name", SIMILARITIES)
+def test_similarities_are_the_encoders(tiny_encoder, rng, name):
+    tiny_encoder.similarity_fn_name = name
     encoder = MtebEncoder(tiny_encoder)
+    told = encoder.mteb_model_meta.similarity_fn_name
+    assert told == (name if name in ("cosine", "dot") else None)
     a, b = rng(3, 5), rng(3, 5)
-    expected = pair_cosines(a.numpy(), b.numpy())
+    expected = SIMILARITIES[name](a.numpy(), b.numpy())
     np.testing.assert_allclose(encoder.similarity_pairwise(a, b.numpy()), expected, atol=1e-6)
     whole = encoder.similarity(a.numpy(), b)
     assert whole.shape == (3, 3)
-    torch.testing.assert_close(whole.diag().double(), torch.from_numpy(expected).double())
+    np.testing.assert_allclose(whole.diag(), expected, atol=1e-6)
     assert encoder.similarity(a[0], b).shape == (1, 3)
 
 
@@ -434,26 +451,34 @@ def test_the_table_says_where_mteb_differs(tiny_encoder):
     assert "STS12" not in text.replace("STS12-16", "")
 
 
-@pytest.fixture
-def pushed(tiny_encoder, tmp_path, monkeypatch):
+@pytest.fixture(params=["model.safetensors", "0_StaticEmbedding/model.safetensors"])
+def pushed(request, tiny_encoder, tmp_path, monkeypatch):
     """A folder whose weights are on the hub as org/name, and what the hub says of them."""
-    tiny_encoder.save(tmp_path / "encoder")
-    weights = SimpleNamespace(sha256=sha256_of(tmp_path / "encoder" / "model.safetensors"))
+    encoder = tiny_encoder
+    if "Static" in request.param:
+        table = torch.randn(encoder.tokenizer.vocabulary, 8)
+        encoder = StaticEncoder(encoder.tokenizer, table, normalize=False)
+    encoder.similarity_fn_name = "dot"
+    encoder.save(tmp_path / "encoder")
+    weights = SimpleNamespace(sha256=sha256_of(tmp_path / "encoder" / request.param))
     info = SimpleNamespace(
         sha="a" * 40,
-        siblings=[SimpleNamespace(rfilename="model.safetensors", lfs=weights)],
+        siblings=[
+            SimpleNamespace(rfilename="README.md", lfs=None),
+            SimpleNamespace(rfilename=request.param, lfs=weights),
+        ],
         card_data=SimpleNamespace(license="apache-2.0", base_model="org/base"),
         created_at=datetime(2026, 11, 1, tzinfo=UTC),
     )
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
-    return tmp_path / "encoder", weights
+    return tmp_path / "encoder", weights, info
 
 
 def test_the_leaderboard_gets_scores_under_the_name_on_the_hub(pushed, tmp_path):
     from mteb.models import ModelMeta
 
     submission = run_leaderboard(str(pushed[0]), "org/name", [sts_task()], tmp_path / "out", "cpu")
-    own = run_mteb(MtebEncoder(SentenceEncoder.load(pushed[0], device="cpu")), [sts_task()])
+    own = run_mteb(MtebEncoder(load_encoder(pushed[0], device="cpu")), [sts_task()])
     main = next(it.value for it in own.records if it.protocol == "mteb")
     assert submission.problems == []
     assert submission.scores == {"LocalSTS": pytest.approx(main, abs=1e-6)}
@@ -464,6 +489,7 @@ def test_the_leaderboard_gets_scores_under_the_name_on_the_hub(pushed, tmp_path)
     assert isinstance(meta, ModelMeta) and meta.experiment_kwargs is None
     assert (meta.name, meta.revision, meta.license) == ("org/name", "a" * 40, "apache-2.0")
     assert (meta.adapted_from, meta.release_date) == ("org/base", "2026-11-01")
+    assert meta.similarity_fn_name.value == "dot"
 
 
 def test_the_leaderboard_is_refused_for_other_weights_than_the_hubs(pushed, tmp_path):
@@ -473,6 +499,8 @@ def test_the_leaderboard_is_refused_for_other_weights_than_the_hubs(pushed, tmp_
     assert (
         "model.safetensors of org/name is not that of" in message and "upload it again" in message
     )
+    pushed[2].siblings.pop()
+    assert "have no file of weights in common" in refused("mteb", pushed[0], *words)
     assert not (tmp_path / "out").exists()
 
 
