@@ -38,7 +38,7 @@ from contrasent.evaluation.task_types import Options, TaskText, TaskType
 from contrasent.evaluation.vectors import MatrixEncoder, RowLayout
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
 from contrasent.model.st_layers import role_options
-from contrasent.model.word_encoder import WordEncoder
+from contrasent.model.static_encoder import LookupEncoder
 
 _QUERIES_AT_ONCE = 64
 _BELOW = -2.0
@@ -96,7 +96,8 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     """Unit vectors of the queries ``(Q, D)`` and of the documents ``(N, D)``.
 
     Equal texts are embedded once, so that their cosines are equal to the last bit. A text without a
-    known word is a vector of zeros; from another encoder that is a CheckpointError.
+    known word or word piece is a vector of zeros; from an encoder that looks none up, zeros are a
+    CheckpointError.
     """
     encoder = use.encoder
     sides: tuple[Embeddings, ...] = ()
@@ -110,7 +111,7 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     else:
         texts, places = distinct((*task.corpus, *task.queries))
         rows = use.encode(texts)
-    require_usable(encoder.name, texts, rows, zeros=isinstance(encoder, WordEncoder))
+    require_usable(encoder.name, texts, rows, zeros=isinstance(encoder, LookupEncoder))
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     norms[norms == 0] = 1
     unit = (rows / norms)[places]

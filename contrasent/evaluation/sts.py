@@ -34,6 +34,7 @@ from contrasent.evaluation.task_names import STS_TASKS, TaskName, sts_names
 from contrasent.evaluation.task_types import Options, TaskData, TaskText, TaskType
 from contrasent.evaluation.vectors import RowLayout
 from contrasent.metrics import METRICS, pair_cosines
+from contrasent.model.static_encoder import LookupEncoder
 from contrasent.records import Interval, Record
 
 
@@ -170,8 +171,8 @@ class StsTasks:
     ) -> None:
         sentences = list(dict.fromkeys(task.sentences))
         rows = self._rows(sentences, embeddings)
-        over_words = hasattr(encoder, "known_part")
-        require_usable(encoder.name, sentences, rows, of=task.name.heading, zeros=over_words)
+        zeros = isinstance(encoder, LookupEncoder)
+        require_usable(encoder.name, sentences, rows, of=task.name.heading, zeros=zeros)
 
     def _cosines(self, task: Task, embeddings: Embeddings) -> Similarities:
         pairs = (self._pairs(subset, embeddings) for subset in task.subsets)

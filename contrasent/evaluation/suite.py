@@ -169,13 +169,14 @@ def load_suite(
 class Records(list[Record]):
     """The records of one encoder on a suite, in the order of the tables.
 
-    ``problems`` tells which tasks could not be scored and why, ``notes`` what is to be known of the
-    records beside their numbers.
+    ``problems`` tells which tasks could not be read or scored and why, ``notes`` what is to be
+    known of the records beside their numbers.
     """
 
     def __init__(self, suite: Suite, scores: Scores) -> None:
         super().__init__(scores.records)
-        self.suite, self.problems, self.notes = suite, scores.problems, scores.notes
+        self.suite, self.notes = suite, scores.notes
+        self.problems = (*suite.problems, *scores.problems)
 
     @override
     def __repr__(self) -> str:
@@ -204,9 +205,9 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
     tasks: str | Sequence[str] | Suite = ("sts",),
     *,
     data_dir: str | Path | None = None,
-    splits: Sequence[str] = ("test",),
+    splits: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
-    protocol: str | Protocol = SIMCSE,
+    protocol: str | Protocol | None = None,
     classifier: TransferProtocol | None = None,
     bootstrap: Bootstrap | None = None,
     pooler: str | None = None,
@@ -231,12 +232,13 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
             data, ``retrieve:QUERIES+DOCUMENTS+RELEVANCE``; or what `load_suite` read.
         data_dir: SentEval's folder; else ``CONTRASENT_DATA``, else the folder that ``contrasent
             data fetch`` fills.
-        splits: splits of tasks named without one, of ``train``, ``dev``, ``test``, ``all``.
+        splits: splits of tasks named without one, of ``train``, ``dev``, ``test``, ``all``; None
+            for ``test``.
         columns: of a user's files: sentence, sentence and score, or sentence and label, by name or
             by number from 0; None to know them by name.
         protocol: of the correlations: a name in
             `contrasent.evaluation.protocols.PROTOCOLS`, or one made by
-            `contrasent.evaluation.protocols.protocol`.
+            `contrasent.evaluation.protocols.protocol`; None for SimCSE's.
         classifier: classifier, preset and seed of transfer tasks; None for SentEval's.
         bootstrap: how intervals are computed; None for none.
         pooler: in place of the encoder's own, where it is loaded here; so are the next two.
@@ -253,7 +255,8 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
         the ``problems`` of what is returned.
 
     Raises:
-        ConfigError: a task, split, protocol or precision is unknown.
+        ConfigError: a task, split, protocol or precision is unknown, or one of the six arguments
+            from ``data_dir`` to ``bootstrap`` is given with what `load_suite` read.
         DataError: a task's data is missing or damaged, or no task has a score; everything is read
             before the encoder is loaded.
         CheckpointError: the encoder cannot be loaded, or no embedding can be scored.
@@ -268,10 +271,19 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
     """
     if isinstance(tasks, Suite):
         suite = tasks
+        reading = (data_dir, splits, columns, protocol, classifier, bootstrap)
+        if any(it is not None for it in reading):
+            raise ConfigError("a suite has its own options; give them to load_suite")
     else:
         numbers = named_protocol(protocol) if isinstance(protocol, str) else protocol
-        learning = classifier or TransferProtocol()
-        options = Options(data_dir, splits, columns, numbers, learning, bootstrap)
+        options = Options(
+            data_dir,
+            ("test",) if splits is None else splits,
+            columns,
+            numbers or SIMCSE,
+            classifier or TransferProtocol(),
+            bootstrap,
+        )
         suite = load_suite([tasks] if isinstance(tasks, str) else tasks, options)
         if suite.problems:
             raise DataError("; ".join([*(p.message for p in suite.problems), *suite.remedy]))
@@ -288,6 +300,7 @@ def evaluate(  # noqa: PLR0913 - all that the command takes, by name
     scores = suite.records(EncoderUse(encoder, resolve(precision), seed, show_progress))
     if not scores.records:
         raise DataError("; ".join(problem.message for problem in scores.problems))
-    for problem in scores.problems:
+    records = Records(suite, scores)
+    for problem in records.problems:
         warn(f"{problem.task} has no score: {problem.message}")
-    return Records(suite, scores)
+    return records

@@ -7,6 +7,7 @@ import contrasent
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure
+from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import evaluate, load_suite
 from contrasent.records import Record, json_lines
@@ -44,6 +45,17 @@ def test_a_suite_is_read_once_for_several_encoders(encoder, pairs):
     suite = load_suite([pairs])
     assert evaluate(encoder, suite, seed=3) == evaluate(encoder, [pairs], seed=3)
     assert {r.seed for r in evaluate(encoder, suite, seed=3)} == {3}
+    with pytest.raises(ConfigError, match="a suite has its own options; give them to load_suite"):
+        evaluate(encoder, suite, bootstrap=Bootstrap())
+
+
+def test_what_a_suite_could_not_read_is_a_problem_of_its_records(encoder, pairs, tmp_path):
+    (tmp_path / "empty.tsv").write_text("")
+    suite = load_suite([pairs, str(tmp_path / "empty.tsv")])
+    with pytest.warns(UserWarning, match=r"empty.tsv has no score: "):
+        records = evaluate(encoder, suite)
+    assert {record.task for record in records} == {pairs}
+    assert records.problems == suite.problems != ()
 
 
 def test_an_encoder_is_loaded_by_its_name(tmp_path, pairs):

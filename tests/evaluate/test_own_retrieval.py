@@ -7,6 +7,7 @@ from math import log2
 
 import numpy as np
 import pytest
+import torch
 from helpers.command_line import rows
 
 from contrasent.cli.evaluate import evaluate as evaluate_command
@@ -16,6 +17,7 @@ from contrasent.evaluation.retrieval_data import read_retrieval
 from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.task_types import Options
+from contrasent.model.static_encoder import StaticEncoder
 from contrasent.records import read_records
 
 CORPUS = {
@@ -95,6 +97,18 @@ def test_metrics_are_those_of_a_loop(folder, encoder):
     found = {r.metric: r.value for r in evaluate(encoder, [str(folder)])}
     expected = {"ndcg@10": ndcg, "mrr@10": mrr, **{f"recall@{k}": v for k, v in recall.items()}}
     assert found == pytest.approx({metric: value / 2 for metric, value in expected.items()})
+
+
+@pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")
+def test_a_static_encoder_ranks_an_empty_document_last(folder, tiny_encoder):
+    table = torch.randn(tiny_encoder.tokenizer.vocabulary, 8)
+    static = StaticEncoder(tiny_encoder.tokenizer, table, name="static")
+    with (folder / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "d9", "text": ""}\n')
+    (folder / "qrels/test.tsv").write_text("q1\td9\t1\n")
+    records = evaluate(static, [str(folder)])
+    assert {r.metric: r.value for r in records}["mrr@10"] == pytest.approx(1 / 6)
+    assert "0 of 1 queries and 1 of 6 documents have no known word" in records.notes[0]
 
 
 @pytest.mark.parametrize("header", [True, False])
