@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
+from pathlib import Path
 from typing import Any
 
 from contrasent.data.columns import ColumnSpec
@@ -188,7 +189,7 @@ def _open(source: str, columns: Sequence[str] | None) -> SourceRows:
 def _known(source: str, wanted: ColumnSpec) -> SourceRows | None:
     """The rows of a source whose columns are known by their names; None of any other."""
     try:
-        rows = open_rows_of(source, wanted)
+        rows = open_rows_of(str(Path(source).expanduser()), wanted)
     except DataError:
         return None
     return rows if rows.described.endswith(_BY_NAME) else None

@@ -207,7 +207,7 @@ def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[
     They are ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, one with its split such as
     ``stsb-dev``, or a file or data set of sentence, sentence, score. Of the ``splits`` of tasks
     without one, those that a task does not have are left out. ConfigError if a name or split is
-    unknown, a task has no such split, or nothing is left.
+    unknown, a task has none of the splits, or nothing is left.
     """
     for split in splits:
         pick("split", split, SPLITS)
@@ -225,7 +225,7 @@ def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[
 def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
     """The scored pairs that a text names; None if it names something else.
 
-    A split that the task does not have is a ConfigError.
+    A split that the task does not have is a ConfigError, and so is a task with none of ``splits``.
     """
     if _PAIRS_FILE.search(text.strip()) or _is_dataset(text.strip()):
         return [TaskName(text.strip())]
@@ -234,8 +234,9 @@ def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
         return None
     wanted = splits if split is None else (split,)
     names = [TaskName(t, s) for s in wanted for t in tasks if s in STS_TASKS[t].splits]
-    if split and not names:
-        raise ConfigError(f"{text!r}: {tasks[0]} has no {split} split, only test")
+    if not names and (split or len(tasks) == 1):
+        missing = split or ", ".join(splits)
+        raise ConfigError(f"{text!r}: {tasks[0]} has no {missing} split, only test")
     return names
 
 

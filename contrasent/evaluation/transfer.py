@@ -82,7 +82,10 @@ class Transfer(TaskType[TransferData]):
     name = "transfer"
 
     def names(self, text: str, options: Options) -> list[TaskName] | None:
-        """Transfer tasks; splits other than :data:`SPLITS` are left out, behind a name refused."""
+        """Transfer tasks, on those of the splits that are in :data:`SPLITS`.
+
+        ConfigError if another split is named behind a task, or one task has none of them.
+        """
         tasks, split = known_tasks(text)
         if not tasks or tasks[0] not in TRANSFER_TASKS:
             return None
@@ -91,6 +94,10 @@ class Transfer(TaskType[TransferData]):
                 f"{text!r}: a transfer task has no score on its {split} split, only dev and test"
             )
         wanted = [split] if split else [n for n in SPLITS[::-1] if n in options.splits]
+        if len(tasks) == 1 and not wanted:
+            raise ConfigError(
+                f"{text!r} has no score on {', '.join(options.splits)}, only on dev and test"
+            )
         return [TaskName(task, name) for name in wanted for task in tasks]
 
     def sources(self, names: Sequence[TaskName]) -> list[list[TaskName]]:

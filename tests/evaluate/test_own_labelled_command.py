@@ -1,6 +1,7 @@
 """``contrasent evaluate`` on a user's labelled sentences, with the encoder of words."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -238,6 +239,12 @@ def test_what_cannot_be_learned_is_refused_before_anything_is_encoded(
     assert not encoder.calls
     ended = call("evaluate", "m", "--tasks", f"{own},stsb")
     assert ended.code == 2 and said in ended.err and "Spearman" in ended.out
+
+
+def test_a_file_in_the_home_folder_is_known_too(own, monkeypatch):
+    monkeypatch.setenv("HOME", str(Path(own).parent))
+    records = scored("--tasks", "~/own.csv", "--classifier", "sklearn")
+    assert {metric for _, metric in records} == {"accuracy", "macro_f1"}
 
 
 def test_splits_that_are_not_there(own):

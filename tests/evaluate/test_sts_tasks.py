@@ -55,7 +55,7 @@ def test_splits_apply_to_tasks_named_without_one():
     assert labels(["sts"], ["dev"]) == ["stsb-dev", "sickr-dev"]
     assert labels(["stsb", "sickr-dev"], ["train", "test"]) == ["stsb-train", "stsb", "sickr-dev"]
     assert labels(["sts-dev"]) == ["stsb-dev", "sickr-dev"]
-    assert labels(["sts12", "p.tsv"], ["dev"]) == ["p.tsv"]
+    assert labels(["sts12", "p.tsv"], ["dev", "test"]) == ["sts12", "p.tsv"]
     assert len(labels(["sts"], ["train", "dev", "test"])) == len(STS) + 4
 
 
@@ -80,7 +80,7 @@ def test_headings_name_other_splits_and_files():
         ),
         (["sts12-dev"], ["test"], "'sts12-dev': sts12 has no dev split, only test"),
         (["stsb"], ["tset"], "Did you mean 'test'?"),
-        (["sts12"], ["dev"], "no task to score: sts12 with split dev names none"),
+        (["sts12", "p.tsv"], ["dev"], "'sts12': sts12 has no dev split, only test"),
         ([], ["test"], "no task to score: an empty list"),
     ],
 )

@@ -331,6 +331,7 @@ def test_accuracies_of_every_model_are_compared_with_the_first(command, tmp_path
     assert list(kept) == [("mr", "accuracy"), ("mrpc", "accuracy"), ("mrpc", "f1")]
     for one in kept.values():
         assert (one.baseline, one.difference, one.p_value) == ("words", 0, 1)
+    path = tmp_path / "half.jsonl"
     half = command("words", "half", "--tasks", "mr", "--compare", "--json", str(path))
     before, after = read_records(path)
     assert after.compared.difference == pytest.approx(after.value - before.value, abs=1e-12)

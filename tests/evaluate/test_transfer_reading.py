@@ -199,7 +199,8 @@ def test_headings_are_the_papers():
     ("asked", "splits", "said"),
     [
         (["mr-train"], ["test"], "'mr-train': a transfer task has no score on its train split"),
-        (["mr"], ["train"], "no task to score: mr with split train names none; STS12-16"),
+        (["mr", "p.tsv"], ["train"], "'mr' has no score on train, only on dev and test"),
+        (["transfer"], ["train"], "no task to score: transfer with split train names none; STS12"),
     ],
 )
 def test_a_split_without_scores_is_explained(asked, splits, said):
