@@ -157,9 +157,12 @@ def timeout() -> timedelta:
     """How long the others are waited for: ``$CONTRASENT_TIMEOUT`` seconds, else ten minutes."""
     given = os.environ.get(_TIMEOUT, str(_SECONDS))
     try:
-        return timedelta(seconds=float(given))
-    except ValueError as error:
-        raise ConfigError(f"{_TIMEOUT} is {given!r}; it must be a number of seconds") from error
+        seconds = timedelta(seconds=float(given))
+    except (ValueError, OverflowError):
+        seconds = timedelta(0)
+    if seconds <= timedelta(0):
+        raise ConfigError(f"{_TIMEOUT} is {given!r}; it must be a number of seconds above 0")
+    return seconds
 
 
 @contextmanager
