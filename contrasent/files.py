@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from contrasent.errors import ConfigError
+from contrasent.errors import ConfigError, ContrasentError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -169,18 +169,23 @@ def exclusive(folder: str | Path) -> Iterator[None]:
 
     The operating system holds the lock, on a hidden file beside the folder, and lets go of it when
     the process ends in whatever way. ConfigError if somebody else writes to the folder; the message
-    names the process.
+    names the process. ContrasentError if the file cannot be made.
     """
     from filelock import FileLock, Timeout
 
     path = _beside(Path(folder).resolve(), "lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, timeout=_PATIENCE)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(poll_interval=_PATIENCE / 10)
     except Timeout as error:
         raise ConfigError(
             f"{folder} is being written by process {_owner(path)}; wait until it has finished"
+        ) from error
+    except OSError as error:
+        raise ContrasentError(
+            f"{folder} cannot be locked ({error.strerror}): {path.parent} must be a folder that "
+            "this user may write to, since the lock is a file in it"
         ) from error
     try:
         with suppress(PermissionError):  # Windows lets nobody read or write it

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from contrasent import files
-from contrasent.errors import ConfigError
+from contrasent.errors import ConfigError, ContrasentError
 from contrasent.files import (
+    exclusive,
     recover_folder,
     refuse_existing,
     remove_folder,
@@ -56,6 +57,20 @@ def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_text(tmp_path / "a.txt", "new")
     assert listing(tmp_path) == {"a.txt": b"old"}
+
+
+def test_a_folder_that_cannot_be_locked_names_the_one_it_is_in(tmp_path, monkeypatch):
+    (tmp_path / "index").mkdir()
+    refuse = PermissionError(errno.EACCES, "Permission denied")
+
+    def denied(path, *_, **__):
+        raise refuse if str(path).endswith(".lock") else AssertionError(path)
+
+    monkeypatch.setattr(os, "open", denied)
+    said = f"Permission denied.: {re.escape(str(tmp_path))} must be a folder that this user may"
+    with pytest.raises(ContrasentError, match=said) as refused, exclusive(tmp_path / "index"):
+        pass
+    assert not isinstance(refused.value, ConfigError)  # which says: try again later
 
 
 def test_a_block_that_writes_nothing_is_a_failure(tmp_path):
