@@ -192,7 +192,7 @@ def _sample(
             smallest = dict(sorted(smallest.items())[:MOST])
     wanted = min(MOST, int(SHARE * count)) if rows is None else rows
     taken = dict[int, Unit]()
-    for number, unit in sorted(smallest.items()):
+    for number, unit in sorted(smallest.items())[:MOST]:
         if _rows(taken) + len(unit) <= wanted:
             taken[number] = unit
     return taken, count

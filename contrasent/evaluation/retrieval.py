@@ -6,6 +6,7 @@ Shapes: Q queries, N documents, D embedding width.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,7 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     if isinstance(encoder, MatrixEncoder) and encoder.apart:
         sides = encoder.encode_side(1, task.corpus), encoder.encode_side(0, task.queries)
     elif any(_prompts(use).values()):
-        sides = use.encode(task.corpus, "document"), use.encode(task.queries, "query")
+        sides = _encode(use, task.corpus, "document"), _encode(use, task.queries, "query")
     if sides:
         texts, rows = [*task.corpus, *task.queries], np.concatenate(sides)
         places = np.arange(len(rows))
@@ -116,6 +117,11 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     norms[norms == 0] = 1
     unit = (rows / norms)[places]
     return unit[len(task.corpus) :], unit[: len(task.corpus)]
+
+
+def _encode(use: EncoderUse, texts: Sequence[str], role: str) -> Embeddings:
+    once, places = distinct(texts)
+    return use.encode(once, role)[places]
 
 
 def _prompts(use: EncoderUse) -> dict[str, str]:
@@ -158,10 +164,15 @@ def _ratio(task: RetrievalTask, each: Vector) -> Ratio:
 
 
 def _cosines(queries: Embeddings, corpus: Embeddings) -> Iterator[Embeddings]:
-    """``(N,)`` for one query after the other; below all cosines for a document of zeros."""
+    """``(N,)`` for one query after the other; below all cosines for a document of zeros.
+
+    Products of equal rows may differ in the last bit, by where they stand, so each is made once.
+    """
     blank = ~corpus.any(axis=1)
+    _, places = distinct(sha256(row.tobytes()).hexdigest() for row in corpus)
+    once = corpus[np.unique(places, return_index=True)[1]]
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        cosines = queries[start : start + _QUERIES_AT_ONCE] @ corpus.T
+        cosines = (queries[start : start + _QUERIES_AT_ONCE] @ once.T)[:, places]
         cosines[:, blank] = _BELOW
         yield from cosines
 

@@ -99,6 +99,18 @@ def test_metrics_are_those_of_a_loop(folder, encoder):
     assert found == pytest.approx({metric: value / 2 for metric, value in expected.items()})
 
 
+def test_equal_texts_are_embedded_once_behind_prompts_too(folder, tiny_encoder, monkeypatch):
+    with (folder / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "d9", "text": "red cat"}\n')
+    asked, encode = [], tiny_encoder.encode
+    monkeypatch.setattr(
+        tiny_encoder, "encode", lambda texts, **how: asked.append(texts) or encode(texts, **how)
+    )
+    tiny_encoder.prompts = {"query": "find: ", "document": ""}
+    evaluate(tiny_encoder, [str(folder)])
+    assert asked == [[*CORPUS.values()], ["blue cat", "under house"]]
+
+
 @pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")
 def test_a_static_encoder_ranks_an_empty_document_last(folder, tiny_encoder):
     table = torch.randn(tiny_encoder.tokenizer.vocabulary, 8)

@@ -127,6 +127,16 @@ def test_held_out_lines_are_a_tenth_whatever_their_order(text):
     assert sorted(again.task.queries) == sorted(held.task.queries)
 
 
+def test_documents_of_many_are_chosen_whatever_their_order(text):
+    documents = [[f"{n} {k}" for k in range(2 if n > 4496 else 6)] for n in range(4500)]
+
+    def queries(documents):
+        path = text("\n\n".join("\n".join(d) for d in documents).split("\n"))
+        return sorted(read_proxy(TaskName(f"next:{path}")).queries)
+
+    assert queries(documents) == queries(documents[::-1])
+
+
 def test_a_line_that_comes_twice_is_on_one_side(text):
     lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)]
     held = hold_out(open_examples(str(text(lines * 2))))

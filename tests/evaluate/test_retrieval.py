@@ -1,5 +1,6 @@
 """Retrieval: metrics and rankings against loops, DiffCSE's task on small splits, its table."""
 
+from dataclasses import replace
 from math import log2
 
 import numpy as np
@@ -9,7 +10,7 @@ from sklearn.metrics import ndcg_score
 
 from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.evaluation.retrieval import TASK_TYPE, stsb_retrieval
+from contrasent.evaluation.retrieval import TASK_TYPE, rankings, stsb_retrieval
 from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.task_names import TaskName, task_names
 from contrasent.evaluation.task_types import Options
@@ -101,6 +102,23 @@ def test_what_is_left_out_takes_no_place():
 def test_equal_scores_find_nothing():
     places, grades = relevant_ranks(np.ones(6), [4, 2], [2, 1])
     assert (places.tolist(), grades.tolist()) == ([5, 6], [1, 2])
+
+
+def test_a_rank_does_not_depend_on_the_other_queries():
+    draw = np.random.default_rng(0)
+    corpus, queries = draw.normal(size=(1001, 384)), draw.normal(size=(65, 384))
+    corpus[[10, 300, 500, 998]] = corpus[1000]
+
+    def ranks(rows):
+        task = replace(
+            stsb_retrieval(TASK), relevant=({1000: 1},) * len(rows), left_out=(None,) * len(rows)
+        )
+        return [int(places[0]) for places, _ in rankings(task, (rows, corpus))]
+
+    every = queries @ corpus[:1000].T
+    expected = [int((row > row[10] + 1e-9).sum()) + 5 for row in every]
+    assert ranks(queries) == ranks(queries[::-1])[::-1] == expected
+    assert [rank for query in queries for rank in ranks(query[None])] == expected
 
 
 def test_metrics_refuse_what_has_no_value():
