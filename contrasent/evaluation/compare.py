@@ -13,6 +13,7 @@ import numpy as np
 from contrasent.evaluation.embed import Scores, influences, joint_covariance
 from contrasent.evaluation.intervals import (
     FEWEST_PAIRS,
+    LEAST_ERROR,
     Bootstrap,
     PairGraph,
     holm,
@@ -99,6 +100,8 @@ def _compared(
     baseline: Scores, difference: float, error: float | None, confidence: float
 ) -> Compared:
     """A difference with its normal interval; without an error it is not shown to be any."""
+    if error is not None and error < LEAST_ERROR * abs(difference):
+        error = None
     p = 1.0 if error is None else normal_p_value(difference, error)
     return Compared(
         baseline=_encoder(baseline),

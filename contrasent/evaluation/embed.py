@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from contrasent.errors import CheckpointError, DataError, pick
 from contrasent.evaluation.intervals import (
     FEWEST_PAIRS,
+    LEAST_ERROR,
     Bootstrap,
     PairGraph,
     Ratio,
@@ -114,7 +115,8 @@ def correlations(
         covariance = PairGraph.of(*task.sides).covariance(np.stack([moves[it] for it in values]))
         deviations = np.sqrt(np.diagonal(covariance)).tolist()
         for (name, value), deviation in zip(values.items(), deviations, strict=True):
-            sure[name] = correlation_interval(value, deviation, bootstrap.confidence)
+            if deviation >= LEAST_ERROR * abs(value):
+                sure[name] = correlation_interval(value, deviation, bootstrap.confidence)
     return [
         *(Score(metric, value, n, "subset", s, sure.get(s)) for s, value, n in named if s),
         *(Score(metric, v, sum(pairs), k, "", sure.get(k)) for k, v in aggregated.items()),

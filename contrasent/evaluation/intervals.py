@@ -170,6 +170,9 @@ def _mean_quotient(sums: Matrix) -> Vector:
 FEWEST_PAIRS = 5
 """With fewer there is no interval."""
 
+LEAST_ERROR = 1e-12
+"""As a share of the value; a smaller one is rounding, as where no pair moves a correlation of 1."""
+
 Places = NDArray[np.int64]
 
 
@@ -292,10 +295,8 @@ def normal_interval(value: float, error: float, confidence: float) -> Interval:
 
 
 def normal_p_value(difference: float, error: float) -> float:
-    """Two-sided normal p-value of a difference being 0; 1 if it is 0."""
-    if not difference:
-        return 1.0
-    return 2 * NormalDist().cdf(-abs(difference) / error) if error else 0.0
+    """Two-sided normal p-value of a difference being 0; 1 without an error."""
+    return 2 * NormalDist().cdf(-abs(difference) / error) if error else 1.0
 
 
 def _quantile(confidence: float) -> float:

@@ -137,7 +137,7 @@ def test_normal_p_values_and_intervals_at_their_ends():
     assert normal_p_value(1.96, 1.0) == pytest.approx(0.05, abs=1e-4)
     assert normal_p_value(-1.96, 1.0) == normal_p_value(1.96, 1.0)
     assert normal_p_value(0.0, 0.0) == 1
-    assert (correlation_interval(1.0, 0.0, 0.95).low, normal_p_value(0.5, 0.0)) == (1, 0)
+    assert (correlation_interval(1.0, 0.0, 0.95).low, normal_p_value(0.5, 0.0)) == (1, 1)
     near = correlation_interval(0.98, 0.02, 0.95)
     assert 0.8 < near.low < 0.95 < near.high < 1
 
