@@ -304,10 +304,5 @@ class LabelledTask(Transfer):
         require_enough(task, options.learning)
         return task
 
-    def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
-        """None: users' own tasks have little in common."""
-        del names
-        return []
-
 
 TASK_TYPE = LabelledTask()

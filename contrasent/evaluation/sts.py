@@ -156,7 +156,7 @@ class StsTasks:
                 "no score there; ask for test or dev, or for cosines with --no-regressor"
             )
         (subset,) = task.subsets
-        return (regressors[name].predict(self._pairs(subset, embeddings)),)
+        return (regressors[name].expected(self._pairs(subset, embeddings).features),)
 
     def _embed(self, use: EncoderUse) -> Embeddings:
         if not self.sentences:

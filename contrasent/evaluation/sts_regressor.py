@@ -64,12 +64,8 @@ class Regressor:
         logits /= logits.sum(axis=1, keepdims=True)
         return logits
 
-    def predict(self, pairs: Pairs) -> Vector:
-        """Expected scores ``(N,)``, from 1 to 5."""
-        return self.expected(pairs.features)
-
     def expected(self, features: Floats) -> Vector:
-        """As :meth:`predict`, of features."""
+        """Expected scores ``(N,)``, from 1 to 5."""
         expected: Vector = self.shares(features).astype(np.float64) @ np.arange(1, CLASSES + 1)
         return expected
 

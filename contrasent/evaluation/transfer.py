@@ -148,8 +148,9 @@ class Transfer(TaskType[TransferData]):
         return Scores(records, ratios={(name, of): ratio for of, ratio in ratios.items()})
 
     def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
-        """The test parts of the papers' tasks."""
-        return [n for n in names if n.split == "test" and TRANSFER_TASKS[n.name].papers]
+        """The test parts of the papers' tasks; users' own have little in common."""
+        tests = [n for n in names if n.split == "test" and n.name in TRANSFER_TASKS]
+        return [n for n in tests if TRANSFER_TASKS[n.name].papers]
 
     def named(self, task: TransferData) -> TaskName:
         """The task, whatever its splits."""

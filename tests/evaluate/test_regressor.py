@@ -75,7 +75,7 @@ def test_it_is_what_torch_fits(seed, monkeypatch):
     assert found.bias == pytest.approx(expected[0].bias.detach().numpy(), abs=1e-5)
     with torch.no_grad():
         shares = expected(torch.from_numpy(test.features)).numpy()
-    assert found.predict(test) == pytest.approx(shares @ np.arange(1, 6), abs=1e-4)
+    assert found.expected(test.features) == pytest.approx(shares @ np.arange(1, 6), abs=1e-4)
 
 
 def test_it_stops_at_the_fourth_look_without_gain_and_keeps_the_best(monkeypatch):
@@ -91,7 +91,7 @@ def test_it_stops_at_the_fourth_look_without_gain_and_keeps_the_best(monkeypatch
     monkeypatch.setattr(sts_regressor, "_pearson_or_nothing", judged)
     found = fit(train, dev)
     assert next(reached) == 0.9
-    assert (found.predict(dev) == states[4]).all()
+    assert (found.expected(dev.features) == states[4]).all()
 
 
 def test_scores_are_spread_over_the_whole_numbers_around_them():
