@@ -237,14 +237,18 @@ class Tokenizer:
     def ids(
         self, texts: Sequence[str], max_tokens: int | None
     ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], int]:
-        """Token ids of each text, and how many texts had to be cut.
+        """As `cut_ids`, but only how many texts had to be cut."""
+        ids, cut = self.cut_ids(texts, max_tokens)
+        return ids, sum(cut)
+
+    def cut_ids(
+        self, texts: Sequence[str], max_tokens: int | None
+    ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
+        """Token ids of each text, and whether it had to be cut.
 
         Several thousand texts at once keep all cores busy, unless the environment variable
         ``TOKENIZERS_PARALLELISM`` is ``false``. ``max_tokens`` of a text are kept, special tokens
         included; None keeps all.
-
-        Returns:
-            S arrays of int32, special tokens included, and the number of texts that were cut.
 
         Raises:
             ConfigError: ``max_tokens`` leaves no room beside the special tokens.
@@ -256,9 +260,7 @@ class Tokenizer:
                 f"that this tokenizer puts around every sentence, not {max_tokens}"
             )
         encodings = _encode(self._backend(max_tokens).encode_batch_fast, texts)
-        cut = 0
-        if max_tokens is not None:
-            cut = sum(1 for e in encodings if len(e) == max_tokens and e.overflowing)
+        cut = [len(e) == max_tokens and bool(e.overflowing) for e in encodings]
         return [np.array(e.ids, dtype=np.int32) for e in encodings], cut
 
     def spans(self, texts: Sequence[str], *, specials: bool = True) -> list[list[TokenSpan]]:

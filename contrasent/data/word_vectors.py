@@ -238,10 +238,10 @@ class WordTokenizer(Tokenizer):
         raise ConfigError(f"the words of {self.source} cannot be listed, only looked up")
 
     @override
-    def ids(
+    def cut_ids(
         self, texts: Sequence[str], max_tokens: int | None
-    ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], int]:
-        """Rows of the words of each text, marks included, and how many texts had to be cut.
+    ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
+        """Rows of the words of each text, marks included, and whether it had to be cut.
 
         A text without a known word has its marks alone; where there are none, it has the word of
         zeros that the store keeps for that.
@@ -261,10 +261,10 @@ class WordTokenizer(Tokenizer):
         parts |= {word: [known[p] for p in cut if p in known] for word, cut in cuts.items()}
         room = None if max_tokens is None else max_tokens - self.specials
         before, behind = self._marks[:1], self._marks[1:]
-        sentences, cut_off = [], 0
+        sentences, cut_off = [], []
         for sentence in split:
             numbers = [row for word in sentence for row in parts[word]]
-            cut_off += room is not None and len(numbers) > room
+            cut_off.append(room is not None and len(numbers) > room)
             kept = [*before, *numbers[:room], *behind] or [self.store.blank]
             sentences.append(np.array(kept, dtype=np.int32))
         return sentences, cut_off

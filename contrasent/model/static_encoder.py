@@ -96,9 +96,14 @@ class LookupEncoder(Encoder):
             name, ("fp32",), f"the mean of {self.vectors_named} in {self.name}"
         )
 
+    def cut(self, texts: Sequence[str]) -> list[bool]:
+        """Of each text whether it is longer than ``max_tokens``; no prompt is added."""
+        return [False] * len(texts)
+
     @override
     def count_truncated(self, texts: Sequence[str]) -> int:
-        return 0
+        prompt = self.conventions.resolve()
+        return sum(self.cut([prompt + text for text in texts]))
 
     @override
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
@@ -198,6 +203,14 @@ class StaticEncoder(LookupEncoder):
         digest = hashlib.sha256(described.encode())
         digest.update(self.table.contiguous().numpy().tobytes())
         return digest.hexdigest()
+
+    @override
+    def cut(self, texts: Sequence[str]) -> list[bool]:
+        if not self.max_tokens:
+            return super().cut(texts)
+        ids, offsets = self.tokenizer.pieces(texts, self.max_tokens + 1)
+        lengths: list[int] = np.diff(offsets, append=len(ids)).tolist()
+        return [length > self.max_tokens for length in lengths]
 
     @override
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
