@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from contrasent.model.loading import LoadedEncoder
+    from contrasent.search.index import Index
     from contrasent.serve.application import ServerSettings
+    from contrasent.serve.batch_settings import BatchSettings
     from contrasent.serve.batching import Batcher
     from contrasent.serve.telemetry import Metrics
     from contrasent.serve.vector_cache import VectorCache
@@ -164,8 +166,9 @@ def application(model: str, precision: str = "auto", **options: Any) -> Any:
 def _settings(model: str, serving: Serving) -> ServerSettings:
     from contrasent.serve.application import ServerSettings
 
+    path = Path(model)
     return ServerSettings(
-        name=serving.name or Path(model).name,
+        name=serving.name or (path.resolve() if path.name in ("", "..") else path).name,
         api_key=serving.api_key,
         payload_limit=serving.payload_limit,
         max_texts=serving.max_texts,
@@ -181,29 +184,30 @@ def _maker(
     import torch
 
     from contrasent.errors import ConfigError
-    from contrasent.search.index import Index
     from contrasent.search.makers import encoder_of
-    from contrasent.search.nearest import MILVUS
     from contrasent.serve.application import Service, build
-    from contrasent.serve.batching import computing_thread
+    from contrasent.serve.batch_settings import BatchSettings, computing_thread
     from contrasent.serve.embedding_routes import EmbeddingRoutes
     from contrasent.serve.index_routes import IndexRoutes, Searched
     from contrasent.serve.telemetry import Metrics
     from contrasent.serve.vector_cache import SharedCache, VectorCache
 
+    batching = BatchSettings(
+        precision=precision,
+        batch_tokens=serving.batch_tokens,
+        max_wait=serving.max_wait,
+        bitwise=serving.bitwise,
+    )
+    how = batching, Metrics(), computing_thread(_threads(serving))
     torch.set_num_threads(1)  # until the thread that computes has its own
     shared = None if serving.shared_cache is None else SharedCache(serving.shared_cache)
-    indexes = [Index.open(folder) for folder in serving.indexes if folder is not None]
-    if serving.workers > 1 and any(index.kind in MILVUS for index in indexes):
-        raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")
+    indexes = _indexes(serving)
     encoder = serving.load(model)
     if serving.workers > 1 and str(getattr(encoder, "device", "cpu")) != "cpu":
         raise ConfigError("several --workers share a model on the CPU only; add --device cpu")
     for index in indexes[:1]:
         index.require(encoder)
         precision = index.manifest.encoder.precision if precision == "auto" else precision
-    threads = serving.threads or max(1, len(os.sched_getaffinity(0)) // serving.workers)
-    how = serving, Metrics(), computing_thread(threads)
     batcher = _batcher(encoder, precision, VectorCache(serving.cache_mb * 1_000_000, shared), *how)
     if shared is not None:
         shared.hold(encoder, batcher.settings.precision, serving.bitwise)
@@ -223,23 +227,41 @@ def _maker(
     return make
 
 
+def _threads(serving: Serving) -> int:
+    """How many threads each process computes with."""
+    if serving.threads is not None:
+        return serving.threads
+    return max(1, len(os.sched_getaffinity(0)) // serving.workers)
+
+
+def _indexes(serving: Serving) -> list[Index]:
+    """The indexes; ConfigError if not all workers could use them, or the engine."""
+    from contrasent.errors import ConfigError
+    from contrasent.search.index import Index
+    from contrasent.search.nearest import MILVUS
+
+    indexes = [Index.open(folder) for folder in serving.indexes if folder is not None]
+    if serving.workers == 1:
+        return indexes
+    if any(index.kind in MILVUS for index in indexes):
+        raise ConfigError("one process at a time uses Milvus Lite: leave --workers out")
+    if "openvino" in (serving.engine, *(index.manifest.encoder.engine for index in indexes)):
+        raise ConfigError("OpenVINO does not live through a fork: leave --workers out")
+    return indexes
+
+
 def _batcher(
     encoder: LoadedEncoder,
     precision: str,
     cache: VectorCache,
-    serving: Serving,
+    batching: BatchSettings,
     metrics: Metrics,
     computer: ThreadPoolExecutor,
 ) -> Batcher:
     """What embeds with a model, its weights laid out."""
-    from contrasent.serve.batching import Batcher, BatchSettings
+    from contrasent.serve.batching import Batcher
 
-    settings = BatchSettings(
-        precision=encoder.resolve_precision(precision),
-        batch_tokens=serving.batch_tokens,
-        max_wait=serving.max_wait,
-        bitwise=serving.bitwise,
-    )
+    settings = replace(batching, precision=encoder.resolve_precision(precision))
     batcher = Batcher(encoder, settings, cache, metrics, computer)
     batcher.warm_up()
     return batcher

@@ -234,10 +234,8 @@ class Index:
         list(require_texts(texts))
         vectors, width = np.asarray(vectors, np.float32), self.manifest.encoder.width
         if vectors.shape != (len(texts), width):
-            raise ConfigError(
-                f"vectors have shape {vectors.shape}; expected {(len(texts), width)}, a row for "
-                "each text"
-            )
+            expected = len(texts), width
+            raise ConfigError(f"vectors have shape {vectors.shape}; expected {expected}")
         blocks = iter([(vectors, list(texts))] if texts else [])
         removed, numbers = self._change(gone, blocks, names, missing_ok)
         return removed, list(map(str, numbers)) if names is None else names

@@ -22,7 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from contrasent import __version__
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
-from contrasent.serve.batching import Batcher, OverloadedError
+from contrasent.serve.batch_settings import OverloadedError, StoppedError
+from contrasent.serve.batching import Batcher
 from contrasent.serve.telemetry import LOG, Metrics
 
 T = TypeVar("T")
@@ -42,8 +43,16 @@ _KINDS = {
     422: "Validation",
     424: "Backend",
     TOO_MANY: "Overloaded",
+    _SERVER_FAULTS: "Backend",
     503: "Unhealthy",
 }
+_STATUSES = (
+    (OverloadedError, TOO_MANY),
+    (StoppedError, 503),
+    ((DataError, ConfigError), 422),
+    (CheckpointError, 424),
+    (ContrasentError, _SERVER_FAULTS),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +169,7 @@ def build(service: Service, *routers: Any) -> FastAPI:
     async def health() -> Response:
         """200 as long as texts can be embedded, else 503."""
         if not service.is_healthy:
-            raise RefusalError(503, "the threads that embed do not run; restart the server")
+            raise StoppedError
         return Response(status_code=200)
 
     @app.get("/metrics", tags=["operations"])
@@ -176,7 +185,8 @@ def build(service: Service, *routers: Any) -> FastAPI:
             CORSMiddleware,
             allow_origins=service.settings.cors,
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "x-truncated", "x-shape", "retry-after"],
         )
     return app
 
@@ -200,19 +210,24 @@ def _refusal(error: BaseException) -> RefusalError:
         return error
     if isinstance(error, asyncio.CancelledError):  # the time to drain is over
         return RefusalError(503, "the server is stopping; send the request again")
-    if isinstance(error, OverloadedError):
-        return RefusalError(TOO_MANY, str(error))
     if isinstance(error, HTTPException):
         return RefusalError(error.status_code, str(error.detail), "Validation")
     if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
+        if isinstance(error.body, bytes):
+            return RefusalError(415, "send JSON with Content-Type: application/json")
+        first = max(error.errors(), key=_got_so_far)
         place = ".".join(str(part) for part in first["loc"])
         return RefusalError(422, f"{place}: {first['msg']}")
-    if isinstance(error, DataError | ConfigError):
-        return RefusalError(422, str(error))
-    if isinstance(error, CheckpointError):
-        return RefusalError(424, str(error))
-    return RefusalError(_SERVER_FAULTS, "the server failed; its log says why", "Backend")
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            return RefusalError(status, str(error))
+    return RefusalError(_SERVER_FAULTS, "the server failed; its log says why")
+
+
+def _got_so_far(error: Any) -> tuple[int, int]:
+    """Of the forms that a field may have, what was sent is most like the one it follows longest."""
+    place = error["loc"]
+    return len(place), place[-1] if isinstance(place[-1], int) else -1
 
 
 def _error_body(path: str, refusal: RefusalError) -> bytes:
@@ -243,7 +258,7 @@ class Gate:
         self.app = app
         self.service = service
         key = service.settings.api_key
-        self._key = None if key is None else f"Bearer {key}".encode()
+        self._key = None if key is None else f"Bearer {key.strip()}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

@@ -10,19 +10,26 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ContrasentError, DataError
+from contrasent.errors import CheckpointError, DataError
 from contrasent.model.backbones.attention import LONG
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import by_length, embed
+from contrasent.model.engines.runtimes import PaddedEngine
 from contrasent.model.loading import LoadedEncoder
+from contrasent.serve.batch_settings import (
+    BatchSettings,
+    OverloadedError,
+    StoppedError,
+    computing_thread,
+)
 from contrasent.serve.telemetry import Metrics
 from contrasent.serve.vector_cache import Embedded, Text, VectorCache
 
@@ -34,36 +41,6 @@ _TELLING_TOKENS = 256
 _REMEMBERED = 0.5
 _LENGTHS = 24
 _PROBES = [" ".join(["embedding"] * (1 + 4 * (n % _LENGTHS))) for n in range(3 * _LENGTHS)]
-
-
-class OverloadedError(ContrasentError):
-    """The queue is too long; ``retry_after`` are the seconds after which it may not be."""
-
-    def __init__(self, retry_after: float) -> None:
-        super().__init__("the model is overloaded; try again later")
-        self.retry_after = retry_after
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSettings:
-    """How texts are batched."""
-
-    precision: str  # of the matrix products, resolved
-    batch_tokens: int  # padded tokens computed at once
-    max_wait: float  # seconds of work in the queue from which new requests are refused
-    bitwise: bool  # whether each vector is bitwise the same whatever is in its batch
-
-
-def computing_thread(threads: int | None = None) -> ThreadPoolExecutor:
-    """The one thread in which all models of a process compute, with torch's threads or so many.
-
-    OpenMP's threads spin for their next product, which halves the time of a sentence, only where
-    no other thread of the process has had some.
-    """
-    import torch
-
-    settle = () if threads is None else (torch.set_num_threads, (threads,))
-    return ThreadPoolExecutor(1, "compute", *settle)
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +85,7 @@ class Batcher:
         self._inbox: SimpleQueue[_Queued | None] = SimpleQueue()
         self._ready: deque[_Queued] = deque()
         self._computer = computer or computing_thread()
-        self._computing: Future[None] = Future()
+        self._stopped = False
         self._tokenizer = threading.Thread()
 
     def warm_up(self) -> None:
@@ -128,27 +105,30 @@ class Batcher:
             self._rows(ids, _PROBES)
             self._speed = (float(sum(map(len, ids))), time.perf_counter() - start)
 
-    def _compare_batches(self) -> None:
-        """With ``bitwise``, find out whether a batch changes the bits."""
+    def _settle(self) -> None:
+        """Give an engine the threads of this one; with ``bitwise``, see if a batch changes bits."""
+        engine = getattr(self.encoder, "backbone", None)
+        if isinstance(engine, PaddedEngine):
+            engine.reopen()
+        elif not self.settings.bitwise:
+            return
         rows = self._rows(ids := self._ids(_PROBES)[0], _PROBES)
         parts = [*(slice(n, n + 1) for n in range(_LENGTHS)), slice(2, _LENGTHS // 2)]
-        self._alone = any(
+        self._alone = self.settings.bitwise and any(
             not np.array_equal(rows[part], self._rows(ids[part], _PROBES[part])) for part in parts
         )
 
     async def start(self) -> None:
         """Start to embed, on the running event loop."""
         loop = asyncio.get_running_loop()
-        if self.settings.bitwise:
-            await asyncio.wrap_future(self._computer.submit(self._compare_batches))
+        await asyncio.wrap_future(self._computer.submit(self._settle))
         self._tokenizer = threading.Thread(target=self._tokenize, args=(loop,), daemon=True)
         self._tokenizer.start()
 
     @property
     def is_healthy(self) -> bool:
         """Whether texts are tokenized and computed."""
-        failed = self._computing.done() and self._computing.exception() is not None
-        return self._tokenizer.is_alive() and not failed
+        return self._tokenizer.is_alive() and not self._stopped
 
     async def close(self) -> None:
         """Finish what is in the queue, and stop."""
@@ -187,7 +167,7 @@ class Batcher:
         """Embed ``texts``, in their order.
 
         Cancelling the call takes texts that nobody else waits for out of the queue. DataError if a
-        text cannot be embedded, which the others do not notice.
+        text cannot be embedded, which the others do not notice; StoppedError if none can.
         """
         entries: list[Embedded] = []
         for start in range(0, len(texts), _AT_ONCE):
@@ -197,6 +177,8 @@ class Batcher:
     async def _embed_some(self, texts: Sequence[Text]) -> list[Embedded]:
         found = await self.cache.fetch(texts, self._works)
         self.metrics.cache_fetched.inc(len(found))
+        if not self.is_healthy:
+            raise StoppedError
         works: dict[Text, _Queued] = {}
         for text in texts:
             if text in found or text in works:
@@ -243,27 +225,28 @@ class Batcher:
 
     def _tokenize(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tokenize what comes in, until the batcher closes."""
-        more = True
-        while more:
-            works = [self._inbox.get()]
-            while len(works) < _TOKENIZED_TOGETHER:
-                try:
-                    works.append(self._inbox.get_nowait())
-                except Empty:
-                    break
-            more = None not in works
-            wanted = [work for work in works if work is not None and work.waiters]
-            start = time.perf_counter()
-            failed = self._tokenize_all(wanted)
-            if wanted:
-                self.metrics.tokenized(time.perf_counter() - start)
-            for work, error in failed:
-                loop.call_soon_threadsafe(self._fail, work, error)
-            ready = [work for work in wanted if work.ids is not None]
-            self._ready += ready
-            # Each call takes the budget, or all that is left; those of other models come between.
-            for _ in range(0, sum(work.tokens for work in ready) + 1, self.settings.batch_tokens):
-                self._computing = self._computer.submit(self._compute, loop)
+        with self._failing_all(loop):
+            while self._tokenize_some(loop):
+                pass
+
+    def _tokenize_some(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Tokenize what has come in by now; whether more may come."""
+        works = [self._inbox.get()]
+        while len(works) < _TOKENIZED_TOGETHER and not self._inbox.empty():
+            works.append(self._inbox.get())
+        wanted = [work for work in works if work is not None and work.waiters]
+        start = time.perf_counter()
+        failed = self._tokenize_all(wanted)
+        if wanted:
+            self.metrics.tokenized(time.perf_counter() - start)
+        for work, error in failed:
+            loop.call_soon_threadsafe(self._fail, work, error)
+        ready = [work for work in wanted if work.ids is not None]
+        self._ready += ready
+        # Each call takes the budget, or all that is left; those of other models come between.
+        for _ in range(0, sum(work.tokens for work in ready) + 1, self.settings.batch_tokens):
+            self._computer.submit(self._compute, loop)
+        return None not in works
 
     def _tokenize_all(self, works: Sequence[_Queued]) -> list[tuple[_Queued, Exception]]:
         """Set the token ids of each; those that have none come back with the reason."""
@@ -278,23 +261,20 @@ class Batcher:
         return failed
 
     def _tokenize_batch(self, works: Sequence[_Queued]) -> None:
-        ids = iter(self._ids([work.text for work in works if isinstance(work.text, str)])[0])
+        ids, cut = map(iter, self._ids([w.text for w in works if isinstance(w.text, str)]))
         for work in works:
             if isinstance(work.text, str):
-                work.ids = next(ids)
-                # Only a count of those that were cut is at hand, and few are this long.
-                if len(work.ids) == self.encoder.max_tokens:
-                    work.truncated = bool(self._ids([work.text])[1])
+                work.ids, work.truncated = next(ids), next(cut)
             else:
                 work.ids, work.truncated = _given_ids(self.encoder, work.text)
             work.tokens = len(work.ids)
 
-    def _ids(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
-        """The token ids of each, and how many were cut; of word vectors, a number per word."""
+    def _ids(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:
+        """The token ids of each, and whether it was cut; of tables of vectors, a number a word."""
         encoder = self.encoder
         if isinstance(encoder, SentenceEncoder):
-            return encoder.tokenizer.ids(texts, encoder.max_tokens)
-        return [np.zeros(len(text.split()) or 1, np.int32) for text in texts], 0
+            return encoder.tokenizer.cut_ids(texts, encoder.max_tokens)
+        return [np.zeros(len(text.split()) or 1, np.int32) for text in texts], encoder.cut(texts)
 
     def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
         """Embed the texts that waited longest, up to the budget of tokens."""
@@ -304,11 +284,12 @@ class Batcher:
             tokens += works[-1].tokens
         if not works:
             return
-        self.metrics.batch(len(works), tokens)
-        # The shortest first: their answers do not wait for the long ones.
-        for numbers in reversed(self._batches([work.tokens for work in works])):
-            if part := [works[n] for n in numbers if works[n].waiters]:
-                self._embed_batch(loop, part)
+        with self._failing_all(loop):
+            self.metrics.batch(len(works), tokens)
+            # The shortest first: their answers do not wait for the long ones.
+            for numbers in reversed(self._batches([work.tokens for work in works])):
+                if part := [works[n] for n in numbers if works[n].waiters]:
+                    self._embed_batch(loop, part)
 
     def _batches(self, lengths: Sequence[int]) -> list[Sequence[int]]:
         """Cut the numbers of texts into batches, the longest first."""
@@ -369,6 +350,20 @@ class Batcher:
         if sum(work.tokens for work in works) >= _TELLING_TOKENS:
             size, sizes, spent = sum(w.size for w in works), *self._speed
             self._speed = sizes * _REMEMBERED + size, spent * _REMEMBERED + now - began
+
+    @contextmanager
+    def _failing_all(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Let nobody wait for a thread that an error ends."""
+        try:
+            yield
+        except BaseException:
+            loop.call_soon_threadsafe(self._stop)
+            raise
+
+    def _stop(self) -> None:
+        self._stopped = True
+        for work in [*self._works.values()]:
+            self._fail(work, StoppedError())
 
     def _fail(self, work: _Queued, error: Exception) -> None:
         self._forget(work)

@@ -28,16 +28,19 @@ _BYTES = "application/octet-stream"
 _INLINE = 64
 """Answers of more rows are written in a thread, so that others do not wait for them."""
 _CHARACTERS, _CELLS = 1_000_000, 1_000_000
-"""Largest input of the tokenizer's route, and largest matrix."""
+"""Largest text and largest input of the tokenizer's route, and largest matrix."""
 
-TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
-Texts = StrictStr | list[StrictStr]
+_FIRST = Field(fail_fast=True)
+"""Of a list only the first mistake is told: each takes a thousand times the memory of its item."""
+Strings = Annotated[list[StrictStr], _FIRST]
+Texts = StrictStr | Strings
+TokenIds = Annotated[list[Annotated[int, Field(strict=True, ge=0, lt=2**31)]], _FIRST]
 
 
 class OpenAIRequest(BaseModel):
     """OpenAI's request for embeddings."""
 
-    input: Texts | list[TokenId] | list[list[TokenId]]
+    input: Texts | TokenIds | Annotated[list[TokenIds], _FIRST]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(gt=0)] | None = None
@@ -60,7 +63,7 @@ class SimilarityInputs(BaseModel):
     """A sentence, and those it is compared with."""
 
     source_sentence: StrictStr
-    sentences: list[StrictStr]
+    sentences: Strings
 
 
 class SimilarityRequest(BaseModel):
@@ -72,8 +75,8 @@ class SimilarityRequest(BaseModel):
 class MatrixRequest(BaseModel):
     """Two lists, all sentences of which are compared."""
 
-    first: list[StrictStr]
-    second: list[StrictStr]
+    first: Strings
+    second: Strings
 
 
 class TokenizeRequest(BaseModel):
@@ -113,9 +116,10 @@ class EmbeddingRoutes:
     async def embedded(self, request: Request, texts: Sequence[Text]) -> list[Embedded]:
         """Embed the texts of a request; RefusalError or OverloadedError if that cannot be."""
         batcher, counts = self._service.batcher, self._service.metrics
-        if not texts:
+        if not texts or () in texts:
             raise RefusalError(400, "there is no text; send at least one")
         require_at_most(self._service.settings.max_texts, len(texts), "texts")
+        require_at_most(_CHARACTERS, max(map(len, texts)), "characters of a text")
         entries = batcher.cached(texts)
         if entries is None:
             batcher.require_room()
@@ -178,20 +182,20 @@ class EmbeddingRoutes:
                 {"object": "embedding", "index": n, "embedding": embedding}
                 for n, embedding in enumerate(embeddings)
             ]
-            return _json({"data": data, **rest})
+            return _dumped({"data": data, **rest})
 
         return await _answer(write, entries)
 
     async def models(self) -> Response:
         """The one that is served."""
-        return _json_response({"object": "list", "data": [self._described()]})
+        return json_answer({"object": "list", "data": [self._described()]})
 
     async def model(self, name: str) -> Response:
         """The model of this name."""
         known = self._service.settings.name
         if name != known:
             raise RefusalError(404, f"there is no model {name!r}, only {known!r}")
-        return _json_response(self._described())
+        return json_answer(self._described())
 
     def _described(self) -> dict[str, object]:
         name, created = self._service.settings.name, self._started
@@ -211,7 +215,7 @@ class EmbeddingRoutes:
             )
         if _wants_bytes(request):
             return _bytes_answer(rows, entries)
-        return await _answer(lambda: _json(rows), entries)
+        return await _answer(lambda: _dumped(rows), entries)
 
     async def similarity(self, request: Request, body: SimilarityRequest) -> Response:
         """The cosine of the source sentence with each of the others."""
@@ -219,7 +223,7 @@ class EmbeddingRoutes:
         if not inputs.sentences:
             raise RefusalError(400, "there are no sentences to compare with")
         rows, entries = await self.vectors(request, [inputs.source_sentence, *inputs.sentences])
-        return await _answer(lambda: _json(rows[1:] @ rows[0]), entries)
+        return await _answer(lambda: _dumped(rows[1:] @ rows[0]), entries)
 
     async def matrix(self, request: Request, body: MatrixRequest) -> Response:
         """A row for each sentence of the first list, a column for each of the second."""
@@ -228,7 +232,7 @@ class EmbeddingRoutes:
         require_at_most(_CELLS, len(body.first) * len(body.second), "cosines")
         rows, entries = await self.vectors(request, [*body.first, *body.second])
         half = len(body.first)
-        return await _answer(lambda: _json(rows[:half] @ rows[half:].T), entries)
+        return await _answer(lambda: _dumped(rows[:half] @ rows[half:].T), entries)
 
     async def by_inputs(self, request: Request, body: EmbedRequest | SimilarityRequest) -> Response:
         """What huggingface_hub's InferenceClient calls."""
@@ -243,15 +247,13 @@ class EmbeddingRoutes:
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         require_at_most(_CHARACTERS, sum(map(len, texts)), "characters")
         spans = self._encoder.tokenizer.spans
-        return _json_response(
-            await asyncio.to_thread(spans, texts, specials=body.add_special_tokens)
-        )
+        return json_answer(await asyncio.to_thread(spans, texts, specials=body.add_special_tokens))
 
     async def info(self) -> Response:
         """What is served, with the fingerprint that indexes and records have too."""
         encoder, settings = self._encoder, self._service.settings
         batching = self._service.batcher.settings
-        return _json_response(
+        return json_answer(
             {
                 "model_id": encoder.name,
                 "model_sha": None,
@@ -294,16 +296,19 @@ def _texts_of(given: Any) -> list[Text]:
     return [each if isinstance(each, str) else tuple(each) for each in given]
 
 
-def _json(content: Any) -> bytes:
+def _dumped(content: Any) -> bytes:
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _json_response(content: Any) -> Response:
-    return Response(_json(content), media_type="application/json")
+def json_answer(content: Any, *read: Sequence[Embedded]) -> Response:
+    """The answer with ``content``; if texts were ``read``, by encoders one by one, it says how."""
+    headers = _flags(*read) if read else None
+    return Response(_dumped(content), headers=headers, media_type="application/json")
 
 
-def _flags(entries: Sequence[Embedded]) -> dict[str, str]:
-    return {"X-Truncated": str(sum(entry.truncated for entry in entries))}
+def _flags(*read: Sequence[Embedded]) -> dict[str, str]:
+    cut = (any(entry.truncated for entry in same) for same in zip(*read, strict=True))
+    return {"X-Truncated": str(sum(cut))}
 
 
 async def _answer(write: Any, entries: Sequence[Embedded]) -> Response:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import orjson
@@ -21,7 +21,13 @@ from contrasent.errors import CheckpointError, ConfigError
 from contrasent.search.index import Index
 from contrasent.search.snapshot import Hit
 from contrasent.serve.application import RefusalError, Service
-from contrasent.serve.embedding_routes import EmbeddingRoutes, Texts, require_at_most
+from contrasent.serve.embedding_routes import (
+    EmbeddingRoutes,
+    Texts,
+    json_answer,
+    require_at_most,
+)
+from contrasent.serve.vector_cache import Embedded
 
 T = TypeVar("T")
 
@@ -34,8 +40,8 @@ _POLICY = (
 """The page runs and loads nothing from elsewhere; the plots style themselves."""
 _WRITE_SECONDS = 5.0
 _HITS = 100_000
-Utf8 = Annotated[StrictStr, Field(min_length=0)]
-"""A string without halves of surrogate pairs: pydantic finds them only if it counts characters."""
+Utf8 = Annotated[list[Annotated[StrictStr, Field(min_length=0)]], Field(fail_fast=True)]
+"""Strings without halves of surrogate pairs: pydantic finds them only if it counts characters."""
 _MAPPED = 2000
 """Points of a map; of a larger index it shows every so-manieth text."""
 
@@ -50,16 +56,18 @@ class Searched:
     lock: Lock = field(default_factory=Lock)
     _written: int = 0
 
-    async def search(self, request: Request, body: QueryRequest) -> list[list[Hit]]:
-        """The hits of each query."""
+    async def search(
+        self, request: Request, body: QueryRequest
+    ) -> tuple[list[list[Hit]], list[Embedded]]:
+        """The hits of each query, and what the encoder read of it."""
         queries = [body.queries] if isinstance(body.queries, str) else body.queries
         if not queries or not all(query.strip() for query in queries):
             raise RefusalError(400, "a query is empty; write what to look for")
         require_at_most(_HITS, len(queries) * body.top_k, "hits")
-        rows, _ = await self.embedding.vectors(request, queries, role="query")
+        rows, entries = await self.embedding.vectors(request, queries, role="query")
         index = await asyncio.to_thread(self.newest)
         how = body.top_k, body.threshold, body.only
-        return await asyncio.to_thread(index.search_vectors, rows, *how)
+        return await asyncio.to_thread(index.search_vectors, rows, *how), entries
 
     def newest(self) -> Index:
         """The index, with what other processes wrote; RefusalError if it is no longer the same."""
@@ -86,10 +94,10 @@ class QueryRequest(BaseModel):
 class IndexChange(BaseModel):
     """Ids to remove, then texts to add, with one id each or with none."""
 
-    remove: list[Utf8] = []
+    remove: Utf8 = []
     missing_ok: bool = False
-    texts: list[Utf8] = []
-    ids: list[Utf8] | None = None
+    texts: Utf8 = []
+    ids: Utf8 | None = None
 
 
 class IndexRoutes:
@@ -133,14 +141,16 @@ class IndexRoutes:
 
     async def search(self, request: Request, body: QueryRequest) -> Response:
         """For each query the texts with the largest cosines, best first."""
-        return _json({"results": await self._index.search(request, body)})
+        hits, entries = await self._index.search(request, body)
+        return json_answer({"results": hits}, entries)
 
     async def change(self, request: Request, body: IndexChange) -> Response:
         """Remove, then add, all or none; when the answer comes, both are on disk."""
         index, removed, added = self._index.index, 0, list[str]()
+        read = list[Embedded]()
         rows = np.zeros((0, index.manifest.encoder.width), np.float32)
         if body.texts:
-            rows, _ = await self._index.embedding.vectors(request, body.texts, role="document")
+            rows, read = await self._index.embedding.vectors(request, body.texts, role="document")
         given = rows, body.texts, body.ids
         async with self._writing:  # those that wait take no thread from searches
             await asyncio.to_thread(self._index.newest)
@@ -153,14 +163,14 @@ class IndexRoutes:
                     lambda: index.remove(body.remove, missing_ok=body.missing_ok)
                 )
         self._service.metrics.index_texts.set(len(index))
-        return _json({"removed": removed, "added": added, "texts": len(index)})
+        return json_answer({"removed": removed, "added": added, "texts": len(index)}, read)
 
     async def facts(self) -> Response:
         """Its size, kind, recall and encoder."""
         index = await asyncio.to_thread(self._index.newest)
         self._service.metrics.index_texts.set(len(index))
         ann = index.manifest.ann
-        return _json(
+        return json_answer(
             {
                 "texts": len(index),
                 "kind": index.kind,
@@ -172,8 +182,12 @@ class IndexRoutes:
     async def neighbours(self, request: Request, body: QueryRequest) -> Response:
         """The nearest texts to each query, by the encoder of the index and by the one beside it."""
         both = [pair for pair in (self._index, self._beside) if pair is not None]
-        sides = [{"name": pair.name, "results": await pair.search(request, body)} for pair in both]
-        return _json({"encoders": sides})
+        found = [await pair.search(request, body) for pair in both]
+        sides = [
+            {"name": pair.name, "results": hits}
+            for pair, (hits, _) in zip(both, found, strict=True)
+        ]
+        return json_answer({"encoders": sides}, *(entries for _, entries in found))
 
     async def map(self, method: Literal["pca", "tsne"] = "pca") -> Response:
         """Points of the plane, by principal components or t-SNE (van der Maaten & Hinton 2008)."""
@@ -206,7 +220,7 @@ class IndexRoutes:
 
     async def about(self) -> Response:
         """What the page can do here."""
-        return _json(
+        return json_answer(
             {
                 "model": self._service.settings.name,
                 "key": self._service.settings.api_key is not None,
@@ -214,10 +228,6 @@ class IndexRoutes:
                 "beside": self._beside is not None,
             }
         )
-
-
-def _json(content: Any) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")
 
 
 async def _write(change: Callable[[], T]) -> T:

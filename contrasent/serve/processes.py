@@ -45,6 +45,8 @@ class Listening:
             raise ConfigError(f"workers must be at least 1, not {self.workers}")
         if not 0 <= self.port < 2**16:
             raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
+        if not 0 <= self.drain_seconds < float("inf"):
+            raise ConfigError(f"drain must be 0 or more seconds, not {self.drain_seconds}")
 
     def bind(self) -> socket.socket:
         """The socket, before anything expensive happens; ConfigError if it cannot be had."""

@@ -35,13 +35,14 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"contrasent_{name}", text, labels, registry=registry)
 
+        def named(name: str) -> str:
+            return name if name.startswith("te_") else f"contrasent_{name}"
+
         def gauge(name: str, text: str, over_workers: Any = "livesum") -> Gauge:
-            name = name if name.startswith("te_") else f"contrasent_{name}"
-            return Gauge(name, text, registry=registry, multiprocess_mode=over_workers)
+            return Gauge(named(name), text, registry=registry, multiprocess_mode=over_workers)
 
         def histogram(name: str, text: str, *labels: str, of: tuple[float, ...]) -> Histogram:
-            name = name if name.startswith("te_") else f"contrasent_{name}"
-            return Histogram(name, text, labels, buckets=of, registry=registry)
+            return Histogram(named(name), text, labels, buckets=of, registry=registry)
 
         def te_count(name: str, *labels: str) -> Gauge:
             # TEI's counters lack the suffix that a Counter always gets.

@@ -1,5 +1,6 @@
 """What holds for every engine that only encodes, and how an engine is chosen."""
 
+import asyncio
 import json
 import shutil
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.command_line import refused, worked
+from helpers.serving import batcher_of
 from helpers.tiny_models import SENTENCES, save_tiny
 
 from contrasent.data.batch import pack
@@ -18,6 +20,7 @@ from contrasent.model.engines import runtimes
 from contrasent.model.heads import Convolutions
 from contrasent.records import read_records
 from contrasent.search.index import Index
+from contrasent.serve.batch_settings import computing_thread
 
 
 @pytest.fixture
@@ -51,6 +54,39 @@ def test_a_fingerprint_tells_engines_and_weights_apart(load, tmp_path):
 def test_an_unknown_engine_is_explained(load):
     with pytest.raises(ConfigError, match=r"unknown engine 'onyx'; .* Did you mean 'onnx'\?"):
         load("onyx")
+
+
+@pytest.mark.parametrize("engine", ["onnx", "openvino"])
+def test_a_server_computes_with_the_threads_that_it_was_given(load, engine, monkeypatch):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        encoder = load(engine)
+        batcher = batcher_of(encoder, computer=computing_thread(2))
+        batcher.warm_up()
+        used = []
+        if engine == "openvino":
+            import openvino
+
+            compiled = openvino.Core.compile_model
+
+            def noted(self, model, device, settings):
+                used.append(settings["INFERENCE_NUM_THREADS"])
+                return compiled(self, model, device, settings)
+
+            monkeypatch.setattr(openvino.Core, "compile_model", noted)
+
+        async def work():
+            await batcher.start()
+            await batcher.embed(["a dog"])
+            await batcher.close()
+
+        asyncio.run(work())
+        if engine == "onnx":
+            used.append(encoder.backbone._session.get_session_options().intra_op_num_threads)
+        assert used == [2]
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from helpers.tiny_models import WORDS, save_tiny
 
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.serve.batching import OverloadedError
+from contrasent.serve.batch_settings import OverloadedError, StoppedError
 from contrasent.serve.vector_cache import Embedded, SharedCache, VectorCache
 
 
@@ -80,6 +80,36 @@ def test_what_is_cut_is_told(encoder):
     full = " ".join(["dog"] * (encoder.max_tokens - 2))
     entries = run(batcher, lambda: batcher.embed([full, f"{full} dog", "a dog"]))
     assert [entry.truncated for entry in entries] == [False, True, False]
+
+
+def test_texts_are_tokenized_once(encoder, monkeypatch):
+    read, cut_ids = [], encoder.tokenizer.cut_ids
+
+    def counted(texts, limit):
+        read.extend(texts)
+        return cut_ids(texts, limit)
+
+    monkeypatch.setattr(encoder.tokenizer, "cut_ids", counted)
+    texts, batcher = [" ".join(["dog"] * 500), "a cat", "dog " * 400], batcher_of(encoder)
+    run(batcher, lambda: batcher.embed(texts))
+    assert sorted(read) == sorted(texts)
+
+
+@pytest.mark.parametrize("step", ["_tokenize_all", "_batches"])
+def test_nobody_waits_for_a_thread_that_ended(encoder, monkeypatch, step):
+    batcher = batcher_of(encoder, cache=0)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(batcher, step, lambda _: 1 / 0)
+
+    async def work():
+        calls = [batcher.embed([text]) for text in ("a dog", "a cat")]
+        together = await asyncio.gather(*calls, return_exceptions=True)
+        assert not batcher.is_healthy
+        with pytest.raises(StoppedError):
+            await batcher.embed(["a horse"])
+        return together
+
+    assert [type(each) for each in run(batcher, work)] == [StoppedError] * 2
 
 
 def test_equal_texts_are_computed_once(encoder, monkeypatch):

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,9 +16,20 @@ import pytest
 from helpers.command_line import refused, started
 from helpers.serving import batcher_of, call, serving
 from helpers.tiny_models import SENTENCES
+from pydantic import ValidationError
 
+from contrasent.cli import serve as cli
+from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.serve import application
+from contrasent.model.static_encoder import distil_static
+from contrasent.serve import application, embedding_routes
+from contrasent.serve.embedding_routes import (
+    EmbedRequest,
+    MatrixRequest,
+    OpenAIRequest,
+    SimilarityRequest,
+)
+from contrasent.serve.index_routes import IndexChange, QueryRequest
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +103,25 @@ def test_tokens_stand_where_they_are_in_the_text(server, encoder):
         assert spans == ["a", "dog", "s"]
 
 
-def test_what_is_cut_is_told_and_refused_on_request(server):
-    long = " ".join(["dog"] * 100)
-    answer = server.call("/v1/embeddings", {"input": ["a", long]})
-    assert (answer.headers["x-truncated"], answer.json["truncated"]) == ("1", [1])
-    answer = server.call("/embed", {"inputs": ["a", long], "truncate": False})
-    assert answer.status == 413
-    assert "text 1" in answer.json["error"]
+@pytest.fixture(scope="module")
+def static(encoder):
+    table = distil_static(encoder, 4)
+    table.max_tokens = 16
+    return table
+
+
+@pytest.mark.parametrize("kind", ["encoder", "static"])
+def test_what_is_cut_is_told_and_refused_on_request(kind, request):
+    encoder = request.getfixturevalue(kind)
+    longest = encoder.max_tokens - (2 if kind == "encoder" else 0)
+    full, long = (" ".join(["dog"] * n) for n in (longest, longest + 1))
+    assert encoder.count_truncated(["a", full, long]) == 1
+    with serving(batcher_of(encoder)) as server:
+        answer = server.call("/v1/embeddings", {"input": ["a", full, long]})
+        assert (answer.headers["x-truncated"], answer.json["truncated"]) == ("1", [2])
+        answer = server.call("/embed", {"inputs": ["a", full, long], "truncate": False})
+        assert answer.status == 413
+        assert "text 2" in answer.json["error"]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +154,91 @@ def test_refusals_look_as_those_of_others(server, path, body, status, kind):
     told = answer.json["error"]
     assert told["message"] if path.startswith("/v1") else told
     assert server.call("/health").status == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (OpenAIRequest, {"input": [None] * 10_000}),
+        (OpenAIRequest, {"input": [[None] * 100] * 100}),
+        (EmbedRequest, {"inputs": [None] * 10_000}),
+        (SimilarityRequest, {"inputs": {"source_sentence": "a", "sentences": [None] * 10_000}}),
+        (MatrixRequest, {"first": [None] * 10_000, "second": [None] * 10_000}),
+        (QueryRequest, {"queries": [None] * 10_000}),
+        (IndexChange, {name: [None] * 10_000 for name in ("remove", "texts", "ids")}),
+    ],
+)
+def test_of_a_list_only_the_first_mistake_is_told(kind, body):
+    with pytest.raises(ValidationError) as refused:
+        kind.model_validate(body)
+    assert refused.value.error_count() < 10
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/embed", {"inputs": ["a", 1]}, "].1: Input should be a valid string"),
+        ("/embed", {"inputs": 3}, "inputs.str: Input should be a valid string"),
+        ("/v1/embeddings", {"input": [1, "a"]}, "].1: Input should be a valid integer"),
+        ("/v1/embeddings", {"input": [[1], [2, None]]}, "].1.1: Input should be a valid integer"),
+        ("/v1/embeddings", {"input": [[]]}, "there is no text"),
+        ("/v1/embeddings", {"input": ["a", []]}, "].1: Input should be a valid string"),
+        ("/embed", {"inputs": "a", "dimensions": 0}, "body.dimensions: Input should be greater"),
+    ],
+)
+def test_a_refusal_names_what_is_wrong(server, path, body, said):
+    answer = server.call(path, body)
+    assert answer.status == (400 if "no text" in said else 422)
+    assert said in str(answer.json["error"])
+
+
+def test_a_body_that_is_not_said_to_be_json_is_refused(server):
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        for path in ("/embed", "/", "/v1/embeddings"):
+            answer = server.call(path, {"inputs": "a"}, content_type=kind)
+            assert answer.status == 415
+            assert "Content-Type: application/json" in str(answer.json["error"])
+    assert server.call("/embed", [1]).status == 422
+
+
+def test_a_text_of_a_million_characters_is_refused(server, monkeypatch):
+    monkeypatch.setattr(embedding_routes, "_CHARACTERS", 100)
+    for path, name in (("/embed", "inputs"), ("/v1/embeddings", "input")):
+        assert server.call(path, {name: ["a", "b" * 100]}).status == 200
+        assert server.call(path, {name: ["a", "b" * 101]}).status == 413
+
+
+def test_pages_of_one_origin_may_send_and_read_all_headers(encoder):
+    origin = "https://example.org"
+    with serving(batcher_of(encoder), cors=(origin,)) as server:
+        asked = {
+            "Origin": origin,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization, x-stainless-os, x-request-id",
+        }
+        before = urllib.request.Request(
+            f"{server.url}/v1/embeddings", None, asked, method="OPTIONS"
+        )
+        with urllib.request.urlopen(before, timeout=30) as answer:
+            assert "x-stainless-os" in answer.headers["access-control-allow-headers"]
+        answer = server.call("/v1/embeddings", {"input": "a"}, origin=origin)
+        assert answer.headers["access-control-allow-origin"] == origin
+        exposed = answer.headers["access-control-expose-headers"].split(", ")
+        assert {"x-request-id", "x-truncated", "x-shape", "retry-after"} == set(exposed)
+
+
+def test_a_thread_that_ended_is_told(encoder, monkeypatch):
+    batcher = batcher_of(encoder)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with serving(batcher) as server:
+        assert server.call("/embed", {"inputs": "a dog"}).status == 200
+        monkeypatch.setattr(batcher, "_tokenize_all", lambda _: 1 / 0)
+        for text in ("a cat", "a horse"):
+            answer = server.call("/embed", {"inputs": text})
+            assert (answer.status, answer.json["error_type"]) == (503, "Unhealthy")
+            assert "restart the server" in answer.json["error"]
+        assert server.call("/health").status == 503
+        assert server.call("/embed", {"inputs": "a dog"}).status == 200  # it is in the cache
 
 
 def test_a_request_keeps_its_id(server):
@@ -165,7 +274,7 @@ def test_metrics_count_under_both_names(encoder):
 
 
 def test_a_key_is_asked_for_where_something_is_told(encoder):
-    with serving(batcher_of(encoder), api_key="secret") as server:
+    with serving(batcher_of(encoder), api_key="secret\n") as server:
         for path in ("/info", "/metrics", "/v1/models"):
             assert server.call(path).status == 401
             assert server.call(path, authorization="Bearer secre").status == 401
@@ -371,11 +480,31 @@ def is_open(port):
         return one.connect_ex(("127.0.0.1", port)) == 0
 
 
+def test_a_model_that_is_named_by_a_dot_has_the_name_of_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "best").mkdir()
+    names = [
+        cli._settings(model, cli.Serving()).name for model in (".", "best", "best/..", "org/model")
+    ]
+    assert names == [tmp_path.name, "best", tmp_path.name, "model"]
+
+
 def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"port {port}" in refused("serve", tmp_path, "--port", port)
     assert "workers" in refused("serve", tmp_path, "--workers", 0)
     assert "payload_limit" in refused("serve", tmp_path, "--payload-limit", 0)
+    for option, value, said in (
+        ("--batch-tokens", 0, "batch_tokens must be at least 1"),
+        ("--max-wait", 0, "max_wait must be above 0"),
+        ("--max-wait", "nan", "max_wait must be above 0"),
+        ("--threads", 0, "threads must be at least 1"),
+        ("--drain", -1, "drain must be 0 or more"),
+        ("--drain", "inf", "drain must be 0 or more"),
+    ):
+        assert said in refused("serve", tmp_path, "--port", 0, option, value)
+    with pytest.raises(ConfigError, match="leave --workers out"):
+        cli.application(str(tmp_path), engine="openvino", workers=2)
     said = refused("serve", tmp_path, "--port", 0, "--shared-cache", "http://x")
     assert "--shared-cache: Redis URL must specify one of the following schemes" in said

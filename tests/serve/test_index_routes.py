@@ -3,11 +3,13 @@
 import copy
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,6 +122,25 @@ def test_a_change_that_fails_half_way_removes_nothing(server, index, monkeypatch
         assert server.call("/index", change).status == 424
     for opened in (index, Index.open(index.folder)):
         assert next(id_ for block in opened.blocks() for id_ in block.ids) == "0"
+
+
+def test_what_is_cut_is_told_of_an_index_too(server):
+    long = " ".join(["dog"] * 500)
+    for path, body in (
+        ("/search", {"queries": ["a", long]}),
+        ("/neighbours", {"queries": ["a", long]}),
+        ("/index", {"texts": ["a", long]}),
+    ):
+        assert server.call(path, body).headers["x-truncated"] == "1"
+
+
+def test_the_folders_that_are_deployed_have_room_for_a_lock():
+    deployed = Path(__file__).parents[2] / "deploy"
+    unit, image = ((deployed / name).read_text() for name in ("contrasent.service", "Dockerfile"))
+    [index] = re.findall(r"--index (\S+)", unit)
+    assert f"ReadWritePaths={Path(index).parent}\n" in unit
+    [index] = re.findall(r"--index (\S+)", image)
+    assert f":{Path(index).parent} " in image
 
 
 def test_an_index_that_another_encoder_built_anew_is_not_served(server, other, index):

@@ -181,6 +181,10 @@ class PaddedEngine(Engine):
     def open(self, path: Path) -> None:
         """Load the graph from the file ``path``, ONNX or what the runtime writes itself."""
 
+    @abstractmethod
+    def reopen(self) -> None:
+        """Let the runtime compute with as many threads as torch has now, here: after a fork too."""
+
     def output_name(self, layer: int) -> str:
         """The output of the graph with the states of a layer, numbered from 0."""
         if self.last_only and layer != self.depth:
@@ -238,7 +242,7 @@ class PaddedEngine(Engine):
 
 
 class OnnxEngine(PaddedEngine):
-    """A backbone as ONNX Runtime computes it, with as many threads as torch had when it was made.
+    """A backbone as ONNX Runtime computes it, with as many threads as torch had when it was opened.
 
     States equal torch's in fp32 to 1e-4.
     """
@@ -249,13 +253,18 @@ class OnnxEngine(PaddedEngine):
 
     @override
     def open(self, path: Path) -> None:
+        self._path = path
+        self.reopen()
+
+    @override
+    def reopen(self) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         self._session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
+            str(self._path), options, providers=["CPUExecutionProvider"]
         )
 
     @override
@@ -273,9 +282,10 @@ _DEVICE = "CPU"
 
 
 class OpenVinoEngine(PaddedEngine):
-    """A backbone as OpenVINO computes it, with as many threads as torch has.
+    """A backbone as OpenVINO computes it, with as many threads as torch has at first.
 
-    Each stream computes a piece on threads of its own, which is faster than all threads on one.
+    It computes in no process that was forked from one where it did. Each stream computes a piece on
+    threads of its own, which is faster than all threads on one.
     """
 
     engine = "openvino"
@@ -290,8 +300,12 @@ class OpenVinoEngine(PaddedEngine):
         # OpenVINO's own oneDNN takes no notice of ONEDNN_MAX_CPU_ISA.
         narrow = "BF16" in self._core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
         self.precisions = ("bf16", "fp32") if narrow and has_bf16(self.device) else ("fp32",)
-        self._queues: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._turn = Lock()
+        self.reopen()
+
+    @override
+    def reopen(self) -> None:
+        self._queues: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     @override
     def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
