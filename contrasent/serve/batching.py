@@ -261,10 +261,11 @@ class Batcher:
         return failed
 
     def _tokenize_batch(self, works: Sequence[_Queued]) -> None:
-        ids, cut = map(iter, self._ids([w.text for w in works if isinstance(w.text, str)]))
+        ids, cut = self._ids([work.text for work in works if isinstance(work.text, str)])
+        read = zip(ids, cut, strict=True)
         for work in works:
             if isinstance(work.text, str):
-                work.ids, work.truncated = next(ids), next(cut)
+                work.ids, work.truncated = next(read)
             else:
                 work.ids, work.truncated = _given_ids(self.encoder, work.text)
             work.tokens = len(work.ids)
