@@ -76,14 +76,10 @@ class Adaptation:
     dev_metric: str  # what the scores of trials are, such as ``spearman`` or ``mrr@10``
     trials: list[Trial]  # in the order in which they were made
     failures: list[Failure]  # what could not be trained
-    scores: BeforeAndAfter  # start and result on text that had no part in the search
+    # start and result on text that had no part in the search; its gains say whether it helped
+    scores: BeforeAndAfter
     report: Path  # a page with these scores
     seconds: float
-
-    @property
-    def helped(self) -> bool:
-        """Whether the result is another encoder than the start."""
-        return self.recipe is not None
 
 
 class Search:
@@ -370,7 +366,7 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
     Example:
         >>> import contrasent
         >>> result = contrasent.adapt("runs/mine", data="tickets.txt", minutes=9)  # doctest: +SKIP
-        >>> result.encoder, result.helped  # doctest: +SKIP
+        >>> [gain.verdict for gain in result.scores.gains]  # doctest: +SKIP
     """
     began, folder = time.monotonic(), Path(output)
     names = list(candidates or [])
