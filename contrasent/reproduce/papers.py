@@ -128,7 +128,7 @@ class PaperScale:
     """Settings of a run whose alignment and uniformity are followed."""
 
     seconds: dict[str, float]
-    """What a job takes about, by its kind, until one was made."""
+    """What a job takes about, by its recipe or its kind, until one was made."""
 
 
 @cache

@@ -90,12 +90,12 @@ def seconds_left(work: Sequence[Work], usual: Mapping[str, float]) -> float:
     total = 0.0
     if not work:
         return total
-    known = _known_seconds(work[0].store)
+    known = {**usual, **_known_seconds(work[0].store)}
     for it in work:
         if not it.store.is_made(it.job) and it.needs_encoder:
-            total += known.get(it.job.system.recipe or it.job.kind, usual.get(it.job.kind, 0.0))
+            total += known.get(it.job.system.recipe or "", known.get(it.job.kind, 0.0))
         for measurement in it.measurements:
-            total += known.get(measurement.name.partition(":")[0], usual["measure"])
+            total += known.get(measurement.name.partition(":")[0], known["measure"])
     return total
 
 

@@ -155,6 +155,17 @@ def test_list_tells_what_is_done_and_needed(made, tmp_path):
     assert "--encoder FOLDER" in small.out
 
 
+def test_a_table_of_diffcse_costs_more_than_one_of_simcse(tmp_path):
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("One.\nTwo.\n")
+    given = ("--encoder", tmp_path, "--sentences", sentences, "--output", tmp_path / "none")
+    cost = {
+        table: worked("reproduce", "list", table, "--scale", "small", *given).out.split("|")[-2]
+        for table in ("simcse/T3", "diffcse/T7")
+    }
+    assert cost == {"simcse/T3": " 40 min ", "diffcse/T7": " 1 h 18 min "}
+
+
 def test_a_row_without_wordnet_needs_it_and_fails_nothing(tmp_path):
     output = tmp_path / "out"
     words = ("simcse/T1", "--output", output, *SMOKE, "--rows", "synonym,10%", "--jobs", "2")
