@@ -184,7 +184,11 @@ def _refuse(error: DataError) -> None:
 
 def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
     """The first lines or whole documents of a text; of a table as many rows, drawn."""
-    text = ".csv" not in source.suffixes
+    from contrasent.data.examples import text_kind
+    from contrasent.data.rows import open_source
+
+    kind = text_kind(str(source))
+    text = kind == ".txt"
     path = folder / f"{name}-{file_sha256(str(source))[:8]}{'.txt' if text else '.csv'}"
     if path.is_file():
         return path
@@ -194,10 +198,14 @@ def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
         with writing(path) as partial, partial.open("w", encoding="utf-8") as file:
             file.writelines(_head_of_text(source, limit, blocks=blocks))
         return path
-    header, *rows = csv.reader(line for _, line in lines(source))
+    table = open_source(str(source), kind, "look for missing cells")
+    rows = [cells for _, cells in table.rows(range(len(table.first)), header=True)]
     keyed = sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit]
+    header = [table.first] if any(table.first) else []
     with writing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *(rows[k] for k in sorted(keyed))])
+        csv.writer(file, lineterminator="\n").writerows(
+            [*header, *(rows[k] for k in sorted(keyed))]
+        )
     return path
 
 

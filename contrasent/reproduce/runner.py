@@ -153,6 +153,7 @@ class _Pool:
         self._pending = {it.job.key for it in work}
         self._jobs, self._usual, self._progress = jobs, usual, progress
         self._threads = max(1, (os.cpu_count() or 1) // jobs)
+        self._alone: set[str] = set()  # jobs of which one was killed: each shows by itself which
 
     def run(self) -> None:
         while self._left:
@@ -169,25 +170,31 @@ class _Pool:
         while self._left or running:
             self._submit(pool, running)
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            broken = False
+            in_flight, broken = len(running), []
             for future in finished:
                 it = running.pop(future)
                 try:
                     line = future.result()
                 except BrokenProcessPool:
-                    broken = True
+                    broken.append(it)
+                    if in_flight > 1:
+                        continue
                     line = _fail(it, "its process was killed, perhaps for want of memory")
                 self._pending.discard(it.job.key)
                 rest = [*self._left, *running.values()]
                 self._progress.tell(line, partial(seconds_left, rest, self._usual))
             if broken:
-                for it in running.values():  # these were killed with it, and are tried again
-                    self._left.insert(0, it)
+                again = [*broken, *running.values()] if in_flight > 1 else []
+                self._alone |= {it.job.key for it in again}
+                self._left[:0] = again
                 return
 
     def _submit(self, pool: ProcessPoolExecutor, running: dict[Future[str], Work]) -> None:
         ready = [it for it in self._left if not self._waits(it)]
-        for it in ready[: self._jobs - len(running)]:
+        room = self._jobs - len(running)
+        if alone := [it for it in ready if it.job.key in self._alone]:
+            ready, room = alone, 0 if running else 1
+        for it in ready[:room]:
             self._left.remove(it)
             running[pool.submit(_perform, it)] = it
 

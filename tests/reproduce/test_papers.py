@@ -1,5 +1,6 @@
 """The plan: every row can be made of what it says, by the right settings, at every scale."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from contrasent.cli.options import numbers_of_seeds
 from contrasent.errors import ConfigError
 from contrasent.recipe import load_recipe
+from contrasent.reproduce.materials import Materials
 from contrasent.reproduce.measures import measure_of
 from contrasent.reproduce.outcome import choose, known_models, plan_lines
 from contrasent.reproduce.papers import (
@@ -21,6 +23,21 @@ from contrasent.reproduce.verdicts import MARGIN, claim_columns, comparisons
 
 SCALES = ("smoke", "small", "paper")
 DOCS = Path(__file__).parents[2] / "docs" / "tables.md"
+
+
+def test_a_table_of_any_format_is_cut_to_the_same_rows(tmp_path):
+    rows = [[f"a dog {k}", f"a cat {k}", f"a fox {k}"] for k in range(12_010)]
+    names = ["sent0", "sent1", "hard_neg"]
+    (tmp_path / "t.csv").write_text("".join(f"{','.join(it)}\n" for it in [names, *rows]))
+    (tmp_path / "t.tsv").write_text("".join("\t".join(it) + "\n" for it in [names, *rows]))
+    objects = (json.dumps(dict(zip(names, it, strict=True))) for it in rows)
+    (tmp_path / "t.jsonl").write_text("".join(f"{it}\n" for it in objects))
+    given = [{"triplets": str(tmp_path / name)} for name in ("t.csv", "t.tsv", "t.jsonl")]
+    made = [Materials("small", it, tmp_path / "made").text("triplets") for it in given]
+    cut = {Path(path).read_text() for path in made}
+    assert (len(set(made)), len(cut)) == (3, 1)
+    header, *kept = cut.pop().splitlines()
+    assert (header, len(set(kept))) == ("sent0,sent1,hard_neg", 12_000)
 
 
 def settings(table, row, scale="paper", column=None):

@@ -9,6 +9,8 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from multiprocessing import parent_process
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from helpers.command_line import call, refused, worked
 from helpers.tiny_wordnet import only_wordnet
 
 from contrasent.reproduce import runner
+from contrasent.reproduce.jobs import Store
 from contrasent.reproduce.papers import load_tables
 
 SMOKE = ("--scale", "smoke", "--device", "cpu")
@@ -220,6 +223,42 @@ def test_a_job_that_breaks_leaves_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "measure_encoder", measure)
     worked(*words)
     assert numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]["ours"]
+
+
+@dataclass(frozen=True)
+class MadeJob:
+    key: str
+
+    label = property(lambda self: self.key)
+    seed, kind = None, "start"
+
+    def chain(self):
+        yield self
+
+
+class KilledWork(runner.Work):
+    """Nothing is to be done of it, but a worker that does the victim's is killed."""
+
+    @property
+    def needs_encoder(self):
+        if parent_process() is not None:
+            time.sleep(1)
+            if self.job.key == "victim":
+                os._exit(9)
+        return False
+
+
+def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path):
+    store, told = Store(tmp_path), []
+    work = [
+        KilledWork(MadeJob(key), (), store, "smoke", None, "dev", None)
+        for key in ("one", "victim", "two", "three")
+    ]
+    runner.run_work(work, 3, {"measure": 0.0}, told.append)
+    assert sorted(line.split("] ")[1].split()[0] for line in told) == [
+        *("one:", "three:", "two:", "victim"),
+    ]
+    assert [path.parent.name for path in tmp_path.rglob("failed.txt")] == ["victim"]
 
 
 def test_a_row_without_its_material_keeps_the_published_number(tmp_path):
