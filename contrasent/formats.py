@@ -53,7 +53,7 @@ def export(  # noqa: PLR0913 - what the command takes, by name
     tolerance: float = TOLERANCE,
     tasks: Sequence[str] = (str(PAIRS),),
     data_dir: str | Path | None = None,
-    dimensions: int = 256,
+    dimensions: int | None = None,
     text: str | Path | None = None,
     overwrite: bool = False,
     show_progress: bool = False,
@@ -77,7 +77,7 @@ def export(  # noqa: PLR0913 - what the command takes, by name
         tasks: scored before and after, as :func:`contrasent.evaluate` takes them; by default
             rated pairs that ship with the package.
         data_dir: SentEval's data, as ``evaluate`` takes it.
-        dimensions: of ``static``.
+        dimensions: of ``static``; by default 256.
         text: sentences that tell how frequent word pieces are, for ``static``; by default they
             are ranked as in the vocabulary.
         overwrite: replace the folder.
@@ -88,7 +88,7 @@ def export(  # noqa: PLR0913 - what the command takes, by name
     from contrasent.model.encoder import SentenceEncoder
 
     output = Path(output)
-    _require(output, format, tolerance, dimensions, overwrite)
+    _require(output, format, tolerance, dimensions, text, overwrite)
     suite = load_suite(tasks, Options(data_dir=data_dir)) if tasks else None
     if not isinstance(encoder, SentenceEncoder):
         encoder = SentenceEncoder.load(encoder, device="cpu")
@@ -96,7 +96,9 @@ def export(  # noqa: PLR0913 - what the command takes, by name
         raise ConfigError(f"the engine is {encoder.engine!r}; load the encoder with engine 'torch'")
     with writing_folder(output) as partial:
         if format == "static":
-            exported: Encoder = _write_static(encoder, partial, dimensions, text, show_progress)
+            exported: Encoder = _write_static(
+                encoder, partial, dimensions or 256, text, show_progress
+            )
         else:
             exported = _WRITERS[format](encoder, partial)
         exported.name = str(output)
@@ -115,7 +117,12 @@ def export(  # noqa: PLR0913 - what the command takes, by name
 
 
 def _require(
-    output: Path, format_name: str, tolerance: float, dimensions: int, overwrite: bool
+    output: Path,
+    format_name: str,
+    tolerance: float,
+    dimensions: int | None,
+    text: str | Path | None,
+    overwrite: bool,
 ) -> None:
     """Refuse what cannot be exported, before anything is loaded."""
     from contrasent.model.engines.base import require
@@ -123,8 +130,13 @@ def _require(
     pick("format", format_name, FORMATS)
     if not 0 < tolerance < 1:
         raise ConfigError(f"tolerance must be between 0 and 1, not {tolerance:g}")
-    if dimensions < 1:
+    if dimensions is not None and dimensions < 1:
         raise ConfigError(f"dimensions must be at least 1, not {dimensions}")
+    for name, value in {"dimensions": dimensions, "data": text}.items():
+        if value is not None and format_name != "static":
+            raise ConfigError(
+                f"{name} {value} is for format static, not {format_name}; leave it out"
+            )
     if format_name in _GRAPHS:
         require(format_name)
     recover_folder(output)

@@ -309,7 +309,7 @@ def export(  # noqa: PLR0913 - the arguments are the command's options
         ),
     ] = None,
     data_dir: DataDir = None,
-    dimensions: Annotated[int, typer.Option(help="Of a static table's vectors.")] = 256,
+    dimensions: Annotated[int | None, typer.Option(help="Of static's vectors; else 256.")] = None,
     data: Annotated[
         str | None,
         typer.Option(

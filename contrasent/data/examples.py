@@ -213,7 +213,7 @@ def keep_rows(rows: Rows) -> Path:
     when a run is resumed. All ``rows`` are of one kind. Strings become the lines of a ``.txt``, in
     which an empty one ends a document, and a line break is a space. Tuples and mappings, also those
     of a ``datasets.Dataset``, become the lines of a ``.jsonl``. DataError if there is no row, or a
-    row cannot be written as JSON; ConfigError if there is no room in the cache.
+    row cannot be written as JSON or as UTF-8; ConfigError if there is no room in the cache.
     """
     remaining = iter(rows)
     first = next(remaining, None)
@@ -241,14 +241,17 @@ def _lines_of(rows: Rows, *, is_text: bool) -> Iterator[str]:
     for number, row in enumerate(rows, start=1):
         if isinstance(row, str) != is_text:
             raise DataError(f"row {number} of the data is {row!r}, unlike the first; give one kind")
-        if isinstance(row, str):
-            yield f"{' '.join(row.splitlines())}\n"
-            continue
+        where = f"row {number} of the data"
         try:
-            plain = dict(row) if isinstance(row, Mapping) else list(row)
-            yield f"{json.dumps(plain, ensure_ascii=False)}\n"
+            if isinstance(row, str):
+                line = " ".join(row.splitlines())
+            else:
+                plain = dict(row) if isinstance(row, Mapping) else list(row)
+                line = json.dumps(plain, ensure_ascii=False)
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"row {number} of the data cannot be written as JSON: {error}; give strings, "
-                "tuples of strings or mappings of plain values"
+                f"{where} cannot be written as JSON: {error}; give strings, tuples of strings or "
+                "mappings of plain values"
             ) from error
+        require_text(line, where)
+        yield f"{line}\n"

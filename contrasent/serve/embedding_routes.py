@@ -18,6 +18,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, StrictStr
 
 from contrasent import __version__
+from contrasent.data.tokenizer import require_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import unit_rows
 from contrasent.model.st_layers import role_options
@@ -120,6 +121,7 @@ class EmbeddingRoutes:
             raise RefusalError(400, "there is no text; send at least one")
         require_at_most(self._service.settings.max_texts, len(texts), "texts")
         require_at_most(_CHARACTERS, max(map(len, texts)), "characters of a text")
+        require_text((text if isinstance(text, str) else "" for text in texts), "text")
         entries = batcher.cached(texts)
         if entries is None:
             batcher.require_room()

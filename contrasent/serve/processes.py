@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 import uvicorn
 from fastapi import FastAPI
@@ -57,11 +58,15 @@ class Listening:
             bound.bind((self.host, self.port))
         except OSError as error:
             bound.close()
-            raise ConfigError(
-                f"cannot listen on {self.host} port {self.port}: {error.strerror or error}; "
-                "choose others with --host and --port"
-            ) from error
+            raise self.refused(error) from error
         return bound
+
+    def refused(self, error: OSError) -> ConfigError:
+        """What to tell of a port that cannot be had."""
+        return ConfigError(
+            f"cannot listen on {self.host} port {self.port}: {error.strerror or error}; "
+            "choose others with --host and --port"
+        )
 
 
 class _Protocol(HttpToolsProtocol):
@@ -101,9 +106,13 @@ class _Protocol(HttpToolsProtocol):
 def serve(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket) -> None:
     """Answer requests until SIGTERM or Ctrl-C; those that have begun are answered to the end.
 
-    ``make`` builds the application, in each worker after it was forked.
+    ``make`` builds the application, in each worker after it was forked. ConfigError if another
+    server listens on the port by now.
     """
-    bound.listen(_BACKLOG)
+    try:
+        bound.listen(_BACKLOG)
+    except OSError as error:  # another server took the port while this one loaded
+        raise listening.refused(error) from error
     host, port = bound.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     for number in _SIGNALS:  # until others take them, nothing has begun
@@ -138,7 +147,7 @@ def _run(make: Callable[[], FastAPI], listening: Listening, bound: socket.socket
         server_header=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_IDLE_SECONDS,
-        timeout_graceful_shutdown=int(listening.drain_seconds),
+        timeout_graceful_shutdown=ceil(listening.drain_seconds),
     )
     server = uvicorn.Server(config)
     server.run(sockets=[bound])

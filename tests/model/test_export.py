@@ -206,6 +206,8 @@ def test_a_static_folder_keeps_how_it_is_used(encoder, tmp_path):
         (["--format", "onnx", "--tolerance", "0"], "tolerance must be between 0 and 1, not 0"),
         (["--format", "static", "--dimensions", "0"], "dimensions must be at least 1, not 0"),
         (["--format", "static", "--data", "nowhere.txt"], "there is no file nowhere.txt"),
+        (["--format", "onnx", "--data", "t.txt"], "data t.txt is for format static, not onnx"),
+        (["--format", "simcse", "--dimensions", "8"], "dimensions 8 is for format static, not"),
         (["--format", "simcse", "--pooler", "mean"], "SimCSE's layout holds [CLS] of bert"),
         (["--format", "onnx", "--pooler", "mean_first_last"], "pooler 'mean_first_last' reads"),
     ],

@@ -30,6 +30,7 @@ from contrasent.serve.embedding_routes import (
     SimilarityRequest,
 )
 from contrasent.serve.index_routes import IndexChange, QueryRequest
+from contrasent.serve.processes import Listening, serve
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +155,21 @@ def test_refusals_look_as_those_of_others(server, path, body, status, kind):
     told = answer.json["error"]
     assert told["message"] if path.startswith("/v1") else told
     assert server.call("/health").status == 200
+
+
+def test_a_text_that_is_none_is_named_by_its_number(server):
+    answer = server.call("/embed", {"inputs": ["a", "b \ud800"]})
+    assert "text 1 cannot be written as UTF-8" in answer.json["error"]
+
+
+def test_a_port_that_another_server_took_meanwhile_is_explained():
+    first = Listening(host="127.0.0.1", port=0, workers=1)
+    with first.bind() as bound:
+        second = Listening(host="127.0.0.1", port=bound.getsockname()[1], workers=1)
+        with second.bind() as late:
+            bound.listen()
+            with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {second.port}"):
+                serve(pytest.fail, second, late)
 
 
 @pytest.mark.parametrize(

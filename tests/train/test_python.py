@@ -68,6 +68,8 @@ def test_strings_are_lines_and_empty_ones_end_documents(tmp_path, monkeypatch):
         ([("a", "b"), "c"], "row 2 of the data is 'c', unlike the first; give one kind"),
         ([{"text": {1, 2}}], "row 1 of the data cannot be written as JSON: .*; give strings, "),
         ([3], "row 1 of the data cannot be written as JSON: .*; give strings, tuples"),
+        (["a", "b \ud800"], "row 2 of the data: half of a surrogate pair"),
+        ([("a", "b \ud800")], "row 1 of the data: half of a surrogate pair"),
     ],
     ids=str,
 )
