@@ -164,17 +164,18 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def exclusive(folder: str | Path) -> Iterator[None]:
+def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]:
     """Keep every other process and thread from writing to ``folder`` inside the block.
 
     The operating system holds the lock, on a hidden file beside the folder, and lets go of it when
-    the process ends in whatever way. ConfigError if somebody else writes to the folder; the message
-    names the process. ContrasentError if the file cannot be made.
+    the process ends in whatever way. ConfigError if somebody else writes to the folder, and still
+    does so after ``patience`` seconds; the message names the process. ContrasentError if the file
+    cannot be made.
     """
     from filelock import FileLock, Timeout
 
     path = _beside(Path(folder).resolve(), "lock")
-    lock = FileLock(path, timeout=_PATIENCE)
+    lock = FileLock(path, timeout=patience)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(poll_interval=_PATIENCE / 10)

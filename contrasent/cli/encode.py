@@ -110,10 +110,10 @@ def encode(  # noqa: PLR0913 - the arguments are the command's options
         keep=shards or "",
     )
     end_with_parent()
-    worker = Worker() if shard is None else Worker.parse(shard)
+    worker = None if shard is None else Worker.parse(shard)
     shared = workers > 1 or ray
     _refuse_at_odds(source, shard, profile, overwrite=overwrite, shared=shared)
-    require_output(output, overwrite, settings.keep)
+    require_output(output, overwrite, settings.keep, shared=shard is not None)
     keep_few_compiled_products()
     recorded = None if profile is None else StepProfile(profile)
     with open_sentences(source, columns, unique=unique) as sentences:
@@ -191,6 +191,9 @@ def _recording(
 
 
 def _report(output: Path, written: Written, max_tokens: int) -> None:
+    if written.already:
+        typer.echo(f"{output} is made already; if it is of something else, remove it", err=True)
+        return
     if written.resumed:
         typer.echo(f"{written.resumed} rows came from shards of an earlier run", err=True)
     if written.truncated:

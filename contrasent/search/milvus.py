@@ -223,7 +223,7 @@ def _best(query: np.ndarray, matches: Any, top_k: int, threshold: float | None) 
     ]
 
 
-def _client(folder: Path) -> Any:
+def open_client(folder: Path) -> Any:
     """Open the Milvus of an index; ConfigError if another process has it open."""
     try:
         from pymilvus import MilvusClient
@@ -249,7 +249,7 @@ def build_collection(
     """Make the collection of a new index, and close it; the manifest with its rows."""
     from pymilvus import DataType
 
-    client, width = _client(folder), manifest.encoder.width
+    client, width = open_client(folder), manifest.encoder.width
     try:
         schema = client.create_schema(auto_id=False)
         schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=_LONGEST)
@@ -276,7 +276,7 @@ class MilvusIndex(Index):
         manifest = read_manifest(folder)
         if isinstance(last, Collection):
             return replace(last, manifest=manifest)
-        opened = Collection(folder, manifest, _client(folder))
+        opened = Collection(folder, manifest, open_client(folder))
         with _explained(folder):
             if not opened.client.list_indexes(_NAME):  # killed between dropping and creating it
                 opened.client.create_index(_NAME, _index_params(opened.client, manifest.kind))

@@ -268,34 +268,43 @@ class Ann:
     are the rows that may be found.
     """
 
-    def __init__(self, index: Any, kind: str, effort: int, live: Live = None) -> None:
+    def __init__(
+        self, index: Any, kind: str, effort: int, live: Live = None, file: tuple[int, int] = (0, 0)
+    ) -> None:
         import faiss
 
         self.kind, self.effort, self.rows = kind, effort, int(index.ntotal)
-        self._index, self._live = index, live
+        self._index, self._live, self._file = index, live, file
         self._only = None
         if live is not None:
             self._only = faiss.IDSelectorBitmap(np.packbits(live, bitorder="little"))
 
     @classmethod
-    def open(cls, folder: Path, info: AnnInfo) -> Ann:
-        """Map the file of ``info``; CheckpointError if it is missing or damaged."""
+    def open(cls, folder: Path, info: AnnInfo, last: Ann | None = None) -> Ann:
+        """Map the file of ``info``, unless ``last`` is of that very file.
+
+        CheckpointError if it is missing or damaged.
+        """
         import faiss
 
         path = folder / info.file
         remedy = f"make it anew with: contrasent index optimize {folder}"
         try:
+            status = path.stat()
+            file = status.st_ino, status.st_mtime_ns
+            if last is not None and last._file == file:
+                return last
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             reason = " ".join(str(error).split())[-200:]
             raise CheckpointError(f"{path} cannot be read ({reason}); {remedy}") from error
         if index.ntotal != info.rows:
             raise CheckpointError(f"{path} holds {index.ntotal} rows, not {info.rows}; {remedy}")
-        return cls(index, info.kind, info.effort)
+        return cls(index, info.kind, info.effort, file=file)
 
     def with_live(self, live: Live) -> Ann:
         """The same over other live rows."""
-        return Ann(self._index, self.kind, self.effort, live)
+        return Ann(self._index, self.kind, self.effort, live, self._file)
 
     def candidates(
         self, lengths: Sequence[int], queries: np.ndarray, top_k: int

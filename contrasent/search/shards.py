@@ -15,7 +15,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from glob import escape
 from itertools import islice
@@ -30,7 +30,7 @@ from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
 from contrasent.search.sentences import Sentences
 from contrasent.search.shard_writers import NpyRows, ParquetRows, embed_blocks
-from contrasent.search.storage import FILE, NpyWriter, manifest_in, open_rows
+from contrasent.search.storage import FILE, manifest_in, open_rows
 from contrasent.search.workers import Worker
 
 KINDS = (".npy", ".parquet")
@@ -83,9 +83,6 @@ class Settings:
         return f".{self.keep or 'npy'}"
 
 
-_ALONE = Worker()
-
-
 class Shards:
     """The shards of an output, and the notes of those that are whole, by number."""
 
@@ -126,7 +123,8 @@ class Shards:
         overwrite: bool,
     ) -> Shards:
         """Find the shards of an unfinished run, or start with none."""
-        with exclusive(folder.with_name(f"{folder.name}.start")):  # one process holds the folder
+        start = folder.with_name(f"{folder.name}.start")
+        with exclusive(start, patience=60.0):  # workers may start together, on a slow disk
             if overwrite and _is_complete(folder):
                 shutil.rmtree(folder)
             started = any(folder.glob("[0-9]*[0-9].*"))
@@ -270,6 +268,7 @@ class Written:
         resumed: rows that were there already, of an unfinished run or of other workers.
         seconds: time spent on the other rows.
         missing: shards that other workers have not finished; without any, the output is there.
+        already: whether other workers had made the output before.
     """
 
     rows: int
@@ -278,22 +277,28 @@ class Written:
     resumed: int
     seconds: float
     missing: int = 0
+    already: bool = False
 
 
-def require_output(output: Path, overwrite: bool, keep: str = "") -> None:
-    """Make sure that ``output`` can be written, before anything expensive happens."""
+def require_output(output: Path, overwrite: bool, keep: str = "", *, shared: bool = False) -> bool:
+    """Make sure that ``output`` can be written, before anything expensive happens.
+
+    Returns whether the workers by whom it is ``shared`` have made it already.
+    """
+    made = _is_complete(output) if keep else output.is_file()
     if keep:
-        if output.is_dir() and not _is_complete(output):
+        if output.is_dir() and not made:
             if any(output.iterdir()) and not manifest_in(output, _FORMAT):
                 raise ConfigError(f"{output} holds other files; name a new folder")
-            return
+            return False
     else:
         if output.suffix not in KINDS:
             raise ConfigError(f"{output}: the output must end in {' or '.join(KINDS)}")
         if output.is_dir():
             raise ConfigError(f"{output} is a folder; name a file")
-    if not overwrite:
+    if not overwrite and not (shared and made):
         refuse_existing(output, "pass --overwrite to replace it")
+    return shared and made
 
 
 def _is_complete(folder: Path) -> bool:
@@ -309,7 +314,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     *,
     overwrite: bool = False,
     show_progress: bool = False,
-    worker: Worker = _ALONE,
+    worker: Worker | None = None,
     run_others: Callable[[], None] | None = None,
 ) -> Written:
     """Embed every sentence and write ``(N, D)`` float32 rows, in their order.
@@ -318,7 +323,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     ``embedding``, or with ``settings.keep`` a folder of shards. With ``overwrite``, it is replaced,
     and shards that were made from something else are dropped. A ``worker`` of several writes its
     shards; who finishes the last one makes the output, unless a process waits for it that called
-    ``run_others`` to have them write first.
+    ``run_others`` to have them write first; and who comes later leaves it as it is.
 
     Raises:
         ConfigError: see :func:`require_output`; or shards of another input, encoder or setting
@@ -327,11 +332,11 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     """
     output = Path(output)
     total, made_from = sentences.count(), provenance_of(encoder, sentences, settings)
-    require_output(output, overwrite, settings.keep)  # others may have made it in the meantime
+    if require_output(output, overwrite, settings.keep, shared=worker is not None):
+        return _made_before(output, made_from, total)
+    worker = worker or Worker()
     folder = output if settings.keep else output.with_name(f".{output.name}.parts")
-    with ExitStack() as whole:
-        if worker.count == 1:
-            whole.enter_context(exclusive(output))
+    with exclusive(output) if worker.count == 1 else nullcontext(), ExitStack() as whole:
         shards = Shards.open(folder, made_from, total, settings, overwrite)
         resumed, started = shards.rows, time.perf_counter()
         if run_others is not None:
@@ -359,6 +364,13 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     return Written(rows, encoder.width, shards.truncated, resumed, seconds, missing)
 
 
+def _made_before(output: Path, made_from: dict[str, Any], total: int) -> Written:
+    """What other workers wrote; ConfigError if a folder of shards was made from something else."""
+    if output.is_dir() and (other := _differences(output, made_from)):
+        raise ConfigError(f"{output} was made with another {other}; name a new folder")
+    return Written(total, made_from["width"], 0, total, 0.0, already=True)
+
+
 def _finish(
     output: Path,
     shards: Shards,
@@ -372,20 +384,9 @@ def _finish(
         return
     for left in output.parent.glob(f".{escape(output.name)}.*.partial"):
         left.unlink()  # by a run that was killed while it joined its shards
-    join = _join_parquet if output.suffix == ".parquet" else _join_npy
-    with writing(output) as path:
-        join(path, shards, encoder, sentences)
-    shutil.rmtree(shards.folder)
-
-
-def _join_npy(path: Path, shards: Shards, encoder: Encoder, _: Sentences) -> None:
-    with NpyWriter(path, encoder.width) as writer:
-        for block in shards.blocks():
-            writer.append(block)
-
-
-def _join_parquet(path: Path, shards: Shards, encoder: Encoder, sentences: Sentences) -> None:
+    writer_of = ParquetRows if output.suffix == ".parquet" else NpyRows
     texts = iter(sentences)
-    with ParquetRows(path, encoder) as writer:
+    with writing(output) as path, writer_of(path, encoder) as writer:
         for block in shards.blocks():
             writer.append(block, texts)
+    shutil.rmtree(shards.folder)

@@ -22,6 +22,7 @@ from contrasent.files import exclusive, writing_folder
 from contrasent.progress import progress_bar
 from contrasent.search.nearest import LEAST, MILVUS, Ann, kind_for, nearest, split_rows, write_ann
 from contrasent.search.storage import (
+    MILVUS_FOLDER,
     IndexManifest,
     IndexRows,
     SegmentRows,
@@ -114,7 +115,7 @@ class Snapshot:
                     f"whole segments; make it anew with: contrasent index optimize {folder}"
                 )
             known = last.ann if last is not None and last.manifest.ann == manifest.ann else None
-            ann = known or Ann.open(folder, manifest.ann)
+            ann = Ann.open(folder, manifest.ann, known)
             gone = removed[removed < ann.rows]
             if gone.size or known is not None:
                 live = np.ones(ann.rows, bool)
@@ -253,8 +254,15 @@ def optimized(
 
 
 def create(folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows], shown: bool) -> None:
-    """Write an index of ``rows``, as a whole or not at all."""
+    """Write an index of ``rows``, as a whole or not at all.
+
+    ConfigError if another process writes to ``folder``, or has the Milvus there open.
+    """
     with exclusive(folder), writing_folder(folder.resolve()) as partial:
+        if (folder / MILVUS_FOLDER).exists():
+            from contrasent.search.milvus import open_client
+
+            open_client(folder)  # until the end: nobody else opens what is about to be replaced
         if manifest.kind in MILVUS:
             from contrasent.search.milvus import build_collection
 

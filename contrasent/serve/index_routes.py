@@ -54,7 +54,7 @@ class Searched:
     embedding: EmbeddingRoutes
     name: str
     lock: Lock = field(default_factory=Lock)
-    _written: int = 0
+    written: int = 0  # when, in nanoseconds: also a rebuilt index, whose writes begin anew, differs
 
     async def search(
         self, request: Request, body: QueryRequest
@@ -73,12 +73,12 @@ class Searched:
         """The index, with what other processes wrote; RefusalError if it is no longer the same."""
         with self.lock:
             written = (self.index.folder / "manifest.json").stat().st_mtime_ns
-            if written != self._written:
+            if written != self.written:
                 try:
                     self.index.refresh()
                 except CheckpointError as error:
                     raise RefusalError(503, f"{error}; restart the server", "Unhealthy") from error
-                self._written = written
+                self.written = written
         return self.index
 
 
@@ -192,7 +192,7 @@ class IndexRoutes:
     async def map(self, method: Literal["pca", "tsne"] = "pca") -> Response:
         """Points of the plane, by principal components or t-SNE (van der Maaten & Hinton 2008)."""
         index = await asyncio.to_thread(self._index.newest)
-        key = method, index.manifest.writes
+        key = method, self._index.written
         async with self._drawing:
             if key not in self._maps:
                 drawn = await asyncio.to_thread(_draw, index, method)

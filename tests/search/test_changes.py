@@ -291,6 +291,18 @@ def test_what_another_process_wrote_is_there_after_refresh(encoder, folder):
     assert texts_of(first) == texts_of(second)
 
 
+def test_an_index_built_anew_is_searched_by_its_own_graph(encoder, folder):
+    texts = [f"other text {i}" for i in range(500)]
+    first = Index.build(encoder, [f"text {i}" for i in range(500)], folder, kind="hnsw")
+    old = first._snapshot.ann
+    first.refresh()
+    assert first._snapshot.ann._index is old._index
+    second = Index.build(encoder, texts, folder, kind="hnsw", overwrite=True)
+    assert first.manifest == second.manifest  # also the name of its file
+    first.refresh()
+    assert [hits[0].text for hits in first.search(encoder, texts[:50], 1)] == texts[:50]
+
+
 def test_an_index_that_another_encoder_built_anew_is_not_taken_over(encoder, folder):
     index = Index.build(encoder, TEXTS, folder)
     Index.build(DummyEncoder(salt="x"), ["other"], folder, overwrite=True)

@@ -114,6 +114,16 @@ def test_what_milvus_refuses_leaves_the_index_as_it_was(encoder, folder):
     assert contents(index)[-1] == ("3", "good")
 
 
+def test_what_another_process_has_open_is_not_replaced(encoder, folder, tmp_path):
+    index = Index.build(encoder, TEXTS[:5], folder, kind="milvus")
+    Index.build(encoder, ["other"], tmp_path / "other")
+    process = started("index", "copy", tmp_path / "other", folder, "--overwrite")
+    assert "one process at a time" in process.communicate()[1] and process.returncode == 2
+    index.add(encoder, [TEXTS[5]])
+    index.close()
+    assert [text for _, text in contents(Index.open(folder))] == TEXTS[:6]
+
+
 @pytest.fixture
 def shards(encoder, tmp_path):
     path = tmp_path / "texts.txt"

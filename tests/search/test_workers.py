@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -22,8 +23,6 @@ from contrasent.search.index import Index
 from contrasent.search.sentences import Sentences, open_sentences
 from contrasent.search.shards import Settings, Shards, write_embeddings
 from contrasent.search.workers import Worker, commands, run_processes
-
-ALONE = Worker()
 
 TEXTS = [sentence(n, 3 + n % 5) for n in range(50)]
 
@@ -41,7 +40,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def write(source, tmp_path):
-    def run(worker=ALONE, encoder=None, name="rows.npy", **settings):
+    def run(worker=None, encoder=None, name="rows.npy", **settings):
         with open_sentences(str(source)) as sentences:
             how = Settings(**{"shard_size": 6, **settings})
             encoder = encoder or DummyEncoder()
@@ -89,9 +88,23 @@ def test_what_others_made_while_a_worker_read_the_input_stays(keep, write, tmp_p
         return count(sentences)
 
     monkeypatch.setattr(Sentences, "count", count_while_others_write)
-    with pytest.raises(ConfigError, match="exists already"):
-        write(Worker(2, 2), late, name=name, keep=keep)
+    written = write(Worker(2, 2), late, name=name, keep=keep)
+    assert (written.already, written.rows, written.missing) == (True, 50, 0)
     assert (tmp_path / name).exists() and not late.embedded
+
+
+def test_a_worker_leaves_shards_that_were_made_from_something_else(write):
+    write(name="rows", keep="npy")
+    with pytest.raises(ConfigError, match="rows was made with another encoder; name a new folder"):
+        write(Worker(1, 2), DummyEncoder(salt="x"), name="rows", keep="npy")
+
+
+def test_workers_that_start_together_wait_for_each_other(write, tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        with exclusive(tmp_path / ".rows.npy.parts.start"):
+            written = pool.submit(write, Worker(1, 2))
+            time.sleep(0.5)
+        assert written.result().missing == 4
 
 
 def test_each_shard_is_computed_once_by_whatever_number_of_workers(write):
@@ -187,6 +200,9 @@ def test_the_command_line_starts_workers(source, tiny_bert, tmp_path, monkeypatc
     np.testing.assert_allclose(
         np.load(tmp_path / "rows.npy"), np.load(tmp_path / "alone.npy"), atol=1e-6
     )
+    for shard in ("1/1", "3/2000"):
+        said = worked(*words, "--shard", shard)
+        assert "rows.npy is made already" in said.err and "--overwrite" not in said.err
     message = refused(*words, "--workers", 2, "--shard", "1/2")
     assert "--shard 1/2 is one worker, and --workers starts all" in message
     assert "can be read once" in refused("encode", tiny_bert, "-", "o.npy", "--shard", "1/2")

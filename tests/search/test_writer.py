@@ -114,7 +114,7 @@ def test_a_run_that_died_while_joining_embeds_nothing_twice(source, output, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("contrasent.search.shards._join_npy", die)
+        patched.setattr("contrasent.search.shards.Shards.blocks", die)
         with pytest.raises(KeyboardInterrupt):
             write(source, output, shard_size=6)
     output.with_name(".rows.npy.77.partial").write_text("half")

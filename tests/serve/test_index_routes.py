@@ -198,6 +198,12 @@ def test_the_map_keeps_most_of_the_distances(server, index):
     assert len(server.call("/map?method=tsne").json["x"]) == len(TEXTS)
 
 
+def test_the_map_is_that_of_an_index_built_anew(server, encoder, index):
+    assert server.call("/map").json["text"] == TEXTS
+    Index.build(encoder, TEXTS[::-1], index.folder, precision="fp32", overwrite=True)
+    assert server.call("/map").json["text"] == TEXTS[::-1]
+
+
 def test_a_second_index_needs_a_first(tiny_bert, tmp_path):
     assert "--index" in refused("serve", tiny_bert, "--beside", tmp_path, "--port", 0)
 
