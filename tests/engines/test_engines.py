@@ -314,7 +314,7 @@ def test_shards_of_another_engine_are_not_continued(shelf, monkeypatch):
         def killed(*_):
             raise KeyboardInterrupt
 
-        patched.setattr(shards, "_join_npy", killed)
+        patched.setattr(shards, "_finish", killed)
         with pytest.raises(AssertionError):
             worked(*words, "--precision", "fp32")
     said = refused(*words, "--precision", "fp32", "--engine", "onnx")
