@@ -31,6 +31,7 @@ class PaperCell:
     text: str = ""  # what is shown in place of a number
     reason: str = ""  # why there is none; empty if there is one
     failed: bool = False  # it was tried, and the reason is what went wrong
+    precision: str = ""  # of the training that it comes from; empty without one
 
     @property
     def mean(self) -> float | None:
@@ -128,13 +129,19 @@ class FilledTable:
             if c.heading in row.cells
         ):
             texts |= set(range(1, len(headings)))
-        notes = (f"{self.table.note[0].upper()}{self.table.note[1:]}.",) if self.table.note else ()
-        return Table(headings, tuple(rows), notes, self.heading, self.name, texts=frozenset(texts))
+        notes = [f"{self.table.note[0].upper()}{self.table.note[1:]}."] if self.table.note else []
+        if precisions := sorted(
+            {it.precision for row in self.rows for it in row.cells.values()} - {""}
+        ):
+            notes.append(f"Trained in {' and '.join(precisions)}, scored in fp32.")
+        return Table(
+            headings, tuple(rows), tuple(notes), self.heading, self.name, texts=frozenset(texts)
+        )
 
     def numbers(self) -> str:
         """Every cell as a line of comma-separated values, in full precision."""
         head = ("table", "scale", "row", "column", "published", "study", "ours", "deviation")
-        lines: list[Sequence[str]] = [(*head, "difference", "seeds", "reason")]
+        lines: list[Sequence[str]] = [(*head, "difference", "seeds", "reason", "trained in")]
         for row in self.rows:
             for heading, cell in row.cells.items():
                 numbers = (cell.mean, cell.deviation, cell.difference)
@@ -143,7 +150,7 @@ class FilledTable:
                     (
                         *(self.table.name, self.scale, row.row.label, heading),
                         *(cell.published or "", cell.study or "", mean or cell.text, spread),
-                        *(difference, " ".join(map(repr, cell.ours)), cell.reason),
+                        *(difference, " ".join(map(repr, cell.ours)), cell.reason, cell.precision),
                     )
                 )
         return csv_text(lines)
@@ -275,7 +282,16 @@ class Filler:
         if values and NOT_YET in reasons:
             reason = f"{len(values)} of {len(of_seeds)} seeds"
         text = "; ".join(texts[:1])
-        return replace(empty, ours=tuple(numbers), text=text, reason=reason, failed=failed)
+        precision = self._trained_in(of_seeds) if values else ""
+        return PaperCell(
+            empty.published, empty.study, tuple(numbers), text, reason, failed, precision
+        )
+
+    def _trained_in(self, of_seeds: Sequence[Sequence[Measurement]]) -> str:
+        """The precision of the training runs that a cell comes from."""
+        jobs = {job.key: job for each in of_seeds for it in each for job in it.job.chain()}
+        made = (self.store.description(job) for job in jobs.values() if job.kind == "train")
+        return " and ".join(sorted({str(it["precision"]) for it in made if "precision" in it}))
 
     def _value(
         self, row: PaperRow, column: PaperColumn, measurements: Sequence[Measurement]

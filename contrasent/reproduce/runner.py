@@ -298,6 +298,7 @@ def _train(work: Work) -> dict[str, Any]:
         "note": note if result["best_step"] == 0 else "",
         "steps": result["step"],
         "examples": result["examples"],
+        "precision": result["precision"],
     }
 
 

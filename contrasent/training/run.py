@@ -224,6 +224,7 @@ class _Session:
             cost=cost,
         )
         described = {**asdict(progress), "seconds": self.seconds, "examples": self.examples}
+        described["precision"] = self.training.precision
         described |= {**asdict(cost), "changes": [asdict(change) for change in scores.changes]}
         if self.group.split.leads:
             write_text(folder.result, json.dumps(described, indent=2) + "\n")

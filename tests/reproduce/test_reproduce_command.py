@@ -102,6 +102,18 @@ def test_a_cell_is_what_evaluate_says_of_the_run(made, table, head):
     assert float(cell["seeds"].split()[0]) == pytest.approx(100 * value, abs=1e-9)
 
 
+def test_a_cell_says_in_what_precision_its_run_was_trained(made):
+    output, _ = made
+    (precision,) = {
+        json.loads(path.read_text())["precision"] for path in output.glob("jobs/*/run/result.json")
+    }
+    cell = numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]
+    assert cell["trained in"] == precision
+    assert f"Trained in {precision}, scored in fp32." in (output / "simcse-T3.md").read_text()
+    start = numbers(output, "diffcse-T11")["BERT-base first-last avg", "Avg"]
+    assert (start["ours"] != "", start["trained in"]) == (True, "")
+
+
 def test_the_same_command_again_does_nothing_and_prints_the_same(made):
     output, said = made
     before = {path: path.stat().st_mtime_ns for path in output.glob("jobs/*/*.json")}

@@ -209,6 +209,7 @@ def test_a_run_says_what_it_took(trained, tmp_path):
     assert (result.cost.parameters, result.cost.trained_parameters) == (count, count + head)
     assert written["examples_per_second"] == pytest.approx(result.examples / result.seconds)
     assert written["peak_memory"] > 2**20
+    assert written["precision"] == "fp32"
     assert "a million examples would take" in result.cost.sentence
 
 
