@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,13 +25,13 @@ from contrasent.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mteb.abstasks import AbsTask
 
     from contrasent.evaluation.embed import Scores
-    from contrasent.reproduce.outcome import PaperRequest
     from contrasent.reproduce.papers import PaperTable
+    from contrasent.reproduce.request import PaperRequest
 
 
 def quickstart(
@@ -108,13 +109,16 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         typer.Option(
             help="small: short runs of the encoder and data at hand; smoke: tiny models, made on "
             "the spot, two steps each; paper: the papers' encoders, data and settings.",
-            show_default="small",
+            show_default="that of the folder, else small",
         ),
     ] = None,
     seeds: Annotated[
-        str,
-        typer.Option(help="Comma-separated seeds of training; a cell is mean and deviation."),
-    ] = "42",
+        str | None,
+        typer.Option(
+            help="Comma-separated seeds of training; a cell is mean and deviation.",
+            show_default="42; for list and verdicts those of the folder",
+        ),
+    ] = None,
     html: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write tables, figures and verdicts as one page too."),
@@ -158,31 +162,47 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     given |= dict(map(_named, material or ()))
     from contrasent.report.html.page import refuse_existing_report
     from contrasent.reproduce import outcome
+    from contrasent.reproduce.request import FolderRequest, choose
 
     what = tables[0] if tables[0] in ("list", "verdicts", "commands") else ""
     names = tables[1:] if what else tables
+    _refuse_without_effect(what, {"rows": rows, "tasks": tasks, "html": html, "seeds": seeds})
     if what == "commands":
         typer.echo("\n".join(outcome.plan_lines(names)))
         return
-    chosen = outcome.choose(names, listed(rows or ""), listed(tasks or ""))
+    chosen = choose(names, listed(rows or ""), listed(tasks or ""))
     refuse_existing_report(html, overwrite=True)  # a folder
-    request = outcome.PaperRequest(
-        scale or "small",
+    folder = FolderRequest.read(output)
+    usual = (what and folder.seeds) or (42,)
+    request = folder.request(
+        scale,
         given,
-        numbers_of_seeds(seeds),
+        numbers_of_seeds(seeds) if seeds else usual,
         None if data_dir is None else str(data_dir),
-        jobs,
-        device,
     )
+    request = replace(request, jobs=jobs, device=device)
     if what == "list":
         _show(outcome.listing(request, chosen, output).markdown())
     elif what == "verdicts":
-        judged = outcome.judge(request, chosen, output)
+        filler = outcome.open_filler(request, output)
+        judged = outcome.judge(filler, chosen)
         _show(outcome.verdicts_document(judged, request.scale))
         if html:
-            outcome.write_page(Path(html), request, chosen, output)
+            outcome.write_page(Path(html), filler, chosen, judged)
     else:
         _make(request, chosen, output, html, overwrite)
+
+
+_EFFECTS = {"list": ("rows", "tasks", "seeds"), "verdicts": ("html", "seeds"), "commands": ()}
+"""The options that matter to what makes nothing, of those that matter to what makes tables."""
+
+
+def _refuse_without_effect(what: str, given: Mapping[str, str | None]) -> None:
+    from contrasent.errors import ConfigError
+
+    for name, value in given.items():
+        if what and value is not None and name not in _EFFECTS[what]:
+            raise ConfigError(f"--{name} has no effect on 'reproduce {what}'; leave it out")
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -211,7 +231,8 @@ def _make(
         ) from error
     _show("\n".join(outcome.document(table) for table in filled))
     if html:
-        outcome.write_page(Path(html), request, tables, output)
+        filler = outcome.open_filler(request, output)
+        outcome.write_page(Path(html), filler, tables, outcome.judge(filler, tables))
     if failed := outcome.failures(filled):
         raise ContrasentError("cells that could not be made:\n" + "\n".join(failed))
 

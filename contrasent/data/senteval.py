@@ -28,7 +28,7 @@ DATA_VARIABLE = "CONTRASENT_DATA"
 """Environment variable that names the folder where ``--data-dir`` does not."""
 
 _INSIDE = (".", "downstream", "data/downstream")
-_PARTS = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")
+PARTS = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")
 
 
 @cache
@@ -82,7 +82,7 @@ def senteval_root(data_dir: str | Path | None = None) -> Path:
     """
     folder = named_folder(data_dir)
     for inside in _INSIDE:
-        if any((folder / inside / part).is_dir() for part in _PARTS):
+        if any((folder / inside / part).is_dir() for part in PARTS):
             return folder / inside
     if not folder.is_dir() and folder != default_folder():
         origin = "--data-dir" if data_dir else DATA_VARIABLE

@@ -32,6 +32,7 @@ class PaperCell:
     reason: str = ""  # why there is none; empty if there is one
     failed: bool = False  # it was tried, and the reason is what went wrong
     precision: str = ""  # of the training that it comes from; empty without one
+    is_out_of_reach: bool = False  # the reason is something that is not there
 
     @property
     def mean(self) -> float | None:
@@ -268,7 +269,7 @@ class Filler:
             return replace(empty, text=_protocol(system.data, rest))
         of_seeds, reason = self.plan(row, column)
         if reason:
-            return replace(empty, reason=reason)
+            return replace(empty, reason=reason, is_out_of_reach=system.make != "cited")
         values: list[Value] = []
         reasons: list[str] = []
         for measurements in of_seeds:

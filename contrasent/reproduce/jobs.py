@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from contrasent.data.senteval import senteval_root
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.evaluation.task_names import STS
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.reproduce.materials import (
+    STS_FOLDERS,
+    TRANSFER_FOLDERS,
     Materials,
     content_hash,
     data_sha256,
@@ -125,9 +129,12 @@ class Store:
 class Planner:
     """Makes the jobs of cells."""
 
-    def __init__(self, scale: str, materials: Materials, data_dir: str | None) -> None:
-        """Plan at a scale, from materials, with the tasks of SentEval's folder."""
+    def __init__(
+        self, scale: str, materials: Materials, data_dir: str | None, device: str | None
+    ) -> None:
+        """Plan at a scale, from materials, with the tasks of SentEval's folder, for a device."""
         self.scale_name, self.materials, self.data_dir = scale, materials, data_dir
+        self._device = device
         self.scale = load_scales()[1][scale]
         self._jobs: dict[str, Job] = {}
 
@@ -145,6 +152,8 @@ class Planner:
             value = value.partition(":")[2]
         followed = value.startswith(("trace:", "machine:"))
         name = "" if followed else measure_of(value)
+        if name not in ("size", "text") and not senteval_root(self.data_dir).is_dir():
+            raise ConfigError("needs SentEval's data: 'contrasent data fetch', or --data-dir")
         if system.data != TARGET:
             return [self.measurement(self.job(row.label, system, seed), name)]
         task = value.partition("/")[0]
@@ -160,7 +169,8 @@ class Planner:
         if corpus in load_scales()[0]:
             argument = self.materials.text(corpus)
         preset = self.scale.preset if name == "transfer" else ""
-        read = file_sha256(argument) if argument else data_sha256(self.data_dir)
+        folders = TRANSFER_FOLDERS if name.startswith("transfer") else STS_FOLDERS
+        read = file_sha256(argument) if argument else data_sha256(self.data_dir, folders)
         return Measurement(
             job, name, argument, content_hash([name, preset, read, job.system.count])
         )
@@ -225,8 +235,10 @@ class Planner:
             role: self._system_job(name, seed)
             for role, name in zip(TEACHERS, system.teachers, strict=False)
         }
+        precision = recipe.train.precision
         identity = {
             "settings": _changed(recipe),
+            "precision": self._usual_precision if precision == "auto" else precision,
             "start": above.key if above else model_sha256(source),
             "text": file_sha256(text),
             "tasks": data_sha256(self.data_dir),
@@ -244,6 +256,13 @@ class Planner:
         )
         job = self._job("train", label, system, source, above, recipe, identity=identity)
         return replace(job, teachers=teachers)
+
+    @cached_property
+    def _usual_precision(self) -> str:
+        """What ``auto`` is on the device."""
+        from contrasent.model.precision import torch_precisions, training_device
+
+        return torch_precisions(training_device(self._device))[0]
 
     def _fit(self, label: str, system: System, above: Job | None, task: str) -> Job:
         text = task if system.data == TARGET else self.materials.text(system.data)

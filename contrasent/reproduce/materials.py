@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from contrasent.data.readers import lines
-from contrasent.data.senteval import senteval_root
+from contrasent.data.senteval import PARTS, senteval_root
 from contrasent.data.views import VIEWS
 from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.files import sha256_of, writing
@@ -148,11 +148,16 @@ def model_sha256(path: str) -> str:
     return _folder_sha256(Path(path)) if Path(path).is_dir() else sha256_of(path)
 
 
+STS_FOLDERS, TRANSFER_FOLDERS = PARTS[:2], PARTS[2:]
+"""Of SentEval's data: what the tasks of a kind are read from."""
+
+
 @cache
-def data_sha256(data_dir: str | None) -> str:
-    """Of all files of SentEval's folder; empty without it."""
+def data_sha256(data_dir: str | None, folders: tuple[str, ...] = STS_FOLDERS) -> str:
+    """Of the files of these folders of SentEval's; empty without any."""
     root = senteval_root(data_dir)
-    return _folder_sha256(root) if root.is_dir() else ""
+    hashes = [_folder_sha256(root / it) for it in folders if (root / it).is_dir()]
+    return content_hash(hashes) if hashes else ""
 
 
 def _derived(name: str, labelled: Path, folder: Path) -> Path:

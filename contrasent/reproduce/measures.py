@@ -28,7 +28,8 @@ PAIRS = "stsb>4"
 DEV_PRESET = "dev"
 """SentEval's quick settings, by which the papers' scripts score the dev parts."""
 
-_GEOMETRY = ("alignment", "uniformity", "partition_ratio", "mean_cosine", "group")
+_GROUPED = ("group", "deviation")
+_GEOMETRY = ("alignment", "uniformity", "partition_ratio", "mean_cosine", "spectrum", *_GROUPED)
 
 Value = float | str
 
@@ -72,8 +73,9 @@ def measure_of(value: str) -> str:
                               slash the aggregation of subsets, such as ``sts/wmean``
     ``stsb-dev``              the same on a dev split
     ``mr``, ``transfer``      accuracy, and the mean of the seven; ``transfer-dev`` of dev parts
-    ``alignment:PAIRS``       also uniformity, partition_ratio, mean_cosine, and ``group:4-5``,
-                              the mean cosine of pairs of a rating
+    ``alignment:PAIRS``       also uniformity, partition_ratio, mean_cosine; ``spectrum``, the mean
+                              singular value over the largest; ``group:4-5`` and
+                              ``deviation:4-5``, of the cosines of pairs of a rating
     ``recall@1``              of the paraphrase of an STS-B test sentence
     ``neighbours:Q@C``        sentences of the corpus C that are nearest to queries Q
     ``parameters``            their number; ``layers`` and ``width``
@@ -86,7 +88,7 @@ def measure_of(value: str) -> str:
     name, _, rest = value.partition(":")
     task = name.partition("/")[0]
     if name in _GEOMETRY:
-        pairs = rest.partition(":")[2] if name == "group" else rest
+        pairs = rest.partition(":")[2] if name in _GROUPED else rest
         return f"geometry:{pairs or PAIRS}"
     if name in ("neighbours", "pairs"):
         return value
@@ -237,7 +239,11 @@ def _geometry(use: EncoderUse, pairs: str, context: MeasureContext) -> Measured:
     geometry = measure(use, RatedPairs.read(pairs, context.data_dir))
     suffix = "" if pairs == PAIRS else f":{pairs}"
     values: dict[str, Value] = {f"{it.metric}{suffix}": it.value for it in geometry.records}
-    values |= {f"group:{it.label}{suffix}": float(it.cosines.mean()) for it in geometry.groups}
+    values["spectrum" + suffix] = float(geometry.spectrum.mean())
+    cosines = {it.label: it.cosines for it in geometry.groups}
+    values |= {f"group:{label}{suffix}": float(it.mean()) for label, it in cosines.items()}
+    cosines["0-5"] = np.concatenate([*cosines.values()])
+    values |= {f"deviation:{label}{suffix}": float(it.std()) for label, it in cosines.items()}
     write_geometry(context.path.with_name(f"{context.path.name}.jsonl"), [geometry])
     return Measured(values, [asdict(it) for it in geometry.records])
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from contrasent.data.senteval import senteval_root
-from contrasent.errors import ConfigError, pick
+from contrasent.errors import pick
 from contrasent.evaluation.geometry import Geometry
-from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.files import exclusive, remove_folder, write_text
 from contrasent.report.figures.curves import densities, spectra, trajectories
 from contrasent.report.figures.plane import plane
@@ -33,70 +31,11 @@ from contrasent.reproduce.papers import (
     packaged,
     system_row,
 )
+from contrasent.reproduce.request import FolderRequest, PaperRequest
 from contrasent.reproduce.runner import Notify, duration, plan_work, run_work, seconds_left
 from contrasent.reproduce.verdicts import Verdict, verdict_table, verdicts
 
 _PANELS = ("Unsupervised", "Supervised")
-
-
-@dataclass(frozen=True, slots=True)
-class PaperRequest:
-    """Tables to reproduce, and what with.
-
-    Attributes:
-        scale: ``smoke``, ``small`` or ``paper``.
-        given: files, folders and ids by material, or by the id of a model.
-        seeds: of the training runs; every cell is their mean.
-        data_dir: SentEval's folder.
-        jobs: jobs that are worked on at once, each with its share of the cores.
-        device: what computes; None takes the accelerator if there is one.
-    """
-
-    scale: str
-    given: Mapping[str, str]
-    seeds: tuple[int, ...]
-    data_dir: str | None = None
-    jobs: int = 1
-    device: str | None = None
-
-
-def choose(
-    names: Sequence[str], rows: Sequence[str] = (), tasks: Sequence[str] = ()
-) -> list[PaperTable]:
-    """Tables by their names, all by default.
-
-    Args:
-        names: as :func:`contrasent.reproduce.papers.chosen_tables` takes them.
-        rows: keep only rows with one of these labels, or with one of these words in them.
-        tasks: keep only columns of these tasks, such as ``stsb`` or ``transfer``.
-
-    Raises:
-        ConfigError: there is no such paper or table, or no row or column is left.
-    """
-    chosen = []
-    for table in chosen_tables(names or [ALL]):
-        kept = [row for row in table.rows if not rows or _is_named(row.label, table, rows)]
-        columns = [it for it in table.columns if not tasks or _is_of(it.value, tasks)]
-        if kept and columns:
-            chosen.append(replace(table, rows=tuple(kept), columns=tuple(columns)))
-    if not chosen:
-        raise ConfigError(
-            f"no table has a row with {' or '.join(rows) or 'any name'} and a column of "
-            f"{' or '.join(tasks) or 'any task'}; 'contrasent reproduce commands' shows them"
-        )
-    return chosen
-
-
-def _is_named(label: str, table: PaperTable, words: Sequence[str]) -> bool:
-    """Whether a word is the label, or a part of it where no other label is that word."""
-    labels = {row.label for row in table.rows}
-    return any(word == label if word in labels else word.lower() in label.lower() for word in words)
-
-
-def _is_of(value: str, tasks: Sequence[str]) -> bool:
-    task = value.partition("/")[0].removesuffix("-dev")
-    groups = {**dict.fromkeys(STS, "sts"), **dict.fromkeys(TRANSFER, "transfer")}
-    return bool({value, task, groups.get(task, task)} & set(tasks))
 
 
 def open_filler(request: PaperRequest, output: Path) -> Filler:
@@ -117,7 +56,8 @@ def open_filler(request: PaperRequest, output: Path) -> Filler:
         data_dir = str(senteval_root(data_dir))
     materials = Materials(request.scale, request.given, made)
     materials.check()
-    return Filler(Planner(request.scale, materials, data_dir), Store(output), request.seeds)
+    planner = Planner(request.scale, materials, data_dir, request.device)
+    return Filler(planner, Store(output), request.seeds)
 
 
 def reproduce_tables(
@@ -143,8 +83,9 @@ def reproduce_tables(
         DataError: a folder was named for SentEval's data, and it is not there.
     """
     with exclusive(output):
-        _refuse_other_scale(request.scale, tables, output)
+        asked = FolderRequest.read(output).extended(request, tables)
         filler = open_filler(request, output)
+        asked.write(output)
         wanted = list(filler.measurements(tables))
         if overwrite:
             for job in {job.key: job for it in wanted for job in it.job.chain()}.values():
@@ -161,33 +102,21 @@ def reproduce_tables(
         done = len({it.job.key for it in wanted}) - len({it.job.key for it in work})
         notify(f"{len(work)} jobs to do, {max(0, done)} done: about {duration(cost)}")
         run_work(work, request.jobs, planner.scale.seconds, notify)
-        filled = [filler.table(table) for table in tables]
-        for table in filled:
-            picture = figure(filler, table)
-            write_text(output / f"{table.name}.md", document(table, drawn=picture is not None))
-            write_text(output / f"{table.name}.csv", table.numbers())
+        everything = Filler(planner, filler.store, asked.seeds)
+        for table in tables:
+            filled = everything.table(asked.part(table.name))
+            picture = figure(everything, filled)
+            write_text(output / f"{filled.name}.md", document(filled, drawn=picture is not None))
+            write_text(output / f"{filled.name}.csv", filled.numbers())
             if picture:
                 write_pictures(output, [picture])
-        return filled
+        return [filler.table(table) for table in tables]
 
 
-def _refuse_other_scale(scale: str, tables: Sequence[PaperTable], output: Path) -> None:
-    """Keep tables that were made at another scale."""
-    for table in tables:
-        path = output / f"{table.file_name}.csv"
-        if not path.is_file():
-            continue
-        with path.open(encoding="utf-8", newline="") as file:
-            made = next(csv.DictReader(file), {"scale": scale})["scale"]
-        if made != scale:
-            raise ConfigError(f"{path} is of scale {made}; name another --output for {scale}")
-
-
-def judge(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -> list[Verdict]:
-    """Verdicts on the claims about tables, by what is in a folder; on all if these are all."""
+def judge(filler: Filler, tables: Sequence[PaperTable]) -> list[Verdict]:
+    """Verdicts on the claims about tables, by what is in a store; on all if these are all."""
     names = [table.name for table in tables]
-    some = [] if len(names) == len(load_tables()) else names
-    return verdicts(open_filler(request, output), some)
+    return verdicts(filler, [] if len(names) == len(load_tables()) else names)
 
 
 def verdicts_document(judged: Sequence[Verdict], scale: str) -> str:
@@ -210,12 +139,10 @@ def failures(filled: Sequence[FilledTable]) -> list[str]:
 
 
 def write_page(
-    path: Path, request: PaperRequest, tables: Sequence[PaperTable], output: Path
+    path: Path, filler: Filler, tables: Sequence[PaperTable], judged: Sequence[Verdict]
 ) -> None:
     """Write tables, figures and verdicts as one page, whole or not at all."""
-    filler = open_filler(request, output)
-    filled = [filler.table(table) for table in tables]
-    write_text(path, html(filler, filled, judge(request, tables, output)))
+    write_text(path, html(filler, [filler.table(table) for table in tables], judged))
 
 
 def document(filled: FilledTable, *, drawn: bool = False) -> str:
@@ -236,25 +163,36 @@ def _about(filled: FilledTable) -> str:
 
 
 def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -> Table:
-    """Every table: its rows, what is done in a folder, what it needs, and what it costs."""
+    """Every table: its rows, what is done in a folder, what it needs, and what it costs.
+
+    The last row is of all of them, which share runs.
+    """
     filler = open_filler(request, output)
     common = {"scale": request.scale, "data_dir": None, "preset": "", "device": None}
-    rows = []
+
+    def cost(of: Sequence[PaperTable]) -> str:
+        work = plan_work(filler.measurements(of), filler.store, common)
+        return duration(seconds_left(work, filler.planner.scale.seconds)) if work else "-"
+
+    rows, done = [], 0
     for table in tables:
-        filled = filler.table(table)
-        cells = [cell for row in filled.rows for cell in row.cells.values()]
-        done = sum(bool(cell.ours or cell.text) for cell in cells)
+        cells = [filler.cell(table, row, of) for row in table.rows for of in table.columns_of(row)]
+        filled = sum(bool(cell.ours or cell.text) for cell in cells)
         needs = dict.fromkeys(
-            it.removeprefix("needs ")
+            part
             for cell in cells
-            for it in short_reason(cell.reason).split("; ")
-            if it.startswith("needs ")
+            if cell.is_out_of_reach
+            for part in short_reason(cell.reason).split("; ")
         )
-        work = plan_work(filler.measurements([table]), filler.store, common)
-        cost = seconds_left(work, filler.planner.scale.seconds)
-        shown = duration(cost) if work else "-"
-        counts = (str(len(table.rows)), f"{done} of {len(cells)}", "; ".join(needs), shown)
+        counts = (
+            str(len(table.rows)),
+            f"{filled} of {len(cells)}",
+            "; ".join(needs),
+            cost([table]),
+        )
         rows.append((table.name, table.title, *counts))
+        done += filled
+    rows.append(("all of these", "", "", f"{done} filled", "", cost(tables)))
     headings = ("table", "title", "rows", "cells done", "needs", "cost")
     return text_table(headings, rows, "tables", f"Tables and figures (scale {request.scale})")
 

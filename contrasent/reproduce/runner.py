@@ -110,15 +110,10 @@ def _known_seconds(store: Store) -> dict[str, float]:
 
 
 def run_work(work: Sequence[Work], jobs: int, usual: Mapping[str, float], notify: Notify) -> None:
-    """Do all of it, several jobs at once with several ``jobs``."""
+    """Do all of it, so many ``jobs`` at once, each in a process that may be killed."""
     for it in work:
         _forget_failure(it)
-    progress = _Progress(len(work), jobs, notify)
-    if jobs == 1 or len(work) < 2:
-        for place, it in enumerate(work):
-            progress.tell(_perform(it), partial(seconds_left, work[place + 1 :], usual))
-        return
-    _Pool(work, jobs, usual, progress).run()
+    _Pool(work, jobs, usual, _Progress(len(work), jobs, notify)).run()
 
 
 @dataclass
@@ -144,7 +139,7 @@ def duration(seconds: float) -> str:
 
 
 class _Pool:
-    """Several processes, of which one that is killed takes only its own job with it."""
+    """Processes, of which one that is killed takes only its own job with it."""
 
     def __init__(
         self, work: Sequence[Work], jobs: int, usual: Mapping[str, float], progress: _Progress
@@ -152,13 +147,12 @@ class _Pool:
         self._left = list(work)
         self._pending = {it.job.key for it in work}
         self._jobs, self._usual, self._progress = jobs, usual, progress
-        self._threads = max(1, (os.cpu_count() or 1) // jobs)
         self._alone: set[str] = set()  # jobs of which one was killed: each shows by itself which
 
     def run(self) -> None:
         while self._left:
             context = get_context("spawn")
-            with ProcessPoolExecutor(self._jobs, context, _start_worker, (self._threads,)) as pool:
+            with ProcessPoolExecutor(self._jobs, context, _start_worker, (self._jobs,)) as pool:
                 try:
                     self._run(pool)
                 except KeyboardInterrupt:
@@ -168,19 +162,24 @@ class _Pool:
     def _run(self, pool: ProcessPoolExecutor) -> None:
         running: dict[Future[str], Work] = {}
         while self._left or running:
-            self._submit(pool, running)
+            try:
+                self._submit(pool, running)
+            except BrokenProcessPool:  # since the last job ended
+                self._alone |= {it.job.key for it in running.values()}
+                self._left[:0] = running.values()
+                return
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             in_flight, broken = len(running), []
             for future in finished:
-                it = running.pop(future)
+                work = running.pop(future)
                 try:
                     line = future.result()
                 except BrokenProcessPool:
-                    broken.append(it)
+                    broken.append(work)
                     if in_flight > 1:
                         continue
-                    line = _fail(it, "its process was killed, perhaps for want of memory")
-                self._pending.discard(it.job.key)
+                    line = _fail(work, "its process was killed, perhaps for want of memory")
+                self._pending.discard(work.job.key)
                 rest = [*self._left, *running.values()]
                 self._progress.tell(line, partial(seconds_left, rest, self._usual))
             if broken:
@@ -194,18 +193,18 @@ class _Pool:
         room = self._jobs - len(running)
         if alone := [it for it in ready if it.job.key in self._alone]:
             ready, room = alone, 0 if running else 1
-        for it in ready[:room]:
-            self._left.remove(it)
-            running[pool.submit(_perform, it)] = it
+        for work in ready[:room]:
+            running[pool.submit(_perform, work)] = work
+            self._left.remove(work)
 
     def _waits(self, work: Work) -> bool:
         return any(job.key in self._pending for job in list(work.job.chain())[:-1])
 
 
-def _start_worker(threads: int) -> None:
+def _start_worker(jobs: int) -> None:
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

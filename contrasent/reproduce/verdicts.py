@@ -23,7 +23,7 @@ from contrasent.evaluation.intervals import mean_error
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER
 from contrasent.report.table import ABSENT, Table, text_table
-from contrasent.reproduce.cells import Filler, PaperCell, as_number
+from contrasent.reproduce.cells import Filler, PaperCell, as_number, short_reason
 from contrasent.reproduce.jobs import Measurement
 from contrasent.reproduce.materials import SMOKE
 from contrasent.reproduce.measures import examples_of, sts_suite
@@ -48,7 +48,7 @@ class ClaimPart:
         cells: ours, of both.
         column: its heading; empty where the claim is about one.
         pair_error: standard error of the difference over test pairs; None if it was not computed.
-        seed_error: over seeds; None if unknown.
+        seed_error: over seeds; None if unknown, and where nothing tells how sure a difference is.
     """
 
     better: str
@@ -149,7 +149,11 @@ def _judge(filler: Filler, errors: _SeedErrors, number: str, claim: Mapping[str,
     if filler.planner.scale_name == SMOKE:
         status, notes = OPEN, ["scale smoke: weights are random"]
     elif missing := [it for it in parts if it.difference is None]:
-        notes = [f"{len(missing)} of {len(parts)} comparisons lack a number"]
+        reasons = {short_reason(cell.reason): None for it in missing for cell in it.cells}
+        notes = [
+            f"{len(missing)} of {len(parts)} comparisons lack a number",
+            *filter(None, reasons),
+        ]
     elif any(part.seed_error is None for part in parts):
         notes = ["neither seeds nor examples here say how much a difference changes"]
     return Verdict(number, claim["claim"], status, tuple(parts), "; ".join([*notes, *cause]))
@@ -190,7 +194,9 @@ def _tested(
     if first.mean is None or second.mean is None:
         return replace(part, cells=(first, second))
     pair_error = _pair_error(filler, pair, column)
-    seed_error = errors.of(column, (first, second), [_is_random(filler, it, column) for it in pair])
+    random = [_is_random(filler, it, column) for it in pair]
+    known = any(random) or pair_error is not None or column.value == "overlap"
+    seed_error = errors.of(column, (first, second), random) if known else None
     return replace(part, cells=(first, second), pair_error=pair_error, seed_error=seed_error)
 
 

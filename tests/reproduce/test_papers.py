@@ -10,7 +10,7 @@ from contrasent.errors import ConfigError
 from contrasent.recipe import load_recipe
 from contrasent.reproduce.materials import Materials
 from contrasent.reproduce.measures import measure_of
-from contrasent.reproduce.outcome import choose, known_models, plan_lines
+from contrasent.reproduce.outcome import known_models, plan_lines
 from contrasent.reproduce.papers import (
     chosen_tables,
     load_claims,
@@ -19,6 +19,7 @@ from contrasent.reproduce.papers import (
     recipe_of,
     system_row,
 )
+from contrasent.reproduce.request import choose
 from contrasent.reproduce.verdicts import MARGIN, claim_columns, comparisons
 
 SCALES = ("smoke", "small", "paper")

@@ -158,7 +158,7 @@ def test_a_figure_is_of_the_columns_that_its_paper_does_not_print(tmp_path):
     assert (tmp_path / "out" / "simcse-F3.svg").is_file()
     worked("reproduce", *rows, "--tasks", "alignment,uniformity", *output)
     told = refused("reproduce", "simcse/F3", "--scale", "small", *output[:2])
-    assert "simcse-F3.csv is of scale smoke; name another --output for small" in told
+    assert "its tables are of scale smoke; name another --output for small" in told
 
 
 def test_list_tells_what_is_done_and_needed(made, tmp_path):
@@ -217,24 +217,39 @@ def test_parameters_are_those_of_what_is_trained_and_of_what_is_kept(tmp_path):
     assert found["DiffCSE (train), BERT-base"] == 2 * bert + projector + detection
 
 
-def test_a_job_that_breaks_leaves_the_others(tmp_path, monkeypatch):
-    output, measure = tmp_path / "out", runner.measure_encoder
-
-    def out_of_memory(name, encoder, context):
-        if encoder.name == "dropout 0.5":
-            raise MemoryError("no room")
-        return measure(name, encoder, context)
-
-    monkeypatch.setattr(runner, "measure_encoder", out_of_memory)
+def test_a_job_that_breaks_leaves_the_others(tmp_path):
+    output = tmp_path / "out"
     words = ("reproduce", "simcse/T3", "--output", output, *SMOKE, "--rows", "0.5,0.2")
+    worked(*words)
+    for path in output.glob("jobs/*/job.json"):
+        next(path.parent.glob("sts-dev-*.json")).unlink()
+        if json.loads(path.read_text())["label"] == "dropout 0.5":
+            (weights,) = path.parent.glob("run/*/model.safetensors")
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:100])
     said = call(*words)
-    assert (said.code, "MemoryError: no room" in said.err) == (2, True)
+    assert (said.code, "model.safetensors" in said.err) == (2, True)
     cells = numbers(output, "simcse-T3")
     assert cells["dropout 0.2", "STS-B dev"]["ours"]
-    assert cells["dropout 0.5", "STS-B dev"]["reason"] == "MemoryError: no room"
-    monkeypatch.setattr(runner, "measure_encoder", measure)
+    assert "model.safetensors" in cells["dropout 0.5", "STS-B dev"]["reason"]
+    weights.write_bytes(whole)
     worked(*words)
     assert numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]["ours"]
+
+
+def test_a_part_of_a_table_leaves_the_rest_in_its_files(tmp_path):
+    words = ("reproduce", "simcse/T3", "--output", tmp_path)
+    worked(*words, "--rows", "dropout 0.5", "--seeds", "42,43", *SMOKE)
+    said = worked(*words, "--rows", "dropout 0.2", *SMOKE[2:])  # of the scale of the folder
+    assert "dropout 0.5" not in said.out
+    cells = numbers(tmp_path, "simcse-T3")
+    assert {row: len(it["seeds"].split()) for (row, _), it in cells.items()} == {
+        "dropout 0.2": 1,
+        "dropout 0.5": 2,
+    }
+    assert cells["dropout 0.2", "STS-B dev"]["reason"] == "1 of 2 seeds"
+    told = worked("reproduce", "verdicts", "simcse/T3", "--output", tmp_path)
+    assert "dropout 0.1 - > dropout 0.5" in told.out and "scale smoke" in told.out
 
 
 @dataclass(frozen=True)
@@ -292,6 +307,10 @@ def test_a_row_without_its_material_keeps_the_published_number(tmp_path):
         (("simcse/T1", "--material", "qqp"), "NAME=PATH"),
         (("simcse/T1", "--material", "qqp=none.csv"), "none.csv is not there"),
         (("simcse/T1", "--html", "."), "is a folder"),
+        (
+            ("verdicts", "simcse/T1", "--rows", "crop"),
+            "--rows has no effect on 'reproduce verdicts'",
+        ),
     ],
 )
 def test_mistakes_are_told_before_any_work(tmp_path, words, message):
