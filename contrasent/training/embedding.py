@@ -105,20 +105,11 @@ class GradientCache:
             for part in chunks.parts:
                 draws.append(random_state(device))
                 outputs.append(self._encode(part))
-        kept = [torch.cat(tensors).requires_grad_() for tensors in zip(*outputs, strict=True)]
+        of_parts = [*zip(*outputs, strict=True)]
+        kept = [torch.cat(tensors).requires_grad_() for tensors in of_parts]
 
         def backward() -> None:
-            gradients = [
-                torch.zeros_like(whole) if whole.grad is None else whole.grad for whole in kept
-            ]
-            sizes = zip(*([len(tensor) for tensor in tensors] for tensors in outputs), strict=True)
-            pieces = zip(
-                *(
-                    torch.split(whole, list(size))
-                    for whole, size in zip(gradients, sizes, strict=True)
-                ),
-                strict=True,
-            )
+            pieces = zip(*map(_cut_gradient, kept, of_parts), strict=True)
             before = random_state(device)
             again: list[Tensor]
             for number, (part, draw, wanted) in enumerate(
@@ -155,6 +146,12 @@ class GradientCache:
         if self._layers and encoded.convolved is not None:
             kept.append(encoded.convolved)
         return kept
+
+
+def _cut_gradient(whole: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The gradient of ``whole``, cut as the ``parts`` that it was put together from."""
+    gradient = torch.zeros_like(whole) if whole.grad is None else whole.grad
+    return torch.split(gradient, [len(part) for part in parts])
 
 
 def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
