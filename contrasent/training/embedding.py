@@ -37,14 +37,11 @@ def explaining_out_of_memory(settings: TrainSettings, longest: int) -> Iterator[
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        pieces, keep = settings.gradcache_chunk, "keeps less for the gradient"
+        pieces, plain = settings.gradcache_chunk, not settings.gradient_checkpointing
         ways = [
             f"--train.gradcache_chunk {128 if pieces is None else max(1, pieces // 2)} takes the "
             "same gradient of the whole batch in pieces",
-            *(
-                ["--train.gradient_checkpointing true " + keep]
-                * (not settings.gradient_checkpointing)
-            ),
+            *["--train.gradient_checkpointing true keeps less for the gradient"] * plain,
             f"a smaller --batch-size (now {settings.batch_size}) or --data.max_tokens (now "
             f"{longest}) needs less",
         ]
@@ -207,17 +204,17 @@ def _by_all(one: Embedding) -> Embedding:
             return one(batch)
         device = batch.token_ids.device
         numbers = shares(batch.lengths.cpu(), how.processes)
-        own = numbers[how.rank].to(device)
+        local = numbers[how.rank].to(device)
         # A process without a sentence embeds one that nobody looks at: all take part.
-        share = batch.select(own if len(own) else own.new_zeros(1))
+        share = batch.select(local if len(local) else local.new_zeros(1))
         with own_draws(device):
             encoded, backward = one(share)
-        rows = reunited(encoded.pooled[0, : len(own)], numbers)
+        rows = reunited(encoded.pooled[0, : len(local)], numbers)
         pooled = rows.view(batch.views, -1, rows.shape[-1])
-        tokens = int(share.offsets[len(own)])
+        tokens = int(share.offsets[len(local)])
         states = {layer: state[:tokens] for layer, state in encoded.states.items()}
         convolved = None if encoded.convolved is None else encoded.convolved[:tokens]
-        return Encoded(pooled, states, convolved, own), backward
+        return Encoded(pooled, states, convolved, local), backward
 
     return embed
 
