@@ -252,12 +252,12 @@ class _GroupEncoder:
     def encode(self, sentences: Sequence[str], **options: Any) -> np.ndarray:
         """The rows of all sentences, in every process; an error of one is raised in all."""
         how = self._group.split
-        own: np.ndarray | ContrasentError
+        local: np.ndarray | ContrasentError
         try:
-            own = self._encoder.encode(sentences[how.rank :: how.processes], **options)
+            local = self._encoder.encode(sentences[how.rank :: how.processes], **options)
         except ContrasentError as error:
-            own = error
-        shares = self._group.from_all(own)
+            local = error
+        shares = self._group.from_all(local)
         for share in shares:
             if isinstance(share, ContrasentError):
                 raise share

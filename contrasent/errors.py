@@ -68,6 +68,11 @@ def install_command(extra: str) -> str:
     return f"pip install '{source}[{extra}]'"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its class if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error of Python, torch or a driver says that there is no memory left."""
     names = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

@@ -226,17 +226,16 @@ def cached(
     key: Sequence[object],
     read: Callable[[Path], T],
     write: Callable[[Path], None],
-    cache_dir: str | Path | None = None,
 ) -> T:
     """The entry of a key, computed unless it is there whole.
 
     If several processes want the same entry, one computes it and the others wait. ConfigError if
-    ``cache_dir`` cannot be written to. ``folder`` holds all entries of a kind, named by the hash of
+    the cache cannot be written to. ``folder`` holds all entries of a kind, named by the hash of
     ``key``; ``what`` is their content in words, for messages. ``read`` raises OSError, ValueError,
     LookupError or TypeError if an entry is missing or damaged; ``write`` fills an empty folder,
-    which then becomes the entry. ``cache_dir`` is by default :func:`default_cache`.
+    which then becomes the entry.
     """
-    root = Path(cache_dir) if cache_dir is not None else default_cache()
+    root = default_cache()
     entry = root / folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()
     with suppress(*_DAMAGE):
         return read(entry)
@@ -249,8 +248,8 @@ def cached(
             return read(entry)
     except (OSError, NotImplementedError) as error:
         raise ConfigError(
-            f"cannot keep {what} in {root}: {error}; "
-            "name a folder with room as cache_dir or in the environment variable CONTRASENT_CACHE"
+            f"cannot keep {what} in {root}: {error}; name a folder with room in the environment "
+            "variable CONTRASENT_CACHE"
         ) from error
 
 
@@ -262,14 +261,12 @@ def _alone(entry: Path, what: str) -> Iterator[None]:
     entry.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(f"{entry}.lock")
     try:
-        lock.acquire(blocking=False)
+        held = lock.acquire(blocking=False)
     except Timeout:
         logger.info("waiting for another process that computes the same %s", what)
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def map_array(path: Path, dtype: DTypeLike, count: int) -> NDArray[Any]:

@@ -117,7 +117,7 @@ def nt_xent(
 
 
 def self_guided(
-    own: Tensor, guides: Tensor, temperature: float, *, excluded: Tensor | None = None
+    embeddings: Tensor, guides: Tensor, temperature: float, *, excluded: Tensor | None = None
 ) -> Tensor:
     r"""Mean cross-entropy of each layer's guide of a sentence against those of other sentences.
 
@@ -127,7 +127,7 @@ def self_guided(
     Kim et al. 2021 (SG-OPT), the objective of several guides.
 
     Args:
-        own: ``(B, D)``, c.
+        embeddings: ``(B, D)``, c.
         guides: ``(L, B, D)``, h, of L layers.
         temperature: tau > 0.
         excluded: ``(B, B)`` bool, sentences m left out of the sum of a sentence.
@@ -136,11 +136,11 @@ def self_guided(
         A scalar, in nats.
     """
     layers, examples = guides.shape[:2]
-    numbers = own_rows(torch.arange(examples, device=own.device))
-    scores = cosine_matrix(own_rows(own), guides.flatten(0, 1)) / temperature
+    numbers = own_rows(torch.arange(examples, device=embeddings.device))
+    scores = cosine_matrix(own_rows(embeddings), guides.flatten(0, 1)) / temperature
     scores = scores.view(len(numbers), layers, examples)
     positive = scores.gather(2, numbers.view(-1, 1, 1).expand(-1, layers, 1)).squeeze(2).T
-    left_out = torch.eye(examples, dtype=torch.bool, device=own.device)
+    left_out = torch.eye(examples, dtype=torch.bool, device=embeddings.device)
     if excluded is not None:
         left_out = left_out | excluded
     left_out = own_rows(left_out).unsqueeze(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -63,11 +65,11 @@ class Train:
         )
         texts = read_texts(self.texts)
         rows = zip(*(texts[n:] + texts[:n] for n in range(self.columns)), strict=True)
-        with TemporaryDirectory() as cache:
+        with TemporaryDirectory() as cache, patch.dict(os.environ, CONTRASENT_CACHE=cache):
             path = Path(cache) / "text.jsonl"
             path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
             examples = open_examples(str(path))
-            store = tokenize(examples, encoder.tokenizer, self.tokens, cache_dir=cache)
+            store = tokenize(examples, encoder.tokenizer, self.tokens)
             self._loader = Loader(
                 Columns(store, objective.views), batch_size=self.batch_size, seed=0, shuffle=False
             )

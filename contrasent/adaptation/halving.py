@@ -226,7 +226,7 @@ class Search:
     def _recipe(self, candidate: Candidate, steps: int, encoder: str) -> Recipe:
         request, state = self.state.request, self.state
         finished = is_sentence_encoder(request.encoder)
-        own = {
+        defaults = {
             "encoder.pooler": None if finished else "mean",
             "data.max_tokens": state.max_tokens,
             "encoder.freeze_layers": int(candidate.frozen_share * state.depth),
@@ -243,7 +243,7 @@ class Search:
             "evaluation.every": -(-steps // _EVALUATIONS),
             "evaluation.final": "none",
         }
-        return load_recipe(candidate.recipe, {**own, **request.settings, **fixed})
+        return load_recipe(candidate.recipe, {**defaults, **request.settings, **fixed})
 
     def _steps(self, names: Sequence[str], seconds: float) -> dict[str, int]:
         """The steps of each candidate in a rung, all of them taking as long.

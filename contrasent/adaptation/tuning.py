@@ -312,12 +312,12 @@ class _Search:
         ended = self.study.get_trials(states=(TrialState.COMPLETE, TrialState.FAIL))
         complete = {_key(it.params) for it in ended if it.state == TrialState.COMPLETE}
         trials = []
-        for it in ended:
-            if it.state == TrialState.FAIL and _key(it.params) in complete:
+        for trial in ended:
+            if trial.state == TrialState.FAIL and _key(trial.params) in complete:
                 continue
-            path = self._run(it.number) / _FAILED
+            path = self._run(trial.number) / _FAILED
             failure = path.read_text(encoding="utf-8") if path.is_file() else ""
-            trials.append(TuningTrial(it.number, it.params, it.value, failure))
+            trials.append(TuningTrial(trial.number, trial.params, trial.value, failure))
         return trials
 
     def _best(self) -> TuningTrial:

@@ -108,14 +108,11 @@ class Batch:
         What only the host can compute is computed here: after this, a training step on the device
         asks it nothing.
         """
-        known = replace(self, duplicate_of=self.same_text())
-        return known._map(Tensor.pin_memory, Batch.pin)
+        return replace(self, duplicate_of=self.same_text())._map(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
-        return self._map(
-            lambda tensor: tensor.to(device, non_blocking=True), lambda b: b.to(device)
-        )
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def view(self, number: int) -> Batch:
         """The sentences of one view, as a batch of one view."""
@@ -159,21 +156,13 @@ class Batch:
             state if self.embedding_shift is None else state + self.embedding_shift.to(state.dtype)
         )
 
-    def _map(
-        self, change: Callable[[Tensor], Tensor], change_batch: Callable[[Batch], Batch]
-    ) -> Batch:
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The same batch with each tensor changed."""
-        duplicates, following = self.duplicate_of, self.next_sentences
-        beside = {name: change(values) for name, values in self.beside(slice(None)).items()}
-        changed: dict[str, Any] = {**beside, "token_ids": change(self.token_ids)}
-        return replace(
-            self,
-            offsets=change(self.offsets),
-            duplicate_of=None if duplicates is None else change(duplicates),
-            next_sentences=None if following is None else change_batch(following),
-            columns={need: change(values) for need, values in self.columns.items()},
-            **changed,
-        )
+        fields = {name: getattr(self, name) for name in Batch.__slots__}
+        tensors: dict[str, Any] = {n: change(t) for n, t in fields.items() if isinstance(t, Tensor)}
+        following = self.next_sentences and self.next_sentences._map(change)
+        columns = {need: change(values) for need, values in self.columns.items()}
+        return replace(self, next_sentences=following, columns=columns, **tensors)
 
     def same_text(self) -> Tensor:
         """``(S,)`` int64: the number of the first sentence of the batch with the same tokens."""
@@ -253,9 +242,9 @@ def sums_by_parts(
     if how.processes == 1 and how.chunk is None:
         return function(batch, *rows, *tokens)
     device, lengths = batch.token_ids.device, batch.lengths.cpu()
-    own = shares(lengths, how.processes)[how.rank]
+    local = shares(lengths, how.processes)[how.rank]
     # A process without a sentence takes part with one that counts nothing.
-    numbers = own if len(own) else torch.zeros(1, dtype=torch.long)
+    numbers = local if len(local) else torch.zeros(1, dtype=torch.long)
     parts = [numbers]
     if how.chunk is not None:
         parts = [numbers[group] for group in similar_lengths(lengths[numbers], how.chunk)]
@@ -277,7 +266,7 @@ def sums_by_parts(
             else compute(part.to(device))
             for part in parts
         ]
-    return total(torch.stack(sums).sum(0) * float(len(own) > 0))
+    return total(torch.stack(sums).sum(0) * float(len(local) > 0))
 
 
 def rows_by_parts(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from contrasent.errors import DataError, MissingExtraError, install_command
+from contrasent.errors import DataError, MissingExtraError, first_line, install_command
 
 T = TypeVar("T")
 Trouble = Callable[[DataError], None]
@@ -252,11 +252,10 @@ class Dataset:
         try:
             yield
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(
-                f"cannot read the data set {self.source!r}: {reason}; check the name, config and "
-                "split (org/name:config@split), the network and HF_HUB_OFFLINE, or give a file "
-                "instead: no file has that name"
+                f"cannot read the data set {self.source!r}: {first_line(error)}; check the name, "
+                "config and split (org/name:config@split), the network and HF_HUB_OFFLINE, or give "
+                "a file instead: no file has that name"
             ) from error
 
 

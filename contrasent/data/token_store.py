@@ -102,14 +102,13 @@ def tokenize(
     examples: Examples,
     tokenizer: Tokenizer,
     max_tokens: int | None,
-    cache_dir: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TokenStore:
     """Token ids of ``examples``, computed unless the cache holds them.
 
     An entry of the cache is named by a hash of the content, the columns, the tokenizer and
     ``max_tokens``. A damaged entry is computed again. DataError if ``examples`` cannot be read, or
-    none is left; ConfigError if ``max_tokens`` is too small, or ``cache_dir`` cannot be written to.
+    none is left; ConfigError if ``max_tokens`` is too small, or the cache cannot be written to.
     ``max_tokens`` of a sentence are kept, special ones included; None keeps all. ``progress`` is
     told now and then how many examples are done.
     """
@@ -120,7 +119,7 @@ def tokenize(
         text = json.dumps(asdict(manifest), indent=1)
         (folder / _MANIFEST).write_text(text, encoding="utf-8")
 
-    return cached("tokens", "token ids", key, TokenStore, write, cache_dir)
+    return cached("tokens", "token ids", key, TokenStore, write)
 
 
 def _write_store(
@@ -199,10 +198,10 @@ class TextStore:
         return self._bytes[start:end].tobytes().decode("utf-8")
 
 
-def keep_texts(examples: Examples, cache_dir: str | Path | None = None) -> TextStore:
+def keep_texts(examples: Examples) -> TextStore:
     """Texts of ``examples`` of one sentence each, from the cache if it holds them."""
     key = [_TEXTS_FORMAT, examples.sha256, examples.views]
-    return cached("texts", "the texts", key, TextStore, partial(_write_texts, examples), cache_dir)
+    return cached("texts", "the texts", key, TextStore, partial(_write_texts, examples))
 
 
 def text_numbers(store: TokenStore) -> IndexArray:

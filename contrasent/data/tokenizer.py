@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, ConfigError, DataError, first_line
 
 # A folder is read only if it holds one complete row. Without this check transformers would make
 # a vocabulary of five special tokens for a folder that has lost its own.
@@ -223,8 +223,10 @@ class Tokenizer:
         try:
             pretrained = _pretrained(folder)
         except Exception as error:  # the Rust backend raises bare Exception on a damaged file
+            reason = first_line(error)
+            cut = "..." * (len(reason) > _LONGEST_REASON)
             raise CheckpointError(
-                f"cannot read the tokenizer of {folder}: {_first_line(error)}; "
+                f"cannot read the tokenizer of {folder}: {reason[:_LONGEST_REASON]}{cut}; "
                 "save it with a fast tokenizer, so that the folder holds a tokenizer.json"
             ) from error
         if not pretrained.is_fast:
@@ -388,8 +390,3 @@ def require_text(texts: Iterable[object], name: str, first: int = 0) -> None:
                 f"{name} {number} cannot be written as UTF-8: character {error.start} is half of a "
                 "surrogate pair; decode it again, or drop it"
             ) from error
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."

@@ -151,13 +151,12 @@ class ViewSource(ABC):
 class Columns(ViewSource):
     """The sentences of a store as they are; one per example is given as every view.
 
-    ``views`` is V, sentences per example that the objective takes; None takes what there is. A
-    store with one sentence per example gives it V times, for dropout to vary; of one with more than
-    V the first V are used, as when hard negatives are left out. ConfigError if the store does not
-    have so many.
+    ``views`` is V, sentences per example that the objective takes. A store with one sentence per
+    example gives it V times, for dropout to vary; of one with more than V the first V are used, as
+    when hard negatives are left out. ConfigError if the store does not have so many.
     """
 
-    def __init__(self, store: TokenStore, views: int | None = None) -> None:
+    def __init__(self, store: TokenStore, views: int) -> None:
         self._store, self._chosen = store, _chosen_views(store.views, views)
         self.views = len(self._chosen)
 
@@ -325,8 +324,8 @@ def example_of(views: int) -> str:
     return f"{what.get(views, f'{views} (anchor, positive, {hard} hard negatives)')} per example"
 
 
-def _chosen_views(available: int, wanted: int | None) -> Sequence[int]:
-    if wanted is None or wanted == available:
+def _chosen_views(available: int, wanted: int) -> Sequence[int]:
+    if wanted == available:
         return tuple(range(available))
     if available == 1 and wanted > 1:
         return (0,) * wanted

@@ -212,7 +212,7 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     view, next_needed = VIEWS[settings.name], Need.NEXT_SENTENCES in needs
     lengths = _document_lengths(settings.name, examples, needs)
     origin: dict[str, Any] = {**view.origin()}
-    store = tokenize(examples, tokenizer, max_tokens, progress=progress)
+    store = tokenize(examples, tokenizer, max_tokens, progress)
     source = _open_source(settings, examples, tokenizer, store, views)
     documents = None if lengths is None else documents_of(lengths, store)
     chosen = None

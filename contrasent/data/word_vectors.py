@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from contrasent.data.labelled_pairs import is_number
 from contrasent.data.readers import lines
 from contrasent.data.tokenizer import SpecialIds, Template, Tokenizer, require_text
 from contrasent.errors import CheckpointError, ConfigError
@@ -42,7 +43,7 @@ def word_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
         if number == 1 and len(cells) == 2:
             continue
         width = width or len(cells) - 1
-        if len(cells) - 1 > width > 0 and not any(map(_is_number, cells[1:-width])):
+        if len(cells) - 1 > width > 0 and not any(map(is_number, cells[1:-width])):
             continue
         if len(cells) - 1 != width or not width:
             raise CheckpointError(
@@ -174,14 +175,6 @@ def _write_manifest(folder: Path, words: int, width: int, source: str, sha256: s
 
 def _hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 MARKS = (("<s>", "</s>"), ("<p>", "</p>"))

@@ -10,6 +10,7 @@ import copy
 import inspect
 import json
 from collections.abc import Mapping, Sequence, Set
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -310,7 +311,7 @@ def _transform(
 
 def _linear(paths: Sequence[Path], width: int) -> Whitening:
     """The linear maps at ``paths`` as one, of embeddings of ``width`` dimensions."""
-    linear: Whitening | None = None
+    maps = []
     for path in paths:
         tensors = read_tensors(path, ["linear.weight", "linear.bias"])
         stated = read_json(path / "config.json")
@@ -319,9 +320,9 @@ def _linear(paths: Sequence[Path], width: int) -> Whitening:
             tensors.setdefault("linear.bias", torch.zeros(rows))
         after = Whitening(width, rows)
         load_exact(after, tensors, path, f"a linear map of {width} dimensions", "linear.")
-        linear, width = after if linear is None else linear.then(after), rows
-    if linear is None:
-        raise CheckpointError("there is no linear map")
+        maps.append(after)
+        width = rows
+    linear = reduce(Whitening.then, maps)
     linear.name = linear.described = "linear"
     return linear
 

@@ -114,10 +114,9 @@ class Convolutions(nn.Module):
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         """Map the ``(T, D)`` states of the sentences of ``batch`` to ``(T, width)``."""
         gap = max(self.widths) // 2
-        tokens, device = len(states), states.device
-        numbers = torch.arange(batch.sentences, device=device)
-        sentence = torch.repeat_interleave(numbers, batch.lengths, output_size=tokens)
-        places = torch.arange(tokens, device=device) + gap * sentence
+        tokens = len(states)
+        sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)
+        places = torch.arange(tokens, device=states.device) + gap * sentence
         spaced = states.new_zeros(tokens + gap * (batch.sentences - 1), states.shape[-1])
         columns = spaced.index_copy(0, places, states).T.unsqueeze(0)
         mapped = torch.cat([conv(columns) for conv in self.convs], dim=1)

@@ -218,7 +218,7 @@ def card_text(folder: Path, name: str | None = None) -> str:
     after = _main(known.get("scores") or ())
     before = {(s["task"], s["split"]): s for s in _main(known.get("scores_before") or ())}
     modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    own = any(module["type"].startswith("contrasent.") for module in modules)
+    is_ours = any(module["type"].startswith("contrasent.") for module in modules)
     page = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
     page.filters |= {"cell": lambda text: text.replace("|", "\\|"), "score": _printed}
     return page.from_string(_CARD.read_text(encoding="utf-8")).render(
@@ -231,8 +231,8 @@ def card_text(folder: Path, name: str | None = None) -> str:
         gains=known.get("gains") or (),
         overlaps=[(it["task"], it["overlap"]) for it in after if it.get("overlap")],
         name=name or "path/to/this/folder",
-        trusted=own,
-        on_tei=known.get("pooler") in _ON_TEI and not own,
+        trusted=is_ours,
+        on_tei=known.get("pooler") in _ON_TEI and not is_ours,
         base_link=link,
     )
 

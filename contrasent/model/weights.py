@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from contrasent.errors import CheckpointError, ConfigError, MissingExtraError
+from contrasent.errors import CheckpointError, ConfigError, MissingExtraError, first_line
 from contrasent.model.backbones.auto import AutoBackbone, PackedModernBert
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.layers import ADAPTER, PACKED, effective_weight
@@ -103,7 +103,7 @@ def _pretrained(
                 **asked,
             )
     except Exception as error:
-        reason = f"{_first_line(error)}{_about_pickles(folder)}"
+        reason = f"{first_line(error)}{_about_pickles(folder)}"
         raise CheckpointError(f"cannot load {folder}: {reason}") from error
     mismatched = (key for key, *_ in report["mismatched_keys"])
     return model.float(), [*sorted(report["missing_keys"]), *sorted(mismatched)]
@@ -114,7 +114,7 @@ def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
     try:
         return {name: tensor.float() for name, tensor in _tensors(folder, set(names))}
     except Exception as error:
-        reason = f"{_first_line(error)}{_about_pickles(folder)}"
+        reason = f"{first_line(error)}{_about_pickles(folder)}"
         raise CheckpointError(f"cannot read the weights in {folder}: {reason}") from error
 
 
@@ -186,7 +186,7 @@ def _config(folder: Path) -> Any:
             folder, trust_remote_code=False, local_files_only=True
         )
     except Exception as error:
-        raise CheckpointError(f"cannot load {folder}: {_first_line(error)}") from error
+        raise CheckpointError(f"cannot load {folder}: {first_line(error)}") from error
     positions = getattr(config, "position_embedding_type", "absolute")
     if config.model_type in PACKED and positions != "absolute":
         raise CheckpointError(
@@ -211,10 +211,6 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bar:
             logging.enable_progress_bar()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:

@@ -25,7 +25,7 @@ from contrasent.data.word_vectors import (
     WordTokenizer,
     open_words,
 )
-from contrasent.errors import CheckpointError
+from contrasent.errors import CheckpointError, first_line
 from contrasent.files import sha256_of, writing_folder
 from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.checkpoint import write_info
@@ -198,9 +198,8 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         named = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
     except Exception as error:  # the reader raises what the damage leads to
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(
-            f"{path} cannot be read as torch tensors and nothing else ({reason}); nothing in it "
-            "was run"
+            f"{path} cannot be read as torch tensors and nothing else ({first_line(error)}); "
+            "nothing in it was run"
         ) from error
     return {n.removeprefix(_PREFIX): t for n, t in named.items() if n.startswith(_PREFIX)}

@@ -101,7 +101,7 @@ class ReplacedTokens(Difference):
             torch.full_like(edit.edited, number, dtype=torch.long)
             for number, edit in enumerate(edits)
         ]
-        *losses, found, kept = sums_by_parts(
+        *losses, edited_right, others_right = sums_by_parts(
             self._sums,
             together,
             rows=[embeddings.repeat(len(edits), 1)],
@@ -112,8 +112,8 @@ class ReplacedTokens(Difference):
             for loss, edit in zip(losses, edits, strict=True)
         ]
         measures = {
-            "rtd_accuracy_edited": found.detach() / edited.sum(),
-            "rtd_accuracy_original": kept.detach() / (~edited).sum(),
+            "rtd_accuracy_edited": edited_right.detach() / edited.sum(),
+            "rtd_accuracy_original": others_right.detach() / (~edited).sum(),
             "share_edited": edited.float().mean(),
         }
         return Terms({"rtd": torch.stack(means).mean()}, measures)
@@ -121,15 +121,15 @@ class ReplacedTokens(Difference):
     def _sums(self, batch: Batch, embeddings: Tensor, edited: Tensor, operation: Tensor) -> Tensor:
         """The cross-entropy of each operation, and how many edited and other tokens are found."""
         states, one = self.conditional(batch, embeddings), len(self._operations) == 1
-        losses, found, kept = [], [], []
+        losses, edited_right, others_right = [], [], []
         for number, name in enumerate(self._operations):
-            own = slice(None) if one else operation == number
-            logits, label = self.conditional.logits(name, states[own]), edited[own]
+            rows = slice(None) if one else operation == number
+            logits, label = self.conditional.logits(name, states[rows]), edited[rows]
             losses.append(replaced_token_loss(logits, label, batch.lengths, reduction="sum"))
             right = logits.detach().argmax(-1) == label
-            found.append((right & label).sum())
-            kept.append((right & ~label).sum())
-        counts = torch.stack([torch.stack(found).sum(), torch.stack(kept).sum()])
+            edited_right.append((right & label).sum())
+            others_right.append((right & ~label).sum())
+        counts = torch.stack([torch.stack(edited_right).sum(), torch.stack(others_right).sum()])
         return torch.cat([torch.stack(losses), counts.float()])
 
 

@@ -106,9 +106,8 @@ def _make_room(batch: Batch, count: int) -> tuple[Batch, Tensor]:
     """``batch`` with room for ``count`` states before each sentence, and where its tokens are."""
     device, tokens = batch.token_ids.device, len(batch.token_ids)
     offsets = batch.offsets + count * torch.arange(batch.sentences + 1, device=device)
-    numbers = torch.arange(1, batch.sentences + 1, device=device)
-    sentence = torch.repeat_interleave(numbers, batch.lengths, output_size=tokens)
-    places = torch.arange(tokens, device=device) + count * sentence
+    sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)
+    places = torch.arange(tokens, device=device) + count * (sentence + 1)
     # Which token stands in the room does not matter: its state is replaced.
     room = batch.token_ids.new_zeros(tokens + count * batch.sentences)
     token_ids = room.index_copy(0, places, batch.token_ids)

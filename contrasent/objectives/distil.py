@@ -119,11 +119,11 @@ def _write_targets(
     """Write ``(N, D)`` embeddings, of what may be more text than memory holds."""
     wider = teacher.width > width
     path = folder / ("teacher.npy" if wider else _TARGETS)
-    own = new_rows(path, examples, max(width, teacher.width))
-    write_rows(own[:, : teacher.width], teacher, examples, show_progress=show_progress)
+    embeddings = new_rows(path, examples, max(width, teacher.width))
+    write_rows(embeddings[:, : teacher.width], teacher, examples, show_progress=show_progress)
     if wider:
-        axes = principal_axes(own[:: -(-len(own) // _SAMPLE)], width)
+        axes = principal_axes(embeddings[:: -(-len(embeddings) // _SAMPLE)], width)
         targets = new_rows(folder / _TARGETS, examples, width)
-        for start in range(0, len(own), _SAMPLE):
-            targets[start : start + _SAMPLE] = own[start : start + _SAMPLE] @ axes.T
+        for start in range(0, len(embeddings), _SAMPLE):
+            targets[start : start + _SAMPLE] = embeddings[start : start + _SAMPLE] @ axes.T
         (folder / "teacher.npy").unlink()

@@ -15,7 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 from typing_extensions import override
 
-from contrasent.data.batch import Batch, Need, sums_by_parts
+from contrasent.data.batch import Batch, sums_by_parts
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.protocol import Encoded
@@ -62,7 +62,6 @@ class InfoCSE(diffcse.DiffCSE):
                 f"{encoder.name} is {backbone.kind}; choose another encoder, or another objective"
             )
         start.require_width(backbone.width)
-        self.needs = frozenset({*self.needs, Need.TOKENS})
         self._depth = config.lower_layers or max(1, backbone.depth // 2)
         if self._depth > backbone.depth:
             raise ConfigError(

@@ -30,7 +30,7 @@ def jensen_shannon(
     lengths: Tensor,
     *,
     excluded: Tensor | None = None,
-    own: Tensor | None = None,
+    local: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Minus the Jensen-Shannon estimate of the mutual information of tokens and sentences.
 
@@ -41,11 +41,11 @@ def jensen_shannon(
     token t, by ``lengths (S,)``, and N the tokens with all others but the ``excluded (S, S)``: the
     estimator of Zhang et al. 2020 (IS-BERT), with the means of their code, and its shift by log 2,
     with which tokens that say nothing of their sentence give 0. In a process of several, the tokens
-    are those of the sentences ``own`` alone. Returns the loss in nats, and the share of tokens with
-    no higher score than their own sentence's.
+    are those of the ``local`` sentences. Returns the loss in nats, and the share of tokens with no
+    higher score than their own sentence's.
     """
     numbers = torch.arange(len(sentences), device=tokens.device)
-    here = numbers if own is None else own
+    here = numbers if local is None else local
     owner = torch.repeat_interleave(here, lengths[here], output_size=len(tokens))
     scores = dot_matrix(tokens, sentences)
     others = owner.unsqueeze(1) != numbers
@@ -94,6 +94,6 @@ class IsBert(Objective):
         sentences = encoded.pooled.flatten(0, 1)
         excluded = same_texts(batch) if self.config.exclude_duplicates else None
         loss, accuracy = jensen_shannon(
-            tokens, sentences, batch.lengths, excluded=excluded, own=encoded.own
+            tokens, sentences, batch.lengths, excluded=excluded, local=encoded.own
         )
         return Terms({"information": loss}, {"token_accuracy": accuracy})

@@ -146,8 +146,7 @@ def kept_words(batch: Batch, begins: Tensor, special: Tensor, rate: float) -> Te
     begins[batch.offsets[:-1]] = True
     draws = torch.rand(tokens, device=device)[begins.cumsum(0) - 1]
     draws = draws.masked_fill(special, -1.0)
-    numbers = torch.arange(batch.sentences, device=device)
-    sentence = torch.repeat_interleave(numbers, batch.lengths, output_size=tokens)
+    sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)
     largest = draws.new_full((batch.sentences,), -1.0).scatter_reduce(0, sentence, draws, "amax")
     return ~special & ((draws >= rate) | (draws == largest[sentence]))
 
@@ -158,8 +157,7 @@ def shifted(batch: Batch) -> tuple[Batch, Tensor]:
     S sentences, of T - S tokens in all; and ``(T - S,)`` int64.
     """
     device, tokens = batch.token_ids.device, len(batch.token_ids) - batch.sentences
-    numbers = torch.arange(batch.sentences, device=device)
-    sentence = torch.repeat_interleave(numbers, batch.lengths - 1, output_size=tokens)
+    sentence = torch.repeat_interleave(batch.lengths - 1, output_size=tokens)
     places = torch.arange(tokens, device=device) + sentence
     offsets = batch.offsets - torch.arange(batch.sentences + 1, device=device)
     given = Batch(batch.token_ids[places], offsets, longest=max(batch.longest - 1, 1))

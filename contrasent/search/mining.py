@@ -204,13 +204,13 @@ def _nearest(
     block = max(_SCORES // corpus, 1)
     for start in range(0, len(pairs), block):
         anchors, positives = vectors[pairs[start : start + block].T]
-        own = (anchors * positives).sum(1)
+        nearness = (anchors * positives).sum(1)
         scores = anchors @ vectors[:corpus].T
         left_out = not_negatives[start : start + block]
         row = np.repeat(np.arange(len(left_out)), [len(columns) for columns in left_out])
         scores[torch.from_numpy(row), torch.tensor([*chain(*left_out)], dtype=torch.int64)] = -inf
-        too_near = scores > (own - mining.margin * own.abs()).unsqueeze(1)
+        too_near = scores > (nearness - mining.margin * nearness.abs()).unsqueeze(1)
         cosines, rows = scores.masked_fill_(too_near, -inf).topk(mining.negatives)
-        parts.append([part.cpu().numpy() for part in (rows, cosines, own, too_near.sum(1))])
-        advance(len(own))
+        parts.append([part.cpu().numpy() for part in (rows, cosines, nearness, too_near.sum(1))])
+        advance(len(nearness))
     return _Chosen(*map(np.concatenate, zip(*parts, strict=True)))

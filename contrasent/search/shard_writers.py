@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from typing_extensions import override
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import sha256_of
@@ -22,16 +21,9 @@ from contrasent.model.st_layers import Conventions, role_options
 from contrasent.search.storage import Blocks, NpyWriter, blocks_with_texts
 
 
-class NpyRows(NpyWriter):
-    """A matrix as ``.npy``, without the texts of its rows."""
-
-    def __init__(self, path: Path, encoder: Encoder) -> None:
-        super().__init__(path, encoder.width)
-
-    @override
-    def append(self, rows: np.ndarray, texts: Iterable[str] = ()) -> None:
-        """Add ``(n, D)`` rows."""
-        super().append(rows)
+def row_writer(path: Path, suffix: str, encoder: Encoder) -> NpyWriter | ParquetRows:
+    """What writes the file ``path`` of a kind that is named by its ``suffix``."""
+    return ParquetRows(path, encoder) if suffix == ".parquet" else NpyWriter(path, encoder.width)
 
 
 class ParquetRows:

@@ -29,7 +29,7 @@ from contrasent.files import exclusive, refuse_existing, sha256_of, write_text, 
 from contrasent.model.precision import PRECISIONS
 from contrasent.model.protocol import Encoder
 from contrasent.search.sentences import Sentences
-from contrasent.search.shard_writers import NpyRows, ParquetRows, embed_blocks
+from contrasent.search.shard_writers import embed_blocks, row_writer
 from contrasent.search.storage import FILE, manifest_in, open_rows
 from contrasent.search.workers import Worker
 
@@ -194,9 +194,8 @@ class Shards:
     ) -> dict[str, Any]:
         """Write a shard; returns its note."""
         path, truncated = self._path(number), 0
-        writer_of = ParquetRows if path.suffix == ".parquet" else NpyRows
         with writing(path) as partial:
-            with writer_of(partial, encoder) as writer:
+            with row_writer(partial, path.suffix, encoder) as writer:
                 for block, names, cut in embed_blocks(encoder, texts, self._settings.encoding):
                     writer.append(block, names)
                     truncated += cut
@@ -285,9 +284,9 @@ def require_output(output: Path, overwrite: bool, keep: str = "", *, shared: boo
 
     Returns whether the workers by whom it is ``shared`` have made it already.
     """
-    made = _is_complete(output) if keep else output.is_file()
+    complete = _is_complete(output) if keep else output.is_file()
     if keep:
-        if output.is_dir() and not made:
+        if output.is_dir() and not complete:
             if any(output.iterdir()) and not manifest_in(output, _FORMAT):
                 raise ConfigError(f"{output} holds other files; name a new folder")
             return False
@@ -296,9 +295,9 @@ def require_output(output: Path, overwrite: bool, keep: str = "", *, shared: boo
             raise ConfigError(f"{output}: the output must end in {' or '.join(KINDS)}")
         if output.is_dir():
             raise ConfigError(f"{output} is a folder; name a file")
-    if not overwrite and not (shared and made):
+    if not overwrite and not (shared and complete):
         refuse_existing(output, "pass --overwrite to replace it")
-    return shared and made
+    return shared and complete
 
 
 def _is_complete(folder: Path) -> bool:
@@ -384,9 +383,8 @@ def _finish(
         return
     for left in output.parent.glob(f".{escape(output.name)}.*.partial"):
         left.unlink()  # by a run that was killed while it joined its shards
-    writer_of = ParquetRows if output.suffix == ".parquet" else NpyRows
     texts = iter(sentences)
-    with writing(output) as path, writer_of(path, encoder) as writer:
+    with writing(output) as path, row_writer(path, output.suffix, encoder) as writer:
         for block in shards.blocks():
             writer.append(block, texts)
     shutil.rmtree(shards.folder)

@@ -185,21 +185,15 @@ class Snapshot:
 
         That segment is written; the approximate index must not cover it.
         """
-        number, start = (
-            self.manifest.next_write,
-            sum(s.rows for s in self.manifest.segments[:first]),
-        )
-        width = self.manifest.encoder.width
-        segment = write_segment(self.folder, number, self.blocks(first), width)
-        left, removed = self.removed[self.removed < start], self.manifest.removed
+        was = self.manifest
+        number, start = was.next_write, sum(s.rows for s in was.segments[:first])
+        segment = write_segment(self.folder, number, self.blocks(first), was.encoder.width)
+        left, removed = self.removed[self.removed < start], was.removed
         if len(left) < len(self.removed):
             removed = write_removed(self.folder, number, left) if left.size else None
+        segments = (*was.segments[:first], segment)
         return replace(
-            self.manifest,
-            segments=(*self.manifest.segments[:first], segment),
-            removed=removed,
-            given=self.manifest.next_number,
-            writes=number,
+            was, segments=segments, removed=removed, given=was.next_number, writes=number
         )
 
 

@@ -44,8 +44,8 @@ class NpyWriter:
         self._file = path.open("wb")
         self._write_header()
 
-    def append(self, rows: np.ndarray) -> None:
-        """Add ``(n, D)`` rows."""
+    def append(self, rows: np.ndarray, _texts: Iterable[str] = ()) -> None:
+        """Add ``(n, D)`` rows; their texts are not kept."""
         block = np.ascontiguousarray(rows, dtype="<f4").reshape(-1, self._width)
         self._file.write(block.data)
         self.rows += len(block)

@@ -40,16 +40,16 @@ class Worker:
 
 def commands(words: Sequence[str], count: int) -> list[list[str]]:
     """The command ``words`` for each of ``count`` workers, without the options that start them."""
-    own, rest = [], iter(words)
+    kept, rest = [], iter(words)
     for word in rest:
         name = word.partition("=")[0]
         if name == "--workers":
             if name == word:
                 next(rest, None)
         elif name != "--ray":
-            own.append(word)
+            kept.append(word)
     python = [sys.executable, "-m", "contrasent"]
-    return [[*python, *own, "--shard", f"{number}/{count}"] for number in range(1, count + 1)]
+    return [[*python, *kept, "--shard", f"{number}/{count}"] for number in range(1, count + 1)]
 
 
 def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
@@ -62,13 +62,13 @@ def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
     processes = []
     try:
         for number, line in enumerate(lines):
-            own, end = os.pipe()
-            ends.append(end)
+            read_end, write_end = os.pipe()
+            ends.append(write_end)
             environment = {**os.environ, **_share(number, len(lines), devices), _PARENT: "1"}
             processes.append(
-                subprocess.Popen(line, env=environment, stdin=own, stdout=subprocess.DEVNULL)
+                subprocess.Popen(line, env=environment, stdin=read_end, stdout=subprocess.DEVNULL)
             )
-            os.close(own)
+            os.close(read_end)
         statuses = [process.wait() for process in processes]
     finally:
         for end in ends:

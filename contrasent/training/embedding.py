@@ -37,14 +37,11 @@ def explaining_out_of_memory(settings: TrainSettings, longest: int) -> Iterator[
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        pieces, keep = settings.gradcache_chunk, "keeps less for the gradient"
+        pieces, plain = settings.gradcache_chunk, not settings.gradient_checkpointing
         ways = [
             f"--train.gradcache_chunk {128 if pieces is None else max(1, pieces // 2)} takes the "
             "same gradient of the whole batch in pieces",
-            *(
-                ["--train.gradient_checkpointing true " + keep]
-                * (not settings.gradient_checkpointing)
-            ),
+            *["--train.gradient_checkpointing true keeps less for the gradient"] * plain,
             f"a smaller --batch-size (now {settings.batch_size}) or --data.max_tokens (now "
             f"{longest}) needs less",
         ]
@@ -105,20 +102,11 @@ class GradientCache:
             for part in chunks.parts:
                 draws.append(random_state(device))
                 outputs.append(self._encode(part))
-        kept = [torch.cat(tensors).requires_grad_() for tensors in zip(*outputs, strict=True)]
+        of_parts = [*zip(*outputs, strict=True)]
+        kept = [torch.cat(tensors).requires_grad_() for tensors in of_parts]
 
         def backward() -> None:
-            gradients = [
-                torch.zeros_like(whole) if whole.grad is None else whole.grad for whole in kept
-            ]
-            sizes = zip(*([len(tensor) for tensor in tensors] for tensors in outputs), strict=True)
-            pieces = zip(
-                *(
-                    torch.split(whole, list(size))
-                    for whole, size in zip(gradients, sizes, strict=True)
-                ),
-                strict=True,
-            )
+            pieces = zip(*map(_cut_gradient, kept, of_parts), strict=True)
             before = random_state(device)
             again: list[Tensor]
             for number, (part, draw, wanted) in enumerate(
@@ -155,6 +143,12 @@ class GradientCache:
         if self._layers and encoded.convolved is not None:
             kept.append(encoded.convolved)
         return kept
+
+
+def _cut_gradient(whole: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The gradient of ``whole``, cut as the ``parts`` that it was put together from."""
+    gradient = torch.zeros_like(whole) if whole.grad is None else whole.grad
+    return torch.split(gradient, [len(part) for part in parts])
 
 
 def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
@@ -210,17 +204,17 @@ def _by_all(one: Embedding) -> Embedding:
             return one(batch)
         device = batch.token_ids.device
         numbers = shares(batch.lengths.cpu(), how.processes)
-        own = numbers[how.rank].to(device)
+        local = numbers[how.rank].to(device)
         # A process without a sentence embeds one that nobody looks at: all take part.
-        share = batch.select(own if len(own) else own.new_zeros(1))
+        share = batch.select(local if len(local) else local.new_zeros(1))
         with own_draws(device):
             encoded, backward = one(share)
-        rows = reunited(encoded.pooled[0, : len(own)], numbers)
+        rows = reunited(encoded.pooled[0, : len(local)], numbers)
         pooled = rows.view(batch.views, -1, rows.shape[-1])
-        tokens = int(share.offsets[len(own)])
+        tokens = int(share.offsets[len(local)])
         states = {layer: state[:tokens] for layer, state in encoded.states.items()}
         convolved = None if encoded.convolved is None else encoded.convolved[:tokens]
-        return Encoded(pooled, states, convolved, own), backward
+        return Encoded(pooled, states, convolved, local), backward
 
     return embed
 

@@ -291,8 +291,8 @@ def before_and_after(
     ``seed`` is that of the run; None if the result is the start as it comes, which is scored once
     then.
     """
-    own, *others = starts
-    as_it_comes = scorer.score(own)
+    usual, *others = starts
+    as_it_comes = scorer.score(usual)
     scores = {AS_IT_COMES: as_it_comes}
     before, with_pooler = list(as_it_comes.records), list[Record]()
     if seed is None:
@@ -301,7 +301,7 @@ def before_and_after(
         changes = gains({AS_IT_COMES: none}, every=True)
         return BeforeAndAfter(scorer.tasks, before, after=after, changes=changes)
     for other in others:
-        if _described(other) != _described(own):
+        if _described(other) != _described(usual):
             named = f"the start with pooler {other.pooler}, head {_described(other)[1]}"
             scores[named] = scorer.score(other)
             with_pooler = list(scores[named].records)

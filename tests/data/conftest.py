@@ -4,6 +4,13 @@ from helpers.tiny_tokenizers import bert_folder
 from contrasent.data.examples import open_examples
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The folder of the cache."""
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture
 def bert(tmp_path):
     """A tokenizer of twelve words."""

@@ -18,11 +18,6 @@ from contrasent.settings import ViewSettings
 TEXTS = ["Aa. Bb. Cc. Dd.", "Ee! Ff?", "Gg", "Hh. Ii... Jj."]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def crops(tmp_path):
     def open_crops(lines, max_tokens=100, views=2, tokenizer=None, **settings):

@@ -41,11 +41,11 @@ def test_blank_lines_separate_documents(text, lengths, name, write):
     assert document_lengths(write(text, name)).tolist() == lengths
 
 
-def test_documents_are_those_of_the_sentences_with_a_token(write, tmp_path):
+def test_documents_are_those_of_the_sentences_with_a_token(write):
     random = np.random.default_rng(0)
     lines = random.choice(["a", "b", "x", ""], 200, p=[0.4, 0.2, 0.2, 0.2]).tolist()
     examples = write("\n".join(lines))
-    store = tokenize(examples, Letters(), None, tmp_path / "cache")
+    store = tokenize(examples, Letters(), None)
     documents = documents_of(document_lengths(examples), store)
 
     expected, document = [], 0

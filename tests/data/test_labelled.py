@@ -92,9 +92,9 @@ def test_columns_can_be_named(tmp_path):
 def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
     rows = [*ROWS[:2], ("xx", "b", "neutral"), *ROWS[3:]]
     path = write(tmp_path / "nli.csv", rows)
-    store = tokenize(open_labelled(path), Letters(), None, tmp_path / "cache")
+    store = tokenize(open_labelled(path), Letters(), None)
     assert store.manifest.tokenless == 1 and len(store) == 4
-    again = tokenize(open_labelled(path), Letters(), None, tmp_path / "cache")
+    again = tokenize(open_labelled(path), Letters(), None)
     for found in (store, again):
         assert found.labels(np.arange(4)).tolist() == EXPECTED
         assert found.labels(np.array([2, 0])).dtype == np.int64
@@ -117,19 +117,19 @@ def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):
 
 def test_other_labels_are_another_entry_of_the_cache(tmp_path):
     first = write(tmp_path / "nli.csv", ROWS)
-    before = tokenize(open_labelled(first), Letters(), None, tmp_path / "cache")
+    before = tokenize(open_labelled(first), Letters(), None)
     changed = [(a, b, {"neutral": "contradiction"}.get(label, label)) for a, b, label in ROWS]
     write(tmp_path / "nli.csv", changed)
-    after = tokenize(open_labelled(first), Letters(), None, tmp_path / "cache")
+    after = tokenize(open_labelled(first), Letters(), None)
     assert after.folder != before.folder
     assert after.labels(np.arange(4)).tolist() == [1, 0, 0, 0]
 
 
 def test_a_store_that_lost_labels_is_made_again(tmp_path):
     path = write(tmp_path / "nli.csv", ROWS)
-    store = tokenize(open_labelled(path), Letters(), None, tmp_path / "cache")
+    store = tokenize(open_labelled(path), Letters(), None)
     (store.folder / "labels.bin").write_bytes(b"\x00")
-    store = tokenize(open_labelled(path), Letters(), None, tmp_path / "cache")
+    store = tokenize(open_labelled(path), Letters(), None)
     assert store.labels(np.arange(4)).tolist() == EXPECTED
 
 

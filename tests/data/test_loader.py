@@ -17,7 +17,7 @@ from contrasent.errors import ConfigError, DataError
 
 
 @pytest.fixture
-def numbered(opened, tmp_path):
+def numbered(opened):
     """Examples whose sentences say which example and view they are: tokens (example, view)."""
 
     class Numbers:
@@ -30,7 +30,7 @@ def numbered(opened, tmp_path):
     def stored(examples, views, taken=None):
         text = "this is the example {} {}{}"
         rows = [[text.format(n, v, " 9" * (n % 4)) for v in range(views)] for n in range(examples)]
-        return Columns(tokenize(opened(rows), Numbers(), None, tmp_path / "cache"), taken)
+        return Columns(tokenize(opened(rows), Numbers(), None), taken or views)
 
     return stored
 

@@ -27,9 +27,9 @@ def peak():
         return int(line.split()[1])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-text, vocabulary, cache = sys.argv[1:]
+text, vocabulary = sys.argv[1:]
 imports = peak()
-store = tokenize(open_examples(text), Tokenizer.load(vocabulary), 32, cache)
+store = tokenize(open_examples(text), Tokenizer.load(vocabulary), 32)
 loader = Loader(Columns(store, 2), batch_size=64, seed=0)
 read = sum(batch.examples for batch in loader.stream(0, loader.steps_per_epoch))
 told = {"read": read, "tokens": store.manifest.tokens, "imports": imports, "peak": peak()}
@@ -46,7 +46,7 @@ def test_two_hundred_thousand_lines_need_little_memory(shared, tmp_path):
         text.write_bytes(gzip.compress(b"".join(islice(whole, lines)), 1))
     vocabulary = shared / "data/tokenizers/bert-base-uncased"
     found = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(text), str(vocabulary), str(tmp_path / "cache")],
+        [sys.executable, "-c", PROGRAM, str(text), str(vocabulary)],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "TOKENIZERS_PARALLELISM": "true"},
         stdout=subprocess.PIPE,

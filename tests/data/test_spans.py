@@ -18,11 +18,6 @@ from contrasent.errors import DataError
 SMALL = Spans(anchors=2, positives=3, shortest=2, longest=5)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-
-
 def drawn(spans, words, times=400, seed=0):
     """Anchors and, for each, its positives, of many draws."""
     random = np.random.default_rng(seed)

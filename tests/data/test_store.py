@@ -28,12 +28,10 @@ def rows_of(seed, count, views):
 
 @pytest.mark.parametrize("views", [1, 2, 3, 5])
 @pytest.mark.parametrize("at_once", [1, 7, 4096])
-def test_the_store_holds_what_the_tokenizer_says(
-    bert, opened, tmp_path, monkeypatch, views, at_once
-):
+def test_the_store_holds_what_the_tokenizer_says(bert, opened, monkeypatch, views, at_once):
     monkeypatch.setattr(examples_module, "_SENTENCES_AT_ONCE", at_once)
     rows = rows_of(0, 23, views)
-    store = tokenize(opened(rows), bert, 6, tmp_path / "cache")
+    store = tokenize(opened(rows), bert, 6)
     expected = [[ids.tolist() for ids in bert.ids(row, 6)[0]] for row in rows]
     assert content(store) == expected
     assert (len(store), store.views) == (23, views)
@@ -45,8 +43,8 @@ def test_the_store_holds_what_the_tokenizer_says(
 
 
 @pytest.mark.parametrize("views", [(0,), (0, 0), (0, 1, 2), (2, 0)])
-def test_gather_lays_sentences_end_to_end_view_by_view(opened, tmp_path, views):
-    store = tokenize(opened(rows_of(1, 20, 3)), Letters(), None, tmp_path)
+def test_gather_lays_sentences_end_to_end_view_by_view(opened, views):
+    store = tokenize(opened(rows_of(1, 20, 3)), Letters(), None)
     examples = np.array([7, 0, 19, 7])
     token_ids, offsets = store.gather(examples, views)
     sentences = [store.tokens(example, view).tolist() for view in views for example in examples]
@@ -56,8 +54,8 @@ def test_gather_lays_sentences_end_to_end_view_by_view(opened, tmp_path, views):
 
 
 @pytest.mark.parametrize(("example", "view"), [(2, 0), (-1, 0), (0, 2), (0, -1)])
-def test_a_sentence_that_is_not_there_is_an_error(opened, tmp_path, example, view):
-    store = tokenize(opened([("a", "b"), ("c", "d")]), Letters(), None, tmp_path)
+def test_a_sentence_that_is_not_there_is_an_error(opened, example, view):
+    store = tokenize(opened([("a", "b"), ("c", "d")]), Letters(), None)
     with pytest.raises(IndexError, match="no view"):
         store.tokens(example, view)
 
@@ -65,33 +63,33 @@ def test_a_sentence_that_is_not_there_is_an_error(opened, tmp_path, example, vie
 @pytest.mark.parametrize(
     ("vocabulary", "dtype"), [(128, "uint16"), (1 << 16, "uint16"), ((1 << 16) + 1, "int32")]
 )
-def test_ids_are_kept_in_two_bytes_if_the_vocabulary_allows(opened, tmp_path, vocabulary, dtype):
-    store = tokenize(opened(["é\uffff"]), Letters(vocabulary), None, tmp_path)
+def test_ids_are_kept_in_two_bytes_if_the_vocabulary_allows(opened, vocabulary, dtype):
+    store = tokenize(opened(["é\uffff"]), Letters(vocabulary), None)
     assert store.manifest.dtype == dtype
     assert content(store) == [[[0xE9, 0xFFFF]]]
 
 
-def test_a_second_call_reads_the_cache(opened, tmp_path):
+def test_a_second_call_reads_the_cache(opened, cache):
     rows, tokenizer = rows_of(2, 9, 2), Letters()
-    first = tokenize(opened(rows), tokenizer, 4, tmp_path)
-    again = tokenize(opened(rows, "same content.tsv"), tokenizer, 4, tmp_path)
+    first = tokenize(opened(rows), tokenizer, 4)
+    again = tokenize(opened(rows, "same content.tsv"), tokenizer, 4)
     assert len(tokenizer.calls) == 1
     assert again.folder == first.folder
     assert content(again) == content(first)
     assert again.manifest == first.manifest
-    assert again.folder.parent == tmp_path / "tokens"
+    assert again.folder.parent == cache / "tokens"
 
 
-def test_content_columns_tokenizer_and_limit_each_make_another_entry(opened, tmp_path):
+def test_content_columns_tokenizer_and_limit_each_make_another_entry(opened):
     rows, other = rows_of(3, 9, 2), Letters()
     other.fingerprint = "other"
     stores = [
-        tokenize(opened(rows), Letters(), 4, tmp_path),
-        tokenize(opened(rows), Letters(), 5, tmp_path),
-        tokenize(opened(rows), Letters(), None, tmp_path),
-        tokenize(opened(rows), other, 4, tmp_path),
-        tokenize(opened(rows[1:], "fewer.tsv"), Letters(), 4, tmp_path),
-        tokenize(opened([row[:1] for row in rows], "one.tsv"), Letters(), 4, tmp_path),
+        tokenize(opened(rows), Letters(), 4),
+        tokenize(opened(rows), Letters(), 5),
+        tokenize(opened(rows), Letters(), None),
+        tokenize(opened(rows), other, 4),
+        tokenize(opened(rows[1:], "fewer.tsv"), Letters(), 4),
+        tokenize(opened([row[:1] for row in rows], "one.tsv"), Letters(), 4),
     ]
     assert len({store.folder for store in stores}) == len(stores)
 
@@ -108,39 +106,39 @@ def shorten(folder):
     yield manifest.unlink
 
 
-def test_a_damaged_entry_is_computed_again(opened, tmp_path):
+def test_a_damaged_entry_is_computed_again(opened):
     rows, tokenizer = rows_of(4, 9, 2), Letters()
-    store = tokenize(opened(rows), tokenizer, None, tmp_path)
+    store = tokenize(opened(rows), tokenizer, None)
     expected = content(store)
     for number, damage in enumerate(shorten(store.folder), start=2):
         damage()
-        assert content(tokenize(opened(rows), tokenizer, None, tmp_path)) == expected
+        assert content(tokenize(opened(rows), tokenizer, None)) == expected
         assert len(tokenizer.calls) == number
     assert number == 10
 
 
-def test_a_failure_leaves_no_entry(opened, tmp_path):
+def test_a_failure_leaves_no_entry(opened, cache):
     examples = opened([("a", "b"), ("c", "d"), ("e",)])
     with pytest.raises(DataError, match=r"rows.tsv:3: 1 column"):
-        tokenize(examples, Letters(), None, tmp_path / "cache")
-    assert not [path for path in (tmp_path / "cache/tokens").iterdir() if path.suffix != ".lock"]
+        tokenize(examples, Letters(), None)
+    assert not [path for path in (cache / "tokens").iterdir() if path.suffix != ".lock"]
 
 
-def test_rows_without_a_token_are_left_out_and_counted(opened, tmp_path):
+def test_rows_without_a_token_are_left_out_and_counted(opened):
     rows = [("a", "b"), ("x", "b"), ("", "b"), ("a", "xx"), ("c", "d")]
-    store = tokenize(opened(rows), Letters(), None, tmp_path)
+    store = tokenize(opened(rows), Letters(), None)
     assert content(store) == [[[97], [98]], [[99], [100]]]
     assert store.manifest.skipped == 3
     with pytest.raises(DataError, match=r"none.tsv holds no example whose sentences all have a"):
-        tokenize(opened([("x", "a"), ("", "b")], "none.tsv"), Letters(), None, tmp_path)
+        tokenize(opened([("x", "a"), ("", "b")], "none.tsv"), Letters(), None)
 
 
-def test_portions_are_bounded_in_sentences_and_characters(opened, tmp_path, monkeypatch):
+def test_portions_are_bounded_in_sentences_and_characters(opened, monkeypatch):
     monkeypatch.setattr(examples_module, "_SENTENCES_AT_ONCE", 4)
     monkeypatch.setattr(examples_module, "_CHARACTERS_AT_ONCE", 100)
     rows = [("a", "b")] * 5 + [("c" * 90, "d" * 90)] * 2 + [("e", "f")]
     tokenizer, done = Letters(), []
-    tokenize(opened(rows), tokenizer, None, tmp_path, done.append)
+    tokenize(opened(rows), tokenizer, None, done.append)
     assert [len(call) for call in tokenizer.calls] == [4, 4, 4, 2, 2]
     assert done == [2, 4, 6, 7, 8]
 
@@ -156,26 +154,19 @@ def test_the_default_cache_follows_the_environment(monkeypatch):
     assert default_cache() == Path("/mine")
 
 
-def test_the_default_cache_is_used(opened, tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "mine"))
-    store = tokenize(opened(["a"]), Letters(), None)
-    assert store.folder.parent == tmp_path / "mine" / "tokens"
-
-
-def test_a_cache_that_cannot_be_written_is_explained(opened, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(
-        ConfigError, match=r"cannot keep token ids in .*file: .*cache_dir or in the"
-    ):
-        tokenize(opened(["a"]), Letters(), None, tmp_path / "file")
+def test_a_cache_that_cannot_be_written_is_explained(opened, cache, monkeypatch):
+    cache.write_text("a file")
+    with pytest.raises(ConfigError, match=r"cannot keep token ids in .*cache: .* CONTRASENT_CACHE"):
+        tokenize(opened(["a"]), Letters(), None)
+    cache.unlink()
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store_module, "portions", full)
-    with pytest.raises(ConfigError, match="No space left on device; name a folder with room as"):
-        tokenize(opened(["a"]), Letters(), None, tmp_path / "cache")
-    assert not [path for path in (tmp_path / "cache/tokens").iterdir() if path.suffix != ".lock"]
+    with pytest.raises(ConfigError, match="No space left on device; name a folder with room in"):
+        tokenize(opened(["a"]), Letters(), None)
+    assert not [path for path in (cache / "tokens").iterdir() if path.suffix != ".lock"]
 
 
 class Slow(Letters):
@@ -191,13 +182,11 @@ class Slow(Letters):
         return super().ids(texts, max_tokens)
 
 
-def test_of_two_that_want_one_entry_one_computes_and_one_waits(opened, tmp_path, caplog):
+def test_of_two_that_want_one_entry_one_computes_and_one_waits(opened, caplog):
     rows, slow, quick, found = rows_of(5, 30, 2), Slow(), Letters(), []
-    first = threading.Thread(
-        target=lambda: found.append(tokenize(opened(rows), slow, None, tmp_path))
-    )
+    first = threading.Thread(target=lambda: found.append(tokenize(opened(rows), slow, None)))
     second = threading.Thread(
-        target=lambda: found.append(tokenize(opened(rows, "2.tsv"), quick, None, tmp_path))
+        target=lambda: found.append(tokenize(opened(rows, "2.tsv"), quick, None))
     )
     with caplog.at_level("INFO", logger="contrasent"):
         first.start()
@@ -218,26 +207,26 @@ import sys
 from contrasent.data.token_store import tokenize
 from contrasent.data.examples import open_examples
 from helpers.tiny_tokenizers import Letters, content
-print(content(tokenize(open_examples(sys.argv[1]), Letters(), None, sys.argv[2])))
+print(content(tokenize(open_examples(sys.argv[1]), Letters(), None)))
 """
 
 
 @pytest.mark.slow
-def test_processes_that_build_one_entry_at_once_agree(opened, tmp_path):
+def test_processes_that_build_one_entry_at_once_agree(opened, cache, monkeypatch):
     rows = rows_of(6, 3000, 2)
     examples = opened(rows)
-    arguments = [examples.source, str(tmp_path / "cache")]
     tests = Path(__file__).parents[1]
     path = os.pathsep.join(map(str, (tests.parent, tests)))
     commands = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments],
+            [sys.executable, "-c", PROGRAM, examples.source],
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         )
         for _ in range(3)
     ]
     said = {command.communicate(timeout=300)[0] for command in commands}
-    expected = content(tokenize(examples, Letters(), None, tmp_path / "alone"))
+    monkeypatch.setenv("CONTRASENT_CACHE", str(cache / "alone"))
+    expected = content(tokenize(examples, Letters(), None))
     assert said == {f"{expected}\n".encode()}
     assert all(command.returncode == 0 for command in commands)

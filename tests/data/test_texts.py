@@ -21,8 +21,8 @@ def counted(monkeypatch):
     return calls
 
 
-def test_texts_are_the_sentences_of_the_source(opened, tmp_path):
-    texts = keep_texts(opened(LINES, "lines.txt"), tmp_path)
+def test_texts_are_the_sentences_of_the_source(opened):
+    texts = keep_texts(opened(LINES, "lines.txt"))
     expected = [line.strip() for line in LINES if line]
     assert len(texts) == len(expected)
     assert [texts[number] for number in range(len(texts))] == expected
@@ -31,26 +31,26 @@ def test_texts_are_the_sentences_of_the_source(opened, tmp_path):
             texts[number]
 
 
-def test_a_second_call_reads_the_cache(opened, tmp_path, counted):
-    first = keep_texts(opened(LINES, "lines.txt"), tmp_path)
-    again = keep_texts(opened(LINES, "same.txt"), tmp_path)
+def test_a_second_call_reads_the_cache(opened, counted):
+    first = keep_texts(opened(LINES, "lines.txt"))
+    again = keep_texts(opened(LINES, "same.txt"))
     assert len(counted) == 1
     assert [again[k] for k in range(5)] == [first[k] for k in range(5)]
-    keep_texts(opened(LINES[1:], "fewer.txt"), tmp_path)
+    keep_texts(opened(LINES[1:], "fewer.txt"))
     assert len(counted) == 2
 
 
 @pytest.mark.parametrize("name", ["text.bin", "offsets.bin", "manifest.json"])
-def test_a_damaged_entry_is_written_again(name, opened, tmp_path, counted):
-    keep_texts(opened(LINES, "lines.txt"), tmp_path)
-    (damaged,) = (tmp_path / "texts").glob(f"*/{name}")
+def test_a_damaged_entry_is_written_again(name, opened, cache, counted):
+    keep_texts(opened(LINES, "lines.txt"))
+    (damaged,) = (cache / "texts").glob(f"*/{name}")
     for damage in (lambda: damaged.write_bytes(damaged.read_bytes()[:-2]), damaged.unlink):
         damage()
-        assert keep_texts(opened(LINES, "lines.txt"), tmp_path)[1] == "é  x"
+        assert keep_texts(opened(LINES, "lines.txt"))[1] == "é  x"
     assert len(counted) == 3
 
 
-def test_texts_fit_a_store_that_left_some_out(opened, tmp_path):
+def test_texts_fit_a_store_that_left_some_out(opened):
     class Letters:
         vocabulary, fingerprint = 1 << 17, "letters"
 
@@ -61,7 +61,7 @@ def test_texts_fit_a_store_that_left_some_out(opened, tmp_path):
     random = np.random.default_rng(0)
     lines = random.choice(["a", "x", "", "b", "xx", "xax"], 300).tolist()
     examples = opened(lines, "lines.txt")
-    store, texts = tokenize(examples, Letters(), None, tmp_path), keep_texts(examples, tmp_path)
+    store, texts = tokenize(examples, Letters(), None), keep_texts(examples)
     numbers = text_numbers(store)
     assert len(numbers) == len(store) < len(texts)
     for example, number in enumerate(numbers.tolist()):
@@ -70,16 +70,16 @@ def test_texts_fit_a_store_that_left_some_out(opened, tmp_path):
     assert store.manifest.tokenless == len(texts) - len(store)
 
 
-def test_a_source_that_cannot_be_read_leaves_no_entry(opened, tmp_path):
+def test_a_source_that_cannot_be_read_leaves_no_entry(opened, cache):
     examples = opened(["a", "b"], "lines.txt")
     with Path(examples.source).open("ab") as file:
         file.write(b"\xff\n")
     with pytest.raises(DataError, match=r"lines\.txt:3: not UTF-8"):
-        keep_texts(examples, tmp_path / "cache")
-    assert not [path for path in (tmp_path / "cache/texts").iterdir() if path.suffix != ".lock"]
+        keep_texts(examples)
+    assert not [path for path in (cache / "texts").iterdir() if path.suffix != ".lock"]
 
 
-def test_a_cache_that_cannot_be_written_is_explained(opened, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot keep the texts in .*file: .*cache_dir or in"):
-        keep_texts(opened(["a"], "lines.txt"), tmp_path / "file")
+def test_a_cache_that_cannot_be_written_is_explained(opened, cache):
+    cache.write_text("a file")
+    with pytest.raises(ConfigError, match=r"cannot keep the texts in .*cache: .* CONTRASENT_CACHE"):
+        keep_texts(opened(["a"], "lines.txt"))

@@ -27,11 +27,6 @@ NEXT = [{"name": "next_sentence"}, {"name": "next_3_sentences"}]
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(autouse=True)
 def wordnet(monkeypatch):
     """In the place of WordNet: a cat is an e or cats."""
     found = SimpleNamespace(version="3.0", synonyms={"cat": ("e", "cats")}.get)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from typing_extensions import override
 
@@ -248,23 +247,17 @@ class PackedModernBert(Backbone):
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
         known: Any = self.model
-        device = batch.token_ids.device
-        narrow = torch.is_autocast_enabled(device.type)
-        dtype = torch.get_autocast_dtype(device.type) if narrow else known.dtype
-        blocks = self._blocks(batch, dtype)
+        blocks = self._blocks(batch, self.products(batch.token_ids.device)[1])
         state = known.embeddings(batch.token_ids)
         if first_state is not None:
-            given = first_state.reshape(batch.sentences, -1, self.width)
-            places = blocks["full_attention"].first.unsqueeze(1)
-            places = places + torch.arange(given.shape[1], device=device)
-            state = state.index_copy(0, places.flatten(), given.flatten(0, 1).to(state.dtype))
+            state = blocks["full_attention"].with_first(state, first_state)
         state = batch.changed(state)
         by_number = {0: state}
         positions = blocks["full_attention"].positions.unsqueeze(0)
         angles = {kind: known.rotary_emb(state.float(), positions, kind) for kind in blocks}
         for number, layer in enumerate(known.layers[: max(wanted)], start=1):
             kind = layer.attention_type
-            state = self._run(layer, state, angles[kind], blocks[kind])
+            state = self.run_layer(self._layer, layer, state, angles[kind], blocks[kind])
             if number in wanted:
                 by_number[number] = known.final_norm(state) if number == self.depth else state
         return {n: by_number[n] for n in wanted}
@@ -284,12 +277,6 @@ class PackedModernBert(Backbone):
             local = replace(local, added=unseen.unsqueeze(0))
         return {"full_attention": whole, "sliding_attention": local}
 
-    def _run(self, *given: Any) -> Tensor:
-        if not (self.checkpoint_layers and torch.is_grad_enabled()):
-            return self._layer(*given)
-        state: Tensor = checkpoint(self._layer, *given, use_reentrant=False)
-        return state
-
     def _layer(
         self, layer: Any, state: Tensor, angles: tuple[Tensor, Tensor], blocks: Blocks
     ) -> Tensor:
@@ -299,15 +286,12 @@ class PackedModernBert(Backbone):
         rate = part.attention_dropout if self.training else 0.0
         mixed = attention(F.pad(qkv, (0, 0, 0, blocks.rows - len(qkv))), blocks, rate)
         mixed = part.Wo(mixed[: len(state)])
-        state = state + dropout(mixed, self._rate(part.out_drop))
+        state = state + dropout(mixed, self.rate_of(part.out_drop))
         mlp = layer.mlp
         inner, gate = mlp.Wi(layer.mlp_norm(state)).chunk(2, dim=-1)
-        inner = dropout(mlp.act(inner) * gate, self._rate(mlp.drop))
+        inner = dropout(mlp.act(inner) * gate, self.rate_of(mlp.drop))
         total: Tensor = state + mlp.Wo(inner)
         return total
-
-    def _rate(self, module: nn.Module) -> float:
-        return module.p if self.training and isinstance(module, nn.Dropout) else 0.0
 
 
 def _rotate(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.model.precision import resolve_precision, torch_precisions
+
+T = TypeVar("T")
 
 UNBOUNDED = 1_000_000
 """The longest sentence of a backbone that sets no limit."""
@@ -72,6 +75,22 @@ class Backbone(nn.Module, ABC):
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
         """The states of the layers ``wanted``, numbered from 0; the rest is as in `forward`."""
+
+    def products(self, device: torch.device) -> tuple[bool, torch.dtype]:
+        """Whether matrix products are in a number format of their own, and in which they are."""
+        narrow = torch.is_autocast_enabled(device.type)
+        return narrow, torch.get_autocast_dtype(device.type) if narrow else self.model.dtype
+
+    def run_layer(self, layer: Callable[..., T], *given: Any) -> T:
+        """``layer(*given)``, computed again in the backward pass where that is asked for."""
+        if not (self.checkpoint_layers and torch.is_grad_enabled()):
+            return layer(*given)
+        states: T = checkpoint(layer, *given, use_reentrant=False)
+        return states
+
+    def rate_of(self, module: nn.Module | None) -> float:
+        """The rate of a dropout at this moment; 0 of what is none."""
+        return module.p if self.training and isinstance(module, nn.Dropout) else 0.0
 
     def require_first_state(self) -> None:
         """Raise ConfigError if state 0 cannot be replaced or masked."""

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from typing_extensions import override
 
@@ -87,7 +86,7 @@ class PackedBert(Backbone):
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
         device = batch.token_ids.device
-        narrow, dtype = self._products(device)
+        narrow, dtype = self.products(device)
         with torch.autocast(device.type, enabled=False):
             plain = first_state is None and batch.positions is None and not batch.changes_embeddings
             infers = plain and self._infers(device, dtype)
@@ -103,7 +102,7 @@ class PackedBert(Backbone):
         There is one of ``additions`` for each layer.
         """
         device = batch.token_ids.device
-        _, dtype = self._products(device)
+        _, dtype = self.products(device)
         with torch.autocast(device.type, enabled=False):
             states = self._compute(batch, {self.depth}, dtype, False, None, additions)
         return states[self.depth]
@@ -111,7 +110,7 @@ class PackedBert(Backbone):
     def continue_from(self, batch: Batch, states: Tensor) -> Tensor:
         """The last states ``(T, D)``, with ``states (T, D)`` as state 0 of every token."""
         device = batch.token_ids.device
-        _, dtype = self._products(device)
+        _, dtype = self.products(device)
         with torch.autocast(device.type, enabled=False):
             return self._compute(batch, {self.depth}, dtype, False, None, given=states)[self.depth]
 
@@ -125,11 +124,6 @@ class PackedBert(Backbone):
         model: Any = type(self.model)(config)
         model.embeddings, model.pooler = nn.Identity(), None
         return PackedBert(model).to(self.device)
-
-    def _products(self, device: torch.device) -> tuple[bool, torch.dtype]:
-        """Whether matrix products are in a number format of their own, and in which they are."""
-        narrow = torch.is_autocast_enabled(device.type)
-        return narrow, torch.get_autocast_dtype(device.type) if narrow else self.model.dtype
 
     def _compute(
         self,
@@ -147,9 +141,7 @@ class PackedBert(Backbone):
         positions = blocks.positions if batch.positions is None else batch.positions
         state = self._embed(batch.token_ids, positions) if given is None else given
         if first_state is not None:
-            first = first_state.reshape(batch.sentences, -1, self.width)
-            places = blocks.first.unsqueeze(1) + torch.arange(first.shape[1], device=state.device)
-            state = state.index_copy(0, places.flatten(), first.flatten(0, 1).to(state.dtype))
+            state = blocks.with_first(state, first_state)
         state = batch.changed(state)
         by_number = {0: state}
         state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
@@ -158,7 +150,8 @@ class PackedBert(Backbone):
         for number in range(1, max(wanted) + 1):
             cut = first_only and number == self.depth
             addition = additions[number - 1] if additions else None
-            states = self._run(number - 1, weights[number - 1], states, blocks, cut, addition)
+            arguments = number - 1, weights[number - 1], states, blocks, cut, addition
+            states = self.run_layer(self._layer, *arguments)
             if number in wanted:
                 by_number[number] = states[0] if cut else states[0][:tokens]
         return by_number
@@ -219,14 +212,7 @@ class PackedBert(Backbone):
     def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         part: Any = self.model.embeddings
         state = embed_tokens(part, token_ids, positions + self.first_position)
-        return dropout(state, self._rate(part.dropout))
-
-    def _run(self, *given: Any) -> States:
-        """:meth:`_layer`, computed again in the backward pass where that is asked for."""
-        if not (self.checkpoint_layers and torch.is_grad_enabled()):
-            return self._layer(*given)
-        states: States = checkpoint(self._layer, *given, use_reentrant=False)
-        return states
+        return dropout(state, self.rate_of(part.dropout))
 
     def _layer(
         self,
@@ -244,21 +230,21 @@ class PackedBert(Backbone):
         if cut:
             state = state[blocks.first]
         mixed = linear(mixed, *weights.output)
-        rate = self._rate(modules.output_dropout)
+        rate = self.rate_of(modules.output_dropout)
         state, narrow = dropout_norm(state, mixed, rate, modules.attention_norm)
         if addition is not None:
             sentence = F.pad(blocks.sentence, (0, len(state) - len(blocks.sentence)))
             added = addition.states.to(narrow.dtype).index_select(0, sentence)
-            rate = self._rate(modules.down_dropout)
+            rate = self.rate_of(modules.down_dropout)
             state, narrow = dropout_norm(state, added, rate, addition.norm)
         inner = linear(modules.activation(linear(narrow, *weights.up)), *weights.down)
-        return dropout_norm(state, inner, self._rate(modules.down_dropout), modules.norm)
+        return dropout_norm(state, inner, self.rate_of(modules.down_dropout), modules.norm)
 
     def _attend(
         self, modules: LayerModules, weights: LayerWeights, state: Tensor, blocks: Blocks, cut: bool
     ) -> Tensor:
         """Self-attention; ``(R, D)``, or ``(S, D)`` of the first tokens with ``cut``."""
-        rate = self._rate(modules.attention_dropout)
+        rate = self.rate_of(modules.attention_dropout)
         if not cut:
             return attention(linear(state, *weights.qkv), blocks, rate)
         sizes = [self.width, 2 * self.width]
@@ -266,9 +252,6 @@ class PackedBert(Backbone):
         query_bias, rest_bias = torch.split(weights.qkv.bias, sizes)
         query = linear(state[blocks.first], of_query, query_bias)
         return first_attention(query, linear(state, of_rest, rest_bias), blocks, rate)
-
-    def _rate(self, module: nn.Dropout | None) -> float:
-        return module.p if self.training and module is not None else 0.0
 
     @override
     def unchanging(self) -> AbstractContextManager[None]:

@@ -172,6 +172,12 @@ class Blocks:
         places = (first, positions, sentence)
         return cls(batch.sentences, longest, heads, *places, mask, rows, runs, causal)
 
+    def with_first(self, state: Tensor, first: Tensor) -> Tensor:
+        """State 0 ``(T, D)`` with ``(S, D)`` or ``(S, N, D)`` in place of that of first tokens."""
+        given = first.reshape(self.sentences, -1, state.shape[-1])
+        places = self.first.unsqueeze(1) + torch.arange(given.shape[1], device=state.device)
+        return state.index_copy(0, places.flatten(), given.flatten(0, 1).to(state.dtype))
+
     def spread(self, packed: Tensor, parts: int) -> Tensor:
         """``(R, P * D)`` to ``(P, S * H, L, d)``; padded places are copies of a row from T on."""
         if parts not in self._there:
