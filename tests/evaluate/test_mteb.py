@@ -348,10 +348,6 @@ def test_a_task_that_fails_costs_itself_only(tiny_encoder):
 def test_names_of_tasks_are_checked():
     (task,) = mteb_tasks(["STSBenchmark", "STSBenchmark"])
     assert task.metadata.name == "STSBenchmark"
-    with pytest.raises(ConfigError, match=r"no such task.*Did you mean: 'STSBenchmark'"):
-        mteb_tasks(["STSBenchmrk"])
-    with pytest.raises(ConfigError, match="no task to run"):
-        mteb_tasks([])
 
 
 @pytest.fixture
@@ -418,7 +414,7 @@ def test_it_embeds_in_the_precision_it_was_given(tiny_encoder, monkeypatch, prec
     ("words", "said"),
     [
         (["--tasks", ""], "no task to run"),
-        (["--tasks", "STSBenchmrk"], "no such task"),
+        (["--tasks", "STSBenchmrk"], "no such task: 'STSBenchmrk'"),
         (["--tasks", "STS12", "--json", "."], "--json . is a folder"),
         (["--tasks", "STS12", "--output", "file"], "--output file is a file"),
         (["--tasks", "STS12", "--precision", "fp8"], "unknown precision"),
