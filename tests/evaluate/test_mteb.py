@@ -169,10 +169,10 @@ def test_sts_of_mteb_is_ours_on_the_same_text(tiny_encoder, tmp_path):
 
 
 def test_records_say_how_mteb_scored(mteb, tiny_encoder):
-    found = run_mteb(MtebEncoder(tiny_encoder), [sts_task()], seed=5)
+    found = run_mteb(MtebEncoder(tiny_encoder), [sts_task()])
     main = only(found.records, "cosine_spearman")
     assert (main.task, main.split, main.subset, main.aggregation) == ("LocalSTS", "test", "", "all")
-    assert (main.pairs, main.seed) == (len(PAIRS), 5)
+    assert main.pairs == len(PAIRS)
     assert (main.pooler, main.head, main.precision, main.max_tokens) == ("cls", "none", "fp32", 64)
     assert main.versions["mteb"] == mteb.__version__
     assert main.versions["local/sts"] == "r1"
