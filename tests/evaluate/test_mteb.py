@@ -414,7 +414,7 @@ def test_it_embeds_in_the_precision_it_was_given(tiny_encoder, monkeypatch, prec
     ("words", "said"),
     [
         (["--tasks", ""], "no task to run"),
-        (["--tasks", "STSBenchmrk"], "no such task: 'STSBenchmrk'"),
+        (["--tasks", "STSBenchmrk"], "Did you mean: 'STSBenchmark'"),
         (["--tasks", "STS12", "--json", "."], "--json . is a folder"),
         (["--tasks", "STS12", "--output", "file"], "--output file is a file"),
         (["--tasks", "STS12", "--precision", "fp8"], "unknown precision"),
