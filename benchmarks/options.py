@@ -43,12 +43,12 @@ def add_texts(made: argparse.ArgumentParser) -> None:
     made.add_argument("--data", help="sentences, one per line; default: the quickstart's")
 
 
-def add_engines(made: argparse.ArgumentParser, engines: Sequence[str] = ENGINES) -> None:
+def add_engines(made: argparse.ArgumentParser) -> None:
     """The option that names our engines; those whose packages are missing are left out."""
     made.add_argument(
         "--engine",
-        default=",".join(engines),
-        help=f"ours, comma-separated: {', '.join(engines)}. Default: all that are installed",
+        default=",".join(ENGINES),
+        help=f"ours, comma-separated: {', '.join(ENGINES)}. Default: all that are installed",
     )
 
 

@@ -36,8 +36,6 @@ def file(tmp_path):
         ({"train.": 1}, "'train' is a section; name one of its settings: --train.NAME VALUE"),
         ({"train.a.b": 1}, "unknown setting of 'train': 'a.b'"),
         ({"train.batch_size": "6.5"}, "train.batch_size cannot be 6.5: input should be a valid"),
-        ({"train.learning_rate": "0"}, "train.learning_rate cannot be 0: input should be"),
-        ({"train.learning_rate": ".nan"}, "train.learning_rate cannot be nan: input should be"),
         (
             {"train.learning_rate": ".inf"},
             "train.learning_rate cannot be inf: input should be a finite",
@@ -45,10 +43,6 @@ def file(tmp_path):
         (
             {"train.learning_rate": "fast"},
             "train.learning_rate cannot be 'fast': input should be a valid",
-        ),
-        (
-            {"train.precision": "fp16"},
-            "train.precision cannot be 'fp16': input should be 'auto', 'bf16'",
         ),
         ({"train.seed": "-1"}, "train.seed cannot be -1"),
         ({"train.clip": "0"}, "train.clip cannot be 0"),
@@ -77,10 +71,6 @@ def test_a_wrong_override_is_explained(overrides, said):
     ("text", "said"),
     [
         (
-            "train:\n\n  learning_rate: -1\n",
-            ":3: train.learning_rate cannot be -1: input should be greater",
-        ),
-        (
             "train:\n  trackers:\n  - a\n  - 3\n",
             ":2: train.trackers.1 cannot be 3: input should be a valid string",
         ),
@@ -94,7 +84,6 @@ def test_a_wrong_override_is_explained(overrides, said):
         ),
         ("train:\n  seed: 1\n  seed: 2\n", ":3: train.seed is set twice, first at line 2"),
         ("train: {}\ndata: {}\ntrain: {}\n", ":3: train is set twice, first at line 1"),
-        ("encoder:\n  name: [a\n", ":3: not YAML: "),
         ("a: b: c\n", ":1: not YAML: mapping values are not allowed here"),
         ("false", " must hold sections such as 'encoder:', not False"),
         ("a\x00b", "cannot read .*mine.yaml"),
@@ -125,21 +114,6 @@ def test_what_is_left_out_is_the_default(text, file):
 def test_a_file_may_start_with_a_byte_order_mark(tmp_path):
     (tmp_path / "a.yml").write_bytes(b"\xef\xbb\xbftrain:\n  epochs: 4\n")
     assert load_recipe(tmp_path / "a.yml").train.epochs == 4
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (
-            "unsup-simsce",
-            "unknown recipe 'unsup-simsce'. Did you mean 'unsup-simcse', 'sup-simcse' or 'unsup",
-        ),
-        ("nowhere.yaml", "no recipe file nowhere.yaml; 'contrasent recipes' lists the packaged"),
-        ("", "unknown recipe ''"),
-    ],
-)
-def test_a_recipe_that_is_not_there(name, said):
-    refused(said, name)
 
 
 def test_settings_of_ones_own_are_checked_in_the_same_way():

@@ -27,6 +27,13 @@ def test_records_survive_a_file_in_full_precision(tmp_path):
     assert json.loads(json_lines([RECORD]))["value"] == 0.1 + 0.2
 
 
+def test_files_that_were_written_before_a_field_came_are_read(tmp_path):
+    fields = json.loads(json_lines([RECORD]))
+    del fields["classifier"]
+    (tmp_path / "old.jsonl").write_text(json.dumps(fields) + "\n")
+    assert read_records(tmp_path / "old.jsonl") == [RECORD]
+
+
 def test_versions_name_what_computes_a_score():
     assert {"python", "contrasent", "torch", "transformers", "numpy", "scipy"} <= set(
         installed_versions()

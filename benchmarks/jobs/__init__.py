@@ -5,24 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 Values = dict[str, Any]
-"""What a round gives: numbers and lists of numbers by name, ready for JSON."""
+"""What ``round(number)`` of a job gives: ``sentences``, how many were done, and whatever else was
+measured, numbers and lists of numbers by name, ready for JSON."""
 
 
 Kind = TypeVar("Kind")
-
-
-class Job(Protocol):
-    """One way to do the work, set up by its constructor from settings given by name."""
-
-    def round(self, number: int) -> Values:
-        """Do round ``number``, the same work for every contestant; the time it takes counts.
-
-        Returns:
-            ``sentences``, how many were done, and whatever else was measured.
-        """
 
 
 def read_texts(path: str) -> list[str]:

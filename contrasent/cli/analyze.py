@@ -115,7 +115,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
         measured = _measure(models, measuring, pairs, data_dir, listed(columns))
     geometries = (*known.geometries, *measured.results.values())
     _print(geometries, known, json)
-    there = {name for it in geometries for name in names_of(it.encoder)}
+    names = {name for it in geometries for name in names_of(it.encoder)}
     contents = Contents(
         records=known.records,
         geometries=geometries,
@@ -123,7 +123,7 @@ def analyze(  # noqa: PLR0913 - the arguments are the command's options
         neighbours=known.neighbours,
         warnings=tuple(measured.failures),
         published=published,
-        supervised=tuple(it for it in supervised or () if it in there),
+        supervised=tuple(it for it in supervised or () if it in names),
     )
     if geometries or saved:
         write_html(html, contents)

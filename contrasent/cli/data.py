@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -301,18 +302,14 @@ def nli(
     """
     from contrasent.data.build.nli import WANTED, Nli
 
-    order = listed(labels)
-
-    def kind(sources: Sequence[SourceRows]) -> DataKind:
-        return Nli(
-            sources,
-            make,
-            per=per,
-            contradictions=contradictions,
-            order=order,
-            seed=options.seed,
-        )
-
+    kind = partial(
+        Nli,
+        make=make,
+        per=per,
+        contradictions=contradictions,
+        order=listed(labels),
+        seed=options.seed,
+    )
     _build(kind, WANTED, sources, options)
 
 
@@ -351,9 +348,7 @@ def paraphrases(
     """
     from contrasent.data.build.paraphrases import PARAPHRASES, Paraphrases
 
-    def kind(sources: Sequence[SourceRows]) -> DataKind:
-        return Paraphrases(sources, min_score, max_score)
-
+    kind = partial(Paraphrases, min_score=min_score, max_score=max_score)
     _build(kind, PARAPHRASES, sources, options)
 
 

@@ -295,9 +295,9 @@ def search(  # noqa: PLR0913 - the arguments are the command's options
     for each in queries:
         require_query(each, top_k, threshold=threshold)
     opened = Index.open(index)
-    found = opened.search(encoder_of(opened, encoder, device), queries, top_k, threshold, only)
+    results = opened.search(encoder_of(opened, encoder, device), queries, top_k, threshold, only)
     several = len(queries) > 1
-    for text, hits in zip(queries, found, strict=True):
+    for text, hits in zip(queries, results, strict=True):
         if json:
             for rank, hit in enumerate(hits, start=1):
                 row = {"rank": rank, "score": hit.score, "id": hit.id, "text": hit.text}

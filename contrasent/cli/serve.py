@@ -95,15 +95,6 @@ class Serving(Loading):
         typer.Option("--cors", metavar="ORIGIN", help="A web origin that may call; repeatable."),
     ] = None
 
-    @property
-    def indexes(self) -> tuple[Path | None, Path | None]:
-        """The folder to search, and the one beside it."""
-        from contrasent.errors import ConfigError
-
-        if self.beside is not None and self.index is None:
-            raise ConfigError("--beside shows a second index: name the first with --index")
-        return self.index, self.beside
-
 
 @grouped
 def serve(*, model: Model, serving: Serving, precision: Precision = "auto") -> None:
@@ -198,7 +189,10 @@ def _maker(
         max_wait=serving.max_wait,
         bitwise=serving.bitwise,
     )
-    how = batching, Metrics(), computing_thread(_threads(serving))
+    threads = serving.threads
+    if threads is None:
+        threads = max(1, len(os.sched_getaffinity(0)) // serving.workers)
+    how = batching, Metrics(), computing_thread(threads)
     torch.set_num_threads(1)  # until the thread that computes has its own
     shared = None if serving.shared_cache is None else SharedCache(serving.shared_cache)
     indexes = _indexes(serving)
@@ -227,20 +221,16 @@ def _maker(
     return make
 
 
-def _threads(serving: Serving) -> int:
-    """How many threads each process computes with."""
-    if serving.threads is not None:
-        return serving.threads
-    return max(1, len(os.sched_getaffinity(0)) // serving.workers)
-
-
 def _indexes(serving: Serving) -> list[Index]:
     """The indexes; ConfigError if not all workers could use them, or the engine."""
     from contrasent.errors import ConfigError
     from contrasent.search.index import Index
     from contrasent.search.nearest import MILVUS
 
-    indexes = [Index.open(folder) for folder in serving.indexes if folder is not None]
+    if serving.beside is not None and serving.index is None:
+        raise ConfigError("--beside shows a second index: name the first with --index")
+    folders = (serving.index, serving.beside)
+    indexes = [Index.open(folder) for folder in folders if folder is not None]
     if serving.workers == 1:
         return indexes
     if any(index.kind in MILVUS for index in indexes):

@@ -127,8 +127,8 @@ def compare_ratios(
     average too. Returns one for each metric, in the order of the scores.
     """
     by_metric: dict[str, dict[TaskName, Vector]] = {}
-    values: dict[tuple[str, TaskName], float] = {}
-    own: dict[str, dict[TaskName | str, float]] = {}
+    differences: dict[tuple[str, TaskName], float] = {}
+    values: dict[str, dict[TaskName | str, float]] = {}
     for name in names:
         metrics = [of for task, of in baseline.ratios if task == name]
         shared = [of for of in metrics if (name, of) in other.ratios]
@@ -141,8 +141,8 @@ def compare_ratios(
             # What is no difference is to be 0, however the sums were rounded.
             draws = np.round(drawn[after] - drawn[before], _DIGITS)
             by_metric.setdefault(metric, {})[name] = draws
-            values[metric, name] = pairs[after].value - pairs[before].value
-            own.setdefault(metric, {})[name] = pairs[after].value
+            differences[metric, name] = pairs[after].value - pairs[before].value
+            values.setdefault(metric, {})[name] = pairs[after].value
 
     def compared(difference: float, drawn: Vector) -> Compared:
         p = p_value(drawn)
@@ -157,14 +157,16 @@ def compare_ratios(
 
     comparisons = []
     for metric, of_task in by_metric.items():
-        tasks = {name: compared(values[metric, name], drawn) for name, drawn in of_task.items()}
+        tasks = {
+            name: compared(differences[metric, name], drawn) for name, drawn in of_task.items()
+        }
         named = [name for name in of_task if name in averaged_over]
         mean = None
         if len(named) > 1:
-            difference = sum(values[metric, name] for name in named) / len(named)
+            difference = sum(differences[metric, name] for name in named) / len(named)
             mean = compared(difference, np.mean([of_task[name] for name in named], axis=0))
-            own[metric][_AVERAGE] = fmean(own[metric][name] for name in named)
-        comparisons.append(Comparison(metric, None, _adjusted(tasks), mean, own[metric]))
+            values[metric][_AVERAGE] = fmean(values[metric][name] for name in named)
+        comparisons.append(Comparison(metric, None, _adjusted(tasks), mean, values[metric]))
     return comparisons
 
 

@@ -110,12 +110,15 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
     cosines = pair_cosines(embeddings[pairs.first], embeddings[pairs.second])
     every = len(embeddings) * (len(embeddings) - 1) // 2
     contrast = asdict(contrast_bound(embeddings))
+    by_dimension = correlation_by_dimension(embeddings, pairs)
+    # None of an encoder that puts all pairs at one cosine, as a collapsed one does.
+    correlation = by_dimension.get(embeddings.shape[1])
     scores = [
         Score("alignment", position.alignment, int(pairs.positive.sum()), subset=pairs.condition),
         Score("uniformity", position.uniformity, every),
         Score("mean_cosine", mean_cosine(embeddings), every),
         Score("partition_ratio", partition_ratio(embeddings), every),
-        *_correlation(cosines, pairs.gold),
+        *([] if correlation is None else [Score("spearman", correlation, len(pairs.gold))]),
         *(Score(f"contrast_{name}", value, every) for name, value in contrast.items()),
     ]
     task = pairs.task
@@ -127,7 +130,7 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
         sentences=len(embeddings),
         spectrum=_short(spectrum(embeddings)),
         groups=group_cosines(_short(cosines), pairs.gold),
-        by_dimension=correlation_by_dimension(embeddings, pairs),
+        by_dimension=by_dimension,
     )
 
 
@@ -164,14 +167,6 @@ def group_cosines(cosines: Vector, gold: Vector) -> tuple[Group, ...]:
 
 def _short(numbers: Vector) -> Vector:
     return np.array([float(f"{number:.{_DIGITS}g}") for number in numbers])
-
-
-def _correlation(cosines: Vector, gold: Vector) -> list[Score]:
-    """Spearman's; none of an encoder that puts all pairs at one cosine, as a collapsed one does."""
-    try:
-        return [Score("spearman", spearman(cosines, gold), len(gold))]
-    except DataError:
-        return []
 
 
 KIND = "geometry"

@@ -216,7 +216,6 @@ def run_mteb(
     tasks: Sequence[AbsTask],
     *,
     output: str | Path | None = None,
-    seed: int | None = None,
     show_progress: bool = False,
 ) -> Scores:
     """Let MTEB score an encoder; a task that it cannot run costs itself only.
@@ -234,7 +233,7 @@ def run_mteb(
         name = task.metadata.name
         try:
             result = _run(task, encoder, cache, show_progress)
-            records += _records(task, result, encoder, seed)
+            records += _records(task, result, encoder)
         except ContrasentError as error:
             problems.append(Problem(name, f"{name}: {error}"))
         finally:
@@ -269,8 +268,8 @@ def _run(task: AbsTask, encoder: MtebEncoder, cache: Any, show_progress: bool) -
     return result.task_results[0]
 
 
-def _records(task: AbsTask, result: Any, encoder: MtebEncoder, seed: int | None) -> list[Record]:
-    use = EncoderUse(encoder.encoder, encoder.precision, seed)
+def _records(task: AbsTask, result: Any, encoder: MtebEncoder) -> list[Record]:
+    use = EncoderUse(encoder.encoder, encoder.precision)
     about, main = task.metadata, task.metadata.main_score
     data = {str(about.dataset["path"]): str(about.dataset["revision"])}
     sha256, prompts = encoder.texts_sha256(about.name), encoder.prompts_of(about.name)

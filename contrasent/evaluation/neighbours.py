@@ -256,13 +256,13 @@ def find_neighbours(
         queries=tuple(
             Query(
                 text=text,
-                left_out=tuple(corpus.texts[place] for place in sorted(own)),
+                left_out=tuple(corpus.texts[place] for place in sorted(equal)),
                 nearest=tuple(
                     Neighbour(text=corpus.texts[place], cosine=cosine, row=int(corpus.rows[place]))
                     for place, cosine in hits
                 ),
             )
-            for text, own, hits in zip(wanted, itself, best, strict=True)
+            for text, equal, hits in zip(wanted, itself, best, strict=True)
         ),
     )
 
@@ -281,9 +281,9 @@ def _itself(queries: Sequence[str], texts: Sequence[str]) -> list[set[int]]:
     """Of every query, where the corpus has it."""
     places: dict[str, set[int]] = {_form(query): set() for query in queries}
     for place, text in enumerate(texts):
-        own = places.get(_form(text))
-        if own is not None:
-            own.add(place)
+        equal = places.get(_form(text))
+        if equal is not None:
+            equal.add(place)
     return [places[_form(query)] for query in queries]
 
 

@@ -207,11 +207,11 @@ def _assemble(
     hashes = [_hash(sources[which]) for which in (1, 0, 2)]
     rows = {document: row for row, document in enumerate(corpus)}
     same = {q for q in judged if q in corpus and queries[q] in (bare[q], corpus[q])}
-    own = {q: rows[q] if q in same else None for q in judged}
+    itself = {q: rows[q] if q in same else None for q in judged}
     wanted: dict[str, dict[int, float]] = {}
     for query, grades in judged.items():
         graded = {rows[document]: grade for document, grade in grades.items() if grade > 0}
-        kept = {row: grade for row, grade in graded.items() if row != own[query]}
+        kept = {row: grade for row, grade in graded.items() if row != itself[query]}
         if kept:
             wanted[query] = kept
     if not wanted:
@@ -223,7 +223,7 @@ def _assemble(
         corpus=tuple(corpus.values()),
         queries=tuple(queries[query] for query in wanted),
         relevant=tuple(wanted.values()),
-        left_out=tuple(own[query] for query in wanted),
+        left_out=tuple(itself[query] for query in wanted),
         metrics=_METRICS,
         description=(
             f"{len(wanted):,} of {len(queries):,} queries, those with a relevant document; "

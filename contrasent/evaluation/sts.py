@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import cast
 
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.compare import Comparison, compare
 from contrasent.evaluation.embed import (
     DescribedEncoder,
@@ -57,7 +57,7 @@ class StsTasks:
         infinite number, or is zero; DataError if a number does not exist because all cosines are
         equal.
         """
-        embeddings = self._embed(EncoderUse(encoder, precision))
+        embeddings = EncoderUse(encoder, precision).encode(self.sentences)
         for task in self.tasks:
             self._require_usable(encoder, task, embeddings)
         return {
@@ -77,7 +77,7 @@ class StsTasks:
         scores the tasks that have something to fit it to. CheckpointError if in every task an
         embedding has a NaN or infinite number, or is zero.
         """
-        embeddings = self._embed(use)
+        embeddings = use.encode(self.sentences)
         regressors: dict[str, Regressor] = {}
         parts: list[Scores] = []
         damaged: list[CheckpointError] = []
@@ -157,11 +157,6 @@ class StsTasks:
             )
         (subset,) = task.subsets
         return (regressors[name].expected(self._pairs(subset, embeddings).features),)
-
-    def _embed(self, use: EncoderUse) -> Embeddings:
-        if not self.sentences:
-            raise ConfigError("no task to score")
-        return use.encode(self.sentences)
 
     def _rows(self, sentences: Iterable[str], embeddings: Embeddings) -> Embeddings:
         return embeddings[[self._places[sentence] for sentence in sentences]]

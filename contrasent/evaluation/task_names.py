@@ -201,24 +201,20 @@ def refuse(text: str) -> NoReturn:
     )
 
 
-def task_names(asked: Iterable[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:
+def task_names(asked: Sequence[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:
     """Resolve the names of scored pairs, each task and split once, in the order asked.
 
     They are ``sts`` (all seven), a task such as ``stsb`` or ``STS-B``, one with its split such as
     ``stsb-dev``, or a file or data set of sentence, sentence, score. Of the ``splits`` of tasks
-    without one, those that a task does not have are left out. ConfigError if a name or split is
-    unknown, a task has none of the splits, or nothing is left.
+    without one, those that a task does not have are left out. ConfigError if a name is unknown or
+    a task has none of the splits.
     """
-    for split in splits:
-        pick("split", split, SPLITS)
-    asked = list(asked)
     names: list[TaskName] = []
     for text in asked:
         named = sts_names(text, splits)
         if named is None:
             refuse(text)
         names += named
-    require_names(names, asked, splits)
     return list(dict.fromkeys(names))
 
 
@@ -243,10 +239,9 @@ def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
 def require_names(names: Sequence[TaskName], asked: Sequence[str], splits: Sequence[str]) -> None:
     """Refuse tasks of which nothing is left to be scored."""
     if not names:
-        named = f"{', '.join(asked)} with split {', '.join(splits)}" if asked else "an empty list"
         raise ConfigError(
-            f"no task to score: {named} names none; STS12-16 have a test split only, transfer "
-            "tasks a dev and a test split"
+            f"no task to score: {', '.join(asked)} with split {', '.join(splits)} names none; "
+            "STS12-16 have a test split only, transfer tasks a dev and a test split"
         )
 
 

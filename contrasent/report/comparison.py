@@ -160,16 +160,16 @@ def _in(records: Sequence[Record], names: Sequence[TaskName]) -> list[Record]:
 def seeds_table(seeds: Iterable[int], scores: Iterable[SeedScores]) -> Table:
     """The scores of runs that differ in their seed, x 100."""
     rows, names = [], [*map(str, seeds)]
-    for it in scores:
-        ends = it.interval
-        spread = "" if it.deviation is None else f" ± {100 * it.deviation:.2f}"
+    for one in scores:
+        ends = one.interval
+        spread = "" if one.deviation is None else f" ± {100 * one.deviation:.2f}"
         rows.append(
             (
-                Cell(f"{it.of} {metric_heading(it.metric)}".rstrip()),
-                score(it.start),
-                *map(score, it.values),
-                Cell(f"{100 * it.mean:.2f}{spread}", it.mean),
-                score(it.difference, sign="+"),
+                Cell(f"{one.of} {metric_heading(one.metric)}".rstrip()),
+                score(one.start),
+                *map(score, one.values),
+                Cell(f"{100 * one.mean:.2f}{spread}", one.mean),
+                score(one.difference, sign="+"),
                 Cell(f"[{100 * ends[0]:+.2f}, {100 * ends[1]:+.2f}]" if ends else ABSENT),
             )
         )

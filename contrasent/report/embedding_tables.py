@@ -129,12 +129,11 @@ def figure_data(
 ) -> FigureData:
     """What the figures are drawn from.
 
-    ConfigError if one of ``supervised`` is not among the encoders; DataError if they were not
-    measured on the same pairs. ``rows`` are for Figures 3, F.1 and G.1 of SimCSE and Figure 2 of
-    DiffCSE, ``runs`` for Figure 2 of SimCSE and Figure 1 of its replication study, ``records`` for
-    the colours of Figure 3, into which the points of papers are put where it is of STS-B, if
-    ``published``. Encoders that ``supervised`` names get panels of their own, as in Figures F.1 and
-    G.1.
+    DataError if the encoders were not measured on the same pairs. ``rows`` are for Figures 3, F.1
+    and G.1 of SimCSE and Figure 2 of DiffCSE, ``runs`` for Figure 2 of SimCSE and Figure 1 of its
+    replication study, ``records`` for the colours of Figure 3, into which the points of papers are
+    put where it is of STS-B, if ``published``. Encoders that ``supervised`` names get panels of
+    their own, as in Figures F.1 and G.1.
     """
     _require_same_pairs(rows.values())
     _require_same_pairs(runs)
@@ -199,7 +198,6 @@ def _panels(
     if not supervised:
         return {"": dict(rows)}
     names = {label: {label, *names_of(it.encoder)} for label, it in rows.items()}
-    refuse_unknown(supervised, set().union(*names.values()))
     panels: dict[str, dict[str, Geometry]] = {"unsupervised": {}, "supervised": {}}
     for label, geometry in rows.items():
         title = "supervised" if names[label] & set(supervised) else "unsupervised"

@@ -147,11 +147,11 @@ _LEAK_HEADINGS = ("sentences", "exact", "normalised", "pairs", "both seen", "exa
 def leaks_table(leaks: Leaks) -> Table:
     """A row for each task, the meaning of the columns, and where the first overlaps stand."""
     rows = []
-    for it in leaks.tasks:
-        pairs = (it.pairs, it.pairs_seen, it.pairs_exact, it.pairs_normalised)
-        cells = [f"{n:,}" for n in (it.sentences, it.exact, it.normalised)]
-        cells += [f"{n:,}" if it.pairs else ABSENT for n in pairs]
-        rows.append(tuple(map(Cell, (it.heading, *cells))))
+    for overlap in leaks.tasks:
+        pairs = (overlap.pairs, overlap.pairs_seen, overlap.pairs_exact, overlap.pairs_normalised)
+        cells = [f"{n:,}" for n in (overlap.sentences, overlap.exact, overlap.normalised)]
+        cells += [f"{n:,}" if overlap.pairs else ABSENT for n in pairs]
+        rows.append(tuple(map(Cell, (overlap.heading, *cells))))
     notes = [
         f"{leaks.source}: {leaks.examples:,} examples, {leaks.columns}.",
         "Sentences of each task that the training text has, repeated ones counted each time: exact "

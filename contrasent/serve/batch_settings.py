@@ -39,15 +39,14 @@ class BatchSettings:
             raise ConfigError(f"max_wait must be above 0, not {self.max_wait}")
 
 
-def computing_thread(threads: int | None = None) -> ThreadPoolExecutor:
-    """The one thread in which all models of a process compute, with torch's threads or so many.
+def computing_thread(threads: int) -> ThreadPoolExecutor:
+    """The one thread in which all models of a process compute, with so many of torch's threads.
 
     OpenMP's threads spin for their next product, which halves the time of a sentence, only where
     no other thread of the process has had some.
     """
     import torch
 
-    if threads is not None and threads < 1:
+    if threads < 1:
         raise ConfigError(f"threads must be at least 1, not {threads}")
-    settle = () if threads is None else (torch.set_num_threads, (threads,))
-    return ThreadPoolExecutor(1, "compute", *settle)
+    return ThreadPoolExecutor(1, "compute", torch.set_num_threads, (threads,))

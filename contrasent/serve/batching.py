@@ -24,12 +24,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.encoding import by_length, embed
 from contrasent.model.engines.runtimes import PaddedEngine
 from contrasent.model.loading import LoadedEncoder
-from contrasent.serve.batch_settings import (
-    BatchSettings,
-    OverloadedError,
-    StoppedError,
-    computing_thread,
-)
+from contrasent.serve.batch_settings import BatchSettings, OverloadedError, StoppedError
 from contrasent.serve.telemetry import Metrics
 from contrasent.serve.vector_cache import Embedded, Text, VectorCache
 
@@ -70,7 +65,7 @@ class Batcher:
         settings: BatchSettings,
         cache: VectorCache,
         metrics: Metrics,
-        computer: ThreadPoolExecutor | None = None,
+        computer: ThreadPoolExecutor,
     ) -> None:
         self.encoder = encoder
         self.settings = settings
@@ -84,7 +79,7 @@ class Batcher:
         self._delivered = 0.0
         self._inbox: SimpleQueue[_Queued | None] = SimpleQueue()
         self._ready: deque[_Queued] = deque()
-        self._computer = computer or computing_thread()
+        self._computer = computer
         self._stopped = False
         self._tokenizer = threading.Thread()
 
@@ -175,17 +170,17 @@ class Batcher:
         return entries
 
     async def _embed_some(self, texts: Sequence[Text]) -> list[Embedded]:
-        found = await self.cache.fetch(texts, self._works)
-        self.metrics.cache_fetched.inc(len(found))
+        entries = await self.cache.fetch(texts, self._works)
+        self.metrics.cache_fetched.inc(len(entries))
         if not self.is_healthy:
             raise StoppedError
         works: dict[Text, _Queued] = {}
         for text in texts:
-            if text in found or text in works:
+            if text in entries or text in works:
                 continue
             entry = self.cache.get(text)
             if entry is not None:
-                found[text] = entry
+                entries[text] = entry
             else:
                 works[text] = self._join(text)
         self.metrics.cache_hits.inc(len(texts) - len(works))
@@ -198,7 +193,7 @@ class Batcher:
                 if not work.waiters and not work.done.done():
                     self.metrics.cancelled.inc()
                     self._forget(work)
-        return [found[text] if text in found else works[text].done.result() for text in texts]
+        return [entries[text] if text in entries else works[text].done.result() for text in texts]
 
     def _join(self, text: Text) -> _Queued:
         work = self._works.get(text)

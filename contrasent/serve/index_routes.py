@@ -182,12 +182,12 @@ class IndexRoutes:
     async def neighbours(self, request: Request, body: QueryRequest) -> Response:
         """The nearest texts to each query, by the encoder of the index and by the one beside it."""
         both = [pair for pair in (self._index, self._beside) if pair is not None]
-        found = [await pair.search(request, body) for pair in both]
+        answers = [await pair.search(request, body) for pair in both]
         sides = [
             {"name": pair.name, "results": hits}
-            for pair, (hits, _) in zip(both, found, strict=True)
+            for pair, (hits, _) in zip(both, answers, strict=True)
         ]
-        return json_answer({"encoders": sides}, *(entries for _, entries in found))
+        return json_answer({"encoders": sides}, *(entries for _, entries in answers))
 
     async def map(self, method: Literal["pca", "tsne"] = "pca") -> Response:
         """Points of the plane, by principal components or t-SNE (van der Maaten & Hinton 2008)."""

@@ -97,9 +97,6 @@ def test_rows_that_cannot_be_read_are_placed_or_skipped(tmp_path, row, expected)
     ("bad", "expected"),
     [
         ('["p", "x", "e"]', "expected an object, as in the first line"),
-        ('{"premise": "p", "label": "e"}', "no 'hypothesis', which the first line has"),
-        ('{"premise": 5, "hypothesis": "x", "label": "e"}', "5 is no text; sentences are strings"),
-        ('{"premise": "\\ud800", "hypothesis": "x", "label": "e"}', "half of a surrogate pair"),
         ('{"premise": "\\u0000", "hypothesis": "x", "label": "e"}', "a NUL character in"),
         ("{", "not JSON"),
     ],
@@ -135,9 +132,7 @@ def test_columns_that_are_not_there_are_refused(tmp_path, columns, expected):
     assert expected in said("nli", source, "--columns", columns, folder=tmp_path)
 
 
-def test_missing_files_and_folders_are_named(tmp_path):
-    gone = tmp_path / "gone.tsv"
-    assert said("nli", gone, folder=tmp_path).startswith(f"there is no file {gone}; look for")
+def test_a_folder_is_named(tmp_path):
     told = said("nli", tmp_path, folder=tmp_path)
     assert told == f"{tmp_path} is a folder; give the files in it"
 
@@ -171,12 +166,7 @@ def test_a_data_set_on_the_hub_says_itself_what_its_labels_mean(hub, tmp_path):
 
 def test_a_data_set_without_names_needs_them(hub, tmp_path):
     hub.labels = {}
-    told = said("nli", "org/name", folder=tmp_path)
-    assert told.startswith("org/name:1: the label is the number 0, and org/name does not say")
     assert built("nli", "org/name", "--labels", "c,e,n", folder=tmp_path)[0] == TRIPLET
-    hub.labels = {"label": ["entailment", "neutral", "contradiction"]}
-    told = said("nli", "org/name", "--labels", "c,e,n", folder=tmp_path)
-    assert "is not the data set's own order, entailment,neutral,contradiction" in told
 
 
 def test_a_data_set_out_of_reach_is_explained(hub, monkeypatch, tmp_path):

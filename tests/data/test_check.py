@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from contrasent.data import examples as examples_module
 from contrasent.data.check import Finding, check
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 
 
 @pytest.fixture
@@ -192,16 +192,6 @@ def test_the_command_ends_with_2_for_what_training_would_refuse(run, write):
     assert "f.csv:2: 1 column, but the first row has 2" in result.stdout
     assert "error: 1 row of" in result.stderr
     assert not result.stderr.startswith("\n")
-    for path, said in [
-        (write("f.txt", ""), "f.txt is empty"),
-        (write("g.txt", "alone\n"), "g.txt holds 1 example"),
-        ("gone.txt", "there is no file gone.txt"),
-    ]:
-        assert said in run(path, expect=2).stderr
-    path = write("h.tsv", "sent0\tsent1\na\tb\n")
-    assert "Did you mean 'sent0'?" in run(path, "--columns", "sent00", expect=2).stderr
-    with pytest.raises(ConfigError):
-        check(path, ["sent00"])
 
 
 @pytest.mark.parametrize(

@@ -179,11 +179,6 @@ def test_a_file_that_cannot_be_understood_is_refused_when_opened(write, name, co
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        (
-            "f.csv",
-            "a,b\nc,d\ne\n",
-            "f.csv:3: 1 column, but the first row has 2; look for missing cells, cells",
-        ),
         ("f.csv", 'a,b\n"c\nd",e\nf,g,h\n', "f.csv:4: 3 columns, but the first row has 2"),
         ("f.csv", 'a,b\n"c\nd" e,f\n', "f.csv:2: not a row of quoted CSV: ',' expected after '\"'"),
         ("f.csv", "a,b\nc,d\re,f\n", "f.csv:2: not a row of quoted CSV: new-line character seen"),
@@ -197,15 +192,12 @@ def test_a_file_that_cannot_be_understood_is_refused_when_opened(write, name, co
             "a\tb\n\nc\n",
             "f.tsv:3: 1 column, but the first row has 2; look for missing cells, or tabs inside",
         ),
-        ("f.txt", b"a\nb\nna\xefve\n", "f.txt:3: not UTF-8: byte 0xef at 2; convert the file"),
         ("f.csv.gz", b"a\n\xff\n", "f.csv.gz:2: not UTF-8: byte 0xff at 0"),
-        ("f.txt", b"a\nb\0c\n", "f.txt:2: holds a NUL byte, so it is no text; is it UTF-16?"),
         ("f.txt", b"a\n" + b"b" * ((1 << 24) + 2), "f.txt:2: longer than 16 MiB, so no line"),
         ("f.jsonl", '["a"]\n{"b": 1}\n', "f.jsonl:2: no array, but the first line is an array of"),
         ("f.jsonl", '["a"]\n["b", "c"]\n', "f.jsonl:2: 2 sentences, but the first line is"),
         ("f.jsonl", '["a"]\n\n[3]\n', "f.jsonl:3: 3 is no text; sentences are strings"),
         ("f.jsonl", '["a"]\n["\\ud83d"]\n', "f.jsonl:2: half of a surrogate pair in '\\ud83d'"),
-        ("f.jsonl", '["a"]\n["b"\n', "f.jsonl:2: not JSON: "),
         ("f.jsonl", '["a"]\n' + "[" * 100_000 + "\n", "f.jsonl:2: not JSON: "),
         ("f.jsonl", '{"text": "a"}\n["b"]\n', "f.jsonl:2: expected an object, as in the first"),
         ("f.jsonl", '{"text": "a"}\n{"txt": ""}\n', "f.jsonl:2: no 'text', which the first line"),
@@ -241,20 +233,11 @@ def test_a_truncated_gzip_is_named(write, cut):
         list(open_examples(path))
 
 
-def test_what_is_not_gzip_is_named(tmp_path):
-    (tmp_path / "f.txt.gz").write_text("plain\n")
-    with pytest.raises(DataError, match=r"f.txt.gz: damaged or truncated gzip \(Not a gzipped"):
-        open_examples(str(tmp_path / "f.txt.gz"))
-
-
-def test_a_folder_or_a_missing_file_is_named(tmp_path):
+def test_a_folder_is_named(tmp_path):
     (tmp_path / "f.csv").mkdir()
     for folder in (tmp_path, tmp_path / "f.csv"):
         with pytest.raises(DataError, match=r"is a folder; give one file: .txt, .csv"):
             open_examples(str(folder))
-    for name in ("gone.txt", "gone"):
-        with pytest.raises(DataError, match=f"there is no file .*{name}; look for a misspelling"):
-            open_examples(str(tmp_path / name))
 
 
 def test_a_file_without_permission_is_named(write, monkeypatch):

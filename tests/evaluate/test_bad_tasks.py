@@ -124,24 +124,6 @@ def test_a_bad_matrix_leaves_the_other_encoders_their_results(tmp_path, spoil, m
     assert refused("evaluate", "v.npy", "--tasks", str(own))
 
 
-def test_a_constant_column_of_a_public_task_costs_that_task_only(data, tmp_path):
-    path = data / "STS/STSBenchmark/sts-dev.csv"
-    rows = [line.split("\t") for line in path.read_text().splitlines()]
-    path.write_text("".join("\t".join([*r[:4], "3", *r[5:]]) + "\n" for r in rows))
-    model = str(vectors(tmp_path / "words.vec"))
-    said, kept = evaluated(model, "--tasks", "stsb,stsb-dev,mr", *FAST)
-    assert kept == {(model, "stsb"), (model, "mr")}
-    assert "STS-B dev: the score of all 7 pairs is 3, so there is no correlation" in said.err
-
-
-@pytest.mark.parametrize("name", ["stsx", "mrr", "stsb-retrievals", "gone.tsv.zip"])
-def test_a_name_that_does_not_exist_is_refused_before_any_work(tmp_path, name):
-    model = vectors(tmp_path / "words.vec")
-    message = refused("evaluate", model, "--tasks", f"stsb,{name},mr", "--json", "s.jsonl")
-    assert "unknown task" in message and repr(name.replace("-", "")) in message.replace("-", "")
-    assert not (tmp_path / "s.jsonl").exists()
-
-
 def test_a_classifier_that_is_not_installed_is_told_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
     model = vectors(tmp_path / "words.vec")

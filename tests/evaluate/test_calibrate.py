@@ -124,18 +124,13 @@ def test_few_pairs_are_not_held_out(encoder, tmp_path):
 
 
 @pytest.mark.usefixtures("pairs")
-def test_bad_input(encoder, tmp_path):
+def test_bad_input(encoder):
     with pytest.raises(ConfigError, match=r"rated.tsv has ratings from 1.5 to 4, not labels 0 and"):
         read_judged("rated.tsv")
     with pytest.raises(DataError, match=r"all 40 pairs are similar, so every threshold is right"):
         read_judged("rated.tsv>=1")
-    with pytest.raises(DataError, match=r"no pair is rated >=9"):
-        read_judged("rated.tsv>=9")
     with pytest.raises(ConfigError, match=r"the least precision is a share above 0 up to 1, not 9"):
         calibrate(EncoderUse(encoder), read_judged("pairs.tsv"), least_precision=9)
-    (tmp_path / "bad.tsv").write_text("a\tb\t1\na\tc\t0\na\t\t1\n")
-    with pytest.raises(DataError, match=r"bad.tsv:3: a sentence is empty"):
-        read_judged("bad.tsv")
     encoder.embed = lambda _: np.zeros(6, np.float32)
     with pytest.raises(CheckpointError, match="an embedding of zeros"):
         calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))

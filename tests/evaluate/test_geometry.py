@@ -8,7 +8,6 @@ import torch
 from helpers import oracles
 from helpers.tiny_sts import sts_tasks
 
-from contrasent.data.senteval import MissingDataError
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import (
@@ -131,12 +130,6 @@ def test_no_pair_above_the_threshold(pairs_file):
     assert "no pair is rated >5; its 6 ratings go from 0 to 5" in str(caught.value)
 
 
-def test_missing_data_says_how_to_get_it(senteval):
-    (senteval / "STS/STSBenchmark/sts-dev.csv").unlink()
-    with pytest.raises(MissingDataError, match="contrasent data fetch"):
-        RatedPairs.read("stsb>4", senteval)
-
-
 @pytest.mark.parametrize(
     ("bad", "flaw"), [(0, "of zeros"), (np.nan, "with NaN"), (np.inf, "with NaN")]
 )
@@ -155,17 +148,6 @@ def test_one_sentence_has_no_uniformity(encoder, tmp_path):
     path.write_text("cat\tcat\t1\ncat\tcat\t5\ncat\tcat\t4\n")
     with pytest.raises(DataError, match="uniformity needs two different sentences; there is one"):
         measure(EncoderUse(encoder), RatedPairs.read(f"{path}>3"))
-
-
-def test_a_matrix_of_another_length_is_refused(encoder, pairs_file):
-    encoder.encode = lambda *_, **__: np.ones((2, 3))
-    with pytest.raises(CheckpointError, match=r"gave a matrix \(2, 3\) for 9 texts"):
-        measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>4"))
-
-
-def test_an_unknown_precision_is_refused(encoder, pairs_file):
-    with pytest.raises(ConfigError, match="unknown precision 'fp8'"):
-        measure(EncoderUse(encoder, "fp8"), RatedPairs.read(f"{pairs_file}>4"))
 
 
 def test_groups_are_those_of_the_paper():

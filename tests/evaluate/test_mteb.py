@@ -169,10 +169,10 @@ def test_sts_of_mteb_is_ours_on_the_same_text(tiny_encoder, tmp_path):
 
 
 def test_records_say_how_mteb_scored(mteb, tiny_encoder):
-    found = run_mteb(MtebEncoder(tiny_encoder), [sts_task()], seed=5)
+    found = run_mteb(MtebEncoder(tiny_encoder), [sts_task()])
     main = only(found.records, "cosine_spearman")
     assert (main.task, main.split, main.subset, main.aggregation) == ("LocalSTS", "test", "", "all")
-    assert (main.pairs, main.seed) == (len(PAIRS), 5)
+    assert main.pairs == len(PAIRS)
     assert (main.pooler, main.head, main.precision, main.max_tokens) == ("cls", "none", "fp32", 64)
     assert main.versions["mteb"] == mteb.__version__
     assert main.versions["local/sts"] == "r1"
@@ -348,10 +348,6 @@ def test_a_task_that_fails_costs_itself_only(tiny_encoder):
 def test_names_of_tasks_are_checked():
     (task,) = mteb_tasks(["STSBenchmark", "STSBenchmark"])
     assert task.metadata.name == "STSBenchmark"
-    with pytest.raises(ConfigError, match=r"no such task.*Did you mean: 'STSBenchmark'"):
-        mteb_tasks(["STSBenchmrk"])
-    with pytest.raises(ConfigError, match="no task to run"):
-        mteb_tasks([])
 
 
 @pytest.fixture
@@ -418,7 +414,7 @@ def test_it_embeds_in_the_precision_it_was_given(tiny_encoder, monkeypatch, prec
     ("words", "said"),
     [
         (["--tasks", ""], "no task to run"),
-        (["--tasks", "STSBenchmrk"], "no such task"),
+        (["--tasks", "STSBenchmrk"], "Did you mean: 'STSBenchmark'"),
         (["--tasks", "STS12", "--json", "."], "--json . is a folder"),
         (["--tasks", "STS12", "--output", "file"], "--output file is a file"),
         (["--tasks", "STS12", "--precision", "fp8"], "unknown precision"),

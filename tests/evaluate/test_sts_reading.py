@@ -131,11 +131,6 @@ def test_what_is_wrong_with_a_users_file_is_told(tmp_path, text, said):
     assert f"{name.name}{said}" in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"no file .*nothing.tsv"):
-        load(TaskName(str(tmp_path / "nothing.tsv")))
-
-
 @pytest.mark.parametrize(
     ("path", "text", "task", "said"),
     [

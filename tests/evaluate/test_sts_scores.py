@@ -9,7 +9,6 @@ from helpers.tiny_sts import SUBSETS, sts_tasks
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.sts import StsTasks
 from contrasent.evaluation.suite import evaluate, load_suite
 from contrasent.evaluation.task_types import Options
 
@@ -226,11 +225,6 @@ def test_a_wrong_precision_is_explained_before_anything_is_encoded(encoder, sent
     assert encoder.calls == []
 
 
-def test_no_task_at_all(encoder):
-    with pytest.raises(ConfigError, match="no task to score"):
-        StsTasks([]).score(encoder)
-
-
 def test_tasks_without_data_are_told_and_the_others_kept(senteval):
     (senteval / "STS/STS14-en-test/STS.gs.OnWN.txt").unlink()
     (senteval / "STS/STS12-en-test/STS.gs.MSRpar.txt").write_text("1\n")
@@ -264,21 +258,3 @@ def test_no_task_with_data_is_an_error_that_names_each(tmp_path):
         f"  sickr-dev: {empty}/SICK/SICK_trial.txt is missing",
     ]
     assert "contrasent data fetch" in remedy
-
-
-def test_a_folder_that_is_not_there_is_told_once(senteval):
-    with pytest.raises(DataError) as caught:
-        sts_tasks(["sts"], senteval / "gone")
-    assert str(caught.value).startswith(f"no folder {senteval}/gone (--data-dir); it must hold")
-
-
-def test_a_mistake_in_a_users_file_stops_everything(senteval, tmp_path):
-    with pytest.raises(DataError, match="no file"):
-        evaluate(None, ["stsb", str(tmp_path / "pairs.tsv")], data_dir=senteval)
-
-
-@pytest.mark.parametrize("attempt", [sts_tasks, lambda t, d: evaluate(None, t, data_dir=d)])
-def test_the_library_stops_at_the_first_task_without_data(senteval, attempt):
-    (senteval / "STS/STSBenchmark/sts-test.csv").unlink()
-    with pytest.raises(DataError, match=r"sts-test.csv is missing\nget SentEval's data with"):
-        attempt(["stsb"], senteval)

@@ -1,6 +1,5 @@
 """``contrasent evaluate`` on transfer tasks, with the encoder of words."""
 
-import json
 from math import hypot
 from statistics import NormalDist
 
@@ -12,14 +11,13 @@ from sklearn.metrics import accuracy_score, f1_score
 
 import contrasent.evaluation.transfer as under_test
 from contrasent.cli.evaluate import evaluate as evaluate_command
-from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation import protocols
 from contrasent.evaluation.cross_validation import Accuracy
 from contrasent.evaluation.protocols import Preset, TransferProtocol
 from contrasent.evaluation.suite import evaluate
-from contrasent.evaluation.task_names import TRANSFER
 from contrasent.evaluation.transfer_data import load_transfer
-from contrasent.records import Record, read_records, write_records
+from contrasent.records import read_records
 
 PRESETS = {
     "test": Preset("test", 2, "adam", 16, 1, 2, max_epochs=4),
@@ -115,27 +113,6 @@ def test_records_tell_the_protocol(command, tmp_path):
     assert any(record.task == "stsb" for record in read_records(path))
 
 
-def test_records_without_a_classifier_can_still_be_read(tmp_path):
-    old = Record(
-        task="stsb",
-        split="test",
-        metric="spearman",
-        aggregation="all",
-        value=0.5,
-        pairs=3,
-        encoder="e",
-        pooler="cls",
-        precision="fp32",
-        data_sha256="",
-        versions={},
-    )
-    write_records(tmp_path / "new.jsonl", [old])
-    fields = json.loads((tmp_path / "new.jsonl").read_text())
-    del fields["classifier"]
-    (tmp_path / "old.jsonl").write_text(json.dumps(fields) + "\n")
-    assert read_records(tmp_path / "old.jsonl") == [old]
-
-
 def test_scikit_learn_is_labelled(command, tmp_path):
     path = tmp_path / "scores.jsonl"
     result = command("m", "--tasks", "sst2", "--classifier", "sklearn", "--json", str(path))
@@ -188,28 +165,6 @@ def test_a_sentence_is_encoded_once(encoder, data):
     assert len(sentences) == len(set(sentences)) and {"", "good film"} <= set(sentences)
 
 
-def test_a_missing_task_is_a_dash_and_so_is_the_average(command, data):
-    (data / "CR/custrev.neg").unlink()
-    result = command("m", "--tasks", "transfer")
-    assert result.exit_code == 0, result.output
-    (heading, _, row), _ = rows(result)
-    assert heading == PAPERS
-    assert [number for number, cell in enumerate(row) if cell == "-"] == [2, 8]
-    assert f"cr is left out: {data / 'CR/custrev.neg'} is missing" in result.stderr
-    assert "contrasent data fetch" in result.stderr
-
-
-def test_damaged_or_too_little_data_costs_its_task_only(command, data):
-    (data / "TREC/TREC_10.label").write_text("nothing\n")
-    (data / "MR/rt-polarity.pos").write_text("good\n")
-    result = command("m", "--tasks", "mr,cr,trec")
-    (_, _, row), _ = rows(result)
-    assert row[1] == row[3] == row[4] == "-" and row[2] != "-"
-    assert isinstance(result.exception, ContrasentError)
-    assert "TREC_10.label:1: 'nothing' instead of" in str(result.exception)
-    assert "MR: a class has 1 sentences, fewer than the 2 folds" in str(result.exception)
-
-
 def test_sts_tasks_that_cannot_be_read_cost_no_transfer_task(command, data):
     for path in (data / "STS/STSBenchmark").iterdir():
         path.unlink()
@@ -217,27 +172,6 @@ def test_sts_tasks_that_cannot_be_read_cost_no_transfer_task(command, data):
     assert result.exit_code == 0, result.output
     assert rows(result)[0][0] == ["CR"]
     assert "stsb is left out: " in result.stderr and "sts-test.csv is missing" in result.stderr
-
-
-def test_embeddings_that_cannot_be_learned_from_cost_their_task_only(command, data):
-    for path in ("MR/rt-polarity.pos", "MR/rt-polarity.neg"):
-        (data / path).write_text((data / path).read_text().replace("cast", "story"))
-    result = command("broken", "--tasks", "mr,cr,subj")
-    assert isinstance(result.exception, ContrasentError)
-    (_, _, row), _ = rows(result)
-    assert row[1] != "-" and row[2:] == ["-", "-", "-"]
-    for task in ("CR", "SUBJ"):
-        assert f"broken: {task}: broken gives " in str(result.exception)
-
-
-def test_no_data_at_all_is_an_error_before_a_model_is_loaded(command, tmp_path):
-    (tmp_path / "empty").mkdir()
-    for tasks in ("transfer", "transfer,stsb"):
-        result = command("m", "--tasks", tasks, "--data-dir", str(tmp_path / "empty"))
-        assert isinstance(result.exception, DataError)
-        for said in ("no task has data to score", "trec: ", "contrasent data fetch"):
-            assert said in str(result.exception)
-    assert (result.stdout, command.loaded) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -256,29 +190,6 @@ def test_a_bad_model_costs_its_row_only(command, bad, said):
     assert isinstance(alone.exception, CheckpointError) and alone.stdout == ""
 
 
-def test_a_matrix_of_another_number_of_rows_is_refused(encoder):
-    encoder.encode = lambda *_, **__: np.ones((3, 6), np.float32)
-    with pytest.raises(CheckpointError, match=r"some/words gave a matrix \(3, 6\) for \d+ texts"):
-        evaluate(encoder, ["mr"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--classifier", "sklaern"], "Did you mean 'sklearn'?"),
-        (["--preset", "fastest"], "Did you mean 'fasttest'?"),
-        (["--tasks", "mr,mrcp"], "Did you mean 'mrpc'"),
-        (["--tasks", "mr-train"], "no score on its train split"),
-        (["--splits", "dve"], "Did you mean 'dev'?"),
-    ],
-)
-def test_a_wrong_option_is_explained_before_a_model_is_loaded(command, arguments, said):
-    result = command("m", "--tasks", "transfer", *arguments)
-    assert isinstance(result.exception, ConfigError)
-    assert said in str(result.exception)
-    assert (result.stdout, command.loaded) == ("", [])
-
-
 def test_in_code_every_problem_is_an_error(encoder, data):
     (data / "CR/custrev.neg").unlink()
     with pytest.raises(DataError, match=r"custrev.neg is missing\nget SentEval's data with"):
@@ -286,12 +197,6 @@ def test_in_code_every_problem_is_an_error(encoder, data):
     (data / "MR/rt-polarity.pos").write_text("good\n")
     with pytest.raises(DataError, match="MR: a class has 1 sentences"):
         evaluate(encoder, ["mr"])
-    with pytest.raises(ConfigError, match="no task to score: an empty list"):
-        evaluate(encoder, [])
-
-
-def test_the_tasks_are_those_of_the_papers():
-    assert TRANSFER == ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
 
 
 def test_intervals_stand_behind_the_accuracies(command, tmp_path):

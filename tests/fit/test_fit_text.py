@@ -102,5 +102,3 @@ def test_nothing_to_fit_on(tmp_path):
     (tmp_path / "blank.csv").write_text("sent0,sent1\na,\n")
     with pytest.raises(DataError, match="there is no sentence to fit on"):
         open_fitting_text([str(tmp_path / "blank.csv")])
-    with pytest.raises(DataError, match="there is no file"):
-        open_fitting_text(["nowhere.txt"])

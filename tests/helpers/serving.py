@@ -5,6 +5,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ def batcher_of(encoder, *, cache=1_000_000, computer=None, **changes):
     """A batcher that has not been started."""
     settings = {"batch_tokens": 64, "max_wait": 60.0, "bitwise": False, "precision": "fp32"}
     settled = BatchSettings(**settings | changes)
+    computer = computer or ThreadPoolExecutor(1)
     return Batcher(encoder, settled, VectorCache(cache), Metrics(), computer)
 
 

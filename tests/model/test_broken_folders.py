@@ -94,10 +94,6 @@ def test_no_config(folder):
     refused(folder, "holds no config.json, so it is not an encoder")
 
 
-def test_an_empty_folder(tmp_path):
-    refused(tmp_path, "holds no config.json")
-
-
 def test_a_file(folder):
     refused(folder / "config.json", "is a file; an encoder is a folder that holds config.json")
 

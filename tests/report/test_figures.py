@@ -187,8 +187,6 @@ def test_panels_of_one_kind_alone_and_unknown_names():
     rows = labelled([geometry("a/one")])
     assert list(_panels(rows, [])) == [""]
     assert list(_panels(rows, ["one"])) == ["supervised"]
-    with pytest.raises(ConfigError, match=r"unknown encoder of --supervised 'on'; choose one of"):
-        pictures([geometry("a/one")], (), supervised=["on"])
     with pytest.raises(ConfigError, match="encoders that are measured, and there is none; name mo"):
         refuse_unknown(["on"], [])
 

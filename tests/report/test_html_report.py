@@ -502,16 +502,9 @@ def test_runs_alone_and_scores_alone_make_a_report():
     assert [it.attributes["id"] for it in root.all("section")] == ["summary", "scores", "settings"]
 
 
-def test_a_report_is_not_lost(tmp_path):
-    path = tmp_path / "r.html"
-    refuse_existing_report(path, overwrite=False)
-    refuse_existing_report(None, overwrite=False)
+def test_a_folder_is_no_report(tmp_path):
     with pytest.raises(ConfigError, match=r"is a folder; name a file in it"):
         refuse_existing_report(tmp_path, overwrite=True)
-    path.write_text("old")
-    with pytest.raises(ConfigError, match="exists already; name another file or add --overwrite"):
-        refuse_existing_report(path, overwrite=False)
-    refuse_existing_report(path, overwrite=True)
 
 
 def test_the_summary_draws_the_key_scores(root):

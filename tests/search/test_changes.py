@@ -23,16 +23,6 @@ from contrasent.search.storage import SegmentRows, close_milvus
 TEXTS = [f"text number {i}" for i in range(40)]
 
 
-@pytest.fixture
-def encoder():
-    return DummyEncoder()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "index"
-
-
 def texts_of(index):
     return {i: t for rows in index.blocks() for i, t in zip(rows.ids, rows.texts, strict=True)}
 

@@ -12,16 +12,6 @@ from contrasent.search.index import Hit, Index
 TEXTS = [f"text number {i}" for i in range(40)]
 
 
-@pytest.fixture
-def encoder():
-    return DummyEncoder()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "index"
-
-
 def everything(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 

@@ -24,11 +24,6 @@ def _lite():
 
 
 @pytest.fixture
-def encoder():
-    return DummyEncoder()
-
-
-@pytest.fixture
 def folder(tmp_path):
     yield tmp_path / "index"
     close_milvus(tmp_path / "index")

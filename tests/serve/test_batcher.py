@@ -20,11 +20,6 @@ from contrasent.serve.batch_settings import OverloadedError, StoppedError
 from contrasent.serve.vector_cache import Embedded, SharedCache, VectorCache
 
 
-@pytest.fixture(scope="module")
-def encoder(tiny_bert):
-    return SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-
-
 def texts_of(count, seed=0):
     choose = random.Random(seed)
     return [" ".join(choose.choices(WORDS, k=choose.randint(1, 30))) for _ in range(count)]
@@ -73,13 +68,6 @@ def test_requests_of_any_size_come_back_in_order(encoder):
     )
     lengths = [len(ids) for ids in encoder.tokenizer.ids(texts, encoder.max_tokens)[0]]
     assert [entry.tokens for entry in entries] == lengths
-
-
-def test_what_is_cut_is_told(encoder):
-    batcher = batcher_of(encoder)
-    full = " ".join(["dog"] * (encoder.max_tokens - 2))
-    entries = run(batcher, lambda: batcher.embed([full, f"{full} dog", "a dog"]))
-    assert [entry.truncated for entry in entries] == [False, True, False]
 
 
 def test_texts_are_tokenized_once(encoder, monkeypatch):

@@ -20,7 +20,6 @@ from pydantic import ValidationError
 
 from contrasent.cli import serve as cli
 from contrasent.errors import ConfigError
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.static_encoder import distil_static
 from contrasent.serve import application, embedding_routes
 from contrasent.serve.embedding_routes import (
@@ -31,11 +30,6 @@ from contrasent.serve.embedding_routes import (
 )
 from contrasent.serve.index_routes import IndexChange, QueryRequest
 from contrasent.serve.processes import Listening, serve
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_bert):
-    return SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -31,11 +31,6 @@ TEXTS = [*SENTENCES, *(f"{first} {second}" for first in WORDS[:12] for second in
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny_bert):
-    return SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-
-
-@pytest.fixture(scope="module")
 def other(tiny_bert):
     return SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from helpers.careless import prepare, train
-from helpers.command_line import refused, tree, worked
+from helpers.command_line import worked
 from helpers.run_files import logged_steps
 
 from contrasent import objectives
@@ -178,13 +178,3 @@ def test_one_mask_from_the_command_line(desk):
     said = worked(*train("--view.fixed_dropout", "true"))
     assert "an example: the same sentence 2 times, all with the same dropout" in said.err
     assert [line["alignment"] for line in logged_steps(desk / "out")] == [0, 0]
-
-
-def test_at_odds_on_the_command_line_nothing_is_written(desk):
-    before = tree(desk)
-    message = refused(*train("--view.fixed_dropout", "true", "--encoder.encoders", "twin"))
-    assert message == (
-        "view.fixed_dropout is true, so one embedding stands for all views of an example, but "
-        "encoder.encoders is twin, which embeds them apart; choose one of the two"
-    )
-    assert tree(desk) == before

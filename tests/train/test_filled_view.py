@@ -121,10 +121,7 @@ def test_sentences_longer_than_the_generator_has_positions_for_are_refused(
     short = save_tiny_masked_lm(tmp_path / "short", limit=16)
     words = ("--view.generator", short, "--data.max_tokens", "17")
     said = refused(*command(masked_lm, text_file, tmp_path / "run", *words))
-    assert said == (
-        "data.max_tokens is 17, but the generator of view mlm takes at most 16 tokens; lower it, "
-        "or name another view.generator"
-    )
+    assert "max_tokens is 17, but the generator of view mlm takes at most 16 tokens; lower" in said
     assert not (tmp_path / "run").exists()
 
 

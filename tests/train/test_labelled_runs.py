@@ -5,10 +5,9 @@ import json
 import numpy as np
 import pytest
 from helpers.careless import prepare
-from helpers.command_line import call, refused, worked
-from helpers.run_files import RunFiles, logged_steps, metrics
+from helpers.command_line import refused, worked
+from helpers.run_files import logged_steps
 
-from contrasent.training import run as run_module
 from contrasent.training.run import train
 
 COMMON = (
@@ -54,30 +53,6 @@ def test_rows_without_a_label_are_left_out_and_counted(desk):
     assert json.loads((desk / "out" / "data.json").read_text())["examples"] == 30
 
 
-def test_an_interrupted_joint_run_goes_on_to_the_same_bits(desk, monkeypatch):
-    save_state, saved = run_module.save_state, []
-
-    def command(folder, *more):
-        size = ("--max-steps", 6, "--train.batch_size", 8, "--train.learning_rate", "1e-3")
-        selected = ("--evaluation.task", "pairs.tsv", "--evaluation.every", 2)
-        return ("train", "consert-joint", *COMMON, "--output", folder, *selected, *size, *more)
-
-    def pressed(*args, **kwargs):
-        save_state(*args, **kwargs)
-        saved.append(args)
-        if len(saved) == 2:
-            raise KeyboardInterrupt
-
-    worked(*command("whole"))
-    with monkeypatch.context() as patched:
-        patched.setattr(run_module, "save_state", pressed)
-        said = call(*command("cut"))
-    assert said.code == 130 and "go on with: contrasent train --resume" in said.err
-    assert len(metrics(desk / "cut")) < len(metrics(desk / "whole"))
-    assert "resuming after 4 of 6 steps" in worked(*command("cut", "--resume")).err
-    assert RunFiles.read(desk / "cut") == RunFiles.read(desk / "whole")
-
-
 def test_a_joint_run_is_evaluated_and_encodes(desk):
     """Both losses of ConSERT's sup-joint are there, and what is kept is a plain encoder."""
     worked("train", "consert-joint", *COMMON, "--evaluation.task", "pairs.tsv")
@@ -108,28 +83,6 @@ def test_labels_are_learnt(tmp_path, recipe):
     train(settings, tmp_path / "run")
     steps = logged_steps(tmp_path / "run")
     assert steps[0]["loss"] > 0.8 and steps[-1]["loss"] < 0.2
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ("nli-softmax", "--data.labels", "none", "--data.columns", "[premise, hypothesis]"),
-            "the objective nli_softmax needs the label of each pair, but data.labels is none; set "
-            "it to nli, with data that has the columns premise, hypothesis and label ('contrasent "
-            "data build nli ... --make labelled' writes such a file)",
-        ),
-        (
-            ("sup-simcse", "--data.labels", "nli"),
-            "data.labels is nli, but the objective simcse reads no labels: it would take "
-            "contradictions for positives; leave data.labels out and give pairs or triplets "
-            "('contrasent data build nli' makes them), or choose objective nli_softmax",
-        ),
-    ],
-)
-def test_labels_that_are_missing_or_ignored_are_refused(words, said, desk):
-    assert refused("train", *words, *COMMON) == said
-    assert not (desk / "out").exists()
 
 
 def test_two_classes_are_refused(desk):

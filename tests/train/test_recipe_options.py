@@ -6,7 +6,7 @@ import sys
 import pytest
 import yaml
 from helpers.careless import PLAIN, prepare, train
-from helpers.command_line import call, refused, tree, worked
+from helpers.command_line import refused, tree, worked
 
 SHORT = {
     "--batch-size": ("batch_size", 8),
@@ -85,13 +85,6 @@ def test_a_setting_is_given_once(desk, words, said):
 def test_the_start_of_pretraining_is_given_once():
     message = refused("pretrain", "tiny", "--encoder.name", "other")
     assert message.startswith("MODEL tiny and --encoder.name other are the same setting")
-
-
-@pytest.mark.parametrize("option", ["--batch-size", "--epochs", "--lr", "--seed"])
-def test_a_value_that_is_no_number_is_refused(option):
-    said = call(*train(option, "many"))
-    assert (said.code, said.out) == (2, "")
-    assert "Invalid value for '--" in said.err and option in said.err
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -50,10 +50,7 @@ def flip(path):
 @pytest.mark.parametrize(
     ("name", "spoil", "said"),
     [
-        ("config.json", os.unlink, r"copied holds no config\.json, so it is not an encoder"),
-        ("config.json", flip, r"cannot load copied: .*"),
         ("model.safetensors", cut, r"cannot load copied: .*"),
-        ("model.safetensors", os.unlink, r"cannot load copied: .*no file named model\.saf.*"),
         ("tokenizer.json", flip, r".*copied.*"),
     ],
 )

@@ -102,13 +102,6 @@ def test_the_environment_says_what_computed_it(trained, tmp_path):
 # The same again
 
 
-def test_the_same_seed_gives_the_same_bits(trained, tmp_path):
-    trained(folder="one")
-    trained(folder="two")
-    for which in ("best", "last"):
-        assert weights(tmp_path / "one", which) == weights(tmp_path / "two", which)
-
-
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

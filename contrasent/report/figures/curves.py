@@ -63,9 +63,9 @@ def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
         for place, line in enumerate(lines):
             for axes in grid[place, len(line) :]:
                 axes.set_visible(False)
-            for column, (label, found) in enumerate(line.items()):
+            for column, (label, geometry) in enumerate(line.items()):
                 axes = grid[place, column]
-                _panel(axes, found)
+                _panel(axes, geometry)
                 axes.set_title(label)
                 axes.tick_params(labelbottom=True)
                 if all(len(below) <= column for below in lines[place + 1 :]):
@@ -140,10 +140,10 @@ def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
 
 
 def _curves(axes: Axes, rows: Mapping[str, Geometry]) -> None:
-    for number, (label, found) in enumerate(rows.items()):
+    for number, (label, geometry) in enumerate(rows.items()):
         axes.plot(
-            np.arange(1, len(found.spectrum) + 1),
-            found.spectrum,
+            np.arange(1, len(geometry.spectrum) + 1),
+            geometry.spectrum,
             color=look(number)[0],
             # Colour alone would not do in print.
             linestyle=LINES[number % len(LINES)],

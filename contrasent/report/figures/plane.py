@@ -69,9 +69,9 @@ def plane(
         axes = figure.subplots()
         shades = ScalarMappable(Normalize(*_SCALE), "viridis")
         names = []
-        for label, found in rows.items():
+        for label, geometry in rows.items():
             score = colours.values.get(label)
-            place = _place(found)
+            place = _place(geometry)
             colour = GREY if score is None else _shade(shades, 100 * score)
             axes.plot(*place, "o", color=colour, markersize=9, markeredgecolor="black", zorder=4)
             names.append((label if score is None else f"{label} ({100 * score:.1f})", place))
@@ -105,8 +105,8 @@ def on_front(rows: Mapping[str, Geometry]) -> list[str]:
     return [label for label, keep in zip(rows, kept, strict=True) if keep]
 
 
-def _place(found: Geometry) -> tuple[float, float]:
-    return found.value("uniformity") or 0.0, found.value("alignment") or 0.0
+def _place(geometry: Geometry) -> tuple[float, float]:
+    return geometry.value("uniformity") or 0.0, geometry.value("alignment") or 0.0
 
 
 def _shade(shades: ScalarMappable, score: float) -> tuple[float, ...]:
@@ -147,8 +147,8 @@ def _name(axes: Axes, names: Sequence[tuple[str, tuple[float, float]]], encoders
                 color="black" if k < encoders else GREY,
                 zorder=5,
             )
-            found = note.get_window_extent()
-            box = (found.x0, found.y0, found.x1, found.y1)
+            extent = note.get_window_extent()
+            box = (extent.x0, extent.y0, extent.x1, extent.y1)
             cost = sum(_common(box, other) for other in taken) + _outside(box, inside)
             if best is None or cost < best[0]:
                 if best is not None:
