@@ -192,7 +192,7 @@ def _recording(
 
 def _report(output: Path, written: Written, max_tokens: int) -> None:
     if written.already:
-        typer.echo(f"{output} is made already; if it is of something else, remove it", err=True)
+        typer.echo(f"{output} is made already", err=True)
         return
     if written.resumed:
         typer.echo(f"{written.resumed} rows came from shards of an earlier run", err=True)

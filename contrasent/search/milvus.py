@@ -239,7 +239,8 @@ def open_client(folder: Path) -> Any:
     except ConnectionConfigException as error:
         raise ConfigError(
             f"{folder} cannot be opened: Milvus Lite lets one process at a time use it, or it is "
-            "damaged; end the other process, or serve the index and ask the server"
+            "damaged; end the other process, or serve the index and ask the server; a damaged one "
+            "remove"
         ) from error
 
 

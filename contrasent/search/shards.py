@@ -128,7 +128,7 @@ class Shards:
             if overwrite and _is_complete(folder):
                 shutil.rmtree(folder)
             started = any(folder.glob("[0-9]*[0-9].*"))
-            other = _differences(folder, made_from) if started else ""
+            other = _differences(manifest_in(folder, _FORMAT), made_from) if started else ""
             if other and not overwrite:
                 raise ConfigError(
                     f"{folder} holds shards of an unfinished run with another {other}; "
@@ -252,8 +252,8 @@ def provenance_of(encoder: Encoder, sentences: Sentences, settings: Settings) ->
     }
 
 
-def _differences(folder: Path, made_from: dict[str, Any]) -> str:
-    if not (kept := manifest_in(folder, _FORMAT)):
+def _differences(kept: dict[str, Any], made_from: dict[str, Any]) -> str:
+    if not kept:
         return "manifest, or a damaged one"
     return ", ".join(key for key, value in made_from.items() if kept.get(key) != value)
 
@@ -333,7 +333,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
     total, made_from = sentences.count(), provenance_of(encoder, sentences, settings)
     if require_output(output, overwrite, settings.keep, shared=worker is not None):
         return _made_before(output, made_from, total)
-    worker = worker or Worker()
+    shared, worker = worker is not None or run_others is not None, worker or Worker()
     folder = output if settings.keep else output.with_name(f".{output.name}.parts")
     with exclusive(output) if worker.count == 1 else nullcontext(), ExitStack() as whole:
         shards = Shards.open(folder, made_from, total, settings, overwrite)
@@ -353,7 +353,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
         if not folder.is_dir() or _is_complete(folder):
             missing = 0  # another one has made it
         elif not missing:
-            _finish(output, shards, encoder, sentences, made_from)
+            _finish(output, shards, encoder, sentences, made_from, shared=shared)
         elif worker.count == 1:
             raise ConfigError(
                 f"{missing} of {shards.count} shards in {folder} are being written by other "
@@ -364,10 +364,23 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
 
 
 def _made_before(output: Path, made_from: dict[str, Any], total: int) -> Written:
-    """What other workers wrote; ConfigError if a folder of shards was made from something else."""
-    if output.is_dir() and (other := _differences(output, made_from)):
-        raise ConfigError(f"{output} was made with another {other}; name a new folder")
+    """What other workers wrote; ConfigError if it was made from something else."""
+    if output.is_dir():
+        kept = manifest_in(output, _FORMAT)
+    else:
+        path, kept = _provenance(output), {}
+        if path.is_file():
+            kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept.get("written") != output.stat().st_mtime_ns:
+            raise ConfigError(f"{output} exists already, of another command; remove it")
+    if other := _differences(kept, made_from):
+        raise ConfigError(f"{output} was made with another {other}; remove it, or name a new one")
     return Written(total, made_from["width"], 0, total, 0.0, already=True)
+
+
+def _provenance(output: Path) -> Path:
+    """What workers made a file from, for those that come when it is made."""
+    return output.with_name(f".{output.name}.made.json")
 
 
 def _finish(
@@ -376,8 +389,10 @@ def _finish(
     encoder: Encoder,
     sentences: Sentences,
     made_from: dict[str, Any],
+    *,
+    shared: bool,
 ) -> None:
-    """Make the output of the shards."""
+    """Make the output of the shards, which other workers may have shared."""
     if shards.folder == output:
         shards.list_in_manifest(made_from)
         return
@@ -387,4 +402,7 @@ def _finish(
     with writing(output) as path, row_writer(path, output.suffix, encoder) as writer:
         for block in shards.blocks():
             writer.append(block, texts)
+    if shared:
+        kept = {**made_from, "written": output.stat().st_mtime_ns}
+        write_text(_provenance(output), json.dumps(kept) + "\n")
     shutil.rmtree(shards.folder)

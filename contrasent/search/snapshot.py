@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -250,13 +250,15 @@ def optimized(
 def create(folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows], shown: bool) -> None:
     """Write an index of ``rows``, as a whole or not at all.
 
-    ConfigError if another process writes to ``folder``, or has the Milvus there open.
+    ConfigError if another process writes to ``folder``, or has the Milvus there open, or if that is
+    damaged.
     """
-    with exclusive(folder), writing_folder(folder.resolve()) as partial:
+    with exclusive(folder), writing_folder(folder.resolve()) as partial, ExitStack() as closing:
         if (folder / MILVUS_FOLDER).exists():
             from contrasent.search.milvus import open_client
 
             open_client(folder)  # until the end: nobody else opens what is about to be replaced
+            closing.callback(close_milvus, folder)
         if manifest.kind in MILVUS:
             from contrasent.search.milvus import build_collection
 
@@ -268,7 +270,6 @@ def create(folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows], sho
             with indexing(first.rows, shown) as advance:
                 manifest = optimized(partial, manifest, manifest.kind, advance)
         write_manifest(partial, manifest)
-        close_milvus(folder)
 
 
 def indexing(rows: int, shown: bool) -> AbstractContextManager[Callable[..., None]]:

@@ -311,7 +311,7 @@ def test_shards_of_another_engine_are_not_continued(shelf, monkeypatch):
     words = ("encode", shelf / "encoder", shelf / "text.txt", shelf / "rows.npy")
     with monkeypatch.context() as patched:
 
-        def killed(*_):
+        def killed(*_, **__):
             raise KeyboardInterrupt
 
         patched.setattr(shards, "_finish", killed)

@@ -56,7 +56,7 @@ def test_the_worker_that_finishes_last_makes_the_output_of_one(kind, write, tmp_
     assert missing == [6, 3, 0]
     alone, shared = (tmp_path / f"{name}{kind}" for name in ("alone", "shared"))
     assert shared.read_bytes() == alone.read_bytes()
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.glob(".*.parts"))
 
 
 @pytest.mark.parametrize("keep", ["", "npy"])
@@ -74,13 +74,13 @@ def test_of_two_that_finish_at_once_one_makes_the_output(keep, write, tmp_path, 
     assert (written.missing, written.rows, others) == (0, 50, [])
     files = sorted((tmp_path / name).glob("*.npy")) if keep else [tmp_path / name]
     assert (np.concatenate([np.load(path) for path in files]) == expected()).all()
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.glob(".*.parts"))
 
 
 @pytest.mark.parametrize("keep", ["", "npy"])
 def test_what_others_made_while_a_worker_read_the_input_stays(keep, write, tmp_path, monkeypatch):
     count, name, late = Sentences.count, "rows" if keep else "rows.npy", DummyEncoder()
-    others = [lambda: write(name=name, keep=keep)]
+    others = [lambda: [write(Worker(n, 2), name=name, keep=keep) for n in (1, 2)]]
 
     def count_while_others_write(sentences):
         if others:
@@ -93,10 +93,19 @@ def test_what_others_made_while_a_worker_read_the_input_stays(keep, write, tmp_p
     assert (tmp_path / name).exists() and not late.embedded
 
 
-def test_a_worker_leaves_shards_that_were_made_from_something_else(write):
-    write(name="rows", keep="npy")
-    with pytest.raises(ConfigError, match="rows was made with another encoder; name a new folder"):
-        write(Worker(1, 2), DummyEncoder(salt="x"), name="rows", keep="npy")
+@pytest.mark.parametrize(("name", "keep"), [("rows", "npy"), ("rows.npy", "")])
+def test_a_worker_leaves_what_was_made_from_something_else(name, keep, write):
+    for number in (1, 2):
+        write(Worker(number, 2), name=name, keep=keep)
+    assert write(Worker(1, 2), name=name, keep=keep).already
+    with pytest.raises(ConfigError, match=r"rows.* was made with another encoder; remove it"):
+        write(Worker(1, 2), DummyEncoder(salt="x"), name=name, keep=keep)
+
+
+def test_a_worker_leaves_a_file_that_workers_did_not_make(write):
+    write()
+    with pytest.raises(ConfigError, match=r"rows.npy exists already, of another command"):
+        write(Worker(1, 2))
 
 
 def test_workers_that_start_together_wait_for_each_other(write, tmp_path):
