@@ -114,8 +114,8 @@ def fetch(
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to fill or check; else $CONTRASENT_DATA, else the folder where "
-            "'contrasent evaluate' looks by itself."
+            help="Folder to fill or check; else, of SentEval's data, $CONTRASENT_DATA or where "
+            "'contrasent evaluate' looks by itself, of a training file the folder above that."
         ),
     ] = None,
     url: Annotated[
@@ -131,7 +131,8 @@ def fetch(
 ) -> None:
     """Download SentEval's data, and check every file of the STS tasks by its published hash.
 
-    A training file is checked by its number of rows, and from then on by its hash.
+    A training file is checked by its number of rows and what is known of them, and from then on by
+    its hash.
     """
     if what != "senteval":
         _fetch_training_file(what, data_dir, url, check=check)

@@ -7,6 +7,7 @@ and its hash is kept from its first download on.
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
 import shutil
 import tarfile
@@ -16,6 +17,7 @@ from functools import cache
 from http import HTTPStatus
 from http.client import HTTPException
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -120,8 +122,7 @@ _ANCHOR = "STS/STSBenchmark/sts-test.csv"
 _BLOCK = 1 << 20
 _PATIENCE = 60  # seconds without a byte
 _BY_HAND = (
-    "Where there is a network, download {url}; then run 'contrasent data fetch --url FILE' with "
-    "that file, or unpack it and name its folder with --data-dir or CONTRASENT_DATA"
+    "Where there is a network, download {url}; then run 'contrasent data fetch{name} --url FILE'"
 )
 
 
@@ -142,7 +143,7 @@ def fetch(
     try:
         with writing_folder(folder) as partial:
             archive, unpacked = partial / "archive", partial / "unpacked"
-            _download(url, archive, advance)
+            _download(url, archive, advance, "")
             root = _unpack(archive, unpacked, url)
             differing = differences(root)
             if wrong := [f"{file.path} {file.what}" for file in differing if file.needed]:
@@ -159,8 +160,11 @@ def fetch(
     return differing
 
 
-def _download(url: str, target: Path, advance: Advance) -> None:
-    """Bring an address to a file; what is there of it already is taken for its beginning."""
+def _download(url: str, target: Path, advance: Advance, name: str) -> None:
+    """Bring an address to a file; what is there of it already is taken for its beginning.
+
+    The remedy of an error is 'contrasent data fetch' with this ``name``.
+    """
     is_local = "://" not in url
     if not (Path(url).is_file() if is_local else url.startswith(("http://", "https://"))):
         problem = "no file" if is_local else "cannot fetch"
@@ -170,7 +174,7 @@ def _download(url: str, target: Path, advance: Advance) -> None:
         return
     arrived, total = target.stat().st_size if target.is_file() else 0, None
     with target.open("ab") as file:
-        for block, total in _blocks(url, arrived):
+        for block, total in _blocks(url, arrived, name):
             file.write(block)
             arrived += len(block)
             advance(arrived, total)
@@ -180,7 +184,7 @@ def _download(url: str, target: Path, advance: Advance) -> None:
         )
 
 
-def _blocks(url: str, start: int) -> Iterator[tuple[bytes, int | None]]:
+def _blocks(url: str, start: int, name: str) -> Iterator[tuple[bytes, int | None]]:
     """The content of an address from a byte on, and its length in all if the server says so.
 
     Of a server that cannot begin there, what is before it is read and left out.
@@ -204,9 +208,8 @@ def _blocks(url: str, start: int) -> Iterator[tuple[bytes, int | None]]:
             if start and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 return  # it had arrived as a whole
         reason = str(getattr(error, "reason", error)) or type(error).__name__
-        raise DataError(
-            f"cannot download {url}: {code}{reason}. {_BY_HAND.format(url=url)}"
-        ) from error
+        by_hand = _BY_HAND.format(url=url, name=name and f" {name}")
+        raise DataError(f"cannot download {url}: {code}{reason}. {by_hand}") from error
 
 
 def _unpack(archive: Path, target: Path, url: str) -> Path:
@@ -238,6 +241,8 @@ class TrainingFile:
     # 275,601 triplets, where the paper says 314k pairs).
     rows: int
     header: str | None = None  # the first line; None of sentences, one in each line
+    # how many of its first lines are known, and the SHA-256 of these
+    beginning: tuple[int, str] = (0, hashlib.sha256().hexdigest())
 
     @property
     def url(self) -> str:
@@ -246,7 +251,11 @@ class TrainingFile:
 
 
 TRAINING_FILES = {
-    "wiki1m": TrainingFile("wiki1m_for_simcse.txt", 1_000_000),
+    "wiki1m": TrainingFile(
+        "wiki1m_for_simcse.txt",
+        1_000_000,
+        beginning=(11_914, "423e56115d182ab21d4f413473f6f615888d140fec81f06a750297b5940aa190"),
+    ),
     "nli": TrainingFile("nli_for_simcse.csv", 275_601, "sent0,sent1,hard_neg"),
 }
 
@@ -275,34 +284,41 @@ def fetch_training_file(
         part = path.with_name(f".{path.name}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _download(url or wanted.url, part, advance)
+            _download(url or wanted.url, part, advance, name)
             _check(wanted, part, url or wanted.url)
             _compare(path, sha256_of(part))
             part.replace(path)
         except OSError as error:
             raise DataError(f"cannot write {path}: {error}; try again to go on") from error
+        finally:
+            if part.is_file() and not part.stat().st_size:
+                part.unlink()
     else:
         _check(wanted, path, str(path))
-    sha256 = sha256_of(path)
-    known = _compare(path, sha256)
+    digest = sha256_of(path)
+    known = _compare(path, digest)
     if not known and not check:
-        write_text(_kept(path), f"{sha256}  {path.name}\n")
-    return path, sha256, known
+        write_text(_kept(path), f"{digest}  {path.name}\n")
+    return path, digest, known
 
 
 def _check(wanted: TrainingFile, path: Path, source: str) -> None:
     """Refuse, and remove if it is a download, what has other rows than the published file."""
+    count, known = wanted.beginning
+    with path.open("rb") as file:
+        begins_so = hashlib.sha256(b"".join(islice(file, count))).hexdigest() == known
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         first = file.readline().strip("\r\n")
         file.seek(0)
         rows = sum(1 for _ in csv.reader(file)) - 1 if wanted.header else sum(1 for _ in file)
-    if rows != wanted.rows or (wanted.header and first != wanted.header):
+    if not begins_so or rows != wanted.rows or (wanted.header and first != wanted.header):
         if path.name.endswith(".part"):
             path.unlink()
         raise DataError(
             f"{source} has {rows:,} rows and begins with {first[:40]!r}; the published "
             f"{wanted.file} has {wanted.rows:,}"
             + (f" under the header {wanted.header}" if wanted.header else "")
+            + (f", of which the first {count:,} are known" if count else "")
             + "; take another address with --url, or remove the file"
         )
 

@@ -204,7 +204,7 @@ def test_a_server_that_cannot_be_reached(tmp_path):
         fetch(tmp_path / "data", url)
     said = str(caught.value)
     assert said.startswith(f"cannot download {url}: [Errno ")
-    assert "contrasent data fetch --url FILE" in said and "--data-dir" in said
+    assert "contrasent data fetch --url FILE" in said
     nothing_is_left(tmp_path)
 
 
@@ -378,6 +378,22 @@ def test_triplets_of_other_rows_are_refused(text, message, monkeypatch, tmp_path
     (tmp_path / "mirror.csv").write_text('sent0,sent1,hard_neg\n1,2,3\n"4\n",5,6\n')
     done = said("nli", "--data-dir", str(tmp_path / "d"), "--url", str(tmp_path / "mirror.csv"))
     assert done.exit_code == 0 and "2 rows" in done.output
+
+
+def test_a_million_other_lines_are_not_the_million_sentences(monkeypatch, tmp_path):
+    known = hashlib.sha256(b"a\nb\n").hexdigest()
+    monkeypatch.setitem(TRAINING_FILES, "wiki1m", TrainingFile("wiki.txt", 3, beginning=(2, known)))
+    words = ("wiki1m", "--data-dir", str(tmp_path / "d"), "--url", str(tmp_path / "mirror.txt"))
+    (tmp_path / "mirror.txt").write_text("1\n2\n3\n")
+    assert "begins with '1'" in str(said(*words).exception) and not tree(tmp_path / "d")
+    (tmp_path / "mirror.txt").write_text("a\nb\nc\n")
+    assert said(*words).exit_code == 0
+
+
+def test_a_download_that_cannot_begin_leaves_nothing_and_says_what_to_do(tmp_path):
+    refused = said("nli", "--data-dir", str(tmp_path / "d"), "--url", "http://127.0.0.1:9/nli.csv")
+    assert "run 'contrasent data fetch nli --url FILE'" in str(refused.exception)
+    assert not tree(tmp_path / "d")
 
 
 def test_the_papers_files_are_where_their_scripts_find_them():
