@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from contrasent.data.senteval import senteval_root
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.evaluation.task_names import STS
 from contrasent.recipe import Recipe, load_recipe
@@ -152,8 +151,6 @@ class Planner:
             value = value.partition(":")[2]
         followed = value.startswith(("trace:", "machine:"))
         name = "" if followed else measure_of(value)
-        if name not in ("size", "text") and not senteval_root(self.data_dir).is_dir():
-            raise ConfigError("needs SentEval's data: 'contrasent data fetch', or --data-dir")
         if system.data != TARGET:
             return [self.measurement(self.job(row.label, system, seed), name)]
         task = value.partition("/")[0]
