@@ -179,7 +179,7 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
         cells = [filler.cell(table, row, of) for row in table.rows for of in table.columns_of(row)]
         filled = sum(bool(cell.ours or cell.text) for cell in cells)
         needs = dict.fromkeys(
-            part
+            part.removeprefix("needs ")
             for cell in cells
             if cell.is_out_of_reach
             for part in short_reason(cell.reason).split("; ")
@@ -193,7 +193,7 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
         rows.append((table.name, table.title, *counts))
         done += filled
     has_tasks = senteval_root(filler.planner.data_dir).is_dir()
-    needs = "" if has_tasks else "needs SentEval's data: 'contrasent data fetch', or --data-dir"
+    needs = "" if has_tasks else "SentEval's data: 'contrasent data fetch', or --data-dir"
     rows.append(("all of these", "", "", f"{done} filled", needs, cost(tables)))
     headings = ("table", "title", "rows", "cells done", "needs", "cost")
     return text_table(headings, rows, "tables", f"Tables and figures (scale {request.scale})")
