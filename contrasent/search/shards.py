@@ -186,11 +186,7 @@ class Shards:
             yield
 
     def _write(
-        self,
-        number: int,
-        encoder: Encoder,
-        texts: Iterable[str],
-        advance: Callable[[int], None],
+        self, number: int, encoder: Encoder, texts: Iterable[str], advance: Callable[[int], None]
     ) -> dict[str, Any]:
         """Write a shard; returns its note."""
         path, truncated = self._path(number), 0
@@ -253,9 +249,8 @@ def provenance_of(encoder: Encoder, sentences: Sentences, settings: Settings) ->
 
 
 def _differences(kept: dict[str, Any], made_from: dict[str, Any]) -> str:
-    if not kept:
-        return "manifest, or a damaged one"
-    return ", ".join(key for key, value in made_from.items() if kept.get(key) != value)
+    other = ", ".join(key for key, value in made_from.items() if kept.get(key) != value)
+    return other if kept else "manifest, or a damaged one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,22 +360,18 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
 
 def _made_before(output: Path, made_from: dict[str, Any], total: int) -> Written:
     """What other workers wrote; ConfigError if it was made from something else."""
-    if output.is_dir():
-        kept = manifest_in(output, _FORMAT)
-    else:
-        path, kept = _provenance(output), {}
-        if path.is_file():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept.get("written") != output.stat().st_mtime_ns:
-            raise ConfigError(f"{output} exists already, of another command; remove it")
+    folder = output if output.is_dir() else _provenance(output)
+    kept = manifest_in(folder, _FORMAT)
+    if folder != output and kept.get("written") != output.stat().st_mtime_ns:
+        raise ConfigError(f"{output} exists already, of another command; remove it")
     if other := _differences(kept, made_from):
         raise ConfigError(f"{output} was made with another {other}; remove it, or name a new one")
     return Written(total, made_from["width"], 0, total, 0.0, already=True)
 
 
 def _provenance(output: Path) -> Path:
-    """What workers made a file from, for those that come when it is made."""
-    return output.with_name(f".{output.name}.made.json")
+    """The folder of what workers made a file from, for those that come when it is made."""
+    return output.with_name(f".{output.name}.made")
 
 
 def _finish(
@@ -398,11 +389,12 @@ def _finish(
         return
     for left in output.parent.glob(f".{escape(output.name)}.*.partial"):
         left.unlink()  # by a run that was killed while it joined its shards
-    texts = iter(sentences)
     with writing(output) as path, row_writer(path, output.suffix, encoder) as writer:
+        texts = iter(sentences)
         for block in shards.blocks():
             writer.append(block, texts)
     if shared:
+        _provenance(output).mkdir(exist_ok=True)
         kept = {**made_from, "written": output.stat().st_mtime_ns}
-        write_text(_provenance(output), json.dumps(kept) + "\n")
+        write_text(_provenance(output) / FILE, json.dumps(kept) + "\n")
     shutil.rmtree(shards.folder)
