@@ -354,10 +354,10 @@ class Filler:
         if not kept:
             return None, self.store.failure(measurement.job) or NOT_YET
         machine, train = kept["environment"], kept["recipe"]["train"]
-        hours = kept["seconds"] / 3600
+        hours, gigabytes = kept["seconds"] / 3600, kept["peak_memory"] / 1e9
         values: dict[str, Value] = {
             "hardware": machine["gpu"] or f"{machine['threads']} threads of {machine['cpu']}",
-            "memory": "no GPU" if machine["gpu"] is None else "not measured",
+            "memory": "no GPU" if machine["gpu"] is None else f"{gigabytes:.1f} GB",
             "hours": hours / train["epochs"],
             "trials": float(len(self.seeds)),
             "total": hours * len(self.seeds),

@@ -124,6 +124,7 @@ class Measured:
     records: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # what could not be computed, and why
     seconds: float = 0.0  # how long it took
+    scale: str = ""  # at which its encoder was made
 
     def write(self, path: Path) -> None:
         """Write the result, whole or not at all."""

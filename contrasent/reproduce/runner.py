@@ -298,6 +298,7 @@ def _train(work: Work) -> dict[str, Any]:
         "steps": result["step"],
         "examples": result["examples"],
         "precision": result["precision"],
+        "peak_memory": result["peak_memory"],
     }
 
 
@@ -366,7 +367,8 @@ def _measure(work: Work) -> list[str]:
             write_text(path.with_name(f"{path.name}.failed.txt"), _reason(error))
             failed.append(_reason(error))
             continue
-        measured = replace(measured, seconds=time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        measured = replace(measured, seconds=seconds, scale=work.scale)
         measured.write(path.with_name(f"{path.name}.json"))
     return failed
 
