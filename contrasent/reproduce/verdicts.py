@@ -118,6 +118,12 @@ class Verdict:
     parts: tuple[ClaimPart, ...] = ()
     note: str = ""
 
+    @property
+    def first(self) -> ClaimPart:
+        """The comparison to be shown first: a contrary one if there is one."""
+        contrary = (it for it in self.parts if it.status(len(self.parts)) == CONTRARY)
+        return next(contrary, self.parts[0])
+
 
 def verdicts(filler: Filler, names: Sequence[str] = ()) -> list[Verdict]:
     """The claims of these tables, of all by default, one by one, by what is in the store."""
