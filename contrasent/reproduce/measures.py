@@ -21,6 +21,7 @@ from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER, TaskName
 from contrasent.evaluation.task_types import Options
 from contrasent.evaluation.transfer_data import TRANSFER_TASKS
 from contrasent.files import write_text, writing
+from contrasent.reproduce.papers import OF_TEXTS
 
 PAIRS = "stsb>4"
 """Of alignment and uniformity, unless a column says otherwise: SimCSE, section 3."""
@@ -104,7 +105,7 @@ _MEASURE_OF = {
     "transfer-dev": "transfer-dev",
     **{f"recall@{k}": "retrieval" for k in (1, 5, 10)},
     **dict.fromkeys(("parameters", "layers", "width"), "size"),
-    **dict.fromkeys(("examples", "overlap"), "text"),
+    **dict.fromkeys(OF_TEXTS, "text"),
 }
 
 

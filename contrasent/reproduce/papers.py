@@ -237,11 +237,18 @@ class PaperTable:
     def columns_of(self, row: PaperRow) -> list[PaperColumn]:
         """The columns in which a row has a cell: those of the published row, if there is one.
 
-        What a figure draws is printed nowhere, so its rows have a cell in every column.
+        What a figure draws is printed nowhere, so its rows have a cell in every column; a text has
+        them in columns of texts, an encoder in the others.
         """
         printed = None if self.figure else published(self.paper, self.number).get(row.published)
-        return [it for it in self.columns if printed is None or it.heading in printed]
+        if printed is None:
+            is_text = row.raw.get("make") == "data"
+            return [it for it in self.columns if (it.value in OF_TEXTS) == is_text]
+        return [it for it in self.columns if it.heading in printed]
 
+
+OF_TEXTS = ("examples", "overlap")
+"""Values of columns that are measured of training texts."""
 
 _FOLDER = Path(str(files("contrasent"))) / "reproduce" / "papers"
 

@@ -6,10 +6,13 @@ A failure is written beside its job and stays in its cell; everything else goes 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -205,7 +208,15 @@ def _start_worker(jobs: int) -> None:
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+    warnings.showwarning = _show_warning
+    if jobs == 1:  # of several, lines would not tell which they are of
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger("contrasent").setLevel(logging.INFO)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    sys.stderr.write(f"warning: {message}\n")
 
 
 def _end_with_parent() -> None:
