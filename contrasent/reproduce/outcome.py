@@ -193,8 +193,8 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
         rows.append((table.name, table.title, *counts))
         done += filled
     has_tasks = senteval_root(filler.planner.data_dir).is_dir()
-    needs = "" if has_tasks else "SentEval's data: 'contrasent data fetch', or --data-dir"
-    rows.append(("all of these", "", "", f"{done} filled", needs, cost(tables)))
+    data = "" if has_tasks else "SentEval's data: 'contrasent data fetch', or --data-dir"
+    rows.append(("all of these", "", "", f"{done} filled", data, cost(tables)))
     headings = ("table", "title", "rows", "cells done", "needs", "cost")
     return text_table(headings, rows, "tables", f"Tables and figures (scale {request.scale})")
 

@@ -215,8 +215,9 @@ def _start_worker(jobs: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
-    sys.stderr.write(f"warning: {message}\n")
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    kind = "warning" if issubclass(category, UserWarning) else category.__name__
+    sys.stderr.write(f"{kind}: {message}\n")
 
 
 def _end_with_parent() -> None:
