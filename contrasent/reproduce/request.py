@@ -87,7 +87,8 @@ class FolderRequest:
         """With a further request; ConfigError if it is of another scale."""
         if self.tables and request.scale != self.scale:
             raise ConfigError(
-                f"its tables are of scale {self.scale}; name another --output for {request.scale}"
+                f"the folder's tables are of scale {self.scale}; name another --output for "
+                f"{request.scale}"
             )
         parts = dict(self.tables)
         for table in tables:
@@ -96,7 +97,9 @@ class FolderRequest:
             columns = (*before.columns, *(column.heading for column in table.columns))
             parts[table.name] = TablePart(tuple(dict.fromkeys(rows)), tuple(dict.fromkeys(columns)))
         seeds = tuple(sorted({*self.seeds, *request.seeds}))
-        return FolderRequest(request.scale, dict(request.given), seeds, request.data_dir, parts)
+        given = {name: _absolute(path) for name, path in request.given.items()}
+        data_dir = request.data_dir and _absolute(request.data_dir)
+        return FolderRequest(request.scale, given, seeds, data_dir, parts)
 
     def part(self, name: str) -> PaperTable:
         """The rows and columns of a table that were asked for, in its order."""
@@ -108,6 +111,12 @@ class FolderRequest:
     def write(self, output: Path) -> None:
         """Keep it in a folder."""
         write_text(output / _FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def _absolute(path: str) -> str:
+    """A path for commands that are run elsewhere; an id as it is."""
+    place = Path(path).expanduser()
+    return str(place.resolve()) if place.exists() else path
 
 
 def choose(

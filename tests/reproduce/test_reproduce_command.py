@@ -158,7 +158,7 @@ def test_a_figure_is_of_the_columns_that_its_paper_does_not_print(tmp_path):
     assert (tmp_path / "out" / "simcse-F3.svg").is_file()
     worked("reproduce", *rows, "--tasks", "alignment,uniformity", *output)
     told = refused("reproduce", "simcse/F3", "--scale", "small", *output[:2])
-    assert "its tables are of scale smoke; name another --output for small" in told
+    assert "the folder's tables are of scale smoke; name another --output for small" in told
 
 
 def test_list_tells_what_is_done_and_needed(made, tmp_path):
@@ -235,6 +235,17 @@ def test_a_job_that_breaks_leaves_the_others(tmp_path):
     weights.write_bytes(whole)
     worked(*words)
     assert numbers(output, "simcse-T3")["dropout 0.5", "STS-B dev"]["ours"]
+
+
+def test_a_folder_knows_its_materials_from_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("One.\nTwo.\n")
+    monkeypatch.chdir(tmp_path)
+    worked(
+        "reproduce", "diffcse/T6", "--output", "out", "--rows", "tiny", "--sentences", "text.txt"
+    )
+    monkeypatch.chdir("/")
+    listed = worked("reproduce", "list", "diffcse/T6", "--output", tmp_path / "out").out
+    assert "--encoder FOLDER" in listed and "--material sentences=FILE" not in listed
 
 
 def test_a_part_of_a_table_leaves_the_rest_in_its_files(tmp_path):
