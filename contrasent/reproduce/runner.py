@@ -14,11 +14,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ Notify = Callable[[str], None]
 _RUN, _FITTED = "run", "fitted"
 _PAPERS_TOKENS = 64
 _TRAINED = "trained"
+_YOUNG_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def duration(seconds: float) -> str:
 
 
 class _Pool:
-    """Processes, of which one that is killed takes only its own job with it."""
+    """Processes that make jobs, of which one that is killed takes only its own job with it."""
 
     def __init__(
         self, work: Sequence[Work], jobs: int, usual: Mapping[str, float], progress: _Progress
@@ -150,69 +151,75 @@ class _Pool:
         self._left = list(work)
         self._pending = {it.job.key for it in work}
         self._jobs, self._usual, self._progress = jobs, usual, progress
-        self._alone: set[str] = set()  # jobs of which one was killed: each shows by itself which
 
     def run(self) -> None:
-        while self._left:
-            context = get_context("spawn")
-            with ProcessPoolExecutor(self._jobs, context, _start_worker, (self._jobs,)) as pool:
-                try:
-                    self._run(pool)
-                except KeyboardInterrupt:
-                    pool.shutdown(cancel_futures=True)
-                    raise
-
-    def _run(self, pool: ProcessPoolExecutor) -> None:
-        running: dict[Future[str], Work] = {}
-        while self._left or running:
-            try:
-                self._submit(pool, running)
-            except BrokenProcessPool:  # since the last job ended
-                self._alone |= {it.job.key for it in running.values()}
-                self._left[:0] = running.values()
-                return
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            in_flight, broken = len(running), []
-            for future in finished:
-                work = running.pop(future)
-                try:
-                    line = future.result()
-                except BrokenProcessPool:
-                    broken.append(work)
-                    if in_flight > 1:
-                        continue
-                    line = _fail(work, "its process was killed, perhaps for want of memory")
-                self._pending.discard(work.job.key)
-                rest = [*self._left, *running.values()]
-                self._progress.tell(line, partial(seconds_left, rest, self._usual))
-            if broken:
-                again = [*broken, *running.values()] if in_flight > 1 else []
-                self._alone |= {it.job.key for it in again}
-                self._left[:0] = again
-                return
-
-    def _submit(self, pool: ProcessPoolExecutor, running: dict[Future[str], Work]) -> None:
-        ready = [it for it in self._left if not self._waits(it)]
-        room = self._jobs - len(running)
-        if alone := [it for it in ready if it.job.key in self._alone]:
-            ready, room = alone, 0 if running else 1
-        for work in ready[:room]:
-            running[pool.submit(_perform, work)] = work
-            self._left.remove(work)
+        idle: list[_Worker] = []
+        busy: dict[Connection, tuple[_Worker, Work]] = {}
+        try:
+            while self._left or busy:
+                ready = [it for it in self._left if not self._waits(it)]
+                for work in ready[: self._jobs - len(busy)]:
+                    worker = idle.pop() if idle else _Worker(self._jobs)
+                    busy[worker.connection] = worker, work
+                    self._left.remove(work)
+                    with suppress(ConnectionError):  # which receiving tells of
+                        worker.connection.send(work)
+                done = wait([*busy])
+                for connection in [it for it in busy if it in done]:
+                    worker, work = busy.pop(connection)
+                    try:
+                        line = worker.connection.recv()
+                    except (EOFError, ConnectionError):
+                        line = _fail(work, "its process was killed, perhaps for want of memory")
+                        worker.end()
+                    else:
+                        idle.append(worker) if worker.is_young else worker.end()
+                    self._pending.discard(work.job.key)
+                    rest = [*self._left, *(it for _, it in busy.values())]
+                    self._progress.tell(line, partial(seconds_left, rest, self._usual))
+        finally:
+            for worker in [*idle, *(it for it, _ in busy.values())]:
+                worker.end()
 
     def _waits(self, work: Work) -> bool:
         return any(job.key in self._pending for job in list(work.job.chain())[:-1])
 
 
-def _start_worker(jobs: int) -> None:
-    import torch
+class _Worker:
+    """A process that does the work it is sent, and sends a line on what came of it."""
 
-    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-    warnings.showwarning = _show_warning
-    if jobs == 1:  # of several, lines would not tell which they are of
-        logging.basicConfig(format="%(message)s")
-        logging.getLogger("contrasent").setLevel(logging.INFO)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    def __init__(self, jobs: int) -> None:
+        context = get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs, jobs))
+        self._process.start()
+        self._started = time.monotonic()
+        theirs.close()  # so that the connection is at its end when the process is
+
+    @property
+    def is_young(self) -> bool:
+        """Whether it may do more; the memory of a process grows from training to training."""
+        return time.monotonic() - self._started < _YOUNG_SECONDS
+
+    def end(self) -> None:
+        """Wait for the process, which ends after what it does."""
+        self.connection.close()
+        self._process.join()
+
+
+def _work(connection: Connection, jobs: int) -> None:
+    """Do what is sent, with a share of the cores, until nothing more can come."""
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt):
+        import torch
+
+        torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+        warnings.showwarning = _show_warning
+        if jobs == 1:  # of several, lines would not tell which they are of
+            logging.basicConfig(format="%(message)s")
+            logging.getLogger("contrasent").setLevel(logging.INFO)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        while True:
+            connection.send(_perform(connection.recv()))
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -160,42 +162,58 @@ class _Workers:
         self._run, self._count, self._bound = run, count, bound
         self._running: set[int] = set()
         self._stopping = False
-        self._started = 0.0
+        self._started, self._next = 0.0, 0.0
+        self._signals, self._told = os.pipe()  # a handler alone could come before a call that waits
+        self._parent, self._alive = os.pipe()  # at its end when no process can write to it
 
     def keep(self) -> None:
-        for number in _SIGNALS:
-            signal.signal(number, self._stop)
+        os.set_blocking(self._told, False)
+        signal.set_wakeup_fd(self._told)
+        for number in (*_SIGNALS, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
         while self._running or not self._stopping:
-            if len(self._running) < self._count and not self._stopping:
+            missing = len(self._running) < self._count and not self._stopping
+            pause = max(0.0, self._next - time.monotonic()) if missing else None
+            if select.select([self._signals], [], [], pause)[0]:
+                if set(os.read(self._signals, 1024)).intersection(_SIGNALS):
+                    self._stop()
+                self._reap()
+            else:
                 self._start_one()
-            elif self._running:
-                self._wait_for_one()
 
-    def _stop(self, *_: object) -> None:
+    def _stop(self) -> None:
         self._stopping = True
         self._bound.close()  # else connections that nobody accepts wait until the last worker ends
         for pid in self._running:
             os.kill(pid, signal.SIGTERM)
 
     def _start_one(self) -> None:
-        # A signal waits until the new process is known here, and has its own handlers.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        if not self._stopping:
-            self._started = time.monotonic()
-            pid = os.fork()
-            if not pid:
-                _leave_with(self._run)
-            self._running.add(pid)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the worker has its own handlers
+        self._started = time.monotonic()
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            os.close(self._alive)
+            threading.Thread(target=self._end_with_parent, daemon=True).start()
+            _leave_with(self._run)
+        self._running.add(pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
-    def _wait_for_one(self) -> None:
-        pid, status = os.wait()
-        self._running.discard(pid)
-        multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
-        if not self._stopping:
-            fields = {"pid": pid, "exit": os.waitstatus_to_exitcode(status)}
-            LOG.error("a worker ended and is started again", extra={"fields": fields})
-            time.sleep(max(0.0, _RESTART_SECONDS - (time.monotonic() - self._started)))
+    def _end_with_parent(self) -> None:
+        os.read(self._parent, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _reap(self) -> None:
+        for pid in [*self._running]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                continue
+            self._running.discard(pid)
+            multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
+            if not self._stopping:
+                fields = {"pid": pid, "exit": os.waitstatus_to_exitcode(status)}
+                LOG.error("a worker ended and is started again", extra={"fields": fields})
+                self._next = self._started + _RESTART_SECONDS
 
 
 def _leave_with(run: Callable[[], None]) -> None:

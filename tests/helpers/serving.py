@@ -78,6 +78,7 @@ def serving(batcher, routers=lambda _: (), beside=None, **settings):
     thread.start()
     try:
         while not server.started:
+            assert thread.is_alive()
             time.sleep(0.01)
         yield Running(f"http://127.0.0.1:{bound.getsockname()[1]}", batcher)
     finally:

@@ -280,19 +280,20 @@ class KilledWork(runner.Work):
     @property
     def needs_encoder(self):
         if parent_process() is not None:
-            time.sleep(1)
             if self.job.key == "victim":
                 os._exit(9)
+            time.sleep(0.2)
         return False
 
 
-def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path):
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path, jobs):
     store, told = Store(tmp_path), []
     work = [
         KilledWork(MadeJob(key), (), store, "smoke", None, "dev", None)
         for key in ("one", "victim", "two", "three")
     ]
-    runner.run_work(work, 3, {"measure": 0.0}, told.append)
+    runner.run_work(work, jobs, {"measure": 0.0}, told.append)
     assert sorted(line.split("] ")[1].split()[0] for line in told) == [
         *("one:", "three:", "two:", "victim"),
     ]

@@ -427,7 +427,8 @@ def test_the_client_of_mteb(server, encoder, monkeypatch, tmp_path):
     assert scores[0]["cosine_spearman"] == pytest.approx(scores[1]["cosine_spearman"], abs=1e-6)
 
 
-def test_workers_answer_as_one_and_end_well(tiny_bert):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -9)])
+def test_workers_answer_as_one_and_end_well(tiny_bert, number, code):
     command = ("serve", tiny_bert, "--port", 0, "--workers", 2, "--threads", 1, "--name", "tiny")
     process = started(*command, env={"CONTRASENT_API_KEY": "secret"})
     try:
@@ -438,9 +439,9 @@ def test_workers_answer_as_one_and_end_well(tiny_bert):
             assert call(f"{url}/embed", {"inputs": [f"dog {n}"]}, **key).status == 200
         page = call(f"{url}/metrics", **key).body.decode()
         assert 'contrasent_requests_total{route="/embed",status="200"} 20.0' in page
-        process.send_signal(signal.SIGTERM)
-        log = process.stderr.read()
-        assert process.wait(30) == 0, log
+        process.send_signal(number)
+        log = process.stderr.read()  # until all workers have closed it
+        assert process.wait(30) == code, log
         requests = [json.loads(line) for line in log.splitlines() if '"request"' in line]
         assert sum(r["path"] == "/embed" and r["status"] == 200 for r in requests) == 20
         assert len({r["request_id"] for r in requests}) == len(requests)
