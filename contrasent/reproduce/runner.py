@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -117,21 +116,7 @@ def run_work(work: Sequence[Work], jobs: int, usual: Mapping[str, float], notify
     """Do all of it, so many ``jobs`` at once, each in a process that may be killed."""
     for it in work:
         _forget_failure(it)
-    _Pool(work, jobs, usual, _Progress(len(work), jobs, notify)).run()
-
-
-@dataclass
-class _Progress:
-    total: int
-    jobs: int
-    notify: Notify
-    done: int = 0
-
-    def tell(self, line: str, left: Callable[[], float]) -> None:
-        """A line on a job that was done, and the time that is left."""
-        self.done += 1
-        rest = left() / self.jobs
-        self.notify(f"[{self.done}/{self.total}] {line}; about {duration(rest)} left")
+    _Pool(work, jobs, usual, notify).run()
 
 
 def duration(seconds: float) -> str:
@@ -146,11 +131,11 @@ class _Pool:
     """Processes that make jobs, of which one that is killed takes only its own job with it."""
 
     def __init__(
-        self, work: Sequence[Work], jobs: int, usual: Mapping[str, float], progress: _Progress
+        self, work: Sequence[Work], jobs: int, usual: Mapping[str, float], notify: Notify
     ) -> None:
-        self._left = list(work)
+        self._left, self._total = list(work), len(work)
         self._pending = {it.job.key for it in work}
-        self._jobs, self._usual, self._progress = jobs, usual, progress
+        self._jobs, self._usual, self._notify = jobs, usual, notify
 
     def run(self) -> None:
         idle: list[_Worker] = []
@@ -175,11 +160,14 @@ class _Pool:
                     else:
                         idle.append(worker) if worker.is_young else worker.end()
                     self._pending.discard(work.job.key)
-                    rest = [*self._left, *(it for _, it in busy.values())]
-                    self._progress.tell(line, partial(seconds_left, rest, self._usual))
+                    self._tell(line, [*self._left, *(it for _, it in busy.values())])
         finally:
             for worker in [*idle, *(it for it, _ in busy.values())]:
                 worker.end()
+
+    def _tell(self, line: str, left: Sequence[Work]) -> None:
+        done, seconds = self._total - len(left), seconds_left(left, self._usual) / self._jobs
+        self._notify(f"[{done}/{self._total}] {line}; about {duration(seconds)} left")
 
     def _waits(self, work: Work) -> bool:
         return any(job.key in self._pending for job in list(work.job.chain())[:-1])

@@ -171,7 +171,7 @@ def test_the_thread_reads_a_little_ahead_and_ends_with_its_consumer(numbered):
 
 
 def test_a_consumer_that_stops_waits_for_one_batch_and_not_for_all_that_were_due():
-    asked, go = [], threading.Event()
+    asked, begun, go = [], threading.Event(), threading.Event()
 
     class Slow(ViewSource):
         views = 1
@@ -181,11 +181,14 @@ def test_a_consumer_that_stops_waits_for_one_batch_and_not_for_all_that_were_due
 
         def gather(self, examples, _):
             asked.append(examples)
-            assert len(asked) == 1 or go.wait(10)
+            if len(asked) > 1:
+                begun.set()
+                assert go.wait(10)
             return np.zeros(2, dtype=np.int64), np.arange(3)
 
     with closing(Loader(Slow(), batch_size=2, seed=0).stream(0, 100)) as batches:
         next(batches)
+        assert begun.wait(10)
         threading.Timer(0.2, go.set).start()
     assert len(asked) == 2
 
