@@ -1,5 +1,7 @@
 """ONNX Runtime and OpenVINO give torch's states, for every architecture, layer and pooler."""
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -156,6 +158,25 @@ def test_openvino_computes_in_bf16_only_where_the_processor_does(headed):
     encoder = SentenceEncoder.load(headed, engine="openvino")
     assert encoder.resolve_precision("auto") == ("bf16" if native else "fp32")
     assert encoder.resolve_precision("fp32") == "fp32"
+
+
+def test_signals_arrive_after_openvino_computed_and_was_left(headed):
+    code = """
+import gc, signal, sys
+from contrasent.model.encoder import SentenceEncoder
+first, second = (SentenceEncoder.load(sys.argv[1], engine="openvino") for _ in range(2))
+del first
+gc.collect()
+del second
+gc.collect()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("stopped")
+"""
+    command = [sys.executable, "-c", code, str(headed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
 
 
 @pytest.mark.parametrize("name", GRAPHS)

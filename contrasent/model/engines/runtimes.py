@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -281,6 +282,17 @@ class OnnxEngine(PaddedEngine):
 _DEVICE = "CPU"
 
 
+@cache
+def _core() -> Any:
+    """OpenVINO in this process: of several, one that is gone leaves a stack for signals behind.
+
+    A signal that comes then, such as Ctrl-C, ends the process.
+    """
+    import openvino
+
+    return openvino.Core()
+
+
 class OpenVinoEngine(PaddedEngine):
     """A backbone as OpenVINO computes it, with as many threads as torch has at first.
 
@@ -293,12 +305,9 @@ class OpenVinoEngine(PaddedEngine):
 
     @override
     def open(self, path: Path) -> None:
-        import openvino
-
-        self._core = openvino.Core()
-        self._model = self._core.read_model(path)
+        self._model = _core().read_model(path)
         # OpenVINO's own oneDNN takes no notice of ONEDNN_MAX_CPU_ISA.
-        narrow = "BF16" in self._core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
+        narrow = "BF16" in _core().get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
         self.precisions = ("bf16", "fp32") if narrow and has_bf16(self.device) else ("fp32",)
         self._turn = Lock()
         self.reopen()
@@ -337,7 +346,7 @@ class OpenVinoEngine(PaddedEngine):
                 "INFERENCE_PRECISION_HINT": precision,
                 "PERFORMANCE_HINT": "THROUGHPUT",
             }
-            compiled = self._core.compile_model(graph, _DEVICE, settings)
+            compiled = _core().compile_model(graph, _DEVICE, settings)
             self.streams = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
             self._queues[key] = openvino.AsyncInferQueue(compiled, self.streams)
         return self._queues[key]
