@@ -5,7 +5,7 @@ Shapes: N sentences or pairs of a part, width numbers per feature vector, K fold
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contrasent.errors import MissingExtraError, install_command
+from contrasent.evaluation.intervals import Ratio
 from contrasent.evaluation.protocols import (
     PENALTIES,
     SEED,
@@ -26,6 +27,8 @@ from contrasent.evaluation.protocols import (
 
 if TYPE_CHECKING:
     import torch
+
+    from contrasent.evaluation.logistic_regression import FittedClassifiers
 
 _PENALTY = 1.0
 _MOST_STEPS = 1000
@@ -48,6 +51,8 @@ class Accuracy:
     predicted: Rows  # classes ``(N,)`` of the test rows
     # ``(N,)``, the fold that each of them is the test row of; None without folds
     folds: Rows | None = None
+    # what the dev accuracy is the mean of
+    dev_rows: Ratio | None = None
 
 
 def cross_validate(
@@ -82,21 +87,27 @@ def _by_sklearn(parts: Mapping[str, LabelledFeatures], protocol: TransferProtoco
         model = _fit(train.features, train.labels, seed)
         predicted: Rows = model.predict(test.features)
         if "dev" in parts:
-            dev = _share(model.predict(parts["dev"].features), parts["dev"].labels)
+            right = [model.predict(parts["dev"].features) == parts["dev"].labels]
+            dev_rows = _mean_over_folds([np.arange(len(right[0]))], right)
         else:
             folds = stratified_folds(train.labels, count, seed)
-            dev = float(np.mean([_judge(train, rows, judged, seed) for rows, judged in folds]))
-        return Accuracy(dev, _share(predicted, test.labels), predicted)
+            right = [_judge(train, rows, judged, seed) for rows, judged in folds]
+            dev_rows = _mean_over_folds([judged for _, judged in folds], right)
+        dev = float(np.mean([it.mean() for it in right]))
+        return Accuracy(dev, _share(predicted, test.labels), predicted, dev_rows=dev_rows)
     features, labels = parts["all"].features, parts["all"].labels
-    dev_scores, test_scores = [], []
+    dev_rows_of, right, test_scores = [], [], []
     predicted, fold_of = (np.empty_like(labels) for _ in range(2))
     for fold, (rows, judged) in enumerate(stratified_folds(labels, count, SEED)):
         inner, held_out = stratified_folds(labels[rows], count, SEED)[0]
-        dev_scores.append(_judge(parts["all"], rows[inner], rows[held_out], seed))
+        dev_rows_of.append(rows[held_out])
+        right.append(_judge(parts["all"], rows[inner], rows[held_out], seed))
         predicted[judged] = _fit(features[rows], labels[rows], seed).predict(features[judged])
         fold_of[judged] = fold
         test_scores.append(_share(predicted[judged], labels[judged]))
-    return Accuracy(float(np.mean(dev_scores)), float(np.mean(test_scores)), predicted, fold_of)
+    dev_rows = _mean_over_folds(dev_rows_of, right)
+    dev = float(np.mean([it.mean() for it in right]))
+    return Accuracy(dev, float(np.mean(test_scores)), predicted, fold_of, dev_rows)
 
 
 def logistic_regression() -> Any:
@@ -115,10 +126,20 @@ def _fit(features: NDArray[np.float32], labels: Rows, seed: int) -> Any:
     return model.fit(features, labels)
 
 
-def _judge(part: LabelledFeatures, train: Rows, judged: Rows, seed: int) -> float:
-    """Accuracy on the rows ``judged`` of a part after training on others."""
+def _judge(part: LabelledFeatures, train: Rows, judged: Rows, seed: int) -> NDArray[np.bool_]:
+    """Which of the rows ``judged`` of a part are right after training on others."""
     model = _fit(part.features[train], part.labels[train], seed)
-    return _share(model.predict(part.features[judged]), part.labels[judged])
+    right: NDArray[np.bool_] = model.predict(part.features[judged]) == part.labels[judged]
+    return right
+
+
+def _mean_over_folds(judged: Sequence[Rows], right: Sequence[NDArray[np.bool_]]) -> Ratio:
+    """The mean of accuracies: a row counts as often as it is judged, and as its fold is small."""
+    rows, correct = np.concatenate(judged), np.concatenate(right)
+    weights = np.concatenate([np.full(len(fold), 1 / len(fold)) for fold in judged])
+    places = np.unique(rows, return_inverse=True)[1]
+    sums = (np.bincount(places, it).astype(np.float64) for it in (correct * weights, weights))
+    return Ratio(*sums)
 
 
 def _share(predicted: Rows, labels: Rows) -> float:
@@ -156,9 +177,11 @@ class _CrossValidator:
         """Every fold is the test part once; folds of the others choose its penalty."""
         count = self._preset.folds
         outer = stratified_folds(self._labels, count, SEED)
-        inner = [judged_folds(train, self._labels, count, SEED) for train, _ in outer]
-        accuracy = self._search([fold for folds in inner for fold in folds])
-        accuracy = accuracy.reshape(count, count, len(PENALTIES))
+        inner = [
+            fold for rows, _ in outer for fold in judged_folds(rows, self._labels, count, SEED)
+        ]
+        searched = self._search(inner)
+        accuracy = searched.accuracy.numpy().reshape(count, count, len(PENALTIES))
         chosen = [_best(scores) for scores in accuracy]
         dev = [scores[:, best].mean() for scores, best in zip(accuracy, chosen, strict=True)]
         fitted = self._problems.fit(
@@ -173,18 +196,22 @@ class _CrossValidator:
             predicted[rows] = self._predict(fitted.weights[fold, 0], rows)
             fold_of[rows] = fold
             test.append(_share(predicted[rows], self._labels[rows]))
-        return Accuracy(float(np.mean(dev)), float(np.mean(test)), predicted, fold_of)
+        dev_rows = self._dev_rows(inner, searched, np.repeat(chosen, count))
+        return Accuracy(float(np.mean(dev)), float(np.mean(test)), predicted, fold_of, dev_rows)
 
     def by_folds(self) -> Accuracy:
         """Folds of the training part choose the penalty."""
         train, test = self._rows
-        accuracy = self._search(judged_folds(train, self._labels, self._preset.folds, self._seed))
+        folds = judged_folds(train, self._labels, self._preset.folds, self._seed)
+        searched = self._search(folds)
+        accuracy = searched.accuracy.numpy()
         best = _best(accuracy)
         last = [with_held_out(train, self._seed)]
         fitted = self._problems.fit(last, [[PENALTIES[best]]], self._preset, self._seed)
         predicted = self._predict(fitted.weights[0, 0], test)
         right = _share(predicted, self._labels[test])
-        return Accuracy(float(accuracy[:, best].mean()), right, predicted)
+        dev_rows = self._dev_rows(folds, searched, [best] * len(folds))
+        return Accuracy(float(accuracy[:, best].mean()), right, predicted, dev_rows=dev_rows)
 
     def by_dev_part(self) -> Accuracy:
         """The dev part chooses the penalty, and when to stop.
@@ -193,18 +220,29 @@ class _CrossValidator:
         classifier.
         """
         train, dev, test = self._rows
-        fitted = self._problems.fit([Fold(train, dev)], [PENALTIES], self._preset, self._seed)
+        folds = [Fold(train, dev)]
+        fitted = self._search(folds)
         accuracy = fitted.accuracy.numpy()
         best = _best(accuracy)
         predicted = self._predict(fitted.weights[0, best], test)
         right = _share(predicted, self._labels[test])
-        return Accuracy(float(accuracy[0, best]), right, predicted)
+        dev_rows = self._dev_rows(folds, fitted, [best])
+        return Accuracy(float(accuracy[0, best]), right, predicted, dev_rows=dev_rows)
 
-    def _search(self, folds: Sequence[Fold]) -> NDArray[np.float64]:
-        """Accuracies ``(len(folds), P)``."""
-        fitted = self._problems.fit(folds, [PENALTIES] * len(folds), self._preset, self._seed)
-        accuracies: NDArray[np.float64] = fitted.accuracy.numpy()
-        return accuracies
+    def _search(self, folds: Sequence[Fold]) -> FittedClassifiers:
+        """Classifiers of each fold and penalty."""
+        return self._problems.fit(folds, [PENALTIES] * len(folds), self._preset, self._seed)
+
+    def _dev_rows(
+        self, folds: Sequence[Fold], fitted: FittedClassifiers, chosen: Iterable[int]
+    ) -> Ratio:
+        """What the accuracies of the folds, with the penalty chosen for each, are means of."""
+        judged = [fold.held_out for fold in folds]
+        right = [
+            self._predict(weights[best], rows) == self._labels[rows]
+            for rows, weights, best in zip(judged, fitted.weights, chosen, strict=True)
+        ]
+        return _mean_over_folds(judged, right)
 
     def _predict(self, weights: torch.Tensor, rows: Rows) -> Rows:
         import torch

@@ -120,9 +120,9 @@ class Transfer(TaskType[TransferData]):
         """Accuracy of every split; of test rows F1 of pairs, and macro-F1 of a user's own task.
 
         Intervals are of scores of test rows, by drawing these again, the classifiers as they are.
-        Rows of a dev score chose the penalty, so it has no interval. CheckpointError if an
-        embedding has a NaN or infinite number, or all are the same; DataError if the task is too
-        small for the folds.
+        Rows of a dev score chose the penalty, so it has no interval, but its difference to that of
+        another encoder has. CheckpointError if an embedding has a NaN or infinite number, or all
+        are the same; DataError if the task is too small for the folds.
         """
         parts = {name: labelled(task, part, use) for name, part in task.parts.items()}
         device = getattr(use.encoder, "device", "cpu")
@@ -144,8 +144,10 @@ class Transfer(TaskType[TransferData]):
             for (split, metric), value in values.items()
             if split in task.splits
         )
-        name = TaskName(task.name)
-        return Scores(records, ratios={(name, of): ratio for of, ratio in ratios.items()})
+        kept = {(TaskName(task.name), of): ratio for of, ratio in ratios.items()}
+        if "dev" in task.splits and reached.dev_rows is not None:
+            kept[TaskName(task.name, "dev"), "accuracy"] = reached.dev_rows
+        return Scores(records, ratios=kept)
 
     def averaged(self, names: Sequence[TaskName]) -> list[TaskName]:
         """The test parts of the papers' tasks; users' own have little in common."""

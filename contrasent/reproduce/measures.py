@@ -225,7 +225,7 @@ def _transfer(use: EncoderUse, _: str, context: MeasureContext, split: str = "te
     values: dict[str, Value] = {f"{it.task}{suffix}": it.value for it in found}
     values |= _mean(values, [f"{name}{suffix}" for name in TRANSFER], f"transfer{suffix}")
     moves = {
-        name.name: it.influence for (name, of), it in scores.ratios.items() if of == "accuracy"
+        name.label: it.influence for (name, of), it in scores.ratios.items() if of == "accuracy"
     }
     _write_examples(context, moves)
     return Measured(values, [asdict(it) for it in found], problems)

@@ -273,8 +273,8 @@ def _pair_error(
     """Standard error of a difference x 100 over test pairs or examples, of means over seeds.
 
     Pairs that share a sentence are dependent, within a task and across those of an average;
-    examples of transfer tasks and of retrieval are not. None of what was not kept by example:
-    dev accuracies, and geometry.
+    examples of transfer tasks and of retrieval are not. None of what is not kept by example, such
+    as geometry.
     """
     value, _, aggregation = column.value.partition("/")
     split = "dev" if value.endswith("-dev") else "test"
@@ -339,9 +339,9 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
     notes = (
         f"{counts}.",
         "A comparison is the difference of means over the seeds, with its 95 % interval over test "
-        "pairs, of which those that share a sentence are dependent, or over test examples (dev "
-        "accuracies and geometry have none), and over seeds, paired (where rows have one seed, "
-        "the deviation of all runs of the column that have several). A claim holds if all its "
+        "pairs, of which those that share a sentence are dependent, or over examples (geometry has "
+        "none), and over seeds, paired (where rows have one seed, the deviation of all runs of the "
+        "column that have several). A claim holds if all its "
         "comparisons do, and does not if one is contrary after Bonferroni's correction; "
         f"two results are alike within {MARGIN:g} point.",
     )

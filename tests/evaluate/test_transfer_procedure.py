@@ -9,7 +9,12 @@ from sklearn.model_selection import StratifiedKFold
 from benchmarks.jobs import senteval
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation import protocols
-from contrasent.evaluation.cross_validation import LabelledFeatures, _best, cross_validate
+from contrasent.evaluation.cross_validation import (
+    LabelledFeatures,
+    _best,
+    _mean_over_folds,
+    cross_validate,
+)
 from contrasent.evaluation.protocols import Preset, TransferProtocol
 
 TINY = {
@@ -39,6 +44,11 @@ def of_folds(reached, part):
     return np.mean([right[reached.folds == fold].mean() for fold in np.unique(reached.folds)])
 
 
+def scores(reached):
+    """The accuracies, that of dev also by its rows."""
+    return reached.dev, reached.dev_rows.value, reached.test
+
+
 def pair(part):
     return part.features, part.labels
 
@@ -49,7 +59,7 @@ def test_nested_folds(preset, seed):
     data = parts(["all"])
     reached = cross_validate(data, 2, TransferProtocol(preset=preset, seed=seed), "cpu")
     dev, test, predicted = senteval.nested(*pair(data["all"]), 2, TINY[preset], seed)
-    assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
+    assert scores(reached) == pytest.approx((dev, dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
     assert sorted(np.unique(reached.folds)) == list(range(TINY[preset].folds))
     assert of_folds(reached, data["all"]) == pytest.approx(test, abs=1e-12)
@@ -64,7 +74,7 @@ def test_folds_of_the_training_part(preset, seed, classes):
     dev, test, predicted = senteval.by_folds(
         pair(data["train"]), pair(data["test"]), classes, TINY[preset], seed
     )
-    assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
+    assert scores(reached) == pytest.approx((dev, dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
 
 
@@ -74,7 +84,7 @@ def test_a_dev_part(preset, seed):
     data = parts(["train", "dev", "test"])
     reached = cross_validate(data, 2, TransferProtocol(preset=preset, seed=seed), "cpu")
     dev, test, predicted = senteval.by_dev_part(*map(pair, data.values()), 2, TINY[preset], seed)
-    assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
+    assert scores(reached) == pytest.approx((dev, dev, test), abs=1e-12)
     assert reached.predicted.tolist() == predicted.tolist()
 
 
@@ -89,6 +99,19 @@ def test_a_dev_part(preset, seed):
 )
 def test_means_that_round_to_the_same_hundredth_of_a_point_are_a_tie(accuracies, chosen):
     assert _best(np.array(accuracies)) == chosen
+
+
+def test_a_row_counts_as_often_as_it_is_judged_and_as_its_fold_is_small():
+    judged = [np.array([4, 7]), np.array([9]), np.array([4, 7, 9, 2])]
+    right = [np.array(it, bool) for it in ([1, 0], [1], [1, 1, 0, 0])]
+    found = _mean_over_folds(judged, right)
+    top, bottom = dict.fromkeys((2, 4, 7, 9), 0.0), dict.fromkeys((2, 4, 7, 9), 0.0)
+    for rows, fold in zip(judged, right, strict=True):
+        for row, correct in zip(rows, fold, strict=True):
+            top[int(row)] += correct / len(rows)
+            bottom[int(row)] += 1 / len(rows)
+    assert found.top.tolist() == [*top.values()] and found.bottom.tolist() == [*bottom.values()]
+    assert found.value == pytest.approx((0.5 + 1 + 0.5) / 3)
 
 
 def right(train, test):
@@ -107,21 +130,21 @@ def test_scikit_learn_over_folds():
     for fold, (_, held) in enumerate(folds.split(x, y)):
         assert (np.flatnonzero(reached.folds == fold) == held).all()
     assert of_folds(reached, parts(["all"])["all"]) == pytest.approx(np.mean(test))
-    assert (reached.dev, reached.test) == pytest.approx((np.mean(dev), np.mean(test)))
+    assert scores(reached) == pytest.approx((np.mean(dev), np.mean(dev), np.mean(test)))
 
 
 def test_scikit_learn_on_parts():
     data = parts(["train", "dev", "test"], classes=3)
     train, dev, test = map(pair, data.values())
     reached = cross_validate(data, 3, TransferProtocol("sklearn"), "cpu")
-    assert (reached.dev, reached.test) == pytest.approx((right(train, dev), right(train, test)))
+    expected = right(train, dev)
+    assert scores(reached) == pytest.approx((expected, expected, right(train, test)))
     del data["dev"]
     x, y = train
     folds = StratifiedKFold(3, shuffle=True, random_state=1111).split(x, y)
-    scores = [right((x[a], y[a]), (x[b], y[b])) for a, b in folds]
-    assert cross_validate(data, 3, TransferProtocol("sklearn"), "cpu").dev == pytest.approx(
-        np.mean(scores)
-    )
+    expected = np.mean([right((x[a], y[a]), (x[b], y[b])) for a, b in folds])
+    reached = cross_validate(data, 3, TransferProtocol("sklearn"), "cpu")
+    assert scores(reached)[:2] == pytest.approx((expected, expected))
 
 
 def test_too_few_sentences_are_explained():

@@ -139,12 +139,15 @@ def test_an_interval_is_of_the_aggregation_of_the_cells(tmp_path, monkeypatch, t
     assert error > 0.1
 
 
-@pytest.mark.parametrize(("value", "tasks"), [("mr", 1), ("transfer", 7), ("recall@5", 1)])
+@pytest.mark.parametrize(
+    ("value", "tasks"), [("mr", 1), ("transfer", 7), ("transfer-dev", 7), ("recall@5", 1)]
+)
 def test_examples_that_both_get_right_do_not_widen_a_difference(tmp_path, value, tasks):
     right = {"one": np.repeat([1.0, 0.0], [80, 20]), "other": np.repeat([1.0, 0.0], [70, 30])}
     for name, each in right.items():
         moves = Ratio(each, np.ones(100)).influence
-        labels = TRANSFER if value == "transfer" else (value,)
+        split = value.removeprefix("transfer")
+        labels = (value,) if split == value else [f"{task}{split}" for task in TRANSFER]
         np.savez(tmp_path / f"{name}.npz", **dict.fromkeys(labels, moves))
     filler = SimpleNamespace(
         planner=SimpleNamespace(data_dir=None, scale_name="small"),
