@@ -237,8 +237,13 @@ def test_accuracies_of_every_model_are_compared_with_the_first(command, tmp_path
     for one in kept.values():
         assert (one.baseline, one.difference, one.p_value) == ("words", 0, 1)
     path = tmp_path / "half.jsonl"
-    half = command("words", "half", "--tasks", "mr", "--compare", "--json", str(path))
-    before, after = read_records(path)
-    assert after.compared.difference == pytest.approx(after.value - before.value, abs=1e-12)
-    assert before.value != after.value and before.compared is None
-    assert f"MR {100 * after.compared.difference:+.2f} [" in " ".join(half.stdout.split())
+    asked = ("words", "half", "--tasks", "mr", "--splits", "dev,test", "--compare")
+    half = command(*asked, "--json", str(path))
+    found = {(r.encoder, r.split): r for r in read_records(path)}
+    for split, name in (("test", "MR"), ("dev", "MR dev")):
+        before, after = found["words", split], found["half", split]
+        difference = after.compared.difference
+        assert difference == pytest.approx(after.value - before.value, abs=1e-12)
+        assert after.compared.interval.low < difference < after.compared.interval.high
+        assert before.value != after.value and before.compared is None
+        assert f"{name} {100 * difference:+.2f} [" in " ".join(half.stdout.split())
