@@ -147,8 +147,9 @@ def joint_covariance(tasks: Sequence[Task], moves: Sequence[Vector]) -> Matrix:
     Tasks share sentences too: 1,006 of the 1,377 distinct pairs of STS-B's test split are also in
     STS12-16.
     """
-    first, second = (chain.from_iterable(task.sides[side] for task in tasks) for side in (0, 1))
-    return PairGraph.of(first, second).covariance(_side_by_side(moves))
+    first, second = zip(*(task.sides for task in tasks), strict=True)
+    graph = PairGraph.of(chain.from_iterable(first), chain.from_iterable(second))
+    return graph.covariance(_side_by_side(moves))
 
 
 def _side_by_side(columns: Sequence[Vector]) -> Matrix:

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from contrasent.errors import ConfigError
+from contrasent.evaluation.embed import joint_covariance
 from contrasent.evaluation.intervals import (
     Bootstrap,
     PairGraph,
@@ -18,6 +19,8 @@ from contrasent.evaluation.intervals import (
     normal_p_value,
     p_value,
 )
+from contrasent.evaluation.sts_data import Subset, Task
+from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import METRICS
 
 SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}
@@ -52,6 +55,26 @@ def test_pairs_that_share_a_sentence_are_dependent_and_no_others():
                 expected += np.outer(columns[:, i], columns[:, j])
     found = PairGraph.of(first, second).covariance(columns)
     assert found == pytest.approx(expected)
+
+
+def test_tasks_that_share_a_sentence_on_either_side_are_dependent():
+    sides = [
+        (["a", "a", "b", "c"], ["b", "d", "e", "f"]),
+        (["f", "x", "y", "a", "z"], ["g", "e", "h", "i", "d"]),
+    ]
+    tasks = [
+        Task(TaskName(name, "test"), (Subset("", *map(tuple, each), np.ones(len(each[0]))),), "")
+        for name, each in zip(["sts12", "stsb"], sides, strict=True)
+    ]
+    draw = np.random.default_rng(0)
+    moves = [1 + draw.random(size=len(first)) for first, _ in sides]
+    expected = np.zeros((2, 2))
+    for one, other in np.ndindex(2, 2):
+        for i, pair in enumerate(zip(*sides[one], strict=True)):
+            for j, second in enumerate(zip(*sides[other], strict=True)):
+                if {*pair} & {*second}:
+                    expected[one, other] += moves[one][i] * moves[other][j]
+    assert joint_covariance(tasks, moves) == pytest.approx(expected)
 
 
 def test_an_error_is_no_smaller_than_that_of_independent_pairs():
