@@ -6,14 +6,16 @@ Shapes: P pairs, N distinct sentences, D embedding width.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count, takewhile
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from contrasent.errors import DataError
 from contrasent.evaluation.embed import DescribedEncoder, Embeddings, EncoderUse, Score
@@ -21,6 +23,7 @@ from contrasent.evaluation.rated_pairs import Position, RatedPairs
 from contrasent.evaluation.task_names import STS_TASKS
 from contrasent.files import write_text
 from contrasent.metrics import (
+    Matrix,
     Vector,
     contrast_bound,
     mean_cosine,
@@ -28,6 +31,7 @@ from contrasent.metrics import (
     partition_ratio,
     spearman,
     spectrum,
+    unit_rows,
 )
 from contrasent.records import Record, fields_of_kind, lines_of_kind, read_lines
 
@@ -36,6 +40,8 @@ GROUPS = 5
 
 _LARGEST_RATING = 5.0
 _FEWEST = 8
+_ROWS = 1024
+_TINY = 1e-12
 
 KEY = "geometry"
 """Under which a line of metrics.jsonl holds a measurement."""
@@ -134,6 +140,52 @@ def measure(use: EncoderUse, pairs: RatedPairs) -> Geometry:
     )
 
 
+def influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, Vector]:
+    """How much each of P pairs moves a number of ``embeddings (N, D)``, ``(P,)``, by its name.
+
+    It is the first-order effect of the pair's weight (Huber 1981), for the error of
+    :class:`contrasent.evaluation.intervals.PairGraph`; a sentence weighs what the pairs that it is
+    in do on average. The numbers are alignment, uniformity, mean_cosine, ``spectrum`` (the mean
+    singular value over the largest), and of the cosines of a group of ratings, and of all as
+    ``0-5``, the mean (``group:4-5``) and the deviation (``deviation:4-5``).
+    """
+    unit = unit_rows(embeddings)
+    cosines = pair_cosines(unit[pairs.first], unit[pairs.second])
+    moves = {"alignment": _of_mean(2 - 2 * cosines, pairs.positive)}
+    for low, high, chosen in [*_rating_groups(pairs.gold), (0, 5, pairs.gold == pairs.gold)]:
+        moves[f"group:{low:g}-{high:g}"] = _of_mean(cosines, chosen)
+        squares = np.square(cosines - cosines[chosen].mean())
+        scale = 2 * sqrt(squares[chosen].mean()) or 1.0  # 0 where no pair moves anything
+        moves[f"deviation:{low:g}-{high:g}"] = _of_mean(squares, chosen) / scale
+    shares = np.bincount(np.concatenate([pairs.first, pairs.second]))
+    for name, of_sentences in _sentence_influences(unit).items():
+        each = of_sentences / shares
+        moves[name] = each[pairs.first] + each[pairs.second]
+    return moves
+
+
+def _of_mean(values: Vector, chosen: NDArray[np.bool_]) -> Vector:
+    moves: Vector = np.where(chosen, values - values[chosen].mean(), 0.0) / chosen.sum()
+    return moves
+
+
+def _sentence_influences(unit: Matrix) -> dict[str, Vector]:
+    """How much each of N unit rows ``(N, D)`` moves a number of all of them, ``(N,)``."""
+    size = len(unit)
+    blocks = (unit[start : start + _ROWS] @ unit.T for start in range(0, size, _ROWS))
+    near = np.concatenate([np.exp(4 * block - 4).sum(axis=1) for block in blocks]) - 1
+    cosines = unit @ unit.sum(axis=0) - 1
+    squares, axes = np.linalg.eigh(unit.T @ unit)
+    values = np.sqrt(np.maximum(squares, 0))[::-1][: min(unit.shape)]
+    # The weight of a row moves the square of a singular value by its own along the axis, squared.
+    effects = np.square(unit @ axes[:, ::-1][:, : len(values)]) / (2 * np.maximum(values, _TINY))
+    return {
+        "uniformity": 2 * near / near.sum() - 2 / size,
+        "mean_cosine": 2 * (cosines - cosines.mean()) / (size * (size - 1)),
+        "spectrum": (effects.mean(axis=1) - effects[:, 0] * values.mean() / values[0]) / values[0],
+    }
+
+
 def correlation_by_dimension(embeddings: Embeddings, pairs: RatedPairs) -> dict[int, float]:
     """Spearman's correlation with 8, 16, 32 ... and all D dimensions of ``(N, D)`` embeddings."""
     width = embeddings.shape[1]
@@ -153,16 +205,18 @@ def group_cosines(cosines: Vector, gold: Vector) -> tuple[Group, ...]:
     The groups of ratings from 0 to 5, which STS and SICK have, are 0-1 to 4-5; those of others
     divide the range of the ratings. A rating on an edge is in the group above it.
     """
+    return tuple(Group(low, high, cosines[chosen]) for low, high, chosen in _rating_groups(gold))
+
+
+def _rating_groups(gold: Vector) -> Iterator[tuple[float, float, NDArray[np.bool_]]]:
+    """The ends of each group that has a pair, and which pairs those are, ``(P,)``."""
     low, high = float(gold.min()), float(gold.max())
     if low >= 0 and 1 < high <= _LARGEST_RATING:
         low, high = 0.0, _LARGEST_RATING
     edges = np.linspace(low, high, GROUPS + 1)
     number = np.clip(np.searchsorted(edges, gold, side="right") - 1, 0, GROUPS - 1)
-    return tuple(
-        Group(float(edges[k]), float(edges[k + 1]), cosines[number == k])
-        for k in range(GROUPS)
-        if (number == k).any()
-    )
+    for k in np.unique(number):
+        yield float(edges[k]), float(edges[k + 1]), number == k
 
 
 def _short(numbers: Vector) -> Vector:

@@ -50,12 +50,16 @@ class PaperCell:
         printed = as_number(self.published)
         return None if self.mean is None or printed is None else self.mean - printed
 
+    @property
+    def digits(self) -> int:
+        """After the point, of deviations and differences: 3 of geometry and other small numbers."""
+        return 2 if abs(self.mean or 0.0) >= 5 else 3
+
     def shown(self) -> Cell:
         """Mean and deviation."""
         if self.mean is None:
             return Cell(self.text or ABSENT)
-        digits = 2 if abs(self.mean) >= 5 else 3
-        spread = "" if self.deviation is None else f" ± {self.deviation:.{digits}f}"
+        spread = "" if self.deviation is None else f" ± {self.deviation:.{self.digits}f}"
         return Cell(f"{_rounded(self.mean, self.published)}{spread}", self.mean)
 
 

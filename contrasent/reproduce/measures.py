@@ -13,7 +13,13 @@ import numpy as np
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.embed import DescribedEncoder, Embeddings, EncoderUse, Scores
-from contrasent.evaluation.geometry import Geometry, measure, read_geometry, write_geometry
+from contrasent.evaluation.geometry import (
+    Geometry,
+    influences,
+    measure,
+    read_geometry,
+    write_geometry,
+)
 from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.suite import Suite, load_suite
@@ -161,8 +167,8 @@ def measure_encoder(name: str, encoder: DescribedEncoder, context: MeasureContex
 def examples_of(path: Path) -> Mapping[str, np.ndarray]:
     """What a result says of each example, by task or value; ``path`` is without its suffix.
 
-    Cosines of the pairs of an STS task; how much each example moves an accuracy or a recall;
-    nothing of other measures.
+    Cosines of the pairs of an STS task; how much each example moves an accuracy or a recall, and
+    each rated pair a number of geometry; nothing of other measures.
     """
     path = path.with_name(f"{path.name}.npz")
     if not path.exists():
@@ -238,7 +244,8 @@ def _mean(values: Mapping[str, Value], parts: list[str], name: str) -> dict[str,
 
 
 def _geometry(use: EncoderUse, pairs: str, context: MeasureContext) -> Measured:
-    geometry = measure(use, RatedPairs.read(pairs, context.data_dir))
+    rated = RatedPairs.read(pairs, context.data_dir)
+    geometry = measure(use, rated)
     suffix = "" if pairs == PAIRS else f":{pairs}"
     values: dict[str, Value] = {f"{it.metric}{suffix}": it.value for it in geometry.records}
     values["spectrum" + suffix] = float(geometry.spectrum.mean())
@@ -247,6 +254,8 @@ def _geometry(use: EncoderUse, pairs: str, context: MeasureContext) -> Measured:
     cosines["0-5"] = np.concatenate([*cosines.values()])
     values |= {f"deviation:{label}{suffix}": float(it.std()) for label, it in cosines.items()}
     write_geometry(context.path.with_name(f"{context.path.name}.jsonl"), [geometry])
+    moves = influences(rated.embed(use), rated)
+    _write_examples(context, {f"{name}{suffix}": each for name, each in moves.items()})
     return Measured(values, [asdict(it) for it in geometry.records])
 
 

@@ -20,13 +20,14 @@ from contrasent.errors import pick
 from contrasent.evaluation.compare import SeedError
 from contrasent.evaluation.embed import influences, joint_covariance
 from contrasent.evaluation.intervals import mean_error
+from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.sts_data import Task
 from contrasent.evaluation.task_names import STS, STS_TASKS, TRANSFER
 from contrasent.report.table import ABSENT, Table, text_table
 from contrasent.reproduce.cells import Filler, PaperCell, as_number, short_reason
 from contrasent.reproduce.jobs import Measurement
 from contrasent.reproduce.materials import SMOKE
-from contrasent.reproduce.measures import examples_of, sts_suite
+from contrasent.reproduce.measures import examples_of, is_score, measure_of, sts_suite
 from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_claims, load_tables
 
 HOLDS, CONTRARY, OPEN = "holds", "does not hold", "cannot be told"
@@ -94,10 +95,10 @@ class ClaimPart:
         line = f"{self.column}, {line}" if self.column else line
         if self.difference is None:
             return line
-        reach = self.reach(_LEVEL)
-        ends = f" ± {reach:.2f}" if reach else ""
-        told = "" if self.published is None else f", published {self.published:+.2f}"
-        return f"{line}: {self.difference:+.2f}{ends}{told}"
+        reach, digits = self.reach(_LEVEL), min(cell.digits for cell in self.cells)
+        ends = f" ± {reach:.{digits}f}" if reach else ""
+        told = "" if self.published is None else f", published {self.published:+.{digits}f}"
+        return f"{line}: {self.difference:+.{digits}f}{ends}{told}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +271,11 @@ class _SeedErrors:
 def _pair_error(
     filler: Filler, pair: tuple[PaperRow, PaperRow], column: PaperColumn
 ) -> float | None:
-    """Standard error of a difference x 100 over test pairs or examples, of means over seeds.
+    """Standard error of a difference of cells over test pairs or examples, of means over seeds.
 
     Pairs that share a sentence are dependent, within a task and across those of an average;
     examples of transfer tasks and of retrieval are not. None of what is not kept by example, such
-    as geometry.
+    as the last step of a trajectory.
     """
     value, _, aggregation = column.value.partition("/")
     split = "dev" if value.endswith("-dev") else "test"
@@ -297,9 +298,13 @@ def _pair_error(
             first, second = (_influence(read, *it) for it in zip(sides, ways, strict=True))
         else:
             first, second = (np.asarray(side, np.float64).mean(axis=0) for side in sides)
+            kind, _, rated = measure_of(value).partition(":")
+            if kind == "geometry":
+                tasks.append(RatedPairs.read(rated, filler.planner.data_dir).task)
         moves.append(first - second)
     alone = np.diag([float(np.square(move).sum()) for move in moves])
-    return 100 * mean_error(joint_covariance(tasks, moves) if tasks else alone)
+    error = mean_error(joint_covariance(tasks, moves) if tasks else alone)
+    return 100 * error if is_score(value) else error
 
 
 def _influence(task: Task, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
@@ -339,9 +344,9 @@ def verdict_table(judged: Sequence[Verdict], scale: str) -> Table:
     notes = (
         f"{counts}.",
         "A comparison is the difference of means over the seeds, with its 95 % interval over test "
-        "pairs, of which those that share a sentence are dependent, or over examples (geometry has "
-        "none), and over seeds, paired (where rows have one seed, the deviation of all runs of the "
-        "column that have several). A claim holds if all its "
+        "pairs, of which those that share a sentence are dependent, or over examples (the last "
+        "step of a trajectory has none), and over seeds, paired (where rows have one seed, the "
+        "deviation of all runs of the column that have several). A claim holds if all its "
         "comparisons do, and does not if one is contrary after Bonferroni's correction; "
         f"two results are alike within {MARGIN:g} point.",
     )

@@ -13,6 +13,7 @@ from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import (
     geometry_lines,
     group_cosines,
+    influences,
     measure,
     read_geometry,
     write_geometry,
@@ -51,6 +52,56 @@ def test_alignment_is_of_the_pairs_rated_above(encoder, geometry):
     record = geometry.records[0]
     assert (record.metric, record.subset, record.pairs) == ("alignment", ">3.9", 3)
     assert record.value == pytest.approx(oracles.alignment(first, second).item(), rel=1e-5)
+
+
+def weighted(rows, pairs, of_pairs):
+    """The numbers of pairs with these weights, in plain loops."""
+    weights = [[] for _ in rows]
+    for first, second, weight in zip(pairs.first, pairs.second, of_pairs, strict=True):
+        weights[first].append(weight)
+        weights[second].append(weight)
+    weights = [sum(each) / len(each) for each in weights]
+    cosines = [rows[a] @ rows[b] for a, b in zip(pairs.first, pairs.second, strict=True)]
+
+    def moments(numbers, flags):
+        kept = [(w, it) for w, it, flag in zip(of_pairs, numbers, flags, strict=True) if flag]
+        mean = sum(w * it for w, it in kept) / sum(w for w, _ in kept)
+        return mean, (sum(w * (it - mean) ** 2 for w, it in kept) / sum(w for w, _ in kept)) ** 0.5
+
+    top, cosine, total = 0.0, 0.0, 0.0
+    for i, a in enumerate(rows):
+        for j, b in enumerate(rows):
+            if i != j:
+                total += weights[i] * weights[j]
+                cosine += weights[i] * weights[j] * (a @ b)
+                top += weights[i] * weights[j] * np.exp(-2 * ((a - b) ** 2).sum())
+    singular = np.linalg.svd(np.sqrt(weights)[:, None] * rows, compute_uv=False)
+    every, high = [True] * len(cosines), [rating >= 4 for rating in pairs.gold]
+    return {
+        "alignment": moments([2 - 2 * it for it in cosines], pairs.positive)[0],
+        "uniformity": np.log(top / total),
+        "mean_cosine": cosine / total,
+        "spectrum": singular.mean() / singular[0],
+        "group:4-5": moments(cosines, high)[0],
+        "deviation:4-5": moments(cosines, high)[1],
+        "deviation:0-5": moments(cosines, every)[1],
+    }
+
+
+def test_a_pair_moves_a_number_as_its_weight_does(pairs_file):
+    pairs = RatedPairs.read(f"{pairs_file}>3.9")
+    rows = np.random.default_rng(0).normal(size=(9, 4)) + 0.5
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    found = influences(rows, pairs)
+    step = 1e-5
+    for place in range(len(ROWS)):
+        up, down = np.ones((2, len(ROWS)))
+        up[place], down[place] = 1 + step, 1 - step
+        above, below = weighted(rows, pairs, up), weighted(rows, pairs, down)
+        for name, value in above.items():
+            slope = (value - below[name]) / (2 * step)
+            assert found[name][place] == pytest.approx(slope, rel=1e-5, abs=1e-8), name
+            assert found[name].sum() == pytest.approx(0, abs=1e-9)
 
 
 def test_uniformity_is_of_the_distinct_sentences_of_all_pairs(encoder, geometry):

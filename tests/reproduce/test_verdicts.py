@@ -9,11 +9,12 @@ import pytest
 from scipy.stats import t
 
 from contrasent.evaluation.compare import SeedError
-from contrasent.evaluation.intervals import Ratio
+from contrasent.evaluation.intervals import PairGraph, Ratio
+from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.task_names import TRANSFER
 from contrasent.reproduce import smoke, verdicts
 from contrasent.reproduce.cells import PaperCell
-from contrasent.reproduce.measures import sts_suite
+from contrasent.reproduce.measures import PAIRS, sts_suite
 from contrasent.reproduce.papers import load_tables
 from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, ClaimPart
 
@@ -139,6 +140,30 @@ def test_an_interval_is_of_the_aggregation_of_the_cells(tmp_path, monkeypatch, t
     assert error > 0.1
 
 
+def kept_by_example(folder, names, data_dir):
+    """A filler whose rows have these names, each with what its file in the folder has."""
+    filler = SimpleNamespace(
+        planner=SimpleNamespace(data_dir=data_dir, scale_name="small"),
+        plan=lambda row, _: ([[row.name], ["a seed that is not made yet"]], ""),
+        store=SimpleNamespace(result=lambda it: it in names or None, path=folder.joinpath),
+    )
+    system = SimpleNamespace(aggregation="")
+    return filler, [SimpleNamespace(name=it, system=lambda _: system) for it in names]
+
+
+@pytest.mark.parametrize("value", ["alignment", "uniformity:stsb-test>3"])
+def test_pairs_that_share_a_sentence_are_dependent_in_geometry_too(tmp_path, value):
+    data = str(smoke.make_tasks(tmp_path / "senteval"))
+    rated = RatedPairs.read(value.partition(":")[2] or PAIRS, data)
+    drawn = np.random.default_rng(0).normal(size=(2, len(rated.gold)))
+    for name, moves in zip("ab", drawn, strict=True):
+        np.savez(tmp_path / f"{name}.npz", **{value: moves})
+    filler, rows = kept_by_example(tmp_path, "ab", data)
+    error = verdicts._pair_error(filler, rows, SimpleNamespace(value=value))
+    graph = PairGraph.of(*rated.task.sides)
+    assert error == pytest.approx(graph.error(drawn[0] - drawn[1]))
+
+
 @pytest.mark.parametrize(
     ("value", "tasks"), [("mr", 1), ("transfer", 7), ("transfer-dev", 7), ("recall@5", 1)]
 )
@@ -149,17 +174,7 @@ def test_examples_that_both_get_right_do_not_widen_a_difference(tmp_path, value,
         split = value.removeprefix("transfer")
         labels = (value,) if split == value else [f"{task}{split}" for task in TRANSFER]
         np.savez(tmp_path / f"{name}.npz", **dict.fromkeys(labels, moves))
-    filler = SimpleNamespace(
-        planner=SimpleNamespace(data_dir=None, scale_name="small"),
-        plan=lambda row, _: ([[row.name], ["a seed that is not made yet"]], ""),
-        store=SimpleNamespace(
-            result=lambda it: it in right or None,
-            path=tmp_path.joinpath,
-        ),
-    )
-    pair = [
-        SimpleNamespace(name=it, system=lambda _: SimpleNamespace(aggregation="")) for it in right
-    ]
+    filler, pair = kept_by_example(tmp_path, [*right], None)
     error = verdicts._pair_error(filler, pair, SimpleNamespace(value=value))
     differ = right["one"] - right["other"]  # 10 of 100 examples
     assert error == pytest.approx(100 * differ.std() / sqrt(100) / sqrt(tasks))
