@@ -247,6 +247,7 @@ class _Search:
         size = prod(map(len, grid))  # 0 with a range
         asked = trials or size or _USUAL_TRIALS
         if 0 < size <= asked:
+            asked = size
             for values in product(*grid):
                 keys = (axis.key for axis in self.space)
                 settings = dict(zip(keys, values, strict=True))

@@ -372,16 +372,19 @@ class Filler:
     def _row(self, table: PaperTable, row: PaperRow) -> FilledRow:
         cells = {it.heading: self.cell(table, row, it) for it in table.columns_of(row)}
         system = row.system(self.planner.scale_name)
-        capped = self.planner.scale.recipes.get(system.recipe, {}).get("train.max_steps")
-        notes = [system.note, f"{capped} steps" if capped else ""]
-        reasons = dict.fromkeys(short_reason(cell.reason) for cell in cells.values())
-        kept = [
-            self.store.description(it.job).get("note", "")
+        runs = [
+            it.job.run
             for column in table.columns_of(row)
             for of_seed in self.plan(row, column)[0]
             for it in of_seed
         ]
-        return FilledRow(row, cells, tuple(dict.fromkeys(filter(None, [*notes, *reasons, *kept]))))
+        scale = self.planner.scale.recipes
+        capped = [scale.get(it.system.recipe, {}).get("train.max_steps") for it in runs]
+        steps = [f"{it} steps" for it in capped if it]
+        reasons = [short_reason(cell.reason) for cell in cells.values()]
+        kept = [self.store.description(it).get("note", "") for it in runs]
+        notes = dict.fromkeys(filter(None, [system.note, *steps, *reasons, *kept]))
+        return FilledRow(row, cells, tuple(notes))
 
 
 def _printed_in_hundreds(value: str) -> bool:

@@ -26,7 +26,7 @@ from contrasent.reproduce.materials import (
     file_sha256,
     model_sha256,
 )
-from contrasent.reproduce.measures import Measured, measure_of
+from contrasent.reproduce.measures import Measured, examples_of, is_by_example, measure_of
 from contrasent.reproduce.papers import (
     SAMPLE,
     TARGET,
@@ -70,6 +70,11 @@ class Job:
         """Whether another seed would give another encoder."""
         return any(it.kind == "train" or it.system.make == "flow" for it in self.chain())
 
+    @property
+    def run(self) -> Job:
+        """The training run that it is the encoder of, with a head or a map; else itself."""
+        return next((it for it in reversed([*self.chain()]) if it.kind == "train"), self)
+
     def chain(self) -> Iterator[Job]:
         """The jobs that it is made from, and itself, first things first."""
         for job in (self.above, *self.teachers.values()):
@@ -106,6 +111,15 @@ class Store:
         """Of a result, without its suffix."""
         kind = measurement.name.partition(":")[0]
         return self.folder(measurement.job) / f"{kind}-{measurement.key}"
+
+    def is_measured(self, measurement: Measurement) -> bool:
+        """Whether there is a result, with what it says of each example where it is to say that.
+
+        Results of earlier versions are without, so that a difference would have no interval.
+        """
+        found = self.result(measurement)
+        by_example = is_by_example(measurement.name) and found is not None and found.values
+        return found is not None and not (by_example and not examples_of(self.path(measurement)))
 
     def result(self, measurement: Measurement) -> Measured | None:
         """What was measured; None if it was not."""

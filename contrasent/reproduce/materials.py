@@ -15,7 +15,7 @@ from contrasent.data.senteval import PARTS, senteval_root
 from contrasent.data.views import VIEWS
 from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.files import sha256_of, writing
-from contrasent.model.hub import resolve
+from contrasent.model.hub import find_download, resolve
 from contrasent.reproduce import smoke
 from contrasent.reproduce.papers import SAMPLE, load_scales
 
@@ -29,7 +29,9 @@ _KEY = 16
 class Materials:
     """Models, texts and tasks by their names in the plan, found or made once."""
 
-    def __init__(self, scale: str, given: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, scale: str, given: Mapping[str, str], folder: Path, *, download: bool = True
+    ) -> None:
         """Know what a user gave.
 
         Args:
@@ -37,7 +39,9 @@ class Materials:
                 downloaded.
             given: folders, files and ids by material, or by the id of a model.
             folder: for what is made.
+            download: whether models come from the hub; else one that is not there is its id.
         """
+        self._download = download
         self._scale_name, self._given, self._folder = scale, dict(given), folder
         self._definitions, scales = load_scales()
         self._rows = scales[scale].rows
@@ -78,13 +82,18 @@ class Materials:
         if name in self._definitions:
             return self.text(name)
         if name in self._given:
-            return str(resolve(self._given[name]))
+            return str(self._folder_of(self._given[name]))
         if self._scale_name == SMOKE:
             return str(smoke.make_model(name, self._folder / "models" / name.replace("/", "-")))
         if self._scale_name == PAPER:
-            return str(resolve(name))
+            return str(self._folder_of(name))
         option = "--encoder FOLDER" if name == ENCODER else f"--material {name}=FOLDER"
         raise ConfigError(f"needs {option}: a model in place of {name}")
+
+    def _folder_of(self, name: str) -> str | Path:
+        if self._download or Path(name).expanduser().exists():
+            return resolve(name)
+        return find_download(name) or name
 
     def _text(self, name: str) -> str:
         plain = name.removeprefix(SAMPLE)
@@ -144,8 +153,11 @@ def file_sha256(path: str) -> str:
 
 @cache
 def model_sha256(path: str) -> str:
-    """Of a model's folder, or of a file of word vectors."""
-    return _folder_sha256(Path(path)) if Path(path).is_dir() else sha256_of(path)
+    """Of a model's folder, or of a file of word vectors; of an id, where it is not here."""
+    place = Path(path)
+    if not place.exists():
+        return content_hash(path)
+    return _folder_sha256(place) if place.is_dir() else sha256_of(path)
 
 
 STS_FOLDERS, TRANSFER_FOLDERS = PARTS[:2], PARTS[2:]
@@ -173,7 +185,7 @@ def _derived(name: str, labelled: Path, folder: Path) -> Path:
         path = folder / f"{name}-{origin}.txt"
         if not path.is_file():
             rows = (cells[:2] for _, cells in source.rows(_refuse))
-            sentences = dict.fromkeys(str(it).strip() for cells in rows for it in cells)
+            sentences = (str(it).strip() for cells in rows for it in cells)
             with writing(path) as partial:
                 partial.write_text("".join(f"{it}\n" for it in sentences if it), "utf-8")
         return path

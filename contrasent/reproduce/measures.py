@@ -122,6 +122,11 @@ def is_score(value: str) -> bool:
     )
 
 
+def is_by_example(name: str) -> bool:
+    """Whether what a measure gives is kept by example too, for intervals of differences."""
+    return name.startswith(("sts", "transfer", "geometry", "retrieval"))
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What one measure gave."""

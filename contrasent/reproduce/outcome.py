@@ -31,15 +31,15 @@ from contrasent.reproduce.papers import (
     packaged,
     system_row,
 )
-from contrasent.reproduce.request import FolderRequest, PaperRequest
+from contrasent.reproduce.request import FolderRequest, PaperRequest, absolute
 from contrasent.reproduce.runner import Notify, duration, plan_work, run_work, seconds_left
 from contrasent.reproduce.verdicts import Verdict, verdict_table, verdicts
 
 _PANELS = ("Unsupervised", "Supervised")
 
 
-def open_filler(request: PaperRequest, output: Path) -> Filler:
-    """What fills tables from what is in a folder.
+def open_filler(request: PaperRequest, output: Path, *, download: bool = False) -> Filler:
+    """What fills tables from what is in a folder; models are downloaded only to make jobs.
 
     Raises:
         ConfigError: a material is of another name.
@@ -48,13 +48,15 @@ def open_filler(request: PaperRequest, output: Path) -> Filler:
     pick("scale", request.scale, load_scales()[1])
     for name in request.given:
         pick("material", name, known_models())
+    # A run that was cut off goes on only with the paths that it began with.
+    output, data_dir = output.resolve(), request.data_dir and absolute(request.data_dir)
     made = output / "materials"
-    data_dir = request.data_dir
     if request.scale == SMOKE and data_dir is None:
         data_dir = str(smoke.make_tasks(made / "senteval"))
     else:
-        data_dir = str(senteval_root(data_dir))
-    materials = Materials(request.scale, request.given, made)
+        data_dir = str(senteval_root(data_dir).resolve())
+    given = {name: absolute(path) for name, path in request.given.items()}
+    materials = Materials(request.scale, given, made, download=download)
     materials.check()
     planner = Planner(request.scale, materials, data_dir, request.device)
     return Filler(planner, Store(output), request.seeds)
@@ -84,7 +86,7 @@ def reproduce_tables(
     """
     with exclusive(output):
         asked = FolderRequest.read(output).extended(request, tables)
-        filler = open_filler(request, output)
+        filler = open_filler(request, output, download=True)
         asked.write(output)
         wanted = list(filler.measurements(tables))
         if overwrite:
@@ -238,7 +240,8 @@ def _is_drawn(value: str) -> bool:
 def _panels(table: PaperTable, places: Mapping[str, Geometry]) -> dict[str, dict[str, Geometry]]:
     if not table.panels:
         return {"": dict(places)}
-    order = {row.label: _PANELS[k // table.panels] for k, row in enumerate(table.rows)}
+    every = load_tables()[table.name].rows
+    order = {row.label: _PANELS[k // table.panels] for k, row in enumerate(every)}
     panels: dict[str, dict[str, Geometry]] = {}
     for label, geometry in places.items():
         panels.setdefault(order[label], {})[label] = geometry

@@ -97,8 +97,8 @@ class FolderRequest:
             columns = (*before.columns, *(column.heading for column in table.columns))
             parts[table.name] = TablePart(tuple(dict.fromkeys(rows)), tuple(dict.fromkeys(columns)))
         seeds = tuple(sorted({*self.seeds, *request.seeds}))
-        given = {name: _absolute(path) for name, path in request.given.items()}
-        data_dir = request.data_dir and _absolute(request.data_dir)
+        given = {name: absolute(path) for name, path in request.given.items()}
+        data_dir = request.data_dir and absolute(request.data_dir)
         return FolderRequest(request.scale, given, seeds, data_dir, parts)
 
     def part(self, name: str) -> PaperTable:
@@ -113,7 +113,7 @@ class FolderRequest:
         write_text(output / _FILE, json.dumps(asdict(self), indent=1) + "\n")
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     """A path for commands that are run elsewhere; an id as it is."""
     place = Path(path).expanduser()
     return str(place.resolve()) if place.exists() else path

@@ -52,11 +52,7 @@ class Work:
     data_dir: str | None  # SentEval's folder
     preset: str  # SentEval's settings of the transfer tasks' classifiers
     device: str | None  # what computes; None takes the accelerator if there is one
-
-    @property
-    def needs_encoder(self) -> bool:
-        """Whether the job has to be made for its measures."""
-        return not self.measurements or any(not _counts(it) for it in self.measurements)
+    needs_encoder: bool  # whether the job has to be made, for its measures or for other jobs
 
 
 def _counts(measurement: Measurement) -> bool:
@@ -68,23 +64,22 @@ def plan_work(
     measurements: Iterable[Measurement], store: Store, common: Mapping[str, Any]
 ) -> list[Work]:
     """What is left to do, a job once, each after those that it is made from."""
-    wanted: dict[str, list[Measurement]] = {}
+    wanted: dict[str, dict[str, Measurement]] = {}
     jobs: dict[str, Job] = {}
+    needed: set[str] = set()
     for measurement in measurements:
-        counted = _counts(measurement)
-        for job in [measurement.job] if counted else measurement.job.chain():
-            jobs.setdefault(job.key, job)
-        asked = wanted.setdefault(measurement.job.key, [])
-        if measurement.name and store.result(measurement) is None and measurement not in asked:
-            asked.append(measurement)
+        of = measurement.job
+        chain = [of] if _counts(measurement) else list(of.chain())
+        jobs = {job.key: job for job in chain} | jobs
+        needed |= set() if _counts(measurement) else {job.key for job in chain}
+        if measurement.name and not store.is_measured(measurement):
+            wanted.setdefault(of.key, {})[measurement.key] = measurement
     work = [
-        Work(job, tuple(wanted.get(key, ())), store, **common)
+        Work(job, tuple(wanted.get(key, {}).values()), store, **common, needs_encoder=key in needed)
         for key, job in sorted(jobs.items(), key=lambda it: len(list(it[1].chain())))
     ]
     return [
-        it
-        for it in work
-        if it.measurements or (not store.is_made(it.job) and it.job.system.count != _TRAINED)
+        it for it in work if it.measurements or (it.needs_encoder and not store.is_made(it.job))
     ]
 
 

@@ -143,11 +143,12 @@ def _judge(filler: Filler, errors: _SeedErrors, number: str, claim: Mapping[str,
         return Verdict(number, claim["claim"], OPEN, note=claim["why"])
     table = load_tables()[claim["cells"]]
     columns = claim_columns(table, claim)
-    parts = [
-        _tested(filler, errors, table, column, part)
+    said = {  # a row and all others may be said twice
+        (column.heading, part.better, part.other): (column, part)
         for column in columns
         for part in comparisons(table, column, claim["says"])
-    ]
+    }
+    parts = [_tested(filler, errors, table, *each) for each in said.values()]
     if len(columns) == 1:
         parts = [replace(part, column="") for part in parts]
     statuses = [part.status(len(parts)) for part in parts]
@@ -202,7 +203,7 @@ def _tested(
         return replace(part, cells=(first, second))
     pair_error = _pair_error(filler, pair, column)
     random = [_is_random(filler, it, column) for it in pair]
-    known = any(random) or pair_error is not None or column.value == "overlap"
+    known = pair_error is not None or column.value.startswith(("trace:", "overlap"))
     seed_error = errors.of(column, (first, second), random) if known else None
     return replace(part, cells=(first, second), pair_error=pair_error, seed_error=seed_error)
 

@@ -84,6 +84,11 @@ def test_a_search_that_was_cut_off_ends_like_a_whole_one(words, monkeypatch):
     assert "trial 0" not in again.err
 
 
+def test_a_combination_is_tried_once_though_more_trials_are_asked_for(words):
+    said = worked(*words, *RATES, "--trials", "9")
+    assert [f"trial {k}: " in said.err for k in range(3)] == [True, True, False]
+
+
 def test_what_fails_is_named_and_tried_again(words, monkeypatch):
     train = tuning.train
 

@@ -25,7 +25,7 @@ from helpers.report_contents import (
 
 from contrasent.errors import ConfigError
 from contrasent.evaluation.task_names import STS, TRANSFER
-from contrasent.report.contents import Contents
+from contrasent.report.contents import Contents, Mean
 from contrasent.report.html.page import MOST_QUERIES as MOST
 from contrasent.report.html.page import page, refuse_existing_report, write_report
 
@@ -522,5 +522,10 @@ def test_the_summary_says_who_is_better_and_has_the_own_tasks():
     change = "-4.12 (95 % interval -6.00 to -2.77, paired bootstrap) on STS-B Spearman."
     assert f"beta is worse than alpha: {change}" in summary
     assert "mine alpha 25.00" in summary
+    mean = Mean(every[-1], "spearman", compared())
+    found = dataclasses.replace(every[-1], task="stsb-retrieval", metric="recall@1")
+    both = read(page(Contents(records=(*every, found), means=(mean,)))).one(id="summary").text
+    assert both.count("beta is worse than alpha") == 2
+    assert "on Avg. Spearman." in both and "STS-B retrieval recall@1." in both
     unknown = read(page(Contents(records=(record(), record(encoder="runs/beta")))))
     assert "by more than chance: evaluate with --compare" in unknown.one(id="summary").text

@@ -7,10 +7,17 @@ import pytest
 
 from contrasent.cli.options import numbers_of_seeds
 from contrasent.errors import ConfigError
+from contrasent.model import hub
 from contrasent.recipe import load_recipe
 from contrasent.reproduce.materials import Materials
 from contrasent.reproduce.measures import measure_of
-from contrasent.reproduce.outcome import known_models, plan_lines
+from contrasent.reproduce.outcome import (
+    _panels,
+    known_models,
+    listing,
+    open_filler,
+    plan_lines,
+)
 from contrasent.reproduce.papers import (
     chosen_tables,
     load_claims,
@@ -19,7 +26,8 @@ from contrasent.reproduce.papers import (
     recipe_of,
     system_row,
 )
-from contrasent.reproduce.request import choose
+from contrasent.reproduce.request import PaperRequest, choose
+from contrasent.reproduce.runner import plan_work
 from contrasent.reproduce.verdicts import MARGIN, claim_columns, comparisons
 
 SCALES = ("smoke", "small", "paper")
@@ -39,6 +47,42 @@ def test_a_table_of_any_format_is_cut_to_the_same_rows(tmp_path):
     assert (len(set(made)), len(cut)) == (3, 1)
     header, *kept = cut.pop().splitlines()
     assert (header, len(set(kept))) == ("sent0,sent1,hard_neg", 12_000)
+
+
+def test_nli_sentences_are_all_sentences_of_its_rows(tmp_path):
+    pairs = [("A man eats.", "Food."), ("A man eats.", "Nobody eats."), ("A dog.", "Food.")]
+    rows = "".join(f"{a},{b},neutral\n" for a, b in pairs)
+    (tmp_path / "labelled.csv").write_text(f"premise,hypothesis,label\n{rows}")
+    given = {"labelled": str(tmp_path / "labelled.csv")}
+    made = Materials("small", given, tmp_path / "made").text("nli-sentences")
+    assert Path(made).read_text().splitlines() == [it for pair in pairs for it in pair]
+
+
+def test_looking_downloads_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(hub, "_download", lambda name: pytest.fail(f"{name} was downloaded"))
+    listed = listing(PaperRequest("paper", {}, (42,)), list(load_tables().values()), tmp_path)
+    assert len(listed.rows) == len(load_tables()) + 1
+
+
+def test_a_run_is_made_for_those_that_it_teaches_though_it_is_counted_too(tmp_path):
+    tables = choose(["diffcse/T14", "successors"], ["DiffCSE (train), BERT-base", "ListMLE"])
+    filler = open_filler(PaperRequest("smoke", {}, (42,)), tmp_path)
+    common = {"scale": "smoke", "data_dir": None, "preset": "", "device": None}
+    needed = {
+        names: {
+            it.job.label: it.needs_encoder
+            for it in plan_work(filler.measurements(tables[:names]), filler.store, common)
+        }
+        for names in (1, 2)
+    }
+    assert needed[1] == {"DiffCSE (train), BERT-base": False}
+    assert needed[2]["DiffCSE (train), BERT-base"]
+
+
+def test_a_panel_is_of_the_rows_place_in_the_whole_table():
+    (table,) = choose(["simcse/FF.1"], ["SBERT"])
+    panels = _panels(table, {row.label: None for row in table.rows})
+    assert {name: len(rows) for name, rows in panels.items()} == {"Supervised": len(table.rows)}
 
 
 def settings(table, row, scale="paper", column=None):

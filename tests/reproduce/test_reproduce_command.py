@@ -12,14 +12,19 @@ import time
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.command_line import call, refused, worked
 from helpers.tiny_wordnet import only_wordnet
 
+from contrasent.evaluation.compare import SeedError
 from contrasent.reproduce import runner
 from contrasent.reproduce.jobs import Store
+from contrasent.reproduce.outcome import open_filler
 from contrasent.reproduce.papers import load_tables
+from contrasent.reproduce.request import FolderRequest, choose
+from contrasent.reproduce.verdicts import OPEN, _tested, comparisons
 
 SMOKE = ("--scale", "smoke", "--device", "cpu")
 
@@ -112,6 +117,14 @@ def test_a_cell_says_in_what_precision_its_run_was_trained(made):
     assert f"Trained in {precision}, scored in fp32." in (output / "simcse-T3.md").read_text()
     start = numbers(output, "diffcse-T11")["BERT-base first-last avg", "Avg"]
     assert (start["ours"] != "", start["trained in"]) == (True, "")
+
+
+def test_a_row_says_of_its_run_that_the_start_was_best_with_the_head_too(made):
+    output, _ = made
+    runs = {json.loads(path.read_text())["label"]: path for path in output.glob("jobs/*/job.json")}
+    (kept,) = {json.loads(path.read_text())["note"] for path in runs.values()} - {""} or {""}
+    noted = [kept in (output / f"{it}.md").read_text() for it in ("simcse-T3", "study-T5")]
+    assert noted == [True, True]
 
 
 def test_the_same_command_again_does_nothing_and_prints_the_same(made):
@@ -246,6 +259,40 @@ def test_a_folder_knows_its_materials_from_elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     listed = worked("reproduce", "list", "diffcse/T6", "--output", tmp_path / "out").out
     assert "--encoder FOLDER" in listed and "--material sentences=FILE" not in listed
+
+
+def test_a_run_that_was_cut_off_goes_on_with_paths_that_are_spelled_otherwise(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    worked("reproduce", "simcse/T3", *SMOKE, "--rows", "0.5", "--output", "first")
+    (model,) = Path("first/materials/models").iterdir()
+    words = ("reproduce", "simcse/T3", *SMOKE, "--rows", "0.5")
+    worked(*words, "--output", "out", "--encoder", model, "--data-dir", "first/materials/senteval")
+    whole = numbers(tmp_path / "out", "simcse-T3")
+    (done,) = Path("out/jobs").glob("*/job.json")
+    for path in [done, done.parent / "run" / "result.json", *done.parent.glob("sts-dev*")]:
+        path.unlink()
+    worked("reproduce", "simcse/T3", "--rows", "0.5", "--output", tmp_path / "out", *SMOKE[2:])
+    assert numbers(tmp_path / "out", "simcse-T3") == whole
+
+
+def test_a_result_of_which_no_example_is_kept_is_no_verdict_and_is_measured_again(tmp_path):
+    words = ("reproduce", "simcse/T3", "--output", tmp_path, "--rows", "0.5,0.2", *SMOKE)
+    worked(*words)
+    kept = [*tmp_path.glob("jobs/*/*.npz")]
+    before = {path: path.read_bytes() for path in kept}
+    for path in kept:
+        path.unlink()
+    (table,) = choose(["simcse/T3"])
+    column = table.columns[0]
+    filler = open_filler(FolderRequest.read(tmp_path).request(None, {}, (42, 43), None), tmp_path)
+    part = next(comparisons(table, column, ["dropout 0.5 > dropout 0.2"]))
+    errors = SimpleNamespace(of=lambda *_: SeedError(0.0, 1))
+    assert _tested(filler, errors, table, column, part).status(1) == OPEN
+    assert "2 jobs to do" in worked(*words).err
+    assert {path: path.read_bytes() for path in kept} == before
+    assert _tested(filler, errors, table, column, part).seed_error is not None
 
 
 def test_a_part_of_a_table_leaves_the_rest_in_its_files(tmp_path):

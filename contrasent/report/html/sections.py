@@ -274,13 +274,19 @@ _VERDICTS = {
 
 
 def verdicts(contents: Contents, by_identity: Mapping[Identity, PageRow]) -> list[str]:
-    """A sentence on each difference: of averages, or of tasks where there is none."""
+    """A sentence on each difference: of averages, or of tasks whose metric has none."""
     rows = list(by_identity.values())
-    differences = [(by_identity[identity(it.like)], AVERAGE, it.compared) for it in contents.means]
-    known = {(row.label, compared.baseline) for row, _, compared in differences}
+    differences = [
+        (by_identity[identity(it.like)], f"{AVERAGE} {metric_heading(it.metric)}", it.compared)
+        for it in contents.means
+    ]
+    known = {
+        (by_identity[identity(it.like)].label, it.compared.baseline, it.metric)
+        for it in contents.means
+    }
     for row in rows:
         for it in row.records:
-            if it.compared and (row.label, it.compared.baseline) not in known:
+            if it.compared and (row.label, it.compared.baseline, it.metric) not in known:
                 name = f"{quantity(it).name.heading} {metric_heading(it.metric)}"
                 differences.append((row, name, it.compared))
     if not differences and len([row for row in rows if row.records]) > 1:
