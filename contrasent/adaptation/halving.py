@@ -105,7 +105,9 @@ class Search:
         result = train(recipe, folder, device=self.device, on_evaluation=scores.append)
         if result is None or not scores or scores[0].step:
             raise ConfigError(f"{recipe.evaluation.task} gives the start no score; name another")
-        state.start_score, state.dev_metric = scores[0].score, scores[0].metric
+        start = scores[0]
+        state.start_score = start.score if start.plain is None else start.plain
+        state.dev_metric = start.metric
         state.seconds_per_step = result.seconds / result.steps
         state.overhead = time.monotonic() - began - result.seconds
         shutil.rmtree(folder)
@@ -200,10 +202,11 @@ class Search:
         state, run, recipe = self.state, self.folder / _RUN, None
         if not run.exists():
             self._folder(state.best).rename(run)
-        if state.best.score > state.start_score:
+        settings = load_recipe(run / "recipe.yaml")
+        ended = json.loads((run / "result.json").read_text(encoding="utf-8"))
+        if not ended["best_is_start"] or settings.encoder.name != state.request.encoder:
             recipe = self.folder / "recipe.yaml"
             shutil.copyfile(run / "recipe.yaml", recipe)
-        settings = load_recipe(run / "recipe.yaml")
         result = SentenceEncoder.load(run / "best", device=self.device)
         scorer = Scorer(suite, settings.evaluation.precision, result.device, self.show_progress)
         start = replace(settings.encoder, name=state.request.encoder)

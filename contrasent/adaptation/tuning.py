@@ -134,7 +134,7 @@ class TuningTrial:
 
     number: int
     settings: Mapping[str, Any]
-    score: float | None  # the highest dev score after a step, in [-1, 1]; None if it failed
+    score: float | None  # the highest dev score but the start's, in [-1, 1]; None if it failed
     failure: str = ""
 
 
@@ -364,14 +364,15 @@ def _key(settings: Mapping[str, Any]) -> str:
 
 
 def _dev_scores(run: RunFolder) -> tuple[float | None, float]:
-    """The score of the start as it comes, and the highest one of an evaluation after a step."""
-    lines = (json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines())
-    scores: dict[int, float] = {
-        line["step"]: next(iter(line["evaluation"].values()))
-        for line in lines
-        if "evaluation" in line
-    }
-    start = scores.pop(0, None)
+    """The score of the start as it comes, and the highest one of all else that was evaluated."""
+    start, scores = None, list[float]()
+    for line in map(json.loads, run.metrics.read_text(encoding="utf-8").splitlines()):
+        if "evaluation" in line:
+            (score,) = line["evaluation"].values()
+            if not line["step"]:
+                (start,) = line.get("plain", line["evaluation"]).values()
+            if line["step"] or "plain" in line:
+                scores.append(score)
     if not scores:
         raise ConfigError("nothing decides: the run has no dev score; name one, evaluation.task")
-    return start, max(scores.values())
+    return start, max(scores)

@@ -40,6 +40,7 @@ class DevScore:
     twin_is_better: bool  # the one that is kept is the twin
     start_share: float = 0.0  # share of the start's weights in those that were scored
     whitened: bool = False  # the encoder that was scored has a whitening
+    plain: float | None = None  # of the start without a whitening, where the whitened one is kept
 
     @property
     def summary(self) -> str:
@@ -145,7 +146,8 @@ class Variants:
             with self.of(encoder, share, mapped):
                 score = score_dev(dev, *both, self.recipe, step)
             scores.append(replace(score, start_share=share, whitened=mapped))
-        return max(scores, key=lambda score: score.score)
+        best = max(scores, key=lambda score: score.score)
+        return best if step or not best.whitened else replace(best, plain=scores[0].score)
 
     @contextmanager
     def of(self, encoder: SentenceEncoder, share: float, mapped: bool) -> Iterator[None]:

@@ -341,7 +341,8 @@ class _Session:
     ) -> None:
         progress = self.progress
         scores = {score.name: score.score}
-        beside = {} if score.other is None else {"beside": {score.name: score.other}}
+        others = {"beside": score.other, "plain": score.plain}
+        beside = {of: {score.name: it} for of, it in others.items() if it is not None}
         self.metrics.write({"step": score.step, "evaluation": scores, **beside})
         self.training.accelerator.log(scores, step=score.step)
         is_best = progress.best_score is None or score.score > progress.best_score

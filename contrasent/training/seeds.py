@@ -118,7 +118,7 @@ def _dev_scores(
     file = RunFolder(next(iter(folders.values()))).metrics
     evaluations = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
     first = next(line for line in evaluations if "evaluation" in line)
-    ((name, score),) = first["evaluation"].items()
+    ((name, score),) = first.get("plain", first["evaluation"]).items()
     start = score if first["step"] == 0 else None
     return [SeedScores(f"{name}, best step", "", tuple(values), start, None)]
 

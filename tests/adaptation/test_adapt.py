@@ -13,9 +13,11 @@ from contrasent.adaptation.candidates import CANDIDATES, SearchRequest, SearchSt
 from contrasent.adaptation.halving import adapt
 from contrasent.cli.adapt import print_result
 from contrasent.errors import ConfigError, ContrasentError, DataError
+from contrasent.evaluation.suite import evaluate
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe
 from contrasent.training.run import train
+from contrasent.training.state import whitened
 
 FAST = {"train.batch_size": 16, "train.precision": "fp32", "train.learning_rate": 1e-3}
 LINES = list(dict.fromkeys(sentence(n, 12) for n in range(260)))[:200]
@@ -60,6 +62,14 @@ def similarity(first, second):
     return (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
 
 
+def rate_by(encoder, path):
+    """Pairs that an encoder rates itself, so that its correlation is 1."""
+    first, second = LINES[:20], LINES[20:40]
+    ratings = similarity(*(encoder.encode(texts, precision="fp32") for texts in (first, second)))
+    rated = zip(first, second, ratings, strict=True)
+    write(path, [f"{a}\t{b}\t{rating:.17g}" for a, b, rating in rated])
+
+
 def weights(folder):
     return (folder / "model.safetensors").read_bytes()
 
@@ -93,17 +103,31 @@ def test_its_recipe_makes_the_same_encoder_again(search, tmp_path):
 
 def test_where_nothing_beats_the_start_it_stays_as_it_is(search, tiny_bert, tmp_path):
     start = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    first, second = LINES[:20], LINES[20:40]
-    # Rated by the start itself, so that its correlation is 1.
-    ratings = similarity(*(start.encode(texts, precision="fp32") for texts in (first, second)))
-    rated = zip(first, second, ratings, strict=True)
-    write(tmp_path / "pairs.tsv", [f"{a}\t{b}\t{rating:.17g}" for a, b, rating in rated])
+    rate_by(start, tmp_path / "pairs.tsv")
     result = search(candidates=["dropout"], dev=str(tmp_path / "pairs.tsv"))
     assert result.start_score == pytest.approx(1)
     assert result.recipe is None
     # One candidate needs no comparison: a single trial takes all of the time.
     assert [(t.rung, t.best_step) for t in result.trials] == [(2, 0)]
     assert SentenceEncoder.load(result.encoder, device="cpu").fingerprint() == start.fingerprint()
+
+
+def test_a_whitened_start_is_a_result_and_not_the_start(search, tiny_bert, tmp_path):
+    start = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    with whitened(start, LINES, "fp32"):
+        rate_by(start, tmp_path / "pairs.tsv")
+    settings = {**FAST, "train.learning_rate": 1e-9, "train.whitening_sentences": 160}
+    dev, given = str(tmp_path / "pairs.tsv"), {"candidates": ["dropout"], "settings": settings}
+    result = search(dev=dev, **given)
+    assert [t.best_step for t in result.trials] == [0]
+    assert result.start_score < result.trials[0].score - 0.01
+    found = (r for r in evaluate(start, [dev]) if r.metric == "spearman")
+    assert result.start_score == pytest.approx(next(found).value, abs=1e-6)
+    assert result.recipe is not None
+    before, after = (
+        [r.value for r in part] for part in (result.scores.before, result.scores.after)
+    )
+    assert before != after
 
 
 def test_masked_words_may_come_first(search, tmp_path, text, tiny_masked_lm):

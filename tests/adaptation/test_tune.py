@@ -9,6 +9,7 @@ from helpers.tiny_sentences import sentence
 from contrasent.adaptation import tuning
 from contrasent.errors import ContrasentError
 from contrasent.recipe import load_recipe
+from contrasent.training.run_folder import RunFolder
 
 pytest.importorskip("optuna")
 
@@ -106,6 +107,22 @@ def test_what_fails_is_named_and_tried_again(words, monkeypatch):
     assert "trial 0:" not in again.err
     assert "trial 2: train.learning_rate=1e-3: dev" in again.err
     assert "failed" not in again.err
+
+
+@pytest.mark.parametrize(
+    ("first", "found"),
+    [
+        ({"evaluation": {"dev": 0.9}}, (0.9, 0.6)),  # the start beats all steps
+        ({"evaluation": {"dev": 0.9}, "plain": {"dev": 0.2}}, (0.2, 0.9)),  # whitened, it does
+        ({"evaluation": {"dev": 0.5}, "plain": {"dev": 0.2}}, (0.2, 0.6)),
+        ({"loss": 1.0}, (None, 0.6)),
+    ],
+)
+def test_the_start_is_no_result_of_a_trial_unless_whitened(tmp_path, first, found):
+    lines = [first, *({"evaluation": {"dev": score}} for score in (0.4, 0.6, 0.5))]
+    steps = [json.dumps({"step": 2 * n, **line}) for n, line in enumerate(lines)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(steps) + "\n")
+    assert tuning._dev_scores(RunFolder(tmp_path)) == found
 
 
 @pytest.mark.parametrize(

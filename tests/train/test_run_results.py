@@ -356,6 +356,12 @@ def test_best_may_be_whitened_by_the_training_text(trained, tmp_path, tiny_bert)
     )
     assert (result.best_step, result.best_is_start) == (0, False)
     assert result.best_score > 0.999
+    task = str(tmp_path / "rated.tsv")
+    as_it_comes = spearman(evaluate(start, [task]), start.name)
+    first, *others = logged_evaluations(tmp_path / "run")
+    assert first["plain"] == {task: pytest.approx(as_it_comes, abs=1e-6)}
+    assert first["evaluation"] == {task: result.best_score} != first["plain"]
+    assert all("plain" not in line for line in others)
     best = SentenceEncoder.load(result.best, device="cpu")
     assert best.transform_described == "whitening, fitted on 50 training sentences"
     whole = best.encode(lines, normalize=True, precision="fp32")

@@ -9,6 +9,7 @@ from helpers.command_line import refused, worked
 
 from contrasent.evaluation.compare import SeedError
 from contrasent.records import read_records
+from contrasent.training.seeds import _dev_scores
 
 
 @pytest.fixture
@@ -77,6 +78,14 @@ def test_seeds_are_the_runs_of_each_seed_with_mean_deviation_and_difference(word
     assert "continue it with --resume" in refused(*words, "--output", output, "--seeds", "8,7")
     assert not (output / "seed-8").exists()
     assert "holds a training run" in refused(*words, "--output", alone, "--seeds", "1,2")
+
+
+@pytest.mark.parametrize("more", [{}, {"plain": {"pairs.tsv": 0.3}}])
+def test_the_start_of_a_dev_score_is_not_whitened(tmp_path, more):
+    lines = [{"step": 0, "evaluation": {"pairs.tsv": 0.5}, **more}, {"step": 2, "loss": 1.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in lines))
+    (found,) = _dev_scores({1: tmp_path}, {1: {"best_score": 0.7}})
+    assert (found.of, found.start) == ("pairs.tsv, best step", 0.3 if more else 0.5)
 
 
 @pytest.mark.parametrize(
