@@ -203,14 +203,19 @@ class Search:
         if not run.exists():
             self._folder(state.best).rename(run)
         settings = load_recipe(run / "recipe.yaml")
+        start = replace(settings.encoder, name=state.request.encoder)
+        starts = [start_as_it_comes(start), start_encoder(start)]
         ended = json.loads((run / "result.json").read_text(encoding="utf-8"))
-        if not ended["best_is_start"] or settings.encoder.name != state.request.encoder:
+        is_start: bool = ended["best_is_start"]
+        if settings.encoder != start:  # it began with a masked language model of its own
+            is_start = state.best.score <= state.start_score
+            if is_start and isinstance(starts[0], SentenceEncoder):
+                starts[0].save(run / "best")
+        if not is_start:
             recipe = self.folder / "recipe.yaml"
             shutil.copyfile(run / "recipe.yaml", recipe)
         result = SentenceEncoder.load(run / "best", device=self.device)
         scorer = Scorer(suite, settings.evaluation.precision, result.device, self.show_progress)
-        start = replace(settings.encoder, name=state.request.encoder)
-        starts = [start_as_it_comes(start), start_encoder(start)]
         scores = before_and_after(scorer, starts, result, settings.train.seed if recipe else None)
         report = self.folder / "report.html"
         write_report(report, Contents((*scores.before, *scores.with_pooler, *scores.after)))

@@ -48,11 +48,10 @@ def search(tmp_path, text, tiny_bert, monkeypatch):
 
     monkeypatch.setattr(halving.Search, "_steps", steps)
 
-    def run(folder="search", **options):
+    def run(folder="search", encoder=tiny_bert, **options):
         given = {"minutes": 5, "candidates": ["dropout", "last-layers", "crops"], "settings": FAST}
-        return adapt(
-            tiny_bert, data=text, output=tmp_path / folder, device="cpu", **given | options
-        )
+        output = tmp_path / folder
+        return adapt(encoder, data=text, output=output, device="cpu", **given | options)
 
     return run
 
@@ -153,6 +152,23 @@ def test_masked_words_may_come_first(search, tmp_path, text, tiny_masked_lm):
     )
     assert before != after
     assert state.trials[0].steps == 9
+
+
+def test_a_worse_encoder_that_alone_was_left_gives_way_to_the_start(
+    search, tiny_bert, tiny_masked_lm, tmp_path, monkeypatch
+):
+    start = SentenceEncoder.load(tiny_masked_lm, pooler="mean", head="none", device="cpu")
+    rate_by(start, tmp_path / "pairs.tsv")
+    monkeypatch.setattr(halving, "train", failing("dropout"))
+    # Few steps would change too little: what is trained first is quite another encoder.
+    monkeypatch.setattr(halving.Search, "_pretrain", lambda *_: str(tiny_bert))
+    given = {"encoder": tiny_masked_lm, "dev": str(tmp_path / "pairs.tsv")}
+    result = search(candidates=["dropout", "mlm-first"], **given)
+    assert [t.candidate for t in result.trials] == ["mlm-first"] * len(result.trials)
+    assert max(t.score for t in result.trials) < result.start_score == pytest.approx(1)
+    assert result.recipe is None
+    best = SentenceEncoder.load(result.encoder, device="cpu")
+    assert best.fingerprint() == start.fingerprint()
 
 
 def test_held_out_text_is_in_no_other_part(search, tmp_path):
