@@ -95,14 +95,14 @@ def pairs_task(
 
 
 def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> RetrievalTask:
-    """A task of a file or data set, of at most a thousand of its rows.
+    """A task of a file or data set, of at most a thousand of its rows, the last document cut.
 
     DataError if the file cannot be read, no text has halves, or nothing is in documents.
     """
     kind, _, file = name.name.partition(":")
     examples = open_examples(str(Path(file).expanduser()), columns)
     documents = f"{kind}:" == NEXT
-    if documents and not _has_documents(examples):
+    if documents and not has_documents(examples):
         raise DataError(
             f"{name.name}: nothing tells where a document of {file} ends; give a .txt with a blank "
             "line between documents, or ask for crops:"
@@ -139,7 +139,7 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
     DataError if the text cannot be read; ConfigError if there is no room in the cache for the rest
     of it.
     """
-    documents = examples.views == 1 and _has_documents(examples)
+    documents = examples.views == 1 and has_documents(examples)
     kind, pairs = "crops", crop_pairs
     if examples.views > 1:
         kind, pairs = "pairs", example_pairs
@@ -161,7 +161,8 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
     return HeldOutTask(task, keep_rows(rest()), _rows(out))
 
 
-def _has_documents(examples: Examples) -> bool:
+def has_documents(examples: Examples) -> bool:
+    """Whether something tells where a document ends."""
     return has_lines(examples) and len(document_lengths(examples)) > 1
 
 
@@ -180,7 +181,8 @@ def _sample(
 ) -> tuple[dict[int, Unit], int]:
     """Units of smallest hash that ``pairs`` can be made of, by it, and the rows of all units.
 
-    Without ``rows`` so many are taken as a run holds out.
+    So many ``rows`` are taken, of the last unit its first; without ``rows`` as many as a run holds
+    out, in whole units.
     """
     smallest: dict[int, Unit] = {}
     count = 0
@@ -193,8 +195,11 @@ def _sample(
     wanted = min(MOST, int(SHARE * count)) if rows is None else rows
     taken = dict[int, Unit]()
     for number, unit in sorted(smallest.items())[:MOST]:
-        if _rows(taken) + len(unit) <= wanted:
+        room = wanted - _rows(taken)
+        if len(unit) <= room:
             taken[number] = unit
+        elif room and rows is not None:
+            taken[number] = unit[:room]
     return taken, count
 
 

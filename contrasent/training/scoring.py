@@ -19,7 +19,14 @@ from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.leaks import find_overlaps, overlap_of
 from contrasent.evaluation.protocols import TransferProtocol
-from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
+from contrasent.evaluation.proxy import (
+    FEWEST,
+    METRICS,
+    MOST,
+    HeldOutTask,
+    has_documents,
+    hold_out,
+)
 from contrasent.evaluation.retrieval_data import RetrievalTask
 from contrasent.evaluation.sts import TASK_TYPE as STS_TASK_TYPE
 from contrasent.evaluation.sts import StsTasks
@@ -218,7 +225,8 @@ def held_out(settings: EvaluationSettings, examples: Examples) -> HeldOutTask | 
     if held is not None:
         logger.info("%s select `best`: %s", held.task.name.heading, held.task.description)
         return held
-    reason = f"a tenth of {examples.source} makes fewer than {FEWEST} queries"
+    whole = f", in whole documents of at most {MOST:,} lines in all," * has_documents(examples)
+    reason = f"a tenth of {examples.source}{whole} makes fewer than {FEWEST} queries"
     if settings.task == HELD_OUT:
         raise DataError(f"evaluation.task is {HELD_OUT}, but {reason}; give more text, or none")
     logger.warning(

@@ -137,6 +137,17 @@ def test_documents_of_many_are_chosen_whatever_their_order(text):
     assert queries(documents) == queries(documents[::-1])
 
 
+@pytest.mark.parametrize(("documents", "queries"), [(2, 999), (30, 1000 - 30)])
+def test_a_document_longer_than_what_is_left_is_cut(text, documents, queries):
+    length = 1500 if documents == 2 else 34
+    lines = [f"{n} {k}" if k < length else "" for n in range(documents) for k in range(length + 1)]
+    task = read_proxy(TaskName(f"next:{text(lines)}"))
+    assert task.description.startswith(f"1,000 of {documents * length:,} sentences")
+    assert len(task.queries) == queries
+    said = {int(query.split()[0]): int(query.split()[1]) for query in task.queries}
+    assert sorted(said.values()) == [998] if documents == 2 else [12] + [32] * 29
+
+
 def test_a_line_that_comes_twice_is_on_one_side(text):
     lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)]
     held = hold_out(open_examples(str(text(lines * 2))))

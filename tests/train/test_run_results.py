@@ -301,6 +301,10 @@ def test_too_little_text_to_hold_out_is_said(recipe, tmp_path, monkeypatch, capl
     assert "makes fewer than 50 queries; name scored pairs of your own with" in caplog.text
     with pytest.raises(DataError, match=r"evaluation.task is held-out, but a tenth of"):
         train(recipe(evaluation__task="held-out"), tmp_path / "other")
+    write(tmp_path / "long.txt", [f"{n % 301} {sentence(n)}" * (n % 301 > 0) for n in range(1800)])
+    asked = recipe(evaluation__task="held-out", data__file=str(tmp_path / "long.txt"))
+    with pytest.raises(DataError, match="in whole documents of at most 1,000 lines in all, makes"):
+        train(asked, tmp_path / "other")
 
 
 def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny_bert):
