@@ -114,10 +114,14 @@ class MatrixEncoder:
 
 def _matrix(path: str, task: RowLayout) -> Embeddings:
     matrices = [_load(file) for file in joined_sources(path)]
-    widths = [matrix.shape[1] for matrix in matrices]
+    widths = [matrix.shape[-1] for matrix in matrices]
     if len(set(widths)) > 1:
         raise CheckpointError(f"{path}: rows of {' and '.join(map(str, widths))} numbers")
+    if len({matrix.ndim for matrix in matrices}) > 1:
+        raise CheckpointError(f"{path}: some files hold rows and some pairs; give one of these")
     rows: Embeddings = np.concatenate(matrices).astype(np.float32)
+    if rows.ndim == 3:  # all firsts, then all seconds
+        rows = np.concatenate([rows[:, 0], rows[:, 1]])
     needed = sum(map(len, task.sides.values()))
     if len(rows) != needed:
         raise CheckpointError(
@@ -131,9 +135,8 @@ def _load(path: str) -> Embeddings:
         matrix = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise CheckpointError(f"{path}: not a readable .npy file: {error}") from error
-    if matrix.ndim == 3 and matrix.shape[1] == 2:
-        matrix = np.concatenate([matrix[:, 0], matrix[:, 1]])
-    if matrix.ndim != 2 or not np.issubdtype(matrix.dtype, np.floating):
+    has_rows = matrix.ndim == 2 or (matrix.ndim == 3 and matrix.shape[1] == 2)
+    if not has_rows or not np.issubdtype(matrix.dtype, np.floating):
         raise CheckpointError(
             f"{path} holds {matrix.dtype} numbers of shape {matrix.shape}; a row of floating-point "
             "numbers is needed for each sentence"

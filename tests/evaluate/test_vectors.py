@@ -56,6 +56,19 @@ def test_a_matrix_is_scored_as_the_encoder_that_made_it(
     assert (first.encoder, first.pooler, first.precision) == (vectors.name, "vectors", "fp32")
 
 
+def test_pairs_in_several_files_are_joined_as_pairs(tmp_path, task, rows, encoder):
+    half = len(rows) // 2
+    pairs = np.stack([rows[:half], rows[half:]], axis=1)
+    parts = [saved(tmp_path / f"{n}.npy", it) for n, it in enumerate((pairs[:3], pairs[3:]))]
+    joined = open_vectors("+".join(parts), [given(task)])
+    read = StsTasks([task])
+    found, expected = (read.records(EncoderUse(it)).records for it in (joined, encoder))
+    assert [r.value for r in found] == [r.value for r in expected]
+    parts[1] = saved(tmp_path / "rows.npy", rows[6:])
+    with pytest.raises(CheckpointError, match="some files hold rows and some pairs"):
+        open_vectors("+".join(parts), [given(task)])
+
+
 def test_a_matrix_of_another_length_is_an_error(tmp_path, task, rows):
     path = saved(tmp_path / "v.npy", rows[:-1])
     with pytest.raises(CheckpointError) as caught:
