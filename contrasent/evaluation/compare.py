@@ -221,18 +221,18 @@ class Gain:
 def gains(comparisons: Mapping[str, Sequence[Comparison]], *, every: bool = False) -> list[Gain]:
     """What training changed, in each average, and in each task that has none.
 
-    ``comparisons`` are of the trained encoder with each start, by what that is called; each with
-    the same tasks. With ``every``, also in each task that has an average.
+    ``comparisons`` are of the trained encoder with each start, by what that is called; a start
+    need not have all of them. With ``every``, also in each task that has an average.
     """
-    of_score: dict[tuple[int, str], list[Gain]] = {}
+    of_score: dict[tuple[str, str | None, str], list[Gain]] = {}
     for start, each in comparisons.items():
-        for place, one in enumerate(each):
+        for one in each:
             short, values = short_headings(list(one.tasks)), one.values
             tasks = [(short[name], it, values.get(name)) for name, it in one.tasks.items()]
             mean = [(_AVERAGE, one.average, values.get(_AVERAGE))] if one.average else []
             for of, compared, value in tasks + mean if every else mean or tasks:
                 gain = Gain(of, start, compared, one.metric, value)
-                of_score.setdefault((place, of), []).append(gain)
+                of_score.setdefault((one.metric, one.aggregation, of), []).append(gain)
     # The better start is the one that is gained least over.
     return [min(each, key=lambda it: it.compared.difference) for each in of_score.values()]
 

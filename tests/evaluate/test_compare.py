@@ -244,6 +244,30 @@ def test_a_gain_is_over_the_better_start():
     assert found == [("a.tsv", "own", 0.01, "unclear"), ("b.tsv", "cls", 0.02, "unclear")]
 
 
+def test_a_start_without_one_type_of_tasks_is_compared_in_the_others():
+    def comparison(metric, task, *values):
+        average = changed(sum(values), 0.0, 1.0) if len(values) > 1 else None
+        names = [TaskName(f"{task}{n or ''}") for n in range(len(values))]
+        return Comparison(
+            metric,
+            None,
+            {name: changed(it, 0.0, 1.0) for name, it in zip(names, values, strict=True)},
+            average,
+        )
+
+    own = [comparison("spearman", "stsb", 0.1, 0.2), comparison("accuracy", "mr", 0.05, 0.07)]
+    without = [comparison("accuracy", "mr", 0.03, 0.07), comparison("mrr@10", "a.tsv", 0.4)]
+    found = [
+        (it.metric, it.of, it.start, round(it.compared.difference, 9))
+        for it in gains({"own": own, "cls": without})
+    ]
+    assert found == [
+        ("spearman", "the average", "own", 0.3),
+        ("accuracy", "the average", "cls", 0.1),
+        ("mrr@10", "a.tsv", "cls", 0.4),
+    ]
+
+
 def test_an_average_stands_for_its_tasks():
     average = changed(-0.03, -0.05, -0.01)
     tasks = {TaskName("stsb"): changed(0.1, 0.0, 0.2)}
