@@ -83,7 +83,8 @@ class Record:
             ``senteval``; None for cosines.
         interval: how sure the value is; None if it was not asked for or there is none.
         classifier: how a transfer task was learned: classifier, preset and its settings, folds and
-            the seed of folds and training; None for what needs no classifier.
+            the seed of training and folds (not of nested ones with ``senteval``); None for what
+            needs no classifier.
         overlap: how much of the task stands in the text that the encoder was trained on: its
             ``file``, and of how many ``sentences`` and ``pairs`` how many are ``sentences_seen``
             and ``pairs_together``, in letters and digits; None where that was not looked for.

@@ -168,7 +168,8 @@ def evaluate(  # noqa: PLR0913 - the arguments are the command's options
     classifier_seed: Annotated[
         int,
         typer.Option(
-            help="Transfer and labelled tasks: seed of folds and training; SentEval's is 1111."
+            help="Transfer and labelled tasks: seed of training and folds; those of one part (MR, "
+            "CR, SUBJ, MPQA) are with senteval always SentEval's, of 1111."
         ),
     ] = 1111,
     leak_check: Annotated[

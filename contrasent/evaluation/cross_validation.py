@@ -98,8 +98,8 @@ def _by_sklearn(parts: Mapping[str, LabelledFeatures], protocol: TransferProtoco
     features, labels = parts["all"].features, parts["all"].labels
     dev_rows_of, right, test_scores = [], [], []
     predicted, fold_of = (np.empty_like(labels) for _ in range(2))
-    for fold, (rows, judged) in enumerate(stratified_folds(labels, count, SEED)):
-        inner, held_out = stratified_folds(labels[rows], count, SEED)[0]
+    for fold, (rows, judged) in enumerate(stratified_folds(labels, count, seed)):
+        inner, held_out = stratified_folds(labels[rows], count, seed)[0]
         dev_rows_of.append(rows[held_out])
         right.append(_judge(parts["all"], rows[inner], rows[held_out], seed))
         predicted[judged] = _fit(features[rows], labels[rows], seed).predict(features[judged])

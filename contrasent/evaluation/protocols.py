@@ -143,7 +143,8 @@ PRESETS = {
 class TransferProtocol:
     """What is fixed about the accuracies of transfer tasks.
 
-    ``seed`` is that of folds, starting weights and permutations.
+    ``seed`` is that of folds, starting weights and permutations; nested folds of ``senteval`` are
+    always of 1111, as SentEval's.
     """
 
     classifier: str = "senteval"

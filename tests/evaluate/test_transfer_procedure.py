@@ -119,14 +119,16 @@ def right(train, test):
     return model.score(*test)
 
 
-def test_scikit_learn_over_folds():
+@pytest.mark.parametrize("seed", SEEDS)
+def test_scikit_learn_over_folds(seed):
     (x, y), dev, test = pair(parts(["all"])["all"]), [], []
-    folds = StratifiedKFold(3, shuffle=True, random_state=1111)
+    folds = StratifiedKFold(3, shuffle=True, random_state=seed)
     for train, held in folds.split(x, y):
         inner, judged = next(folds.split(x[train], y[train]))
         dev.append(right((x[train][inner], y[train][inner]), (x[train][judged], y[train][judged])))
         test.append(right((x[train], y[train]), (x[held], y[held])))
-    reached = cross_validate(parts(["all"]), 2, TransferProtocol("sklearn"), "cpu")
+    protocol = TransferProtocol("sklearn", seed=seed)
+    reached = cross_validate(parts(["all"]), 2, protocol, "cpu")
     for fold, (_, held) in enumerate(folds.split(x, y)):
         assert (np.flatnonzero(reached.folds == fold) == held).all()
     assert of_folds(reached, parts(["all"])["all"]) == pytest.approx(np.mean(test))
