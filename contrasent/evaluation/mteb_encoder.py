@@ -99,11 +99,11 @@ class MtebEncoder:
         return self.encoder.similarity_pairwise(embeddings1, embeddings2)
 
     def texts_sha256(self, task: str) -> str:
-        """Hash of all texts embedded for a task so far, in MTEB's order."""
+        """Hash of all texts embedded for a task in its last run, in MTEB's order."""
         return str(self._texts.get(task, hashlib.sha256()).hexdigest())
 
     def prompts_of(self, task: str) -> dict[str, str]:
-        """What was put before a task's queries and documents so far; empty without either."""
+        """What was put before a task's queries and documents then; empty without either."""
         return self._prompts.get(task, {})
 
 
@@ -245,6 +245,8 @@ def run_mteb(
 def _run(task: AbsTask, encoder: MtebEncoder, cache: Any, show_progress: bool) -> Any:
     """What MTEB makes of one task; a ContrasentError if it stops or the data cannot be had."""
     mteb = import_mteb()
+    for kept in (encoder._texts, encoder._prompts):
+        kept.pop(task.metadata.name, None)  # of an earlier run
     try:
         task.load_data()
     except Exception as error:

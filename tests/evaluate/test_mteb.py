@@ -184,13 +184,15 @@ def test_records_say_how_mteb_scored(mteb, tiny_encoder):
 
 
 def test_the_hash_is_that_of_the_text(tiny_encoder):
-    def hashed(pairs):
-        task = sts_task(pairs)
-        records = run_mteb(MtebEncoder(tiny_encoder), [task]).records
+    again = MtebEncoder(tiny_encoder)
+
+    def hashed(pairs, encoder=again):
+        records = run_mteb(encoder, [sts_task(pairs)]).records
         return only(records, "cosine_spearman").data_sha256
 
     changed = [(PAIRS[0][0], "horse horse"), *PAIRS[1:]]
     assert hashed(PAIRS) == hashed(PAIRS) != hashed(changed)
+    assert hashed(PAIRS) == hashed(PAIRS, MtebEncoder(tiny_encoder))
 
 
 def test_of_several_subsets_the_mean_is_the_main_score(tiny_encoder, tmp_path):
