@@ -48,14 +48,14 @@ def correlation(encoder, subset):
     return pair_cosines(first, second), subset.gold
 
 
-def moves(encoder, subsets, aggregation):
+def moves(encoder, subsets, aggregation, metric="spearman"):
     """How much each pair moves the task's score, subset after subset."""
     columns = [correlation(encoder, subset) for subset in subsets]
     if aggregation == "all":
-        return influence("spearman", *(np.concatenate(it) for it in zip(*columns, strict=True)))
+        return influence(metric, *(np.concatenate(it) for it in zip(*columns, strict=True)))
     sizes = [len(subset.gold) for subset in subsets]
     weights = sizes if aggregation == "wmean" else [1] * len(sizes)
-    each = [w * influence("spearman", *it) for w, it in zip(weights, columns, strict=True)]
+    each = [w * influence(metric, *it) for w, it in zip(weights, columns, strict=True)]
     return np.concatenate(each) / sum(weights)
 
 
@@ -95,6 +95,88 @@ def test_errors_of_differences_and_scores_count_shared_sentences(both, encoder, 
         for sign in (-1, 1)
     ]
     assert (score.interval.low, score.interval.high) == pytest.approx(tuple(map(tanh, ends)))
+
+
+@pytest.fixture
+def sharing(senteval):
+    """Tasks of unlike sizes whose sentences come often; the last has most of the first's pairs."""
+
+    def short(sentences):
+        return tuple(" ".join(it.split()[:2]) for it in sentences)
+
+    tasks = [
+        replace(
+            task,
+            subsets=tuple(
+                replace(it, first=short(it.first), second=short(it.second)) for it in task.subsets
+            ),
+        )
+        for task in sts_tasks(["sts12", "sts13", "stsb"], senteval).tasks
+    ]
+    return [*tasks[:2], replace(tasks[2], subsets=tasks[0].subsets[1:])]
+
+
+def covariances(tasks, effects):
+    """Of one estimate per task: pairs of two tasks are dependent if they share a sentence."""
+    pairs = [list(zip(*task.sides, strict=True)) for task in tasks]
+    return np.array(
+        [
+            [
+                error(effects[i], one) ** 2
+                if i == j
+                else sum(
+                    effects[i][a] * effects[j][b]
+                    for a, first in enumerate(one)
+                    for b, second in enumerate(other)
+                    if set(first) & set(second)
+                )
+                for j, other in enumerate(pairs)
+            ]
+            for i, one in enumerate(pairs)
+        ]
+    )
+
+
+@pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+def test_errors_go_together_where_tasks_share_sentences(
+    sharing, encoder, half, metric, aggregation
+):
+    read = StsTasks(sharing)
+    whole, part = (read.records(EncoderUse(it), bootstrap=BOOTSTRAP) for it in (encoder, half))
+    before, after = (
+        [moves(it, task.subsets, aggregation, metric) for task in sharing] for it in (encoder, half)
+    )
+    records = [r for r in whole.records if (r.metric, r.aggregation) == (metric, aggregation)]
+    expected = covariances(sharing, before)
+    labels = [task.name.label for task in sharing]
+    for record, row in zip(records, expected, strict=True):
+        given = {**record.interval.covariances, record.task: record.interval.error**2}
+        assert given == pytest.approx(dict(zip(labels, row, strict=True)))
+    found = compare(
+        sharing, whole, part, metric=metric, aggregation=aggregation, bootstrap=BOOTSTRAP
+    )
+    both = covariances(sharing, [b - a for a, b in zip(before, after, strict=True)])
+    assert both.sum() > both.trace(), "choose pairs that make the average less sure"
+    assert found.average.interval.error == pytest.approx(sqrt(both.sum()) / 3)
+    values = {
+        TaskName(r.task): r.value
+        for r in part.records
+        if (r.metric, r.aggregation) == (metric, aggregation)
+    }
+    assert found.values == {**values, "the average": pytest.approx(np.mean([*values.values()]))}
+
+
+def test_errors_of_subsets_count_their_own_pairs(sharing, encoder):
+    records = StsTasks(sharing).records(EncoderUse(encoder), bootstrap=BOOTSTRAP).records
+    subsets = {(task.name.name, it.name): it for task in sharing for it in task.subsets if it.name}
+    found = [r for r in records if r.aggregation == "subset"]
+    assert len(found) == 2 * len(subsets)
+    for record in found:
+        subset = subsets[record.task, record.subset]
+        effects = influence(record.metric, *correlation(encoder, subset))
+        expected = error(effects, list(zip(subset.first, subset.second, strict=True)))
+        assert record.interval.error == pytest.approx(expected)
 
 
 class Angles:
@@ -156,6 +238,8 @@ def test_p_values_are_adjusted_over_the_tasks_and_the_average_is_of_test_splits(
     named = [one.difference for name, one in found.tasks.items() if name.split == "test"]
     assert len(named) == 3
     assert found.average.difference == pytest.approx(sum(named) / 3)
+    values = [value for name, value in found.values.items() if getattr(name, "split", "") == "test"]
+    assert found.values["the average"] == pytest.approx(sum(values) / 3)
     assert found.average.tests == 1
 
 

@@ -58,7 +58,7 @@ def reached(monkeypatch, encoder):
         right = found == expected
         of_folds = [right] if folds is None else [right[folds == k] for k in np.unique(folds)]
         test = float(np.mean([fold.mean() for fold in of_folds]))
-        given = Accuracy(0.5, test, found, folds)
+        given = Accuracy(0.5, test, found, folds, dev_rows=mean([1, 0, 0, 1]))
         monkeypatch.setattr(under_test, "cross_validate", lambda *_: given)
         task = TransferData(name, parts, 2, "hash")
         return TRANSFER.score(task, EncoderUse(encoder), options)
@@ -109,8 +109,9 @@ def test_without_a_confidence_there_is_no_interval(reached):
     scores = reached("mrpc", expected, found, options=Options())
     assert [record.interval for record in scores.records] == [None] * 3
     assert {metric for _, metric in scores.ratios} == {"accuracy", "f1"}
-    for (_, metric), ratio in scores.ratios.items():
-        (record,) = [r for r in scores.records if (r.split, r.metric) == ("test", metric)]
+    assert [name.split for name, _ in scores.ratios].count("dev") == 1
+    for (name, metric), ratio in scores.ratios.items():
+        (record,) = [r for r in scores.records if (r.split, r.metric) == (name.split, metric)]
         assert ratio.value == pytest.approx(record.value)
 
 
@@ -190,6 +191,7 @@ def test_a_comparison_draws_the_same_rows_for_both():
     )
     assert found.difference == pytest.approx(np.mean([one.difference for one in each]))
     assert f1.average is None
+    assert f1.values == pytest.approx({names[1]: columns[names[1], "f1"][1].mean()})
 
 
 def test_the_average_is_over_the_tasks_that_are_named_for_it():
@@ -206,6 +208,9 @@ def test_the_average_is_over_the_tasks_that_are_named_for_it():
     ]
     assert [list(comparison.tasks) for (comparison,) in found] == [names] * 3
     averages = [comparison.average for (comparison,) in found]
+    values = {name: (8 + gain) / 20 for name, gain in gains.items()}
+    assert found[0][0].values == pytest.approx({**values, "the average": (9 + 10) / 40})
+    assert found[1][0].values == pytest.approx(values)
     assert averages[0].difference == pytest.approx(1.5 / 20)
     draws = [
         [(first.top[r] < (r < 8 + gains[n])).mean() for r in drawn(n.label, 20)] for n in names[:2]
