@@ -7,10 +7,12 @@ import pytest
 import torch
 from helpers import oracles
 from helpers.tiny_sts import sts_tasks
+from scipy.stats import spearmanr
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import (
+    correlation_by_dimension,
     geometry_lines,
     group_cosines,
     influences,
@@ -76,32 +78,58 @@ def weighted(rows, pairs, of_pairs):
                 cosine += weights[i] * weights[j] * (a @ b)
                 top += weights[i] * weights[j] * np.exp(-2 * ((a - b) ** 2).sum())
     singular = np.linalg.svd(np.sqrt(weights)[:, None] * rows, compute_uv=False)
-    every, high = [True] * len(cosines), [rating >= 4 for rating in pairs.gold]
+    ends = [(low, low + 1) for low in range(5)] + [(0, 5)]
+    chosen = {
+        f"{low}-{high}": [low <= it < high or it == high == 5 for it in pairs.gold]
+        for low, high in ends
+    }
+    of_groups = {
+        f"{kind}:{group}": moments(cosines, flags)[place]
+        for group, flags in chosen.items()
+        if any(flags)
+        for place, kind in enumerate(("group", "deviation"))
+    }
     return {
         "alignment": moments([2 - 2 * it for it in cosines], pairs.positive)[0],
         "uniformity": np.log(top / total),
         "mean_cosine": cosine / total,
         "spectrum": singular.mean() / singular[0],
-        "group:4-5": moments(cosines, high)[0],
-        "deviation:4-5": moments(cosines, high)[1],
-        "deviation:0-5": moments(cosines, every)[1],
+        **of_groups,
     }
 
 
 def test_a_pair_moves_a_number_as_its_weight_does(pairs_file):
+    more = [("never", "red dog", 0.5), ("red cat", "old cat", 1.7), ("new house", "never", 2)]
+    with pairs_file.open("a") as file:
+        file.writelines(f"{a}\t{b}\t{score}\n" for a, b, score in more)
     pairs = RatedPairs.read(f"{pairs_file}>3.9")
     rows = np.random.default_rng(0).normal(size=(9, 4)) + 0.5
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     found = influences(rows, pairs)
+    ends = ("0-1", "1-2", "2-3", "4-5", "0-5")
+    assert {*found} == {*weighted(rows, pairs, np.ones(9))} > {f"deviation:{it}" for it in ends}
     step = 1e-5
-    for place in range(len(ROWS)):
-        up, down = np.ones((2, len(ROWS)))
+    for place in range(9):
+        up, down = np.ones((2, 9))
         up[place], down[place] = 1 + step, 1 - step
         above, below = weighted(rows, pairs, up), weighted(rows, pairs, down)
         for name, value in above.items():
             slope = (value - below[name]) / (2 * step)
             assert found[name][place] == pytest.approx(slope, rel=1e-5, abs=1e-8), name
             assert found[name].sum() == pytest.approx(0, abs=1e-9)
+
+
+def test_correlations_are_of_the_leading_dimensions(pairs_file):
+    pairs = RatedPairs.read(f"{pairs_file}>3.9")
+    rows = np.random.default_rng(3).normal(size=(9, 20)).astype(np.float32)
+    expected = {}
+    for size in (8, 16, 20):
+        short = rows[:, :size] / np.linalg.norm(rows[:, :size], axis=1, keepdims=True)
+        cosines = (short[pairs.first] * short[pairs.second]).sum(axis=1)
+        expected[size] = spearmanr(cosines, pairs.gold).statistic
+    assert len({round(it, 9) for it in expected.values()}) == 3, "choose other rows"
+    assert correlation_by_dimension(rows, pairs) == pytest.approx(expected)
+    assert [*correlation_by_dimension(rows[:, :8], pairs)] == [8]
 
 
 def test_uniformity_is_of_the_distinct_sentences_of_all_pairs(encoder, geometry):
