@@ -6,7 +6,14 @@ import pytest
 from helpers.tiny_sentences import sentence, write
 
 from contrasent.adaptation import candidates
-from contrasent.adaptation.candidates import Text
+from contrasent.adaptation.candidates import (
+    GENERAL_TEXT,
+    MIXED,
+    TRAIN,
+    SearchRequest,
+    Text,
+    split_text,
+)
 
 LINES = list(dict.fromkeys(sentence(n, 12) for n in range(260)))[:200]
 
@@ -67,3 +74,14 @@ def test_with_a_dev_task_only_what_is_reported_on_is_held_out():
     assert (train_part.lines, dev.lines, test.lines) == (180, 0, 20)
     few = Text("text.txt", text.documents[:40], in_documents=False)
     assert [part.lines for part in few.split(1, fewest=16, has_dev=True)] == [40, 0, 0]
+
+
+def test_as_many_lines_of_wikipedia_are_mixed_in_as_there_are_of_the_text(tmp_path, tiny_bert):
+    write(tmp_path / "text.txt", LINES)
+    settings = {"train.batch_size": 16}
+    request = SearchRequest(str(tiny_bert), str(tmp_path / "text.txt"), 5, None, [], settings, 42)
+    state = split_text(request, tmp_path)
+    train_lines, mixed = ((tmp_path / name).read_text().splitlines() for name in (TRAIN, MIXED))
+    assert mixed[:160] == train_lines
+    assert mixed[160:] == [it for it in GENERAL_TEXT.read_text().splitlines() if it][:160]
+    assert state.lines == {TRAIN: 160, MIXED: 320}

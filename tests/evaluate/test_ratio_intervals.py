@@ -138,6 +138,18 @@ def test_the_interval_holds_the_true_accuracy_as_often_as_it_says():
     assert abs(held / 200 - 0.9) < 0.064
 
 
+def test_a_thing_moves_a_mean_as_its_weight_does():
+    draw, step = np.random.default_rng(4), 1e-5
+    bottom = draw.random(7)
+    ratio = Ratio(bottom * (draw.random(7) < 0.6), bottom)
+    assert len({*ratio.influence.round(9)}) == 7
+    for place, moved in enumerate(ratio.influence):
+        up, down = np.ones((2, 7))
+        up[place], down[place] = 1 + step, 1 - step
+        above, below = (Ratio(w * ratio.top, w * ratio.bottom).value for w in (up, down))
+        assert moved == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-9)
+
+
 def scored(name, ratios):
     return Scores((), (), ratios={(name, metric): ratio for metric, ratio in ratios.items()})
 
