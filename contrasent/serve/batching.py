@@ -317,7 +317,7 @@ class Batcher:
         encoder, precision = self.encoder, self.settings.precision
         if isinstance(encoder, SentenceEncoder):
             return embed(encoder, ids, self.settings.batch_tokens, precision, lambda _: None)
-        rows: np.ndarray = encoder.encode(texts, normalize=False)
+        rows: np.ndarray = encoder.encode(texts, prompt="", normalize=False)
         return rows
 
     def _deliver(

@@ -94,6 +94,8 @@ def _size(text: Text, entry: Embedded) -> int:
     return sys.getsizeof(text) + numbers + entry.row.nbytes + _OVERHEAD
 
 
+_FORMAT = 2
+"""Of keys and values; 1 held vectors of static tables with the default prompt twice."""
 _HEAD = struct.Struct("<I?")
 _PATIENCE, _PAUSE = 0.25, 5.0
 """Seconds that an answer may take, and for which nothing is asked after one that failed."""
@@ -169,7 +171,7 @@ class SharedCache:
     def _key(self, text: Text) -> str:
         content = text if isinstance(text, str) else f"\0{text}"
         digest = hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-        return f"contrasent:{self._name}:{digest}"
+        return f"contrasent:{_FORMAT}:{self._name}:{digest}"
 
     def _pause(self, error: Exception) -> None:
         if time.monotonic() >= self._paused_until:
