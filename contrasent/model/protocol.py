@@ -264,7 +264,7 @@ class Encoder(ABC):
         """Embed sentences, in their order.
 
         ConfigError if an option is not one of its choices, or there is no such prompt. DataError if
-        an item is not a string, or is too long under `on_overflow="error"`.
+        an item is not a string, has no token, or is too long under `on_overflow="error"`.
 
         Args:
             sentences: N sentences, any iterable; or one, whose embedding is then ``(D,)``.

@@ -259,11 +259,11 @@ class Batcher:
         ids, cut = self._ids([work.text for work in works if isinstance(work.text, str)])
         read = zip(ids, cut, strict=True)
         for work in works:
-            if isinstance(work.text, str):
-                work.ids, work.truncated = next(read)
-            else:
-                work.ids, work.truncated = _given_ids(self.encoder, work.text)
-            work.tokens = len(work.ids)
+            text = work.text
+            row, truncated = next(read) if isinstance(text, str) else _given_ids(self.encoder, text)
+            if not len(row):
+                raise DataError(f"text {text[:80]!r} has no token; leave it out")
+            work.ids, work.truncated, work.tokens = row, truncated, len(row)
 
     def _ids(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:
         """The token ids of each, and whether it was cut; of tables of vectors, a number a word."""

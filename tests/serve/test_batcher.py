@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 from helpers.serving import batcher_of
-from helpers.tiny_models import WORDS, save_tiny
+from helpers.tiny_models import WORDS, save_tiny, with_template
 
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
@@ -143,6 +143,20 @@ def test_a_text_that_fails_fails_alone(encoder, monkeypatch):
     assert isinstance(broken, RuntimeError)
     assert isinstance(half, DataError)
     assert isinstance(unknown, DataError)
+
+
+def test_a_text_without_a_token_fails_alone(encoder):
+    batcher = batcher_of(with_template(encoder, "$A"))
+
+    async def work():
+        calls = [batcher.embed([text]) for text in ("a dog", "", "a cat")]
+        together = await asyncio.gather(*calls, return_exceptions=True)
+        assert batcher.is_healthy
+        return *together, await batcher.embed(["a horse"])
+
+    good, empty, other, later = run(batcher, work)
+    assert isinstance(empty, DataError)
+    assert [each[0].tokens for each in (good, other, later)] == [2, 2, 2]
 
 
 def test_errors_that_nobody_looks_at_are_not_logged(encoder, caplog):
