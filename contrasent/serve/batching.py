@@ -369,23 +369,18 @@ class Batcher:
 
 
 def _given_ids(encoder: LoadedEncoder, text: tuple[int, ...]) -> tuple[np.ndarray, bool]:
-    """Ids that a client sent, between the special tokens if it sent none; and whether too long."""
+    """Ids that a client sent, inside the tokenizer's template if not yet; and whether too long."""
     if not isinstance(encoder, SentenceEncoder):
         raise DataError(f"{encoder.name} holds word vectors, which take no token ids; send text")
-    specials = encoder.tokenizer.special_ids
+    before, after = encoder.tokenizer.template.before, encoder.tokenizer.template.after
     highest = max(text, default=0)
     if highest >= encoder.tokenizer.vocabulary:
         raise DataError(
             f"token id {highest} is not in the vocabulary, which ends at "
             f"{encoder.tokenizer.vocabulary - 1}; send the ids of this model, or the text"
         )
-    first = [] if specials.first is None else [specials.first]
-    last = [] if specials.last is None else [specials.last]
-    ids = list(text)
-    if not ids or ids[:1] != first:
-        ids = [*first, *ids, *last]
-    if not ids:
-        raise DataError("there are no token ids; send some, or the text")
+    inner = text[len(before) : len(text) - len(after)]
+    ids = text if text == (*before, *inner, *after) else (*before, *text, *after)
     cut = len(ids) > encoder.max_tokens
-    kept = [*ids[: encoder.max_tokens - len(last)], *last] if cut else ids
+    kept = (*ids[: encoder.max_tokens - len(after)], *after) if cut else ids
     return np.array(kept, np.int32), cut

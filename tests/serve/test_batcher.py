@@ -16,6 +16,7 @@ from helpers.tiny_models import WORDS, save_tiny, with_template
 
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import EncoderParts
 from contrasent.serve.batch_settings import OverloadedError, StoppedError
 from contrasent.serve.vector_cache import Embedded, SharedCache, VectorCache
 
@@ -157,6 +158,24 @@ def test_a_text_without_a_token_fails_alone(encoder):
     good, empty, other, later = run(batcher, work)
     assert isinstance(empty, DataError)
     assert [each[0].tokens for each in (good, other, later)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("kind", ["$A [SEP]", "$A", "prompt"])
+def test_token_ids_give_the_vector_of_their_text(encoder, kind):
+    around = encoder if kind == "prompt" else with_template(encoder, kind)
+    if kind == "prompt":
+        tokenizer = encoder.tokenizer.with_prompt("the house of {text} is {mask} .")
+        parts = EncoderParts(backbone=encoder.backbone, tokenizer=tokenizer, pooler="mean")
+        around = SentenceEncoder(parts).eval()
+    texts = ["a dog runs", "dog", "horse " * 80]
+    spans = [around.tokenizer.spans(texts, specials=specials) for specials in (True, False)]
+    ids = [tuple(token.id for token in each) for form in spans for each in form]
+    batcher = batcher_of(around, cache=0)
+    entries = run(batcher, lambda: batcher.embed([*texts, *ids]))
+    for expected, *others in zip(entries[:3], entries[3:6], entries[6:], strict=True):
+        for entry in others:
+            assert (entry.tokens, entry.truncated) == (expected.tokens, expected.truncated)
+            np.testing.assert_allclose(entry.row, expected.row, atol=1e-5, rtol=0)
 
 
 def test_errors_that_nobody_looks_at_are_not_logged(encoder, caplog):
