@@ -163,6 +163,9 @@ class Conventions:
         prompting: tuple[object, ...] = ()
         if any(self.prompts.values()):
             prompting = ("prompts", sorted(self.prompts.items()), self.default_prompt_name)
+            usual, roles = replace(self, chosen=False), ("query_prompt", "document_prompt")
+            if any(getattr(self, role) != getattr(usual, role) for role in roles):
+                prompting += ("chosen",)
         kept = () if self.truncate_dim is None else ("dimensions", self.truncate_dim)
         return (*prompting, *kept)
 

@@ -10,6 +10,7 @@ from helpers.tiny_models import SENTENCES, save_tiny, transformer, unigram
 
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.st_layers import Conventions
 
 st = pytest.importorskip("sentence_transformers")
 modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
@@ -127,6 +128,13 @@ def test_the_fingerprint_tells_prompts_and_dimensions_apart(tiny_encoder, tiny_b
         SentenceEncoder(tiny_bert, **options, truncate_dim=8),
     ]
     assert len({plain, *(encoder.fingerprint() for encoder in others)}) == 4
+
+
+def test_the_fingerprint_tells_a_chosen_prompt_where_it_takes_the_place_of_another():
+    for names, differs in ((("query", "document"), True), (("query", "sts"), False)):
+        prompts = {name: f"{name}: " for name in names}
+        usual = Conventions(prompts=prompts, default_prompt_name="query")
+        assert (usual.with_prompt("query").identity != usual.identity) == differs
 
 
 def test_habits_of_sentence_transformers(tiny_encoder):
