@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -317,7 +318,8 @@ class Batcher:
         encoder, precision = self.encoder, self.settings.precision
         if isinstance(encoder, SentenceEncoder):
             return embed(encoder, ids, self.settings.batch_tokens, precision, lambda _: None)
-        rows: np.ndarray = encoder.encode(texts, prompt="", normalize=False)
+        how: dict[str, Any] = {"prompt": "", "truncate_dim": encoder.full_width}
+        rows: np.ndarray = encoder.encode(texts, normalize=False, **how)
         return rows
 
     def _deliver(

@@ -29,7 +29,7 @@ _OVERHEAD = 400
 class Embedded:
     """The embedding of a text."""
 
-    row: np.ndarray  # ``(D,)`` float32 as the encoder gives it, without normalisation
+    row: np.ndarray  # ``(D,)`` float32 as the encoder gives it, neither normalised nor cut
     tokens: int  # what the encoder read, special tokens included
     truncated: bool  # whether the text was longer than that
 
@@ -133,7 +133,7 @@ class SharedCache:
         """Keep what ``encoder`` gives, under all that decides it beside the text."""
         how = "bitwise" if bitwise else "any"
         self._name = f"{encoder.fingerprint()}:{encoder.max_tokens}:{precision}:{how}"
-        self._size = _HEAD.size + 4 * encoder.width
+        self._size = _HEAD.size + 4 * encoder.full_width
 
     async def get(self, texts: Sequence[Text]) -> dict[Text, Embedded]:
         """The embeddings of those of ``texts`` that are there."""
@@ -169,8 +169,8 @@ class SharedCache:
             self._pause(error)
 
     def _key(self, text: Text) -> str:
-        content = text if isinstance(text, str) else f"\0{text}"
-        digest = hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        content, kind = str(text).encode(errors="surrogatepass"), type(text).__name__.encode()
+        digest = hashlib.blake2b(content, digest_size=16, person=kind).hexdigest()
         return f"contrasent:{_FORMAT}:{self._name}:{digest}"
 
     def _pause(self, error: Exception) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from helpers.tiny_models import WORDS, save_tiny, with_template
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import EncoderParts
+from contrasent.model.static_encoder import distil_static
 from contrasent.serve.batch_settings import OverloadedError, StoppedError
 from contrasent.serve.vector_cache import Embedded, SharedCache, VectorCache
 
@@ -294,6 +296,44 @@ def sharing(encoder, url, precision="fp32", cache=1_000_000):
     shared.hold(encoder, precision, bitwise=False)
     batcher.cache = VectorCache(cache, shared)
     return batcher
+
+
+class Store(dict):
+    """What a Redis server does here, in memory."""
+
+    async def mget(self, keys):
+        return [self.get(key) for key in keys]
+
+    async def mset(self, values):
+        self.update(values)
+
+    async def aclose(self):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["encoder", "static"])
+def test_a_shared_cache_answers_where_vectors_are_cut(kind, tiny_bert, monkeypatch):
+    pytest.importorskip("redis", reason="contrasent[redis] is not installed")
+    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    encoder = encoder if kind == "encoder" else distil_static(encoder, 8)
+    encoder.truncate_dim = 6
+    store = Store()
+    for computed in (["a dog"], []):
+        batcher = sharing(encoder, "redis://localhost:1", cache=0)
+        batcher.cache._shared._client = store
+        slow = Slow(batcher, monkeypatch)
+        slow.go.set()
+        row = run(batcher, partial(batcher.embed, ["a dog"]))[0].row
+        expected = encoder.encode("a dog", normalize=False, precision="fp32")
+        np.testing.assert_allclose(row[:6], expected, atol=1e-5)
+        assert slow.texts == computed
+
+
+def test_token_ids_and_a_text_have_different_keys():
+    pytest.importorskip("redis", reason="contrasent[redis] is not installed")
+    cache = SharedCache("redis://localhost:1")
+    keys = {cache._key(text) for text in ((2, 7), "(2, 7)", "\0(2, 7)", "(2,7)")}
+    assert len(keys) == 4
 
 
 @pytest.mark.acceptance
