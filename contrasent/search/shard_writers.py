@@ -110,7 +110,7 @@ class FinishedShards:
 
     @property
     def precision(self) -> str:
-        """What matrix products ran in, as it was asked for."""
+        """What matrix products ran in."""
         return str(self.manifest["precision"])
 
     def blocks(self, encoder: Encoder) -> Blocks:

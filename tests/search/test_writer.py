@@ -184,6 +184,15 @@ def test_shards_of_something_else_are_refused(source, output, change, said):
     assert len(np.load(output)) == 50
 
 
+def test_shards_of_another_number_format_are_refused_where_auto_means_another(source, output):
+    with pytest.raises(KeyboardInterrupt):
+        write(source, output, Dies(20), shard_size=6)
+    encoder = DummyEncoder()
+    encoder.resolve_precision = lambda _: "bf16"
+    with pytest.raises(ConfigError, match="another precision"):
+        write(source, output, encoder, shard_size=6)
+
+
 def test_shards_of_another_input_are_refused(source, output):
     with pytest.raises(KeyboardInterrupt):
         write(source, output, Dies(20), shard_size=6)
