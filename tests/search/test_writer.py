@@ -13,7 +13,10 @@ from pyarrow import parquet
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import exclusive
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import EncoderParts
 from contrasent.search.sentences import open_sentences
+from contrasent.search.shard_writers import embed_blocks
 from contrasent.search.shards import Settings, write_embeddings
 
 TEXTS = [f"sentence {i} " + "word " * (i % 7) + "end" for i in range(50)]
@@ -155,6 +158,15 @@ def test_a_kill_loses_no_whole_shard(source, output):
     written = write(source, output, shard_size=4)
     assert 8 <= written.resumed < 50
     assert (np.load(output) == expected()).all()
+
+
+def test_what_a_prompted_tokenizer_cuts_is_counted(tiny_bert):
+    bert = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    tokenizer = bert.tokenizer.with_prompt("the house of {text} is {mask} .")
+    parts = EncoderParts(backbone=bert.backbone, tokenizer=tokenizer, pooler="mean", max_tokens=32)
+    texts = ["." * 28, "a dog"]
+    [(_, _, cut)] = embed_blocks(SentenceEncoder(parts).eval(), texts, {"on_overflow": "truncate"})
+    assert cut == 1
 
 
 # What is refused
