@@ -163,12 +163,16 @@ def _sync(path: Path) -> None:
             os.fsync(file.fileno())
 
 
+class BusyError(ConfigError):
+    """Another process writes or holds what this one would write, and may end soon."""
+
+
 @contextmanager
 def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]:
     """Keep every other process and thread from writing to ``folder`` inside the block.
 
     The operating system holds the lock, on a hidden file beside the folder, and lets go of it when
-    the process ends in whatever way. ConfigError if somebody else writes to the folder, and still
+    the process ends in whatever way. BusyError if somebody else writes to the folder, and still
     does so after ``patience`` seconds; the message names the process. ContrasentError if the file
     cannot be made.
     """
@@ -180,7 +184,7 @@ def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(poll_interval=_PATIENCE / 10)
     except Timeout as error:
-        raise ConfigError(
+        raise BusyError(
             f"{folder} is being written by process {_owner(path)}; wait until it has finished"
         ) from error
     except OSError as error:

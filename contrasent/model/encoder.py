@@ -173,6 +173,11 @@ class SentenceEncoder(nn.Module, Encoder):
         return self.backbone.engine
 
     @property
+    @override
+    def most_tokens(self) -> int:
+        return self.backbone.max_tokens
+
+    @property
     def is_serving(self) -> bool:
         """Whether somebody promised, with `serving`, that only `encode` is called."""
         return self._serving.is_open

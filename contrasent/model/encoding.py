@@ -99,12 +99,15 @@ def token_ids(
     """Token ids of ``texts``, and how many of them were cut at ``encoder.max_tokens``.
 
     Each has ``prompt`` before it. Raises DataError, counting from ``before``, if an item is no
-    valid string, or is too long and ``on_overflow`` is ``error``.
+    valid string, has no token, or is too long and ``on_overflow`` is ``error``.
     """
     require_text(texts, "sentence", before)
     if prompt:
         texts = [prompt + text for text in texts]
     ids, cut = encoder.tokenizer.ids(texts, encoder.max_tokens)
+    empty = next((n for n, row in enumerate(ids) if not len(row)), None)
+    if empty is not None:
+        raise DataError(f"text {before + empty} has no token: {texts[empty][:80]!r}; leave it out")
     if cut and on_overflow == "error":
         raise DataError(
             f"{cut} of the sentences {before} to {before + len(texts) - 1} are longer than "
@@ -173,7 +176,7 @@ def by_length(
     order = np.argsort(-np.asarray(lengths), kind="stable")
     start = 0
     while start < len(order):
-        count = max(batch_tokens // lengths[order[start]], 1)
+        count = max(batch_tokens // max(lengths[order[start]], 1), 1)
         end = start + min(count, batch_size or count)
         yield order[start:end]
         start = end

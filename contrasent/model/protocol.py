@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError, pick
-from contrasent.model.backbones.base import Backbone
+from contrasent.model.backbones.base import UNBOUNDED, Backbone
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.st_layers import Conventions, similarities
 from contrasent.model.transforms.base import Transform
@@ -183,7 +183,15 @@ class Encoder(ABC):
 
     @max_seq_length.setter
     def max_seq_length(self, tokens: int) -> None:
+        most = self.most_tokens
+        if not isinstance(tokens, int) or not 0 < tokens <= most:
+            raise ConfigError(f"max_seq_length is {tokens!r}; give a number from 1 to {most}")
         self.max_tokens = tokens
+
+    @property
+    def most_tokens(self) -> int:
+        """The largest `max_tokens` that it can have."""
+        return UNBOUNDED
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -264,7 +272,7 @@ class Encoder(ABC):
         """Embed sentences, in their order.
 
         ConfigError if an option is not one of its choices, or there is no such prompt. DataError if
-        an item is not a string, or is too long under `on_overflow="error"`.
+        an item is not a string, has no token, or is too long under `on_overflow="error"`.
 
         Args:
             sentences: N sentences, any iterable; or one, whose embedding is then ``(D,)``.

@@ -163,6 +163,9 @@ class Conventions:
         prompting: tuple[object, ...] = ()
         if any(self.prompts.values()):
             prompting = ("prompts", sorted(self.prompts.items()), self.default_prompt_name)
+            usual, roles = replace(self, chosen=False), ("query_prompt", "document_prompt")
+            if any(getattr(self, role) != getattr(usual, role) for role in roles):
+                prompting += ("chosen",)
         kept = () if self.truncate_dim is None else ("dimensions", self.truncate_dim)
         return (*prompting, *kept)
 
@@ -273,7 +276,7 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
     import torch
     from torch.nn import functional as F
 
-    left, right = (_matrix(torch.as_tensor(rows)) for rows in (first, second))
+    left, right = map(_matrix, (first, second))
     left = left.to(right.device)
     if name == "cosine":
         left, right = F.normalize(left, dim=-1), F.normalize(right, dim=-1)
@@ -282,9 +285,15 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
     order = 2.0 if name == "euclidean" else 1.0
     if pairwise:
         return torch.neg(torch.linalg.vector_norm(left - right, ord=order, dim=-1))
-    return torch.neg(torch.cdist(left, right, p=order))
+    # By products of matrices, those of near vectors would be lost in rounding.
+    exact = "donot_use_mm_for_euclid_dist"
+    return torch.neg(torch.cdist(left, right, p=order, compute_mode=exact))
 
 
-def _matrix(rows: Tensor) -> Tensor:
+def _matrix(rows: Any) -> Tensor:
     """``(N, D)`` in fp32; of one vector ``(1, D)``."""
-    return rows.float().view(-1, rows.shape[-1])
+    import torch
+
+    is_list = isinstance(rows, list | tuple) and rows and isinstance(rows[0], Tensor)
+    matrix = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
+    return matrix.float().view(-1, matrix.shape[-1])

@@ -115,6 +115,8 @@ class WordEncoder(LookupEncoder):
         if self.weights is not None:
             digest.update(np.ascontiguousarray(self.weights).tobytes())
         digest.update(np.ascontiguousarray(self.components).tobytes())
+        if kept := self.conventions.identity:
+            digest.update(repr(kept).encode())
         return digest.hexdigest()
 
     @property

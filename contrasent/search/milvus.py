@@ -20,7 +20,7 @@ import numpy as np
 from typing_extensions import override
 
 from contrasent.errors import ConfigError, ContrasentError, DataError, MissingExtraError, pick
-from contrasent.files import exclusive
+from contrasent.files import BusyError, exclusive
 from contrasent.search.index import Index
 from contrasent.search.nearest import MILVUS, best_rows
 from contrasent.search.snapshot import Hit, OpenRows
@@ -224,7 +224,7 @@ def _best(query: np.ndarray, matches: Any, top_k: int, threshold: float | None) 
 
 
 def open_client(folder: Path) -> Any:
-    """Open the Milvus of an index; ConfigError if another process has it open."""
+    """Open the Milvus of an index; BusyError if another process has it open."""
     try:
         from pymilvus import MilvusClient
         from pymilvus.exceptions import ConnectionConfigException
@@ -237,7 +237,7 @@ def open_client(folder: Path) -> Any:
     try:
         return MilvusClient(str(folder.resolve() / MILVUS_FOLDER))
     except ConnectionConfigException as error:
-        raise ConfigError(
+        raise BusyError(
             f"{folder} cannot be opened: Milvus Lite lets one process at a time use it, or it is "
             "damaged; end the other process, or serve the index and ask the server; a damaged one "
             "remove"

@@ -155,7 +155,7 @@ LEAST = {"ivfpq": 10_000}
 _CELL_ROWS = 64  # rows that a cell of the inverted file is trained with
 _TRAINING_CODES = 32_768  # rows that the rotation and the codes are trained with
 _CHUNK = 65_536
-_TARGET = 0.97
+TARGET = 0.97
 _MEASURED, _MEASURED_AT = 500, 10
 _EFFORT = {"hnsw": (32, 1024), "ivfpq": (8, 1024)}
 """The least and the most effort."""
@@ -353,6 +353,6 @@ def _measured(segments: Sequence[np.ndarray], index: Any, kind: str, file: str) 
             for hits, best in zip(found, exact, strict=True)
         ]
         recall = sum(shares) / len(shares)
-        if recall >= _TARGET or effort >= min(most, rows):
+        if recall >= TARGET or effort >= min(most, rows):
             return AnnInfo(file, kind, rows, effort, round(recall, 4), len(queries))
         effort *= 2

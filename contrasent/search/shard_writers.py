@@ -74,7 +74,8 @@ def _count_truncated(encoder: Encoder, texts: list[str]) -> int:
     # A token stands for at least one byte, so only these can be too long: the others need not be
     # tokenized a second time.
     conventions: Conventions = getattr(encoder, "conventions", Conventions())
-    room = encoder.max_tokens - 2 - len(conventions.resolve().encode())
+    specials = getattr(getattr(encoder, "tokenizer", None), "specials", 2)
+    room = encoder.max_tokens - specials - len(conventions.resolve().encode())
     long = [text for text in texts if len(text.encode()) > room]
     return encoder.count_truncated(long) if long else 0
 
@@ -110,7 +111,7 @@ class FinishedShards:
 
     @property
     def precision(self) -> str:
-        """What matrix products ran in, as it was asked for."""
+        """What matrix products ran in."""
         return str(self.manifest["precision"])
 
     def blocks(self, encoder: Encoder) -> Blocks:

@@ -242,7 +242,7 @@ def provenance_of(encoder: Encoder, sentences: Sentences, settings: Settings) ->
         "encoder": encoder.fingerprint(),
         "width": encoder.width,
         "normalize": settings.normalize,
-        "precision": settings.precision,
+        "precision": encoder.resolve_precision(settings.precision),
         "shard_size": settings.shard_size,
         **kept,
     }

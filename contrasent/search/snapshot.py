@@ -20,7 +20,16 @@ import numpy as np
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import exclusive, writing_folder
 from contrasent.progress import progress_bar
-from contrasent.search.nearest import LEAST, MILVUS, Ann, kind_for, nearest, split_rows, write_ann
+from contrasent.search.nearest import (
+    LEAST,
+    MILVUS,
+    TARGET,
+    Ann,
+    kind_for,
+    nearest,
+    split_rows,
+    write_ann,
+)
 from contrasent.search.storage import (
     MILVUS_FOLDER,
     IndexManifest,
@@ -225,9 +234,9 @@ def optimized(
 ) -> IndexManifest:
     """The manifest after removed rows are gone and a kind of index covers all others.
 
-    An approximate index of the same kind is extended, unless rows that it covers were removed or
-    it would double. If too few rows are left for ``kind``, their number decides. ``on_rows`` is
-    called with numbers of rows that it took.
+    An approximate index of the same kind is extended, unless rows that it covers were removed, it
+    would double, or it would find less than before. If too few rows are left for ``kind``, their
+    number decides. ``on_rows`` is called with numbers of rows that it took.
     """
     snapshot = Snapshot.of(folder, replace(manifest, ann=None))
     if not snapshot.texts:
@@ -244,6 +253,9 @@ def optimized(
     start = folder / old.file if old is not None and manifest.rows <= 2 * old.rows else None
     vectors = [segment.vectors for segment in snapshot.segments]
     ann = write_ann(vectors, chosen, folder, manifest.next_write, start, on_rows)
+    if start is not None and old is not None and ann.recall < min(TARGET, old.recall):
+        # What was trained on the first rows alone tells the others too badly apart.
+        ann = write_ann(vectors, chosen, folder, manifest.next_write, None, on_rows)
     return replace(manifest, ann=ann, given=manifest.next_number, writes=manifest.next_write)
 
 

@@ -45,8 +45,10 @@ class NpyWriter:
         self._write_header()
 
     def append(self, rows: np.ndarray, _texts: Iterable[str] = ()) -> None:
-        """Add ``(n, D)`` rows; their texts are not kept."""
-        block = np.ascontiguousarray(rows, dtype="<f4").reshape(-1, self._width)
+        """Add ``(n, D)`` rows; their texts are not kept. CheckpointError for another shape."""
+        if rows.ndim != 2 or rows.shape[1] != self._width:
+            raise CheckpointError(f"rows have shape {rows.shape}; expected (n, {self._width})")
+        block = np.ascontiguousarray(rows, dtype="<f4")
         self._file.write(block.data)
         self.rows += len(block)
 
@@ -270,7 +272,7 @@ def read_segment(folder: Path, segment: Segment, width: int, removed: np.ndarray
 
 
 def write_segment(folder: Path, number: int, blocks: Iterable[IndexRows], width: int) -> Segment:
-    """Write rows; DataError if there is none."""
+    """Write rows; DataError if there is none, CheckpointError if they are not one for each text."""
     import pyarrow as pa
 
     folder.joinpath("segments").mkdir(exist_ok=True)
@@ -284,6 +286,9 @@ def write_segment(folder: Path, number: int, blocks: Iterable[IndexRows], width:
         pa.ipc.new_file(sink, schema) as table,
     ):
         for block in blocks:
+            if len(block.vectors) != len(block.texts):
+                rows = len(block.vectors)
+                raise CheckpointError(f"there are {rows} vectors for {len(block.texts)} texts")
             vectors.append(block.vectors)
             table.write_batch(pa.record_batch([block.ids, block.texts], schema=schema))
         if not vectors.rows:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -259,11 +260,11 @@ class Batcher:
         ids, cut = self._ids([work.text for work in works if isinstance(work.text, str)])
         read = zip(ids, cut, strict=True)
         for work in works:
-            if isinstance(work.text, str):
-                work.ids, work.truncated = next(read)
-            else:
-                work.ids, work.truncated = _given_ids(self.encoder, work.text)
-            work.tokens = len(work.ids)
+            text = work.text
+            row, truncated = next(read) if isinstance(text, str) else _given_ids(self.encoder, text)
+            if not len(row):
+                raise DataError(f"text {text[:80]!r} has no token; leave it out")
+            work.ids, work.truncated, work.tokens = row, truncated, len(row)
 
     def _ids(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:
         """The token ids of each, and whether it was cut; of tables of vectors, a number a word."""
@@ -317,7 +318,8 @@ class Batcher:
         encoder, precision = self.encoder, self.settings.precision
         if isinstance(encoder, SentenceEncoder):
             return embed(encoder, ids, self.settings.batch_tokens, precision, lambda _: None)
-        rows: np.ndarray = encoder.encode(texts, normalize=False)
+        how: dict[str, Any] = {"prompt": "", "truncate_dim": encoder.full_width}
+        rows: np.ndarray = encoder.encode(texts, normalize=False, **how)
         return rows
 
     def _deliver(
@@ -369,23 +371,18 @@ class Batcher:
 
 
 def _given_ids(encoder: LoadedEncoder, text: tuple[int, ...]) -> tuple[np.ndarray, bool]:
-    """Ids that a client sent, between the special tokens if it sent none; and whether too long."""
+    """Ids that a client sent, inside the tokenizer's template if not yet; and whether too long."""
     if not isinstance(encoder, SentenceEncoder):
         raise DataError(f"{encoder.name} holds word vectors, which take no token ids; send text")
-    specials = encoder.tokenizer.special_ids
+    before, after = encoder.tokenizer.template.before, encoder.tokenizer.template.after
     highest = max(text, default=0)
     if highest >= encoder.tokenizer.vocabulary:
         raise DataError(
             f"token id {highest} is not in the vocabulary, which ends at "
             f"{encoder.tokenizer.vocabulary - 1}; send the ids of this model, or the text"
         )
-    first = [] if specials.first is None else [specials.first]
-    last = [] if specials.last is None else [specials.last]
-    ids = list(text)
-    if not ids or ids[:1] != first:
-        ids = [*first, *ids, *last]
-    if not ids:
-        raise DataError("there are no token ids; send some, or the text")
+    inner = text[len(before) : len(text) - len(after)]
+    ids = text if text == (*before, *inner, *after) else (*before, *text, *after)
     cut = len(ids) > encoder.max_tokens
-    kept = [*ids[: encoder.max_tokens - len(last)], *last] if cut else ids
+    kept = (*ids[: encoder.max_tokens - len(after)], *after) if cut else ids
     return np.array(kept, np.int32), cut

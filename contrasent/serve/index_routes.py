@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, StrictStr
 from starlette.responses import FileResponse
 
 from contrasent.errors import CheckpointError, ConfigError
+from contrasent.files import BusyError
 from contrasent.search.index import Index
 from contrasent.search.snapshot import Hit
 from contrasent.serve.application import RefusalError, Service
@@ -236,7 +237,7 @@ async def _write(change: Callable[[], T]) -> T:
     while True:
         try:
             return await asyncio.to_thread(change)
-        except ConfigError as error:
+        except BusyError as error:
             if time.monotonic() > end:
                 raise RefusalError(503, str(error), "Overloaded") from error
             await asyncio.sleep(0.05)

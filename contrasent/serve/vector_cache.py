@@ -29,7 +29,7 @@ _OVERHEAD = 400
 class Embedded:
     """The embedding of a text."""
 
-    row: np.ndarray  # ``(D,)`` float32 as the encoder gives it, without normalisation
+    row: np.ndarray  # ``(D,)`` float32 as the encoder gives it, neither normalised nor cut
     tokens: int  # what the encoder read, special tokens included
     truncated: bool  # whether the text was longer than that
 
@@ -94,6 +94,8 @@ def _size(text: Text, entry: Embedded) -> int:
     return sys.getsizeof(text) + numbers + entry.row.nbytes + _OVERHEAD
 
 
+_FORMAT = 2
+"""Of keys and values; 1 held vectors of static tables with the default prompt twice."""
 _HEAD = struct.Struct("<I?")
 _PATIENCE, _PAUSE = 0.25, 5.0
 """Seconds that an answer may take, and for which nothing is asked after one that failed."""
@@ -131,7 +133,7 @@ class SharedCache:
         """Keep what ``encoder`` gives, under all that decides it beside the text."""
         how = "bitwise" if bitwise else "any"
         self._name = f"{encoder.fingerprint()}:{encoder.max_tokens}:{precision}:{how}"
-        self._size = _HEAD.size + 4 * encoder.width
+        self._size = _HEAD.size + 4 * encoder.full_width
 
     async def get(self, texts: Sequence[Text]) -> dict[Text, Embedded]:
         """The embeddings of those of ``texts`` that are there."""
@@ -167,9 +169,9 @@ class SharedCache:
             self._pause(error)
 
     def _key(self, text: Text) -> str:
-        content = text if isinstance(text, str) else f"\0{text}"
-        digest = hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-        return f"contrasent:{self._name}:{digest}"
+        content, kind = str(text).encode(errors="surrogatepass"), type(text).__name__.encode()
+        digest = hashlib.blake2b(content, digest_size=16, person=kind).hexdigest()
+        return f"contrasent:{_FORMAT}:{self._name}:{digest}"
 
     def _pause(self, error: Exception) -> None:
         if time.monotonic() >= self._paused_until:

@@ -9,6 +9,7 @@ from helpers.tiny_models import SENTENCES, SIZES, transformer, word_piece
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones.auto import AutoBackbone
+from contrasent.model.backbones.base import UNBOUNDED
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.weights import load_backbone
 
@@ -141,3 +142,53 @@ def test_dropout_is_drawn_for_each_view(backbone):
     backbone.set_dropout(0.1)
     one, two = backbone.train()(pack(ids_of([4, 6], 50) * 2, views=2), [-1])[-1].chunk(2)
     assert not torch.isclose(one, two).all(dim=1).any()
+
+
+def convbert(vocabulary):
+    sizes = {"embedding_size": 16, "head_ratio": 1, "conv_kernel_size": 3, **SIZES}
+    return transformers.ConvBertConfig(vocab_size=vocabulary, **sizes)
+
+
+def fnet(vocabulary):
+    sizes = {name: size for name, size in SIZES.items() if name != "num_attention_heads"}
+    return transformers.FNetConfig(vocab_size=vocabulary, **sizes)
+
+
+def big_bird(vocabulary):
+    return transformers.BigBirdConfig(
+        vocab_size=vocabulary, block_size=4, num_random_blocks=1, **SIZES
+    )
+
+
+def xlnet(vocabulary):
+    return transformers.XLNetConfig(vocab_size=vocabulary, d_model=16, n_layer=2, n_head=2)
+
+
+def test_a_model_without_a_limit_reads_any_length():
+    backbone = AutoBackbone(transformer(xlnet(60)))
+    assert backbone.max_tokens == UNBOUNDED
+    assert backbone(pack(ids_of([100, 3], 50)))[-1].isfinite().all()
+
+
+@pytest.mark.parametrize("config", [convbert, fnet, big_bird, albert])
+def test_padding_changes_no_state(config):
+    backbone = AutoBackbone(transformer(config(60)))
+    sentences = ids_of([5, 40, 1, 5, 17], 50)
+    for layers, first_only in (([0, -1], False), ([-1], True)):
+        together = backbone(pack(sentences), layers, first_only=first_only)
+        alone = [backbone(pack([each]), layers, first_only=first_only) for each in sentences]
+        for layer in layers:
+            expected = torch.cat([states[layer] for states in alone])
+            torch.testing.assert_close(together[layer], expected, rtol=0, atol=1e-5)
+    assert backbone._padding_counts == (config is not albert)
+
+
+def test_a_first_state_reaches_its_own_sentence_without_padding():
+    backbone = AutoBackbone(transformer(convbert(60)))
+    sentences, rows = ids_of([5, 9, 5], 50), torch.randn(3, 16)
+    together = backbone(pack(sentences), first_state=rows)[-1]
+    alone = [
+        backbone(pack([each]), first_state=row[None])[-1]
+        for each, row in zip(sentences, rows, strict=True)
+    ]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-5)

@@ -14,6 +14,9 @@ from tokenizers import (
     trainers,
 )
 
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import EncoderParts
+
 _TEXT = """
     a the one two three dog cat bird horse man woman child people river house street food music
     plays runs sits eats sees reads writes sings is are was not no never with without in on by
@@ -174,3 +177,15 @@ def save_tiny_masked_lm(folder, model_type="bert", *, seed=0, limit=64, **change
     config = config_of(model_type, make(folder, limit, tokenizer_class), limit, **changes)
     transformer(config, seed, transformers.AutoModelForMaskedLM).save_pretrained(folder)
     return folder
+
+
+def with_template(encoder, single):
+    """A tiny BERT whose tokenizer puts ``single`` around a text, as ``$A [SEP]`` or nothing."""
+    backend = Tokenizer.from_str(encoder.tokenizer._settings)
+    specials = [("[CLS]", 2), ("[SEP]", 3)]
+    backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=specials)
+    names = dict(encoder.tokenizer.special_names)
+    pretrained = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    tokenizer = type(encoder.tokenizer)(pretrained)
+    parts = EncoderParts(backbone=encoder.backbone, tokenizer=tokenizer, pooler="mean")
+    return SentenceEncoder(parts).eval()

@@ -10,6 +10,7 @@ from helpers.tiny_models import SENTENCES, save_tiny, transformer, unigram
 
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.st_layers import Conventions, similarities
 
 st = pytest.importorskip("sentence_transformers")
 modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
@@ -129,6 +130,13 @@ def test_the_fingerprint_tells_prompts_and_dimensions_apart(tiny_encoder, tiny_b
     assert len({plain, *(encoder.fingerprint() for encoder in others)}) == 4
 
 
+def test_the_fingerprint_tells_a_chosen_prompt_where_it_takes_the_place_of_another():
+    for names, differs in ((("query", "document"), True), (("query", "sts"), False)):
+        prompts = {name: f"{name}: " for name in names}
+        usual = Conventions(prompts=prompts, default_prompt_name="query")
+        assert (usual.with_prompt("query").identity != usual.identity) == differs
+
+
 def test_habits_of_sentence_transformers(tiny_encoder):
     rows = tiny_encoder.encode(SENTENCES, batch_size=2, show_progress_bar=False)
     tensor = tiny_encoder.encode(SENTENCES, convert_to_tensor=True, device="cpu")
@@ -174,3 +182,22 @@ def test_a_saved_folder_says_its_prompts(tiny_bert, tmp_path):
     encoder.save(tmp_path / "saved")
     stated = json.loads((tmp_path / "saved/config_sentence_transformers.json").read_text())
     assert stated["prompts"] == prompts and stated["default_prompt_name"] == "query"
+
+
+def test_similarities_of_lists_of_tensors_and_of_near_vectors(tiny_encoder):
+    rows = tiny_encoder.encode(SENTENCES * 5, convert_to_numpy=False)
+    torch.testing.assert_close(
+        similarities("cosine", rows, rows[:2]), similarities("cosine", torch.stack(rows), rows[:2])
+    )
+    near = torch.stack(rows) + 100
+    assert (similarities("euclidean", near, near).diagonal() == 0).all()
+
+
+@pytest.mark.parametrize("tokens", [None, 0, 65])
+def test_a_length_that_the_encoder_cannot_read_is_refused(tiny_encoder, tokens):
+    with pytest.raises(ConfigError, match=f"max_seq_length is {tokens}; give .* 1 to 64"):
+        tiny_encoder.max_seq_length = tokens
+    before = tiny_encoder.max_tokens
+    tiny_encoder.max_seq_length = 10
+    assert tiny_encoder.max_tokens == tiny_encoder.max_seq_length == 10
+    tiny_encoder.max_seq_length = before

@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_models import SENTENCES
+from helpers.tiny_models import SENTENCES, with_template
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.model import encoding
@@ -152,6 +152,14 @@ def test_what_is_not_a_string_is_named_with_its_number(item, tiny_encoder):
         tiny_encoder.encode(sentences)
     with pytest.raises(DataError, match=said):
         list(tiny_encoder.encode_stream(iter(sentences), chunk=2))
+
+
+def test_a_sentence_without_a_token_is_named_with_its_number(tiny_encoder):
+    bare = with_template(tiny_encoder, "$A")
+    assert bare.encode(["a dog"]).shape == (1, 16)
+    for texts, number in (([""], 0), (["a dog", " ", "a cat"], 1)):
+        with pytest.raises(DataError, match=rf"text {number} has no token: ' ?'"):
+            bare.encode(texts)
 
 
 def test_half_a_surrogate_pair_is_named_with_its_number(tiny_encoder):

@@ -167,6 +167,7 @@ def test_a_damaged_cache_is_written_again(glove, cache):
 def test_a_changed_file_is_another_encoder(glove, vectors):
     once = load_encoder(glove)
     assert load_encoder(glove).fingerprint() == once.fingerprint()
+    assert load_encoder(glove, truncate_dim=2).fingerprint() != once.fingerprint()
     glove.write_text(line("the", vectors["cat"]))
     again = load_encoder(glove)
     assert again.fingerprint() != once.fingerprint()

@@ -236,6 +236,18 @@ def test_approximate_search_finds_what_exact_search_finds(kind, clustered, folde
     assert recall(Index.open(folder), queries, expected) >= 0.95
 
 
+def test_an_index_that_was_trained_on_other_rows_is_made_anew(folder):
+    draw = np.random.default_rng(0)
+    alike = np.eye(8)[0] + 0.1 * draw.standard_normal((500, 8))
+    others = draw.standard_normal((450, 8))
+    encoder = DummyEncoder(8, vectors={f"alike {n}": row for n, row in enumerate(alike)})
+    index = Index.build(encoder, list(encoder.vectors), folder, kind="hnsw")
+    assert index.manifest.ann.recall >= 0.97
+    index.add_vectors(others, [f"other {n}" for n in range(len(others))])
+    index.optimize()
+    assert index.manifest.ann.rows == 950 and index.manifest.ann.recall >= 0.97
+
+
 def test_a_damaged_approximate_index_is_explained(encoder, folder):
     index = Index.build(encoder, TEXTS, folder, kind="hnsw")
     path = folder / index.manifest.ann.file

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from contrasent.errors import CheckpointError
-from contrasent.search.storage import NpyWriter, open_rows
+from contrasent.search.storage import IndexRows, NpyWriter, open_rows, write_segment
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 1003])
@@ -16,6 +16,15 @@ def test_numpy_reads_what_was_appended(tmp_path, rows, width):
     read = np.load(path)
     assert read.dtype == np.float32 and read.shape == (rows, width)
     assert (read == whole).all()
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 2, 3), (6,)])
+def test_rows_of_another_width_are_refused(tmp_path, shape):
+    with (
+        NpyWriter(tmp_path / "rows.npy", 6) as writer,
+        pytest.raises(CheckpointError, match=r"expected \(n, 6\)"),
+    ):
+        writer.append(np.zeros(shape, np.float32))
 
 
 def test_other_number_formats_are_converted(tmp_path):
@@ -41,3 +50,10 @@ def test_a_pickle_is_never_loaded(tmp_path):
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(CheckpointError, match="cannot be read"):
         open_rows(path, 1, 1, "")
+
+
+def test_a_segment_has_a_vector_for_each_text(tmp_path):
+    rows = IndexRows(np.zeros((1, 2), np.float32), ["0", "1"], ["a dog", "a cat"])
+    with pytest.raises(CheckpointError, match="1 vectors for 2 texts"):
+        write_segment(tmp_path, 1, [rows], 2)
+    assert not list((tmp_path / "segments").iterdir())

@@ -13,7 +13,10 @@ from pyarrow import parquet
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import exclusive
+from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import EncoderParts
 from contrasent.search.sentences import open_sentences
+from contrasent.search.shard_writers import embed_blocks
 from contrasent.search.shards import Settings, write_embeddings
 
 TEXTS = [f"sentence {i} " + "word " * (i % 7) + "end" for i in range(50)]
@@ -157,6 +160,15 @@ def test_a_kill_loses_no_whole_shard(source, output):
     assert (np.load(output) == expected()).all()
 
 
+def test_what_a_prompted_tokenizer_cuts_is_counted(tiny_bert):
+    bert = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    tokenizer = bert.tokenizer.with_prompt("the house of {text} is {mask} .")
+    parts = EncoderParts(backbone=bert.backbone, tokenizer=tokenizer, pooler="mean", max_tokens=32)
+    texts = ["." * 28, "a dog"]
+    [(_, _, cut)] = embed_blocks(SentenceEncoder(parts).eval(), texts, {"on_overflow": "truncate"})
+    assert cut == 1
+
+
 # What is refused
 
 
@@ -182,6 +194,15 @@ def test_shards_of_something_else_are_refused(source, output, change, said):
     assert not output.exists()
     write(source, output, encoder, overwrite=True, **settings)
     assert len(np.load(output)) == 50
+
+
+def test_shards_of_another_number_format_are_refused_where_auto_means_another(source, output):
+    with pytest.raises(KeyboardInterrupt):
+        write(source, output, Dies(20), shard_size=6)
+    encoder = DummyEncoder()
+    encoder.resolve_precision = lambda _: "bf16"
+    with pytest.raises(ConfigError, match="another precision"):
+        write(source, output, encoder, shard_size=6)
 
 
 def test_shards_of_another_input_are_refused(source, output):

@@ -8,14 +8,17 @@ import signal
 import subprocess
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 from helpers.serving import batcher_of
-from helpers.tiny_models import WORDS, save_tiny
+from helpers.tiny_models import WORDS, save_tiny, with_template
 
 from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.protocol import EncoderParts
+from contrasent.model.static_encoder import distil_static
 from contrasent.serve.batch_settings import OverloadedError, StoppedError
 from contrasent.serve.vector_cache import Embedded, SharedCache, VectorCache
 
@@ -145,6 +148,38 @@ def test_a_text_that_fails_fails_alone(encoder, monkeypatch):
     assert isinstance(unknown, DataError)
 
 
+def test_a_text_without_a_token_fails_alone(encoder):
+    batcher = batcher_of(with_template(encoder, "$A"))
+
+    async def work():
+        calls = [batcher.embed([text]) for text in ("a dog", "", "a cat")]
+        together = await asyncio.gather(*calls, return_exceptions=True)
+        assert batcher.is_healthy
+        return *together, await batcher.embed(["a horse"])
+
+    good, empty, other, later = run(batcher, work)
+    assert isinstance(empty, DataError)
+    assert [each[0].tokens for each in (good, other, later)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("kind", ["$A [SEP]", "$A", "prompt"])
+def test_token_ids_give_the_vector_of_their_text(encoder, kind):
+    around = encoder if kind == "prompt" else with_template(encoder, kind)
+    if kind == "prompt":
+        tokenizer = encoder.tokenizer.with_prompt("the house of {text} is {mask} .")
+        parts = EncoderParts(backbone=encoder.backbone, tokenizer=tokenizer, pooler="mean")
+        around = SentenceEncoder(parts).eval()
+    texts = ["a dog runs", "dog", "horse " * 80]
+    spans = [around.tokenizer.spans(texts, specials=specials) for specials in (True, False)]
+    ids = [tuple(token.id for token in each) for form in spans for each in form]
+    batcher = batcher_of(around, cache=0)
+    entries = run(batcher, lambda: batcher.embed([*texts, *ids]))
+    for expected, *others in zip(entries[:3], entries[3:6], entries[6:], strict=True):
+        for entry in others:
+            assert (entry.tokens, entry.truncated) == (expected.tokens, expected.truncated)
+            np.testing.assert_allclose(entry.row, expected.row, atol=1e-5, rtol=0)
+
+
 def test_errors_that_nobody_looks_at_are_not_logged(encoder, caplog):
     batcher = batcher_of(encoder)
     with pytest.raises(DataError):
@@ -261,6 +296,44 @@ def sharing(encoder, url, precision="fp32", cache=1_000_000):
     shared.hold(encoder, precision, bitwise=False)
     batcher.cache = VectorCache(cache, shared)
     return batcher
+
+
+class Store(dict):
+    """What a Redis server does here, in memory."""
+
+    async def mget(self, keys):
+        return [self.get(key) for key in keys]
+
+    async def mset(self, values):
+        self.update(values)
+
+    async def aclose(self):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["encoder", "static"])
+def test_a_shared_cache_answers_where_vectors_are_cut(kind, tiny_bert, monkeypatch):
+    pytest.importorskip("redis", reason="contrasent[redis] is not installed")
+    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    encoder = encoder if kind == "encoder" else distil_static(encoder, 8)
+    encoder.truncate_dim = 6
+    store = Store()
+    for computed in (["a dog"], []):
+        batcher = sharing(encoder, "redis://localhost:1", cache=0)
+        batcher.cache._shared._client = store
+        slow = Slow(batcher, monkeypatch)
+        slow.go.set()
+        row = run(batcher, partial(batcher.embed, ["a dog"]))[0].row
+        expected = encoder.encode("a dog", normalize=False, precision="fp32")
+        np.testing.assert_allclose(row[:6], expected, atol=1e-5)
+        assert slow.texts == computed
+
+
+def test_token_ids_and_a_text_have_different_keys():
+    pytest.importorskip("redis", reason="contrasent[redis] is not installed")
+    cache = SharedCache("redis://localhost:1")
+    keys = {cache._key(text) for text in ((2, 7), "(2, 7)", "\0(2, 7)", "(2,7)")}
+    assert len(keys) == 4
 
 
 @pytest.mark.acceptance

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from contrasent.cli import serve as cli
 from contrasent.errors import ConfigError
+from contrasent.model.st_layers import Conventions
 from contrasent.model.static_encoder import distil_static
 from contrasent.serve import application, embedding_routes
 from contrasent.serve.embedding_routes import (
@@ -103,6 +104,16 @@ def static(encoder):
     table = distil_static(encoder, 4)
     table.max_tokens = 16
     return table
+
+
+def test_a_static_table_puts_one_prompt_before_a_text(encoder):
+    table = distil_static(encoder, 4)
+    prompts = {"query": "big green river", "document": ""}
+    table.conventions = Conventions(prompts=prompts, default_prompt_name="query")
+    with serving(batcher_of(table)) as server:
+        close(server.call("/embed", {"inputs": SENTENCES}).json, table.encode(SENTENCES))
+        rows = server.call("/embed", {"inputs": SENTENCES, "prompt_name": "document"}).json
+        close(rows, table.encode(SENTENCES, prompt_name="document"))
 
 
 @pytest.mark.parametrize("kind", ["encoder", "static"])

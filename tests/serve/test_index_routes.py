@@ -19,10 +19,13 @@ from helpers.serving import batcher_of, call, serving
 from helpers.tiny_models import SENTENCES, WORDS
 
 from contrasent.cli.serve import application
+from contrasent.errors import ConfigError
+from contrasent.files import exclusive
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.st_layers import Conventions
 from contrasent.search import index as index_module
 from contrasent.search.index import Index
+from contrasent.serve import index_routes
 from contrasent.serve.embedding_routes import EmbeddingRoutes
 from contrasent.serve.index_routes import IndexRoutes, Searched
 
@@ -117,6 +120,21 @@ def test_a_change_that_fails_half_way_removes_nothing(server, index, monkeypatch
         assert server.call("/index", change).status == 424
     for opened in (index, Index.open(index.folder)):
         assert next(id_ for block in opened.blocks() for id_ in block.ids) == "0"
+
+
+def test_only_a_change_that_another_process_holds_up_is_overload(server, index, monkeypatch):
+    monkeypatch.setattr(index_routes, "_WRITE_SECONDS", 0.0)
+    change = {"texts": ["two cats"]}
+    with exclusive(index.folder):
+        answer = server.call("/index", change)
+    assert (answer.status, answer.json["error_type"]) == (503, "Overloaded")
+
+    def refuses(*_, **__):
+        raise ConfigError("the shape is another")
+
+    monkeypatch.setattr(Index, "change", refuses)
+    answer = server.call("/index", change)
+    assert (answer.status, answer.json["error"]) == (422, "the shape is another")
 
 
 def test_what_is_cut_is_told_of_an_index_too(server):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,12 @@ from contrasent.model.backbones.attention import attention
 from contrasent.model.backbones.base import UNBOUNDED, Backbone, first_position
 from contrasent.model.backbones.layers import dropout
 from contrasent.model.backbones.packing import Blocks, packed_attention_available
+from contrasent.model.encoding import evaluating
 
 _ANY_RATE = 0.5
+_BIG_BIRD = "big_bird"
+_PROBED, _OFF = 4, 1e-3
+"""Tokens that are computed with and without padding, and what is more than rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +138,11 @@ class AutoBackbone(Backbone):
         self.model = model
         self.width = config.hidden_size
         self.depth = config.num_hidden_layers
-        self.max_tokens = getattr(config, "max_position_embeddings", None) or UNBOUNDED
-        self.max_tokens -= first_position(model)
+        positions = getattr(config, "max_position_embeddings", None) or 0  # XLNet says -1
+        self.max_tokens = (positions if positions > 0 else UNBOUNDED) - first_position(model)
         self._first_layer: EmbeddingLayer | None = None
+        # BigBird's attention is full in a short batch and sparse in another.
+        self._padding_counts = True if config.model_type == _BIG_BIRD else None
 
     @override
     def set_checkpointing(self, wanted: bool) -> None:
@@ -180,6 +186,11 @@ class AutoBackbone(Backbone):
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
+        uneven = len(batch.token_ids) < batch.sentences * batch.longest
+        if uneven and self._minds_padding():
+            return self._states_by_length(batch, wanted, first_only, first_state)
+        if self.model.config.model_type == _BIG_BIRD:  # a short batch leaves it full for good
+            cast(Any, self.model).set_attention_type(self.model.config.attention_type)
         sentences = torch.split(batch.token_ids, batch.lengths.tolist())
         padding = self.model.config.pad_token_id or 0
         padded = pad_sequence(list(sentences), batch_first=True, padding_value=padding)
@@ -194,6 +205,46 @@ class AutoBackbone(Backbone):
             output = self._embedding_layer().forward(self.model, inputs, change)
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)
         return {n: states[n][:, 0] if first_only else states[n][mask] for n in wanted}
+
+    def _minds_padding(self) -> bool:
+        """Whether a sentence has other states beside a longer one, as ConvBERT's and FNet's."""
+        if self._padding_counts is None:
+            padding = self.model.config.pad_token_id or 0
+            words = [n for n in range(3) if n != padding][:2] * (_PROBED // 2)
+            longer = min(2 * _PROBED, self.max_tokens)
+            ids = torch.full((1, longer), padding, device=self.model.device)
+            ids[0, :_PROBED] = torch.tensor(words)
+            mask = (torch.arange(longer, device=ids.device) < _PROBED).long().unsqueeze(0)
+            with (
+                evaluating(self.model),
+                torch.no_grad(),
+                torch.autocast(ids.device.type, None, False),
+            ):
+                alone, beside = (
+                    self.model(input_ids=ids[:, :n], attention_mask=mask[:, :n]).last_hidden_state
+                    for n in (_PROBED, longer)
+                )
+            off = (beside[:, :_PROBED] - alone).abs().max()
+            self._padding_counts = bool(off > _OFF * alone.abs().max())
+        return self._padding_counts
+
+    def _states_by_length(
+        self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
+    ) -> dict[int, Tensor]:
+        """The `states`, computed for sentences of one length at a time."""
+        groups = [(batch.lengths == length).nonzero()[:, 0] for length in {*batch.lengths.tolist()}]
+        parts = [
+            self.states(
+                batch.select(group),
+                wanted,
+                first_only,
+                None if first_state is None else first_state[group],
+            )
+            for group in groups
+        ]
+        rows = torch.cat(groups if first_only else [batch.places(group) for group in groups])
+        order = rows.argsort()
+        return {n: torch.cat([part[n] for part in parts])[order] for n in wanted}
 
     def _positions(self, positions: Tensor, mask: Tensor) -> Tensor:
         """``(S, L)`` of ``(T,)``."""
