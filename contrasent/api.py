@@ -51,7 +51,8 @@ def train(  # noqa: PLR0913 - what a run is made of, by name
         output: the folder of the run; else ``runs/RECIPE``.
         objective: the name of another objective, or a class of your own at the top of a module;
             the settings of the recipe's objective are dropped then.
-        resume: go on with the run in ``output``, bitwise equal to one that was never cut off.
+        resume: go on with the run in ``output``, on a CPU bitwise equal to one that was never cut
+            off.
         overwrite: replace the run in ``output``.
         device: ``cpu``, ``cuda:1`` and the like; else the accelerator if there is one.
         show_progress: a progress bar on standard error.

@@ -148,6 +148,12 @@ def test_diffcse_for_own_text_edits_as_the_paper_says_and_masks_duplicates():
     assert made == config_of("diffcse", {}), "the recipe says what the defaults are"
 
 
+@pytest.mark.parametrize("name", ["pretrain-mlm", "scored-pairs"])
+def test_biases_and_layer_norms_do_not_decay_where_those_cited_leave_them_out(name):
+    settings = load_recipe(name).train
+    assert (settings.weight_decay, settings.decay_all) == (0.01, False)
+
+
 @pytest.mark.parametrize("name", [*TABLE_A_1, *TABLES_12_13, *sorted(OWN_TEXT | BASELINES)])
 def test_a_recipe_written_out_is_the_same_recipe(name, file):
     recipe = load_recipe(name)

@@ -254,6 +254,20 @@ def test_joint_is_the_classifier_beside_the_contrast_of_both_sentences(mean_enco
     torch.testing.assert_close(terms["nli"], expected)
 
 
+def test_joint_leaves_out_the_texts_of_each_side_alone(mean_encoder, rng):
+    premises, hypotheses = [ROWS[0], ROWS[1], ROWS[0]], [ROWS[2], ROWS[3], ROWS[3]]
+    objective = built(mean_encoder, 2, classify=True, weight=1.0)
+    batch = dataclasses.replace(
+        pack(premises + hypotheses, views=2), columns={Need.LABELS: torch.tensor([0, 1, 2])}
+    )
+    pooled, contrasts = rng(4, 3, 16), []
+    for side, texts in enumerate(([0, 1, 0] * 2, [2, 3, 3] * 2)):
+        excluded = [[a == b for b in texts] for a in texts]
+        contrasts.append(oracles.nt_xent(pooled[side], pooled[side + 2], 0.1, excluded))
+    terms = objective(Encoded(pooled, {}), objective.prepare(batch))
+    torch.testing.assert_close(terms["contrast"], sum(contrasts) / 2)
+
+
 def test_an_adversarial_view_makes_the_classifier_worse_as_fast_as_can_be(mean_encoder):
     """Each token goes one step along its gradient, so the loss rises by the sum of their norms."""
     labels = {Need.LABELS: torch.tensor([1, 2])}

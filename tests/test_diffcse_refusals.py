@@ -27,6 +27,8 @@ AT_ODDS = [
     ({"edit_role": "positives", "edit_source": "both"}, "edit_source must be same, not 'both'"),
     ({"task": "cmlm", "edit_operation": "delete"}, "task 'cmlm' .*must be replace, not 'delete'"),
     ({"task": "corrective", "edit_operation": "all"}, "task 'corrective' .*replace, not 'all'"),
+    ({"task": "cmlm", "rtd_reduction": "sum"}, "task 'cmlm' .*must be mean, .*'sum'"),
+    ({"task": "corrective", "rtd_reduction": "sum"}, "task 'corrective' .*must be mean, .*'sum'"),
     (
         {"task": "cmlm", "edit_role": "negatives"},
         "edit_role 'negatives' .*task must be rtd, .*'cmlm'",

@@ -12,7 +12,8 @@ from contrasent import objectives
 from contrasent.data.augment import repeat_tokens
 from contrasent.data.batch import pack
 from contrasent.data.examples import open_examples
-from contrasent.data.view_sources import Draws
+from contrasent.data.token_store import tokenize
+from contrasent.data.view_sources import Draws, EditedTokens
 from contrasent.data.views import open_views
 from contrasent.model.heads import head_named
 from contrasent.model.protocol import Encoded
@@ -54,6 +55,22 @@ def test_the_view_leaves_anchors_and_special_tokens_alone(tiny_encoder, tmp_path
     again = views.source.gather(numbers[::-1], Draws(3, 0))[0]
     assert sorted(again) == sorted(ids)
     assert "up to 90% of its tokens repeated" in views.described
+
+
+def test_a_copy_that_would_be_too_long_is_the_sentence_itself(tiny_encoder, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path / "cache"))
+    tokenizer = tiny_encoder.tokenizer
+    store = tokenize(open_examples(str(write_data(tmp_path / "text.txt"))), tokenizer, 32)
+    lengths = [len(store.tokens(number, 0)) for number in range(len(store))]
+    longest = sorted(lengths)[24] + 2
+    source = EditedTokens(
+        store, tokenizer.template, lambda row, _: np.concatenate([row[:2], row]), 2, longest
+    )
+    _, offsets = source.gather(np.arange(len(store)), Draws(0, 0))
+    found = np.diff(offsets).tolist()
+    assert found[: len(store)] == lengths
+    expected = [length + 2 if length + 2 <= longest else length for length in lengths]
+    assert found[len(store) :] == expected and expected != [length + 2 for length in lengths]
 
 
 def test_momentum_weights_in_closed_form(tiny_encoder):

@@ -27,7 +27,7 @@ def built(encoder, **settings):
 
 
 def test_the_term_by_hand(encoder, monkeypatch):
-    objective = built(encoder, lower_layers=1).eval()
+    objective = built(encoder, lower_layers=1, upper_layers=3).eval()
     batch = pack(SENTENCES * 2, 2)
     hidden = objective.tokens.hide(batch)
     monkeypatch.setattr(HiddenTokens, "hide", lambda *_: hidden)
@@ -35,6 +35,7 @@ def test_the_term_by_hand(encoder, monkeypatch):
     terms = objective(encoded, batch)
 
     layers = objective.upper.model.encoder.layer
+    assert len(layers) == 3
     losses, rows = [], encoded.pooled.flatten(0, 1)
     for number, (start, end) in enumerate(pairwise(batch.offsets)):
         ids = hidden.masked.token_ids[start:end]

@@ -70,6 +70,13 @@ def test_scores_are_read_and_brought_to_one(tmp_path):
         objective = objectives.build("scored_pairs", {"loss": loss}, width=4, data_views=2)
         column = objective.columns(examples)[Need.SCORES]
         np.testing.assert_allclose(column[:, 0], expected)
+    given = {"loss": "contrastive", "top_score": 10}
+    objective = objectives.build("scored_pairs", given, width=4, data_views=2)
+    np.testing.assert_allclose(objective.columns(examples)[Need.SCORES][:, 0], [0.2, 0.5])
+    given = {"loss": "cosine", "top_score": 4}
+    objective = objectives.build("scored_pairs", given, width=4, data_views=2)
+    with pytest.raises(DataError, match=r"to 5, but .* to objective\.top_score, 4;"):
+        objective.columns(examples)
     path.write_text("a\tb\t-1\nc\td\t1\n")
     with pytest.raises(
         DataError, match=r"scores from -1 to 1, but loss cosine takes scores from 0"

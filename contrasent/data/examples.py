@@ -55,7 +55,7 @@ class Examples(ABC):
     @property
     @abstractmethod
     def sha256(self) -> str:
-        """Hexadecimal hash of the source's content and of the chosen columns."""
+        """Hexadecimal hash of the source's content, its reading and the chosen columns."""
 
     @abstractmethod
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -99,6 +99,9 @@ class SourceExamples(Examples):
         chosen: object = self._rows.names if reader.named else layout.positions
         if isinstance(reader, TableSource):
             chosen = (reader.number if layout.header else 0, chosen)
+            # What else the same bytes may be read as: the first column alone of a table as lines.
+            if reader.quoted or (len(reader.first) > 1 and layout.positions == (0,)):
+                chosen = (*chosen, "quoted" if reader.quoted else "tabs")
         return hashlib.sha256(f"{content}\n{chosen!r}".encode()).hexdigest()
 
     @override

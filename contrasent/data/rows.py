@@ -85,13 +85,18 @@ class RowSource(ABC):
 
 
 class TableSource(RowSource):
-    """Lines, or cells between commas or tabs; blank lines are left out."""
+    """Lines, or cells between commas or tabs; blank lines are left out.
+
+    Attributes:
+        quoted: quotes around cells are no part of them.
+    """
 
     named, checked = False, True
 
     def __init__(self, path: Path, kind: str, mend: str) -> None:
         self.path, self.mend = path, mend
         self._reader = _READERS.get(kind, tab_rows)
+        self.quoted = self._reader is comma_rows
         rows = self._reader(path, stop)
         self.number, cells = first_row((row for row in rows if not _is_blank(row[1])), path)
         super().__init__(str(path), cells, f"{path}:{self.number}")

@@ -59,7 +59,8 @@ class Config:
     correct replaced ones."""
 
     rtd_weight: NonNegativeFloat = 0.005
-    """lambda, the weight of that task (Table 8); at 0 nothing of it is computed."""
+    """lambda, the weight of that task (Table 8); at 0 nothing of it is computed. Without effect, as
+    all of that task, where edit_role is not difference."""
 
     copy_weight: NonNegativeFloat = 50.0
     """Of the copy decisions beside the corrections in task corrective (COCO-LM's 50)."""
@@ -69,12 +70,12 @@ class Config:
     the authors' code by default, or in front of it."""
 
     rtd_reduction: Literal["mean", "sum"] = "mean"
-    """Over the tokens of a batch: mean as in the authors' code, for which rtd_weight is meant, or
-    the sum of the paper's formula."""
+    """Of task rtd, over the tokens of a batch: mean as in the authors' code, for which rtd_weight
+    is meant, or the sum of the paper's formula."""
 
     rtd_padding: Literal["ignored", "as_reference"] = "ignored"
-    """as_reference divides by the number of tokens that a padded batch has, as the authors' mean
-    does, so that the term gets smaller the more the lengths differ."""
+    """Of task rtd: as_reference divides by the number of tokens that a padded batch has, as the
+    authors' mean does, so that the term gets smaller the more the lengths differ."""
 
     generator: str | None = None
     """The masked language model that edits (Table 6): a folder or Hugging Face id with the
@@ -237,6 +238,11 @@ def _refuse_at_odds(config: Config) -> None:
         raise ConfigError(
             f"objective.edit_role {config.edit_role!r} has no conditional network, so "
             f"objective.task must be rtd, its default, not {config.task!r}"
+        )
+    if config.task != "rtd" and config.rtd_reduction != "mean":
+        raise ConfigError(
+            f"objective.task {config.task!r} takes means of its own, so "
+            f"objective.rtd_reduction must be mean, its default, not {config.rtd_reduction!r}"
         )
     if config.task != "rtd" and config.edit_operation != "replace":
         raise ConfigError(

@@ -69,8 +69,8 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
         data: the training text, instead of ``data.file``: an iterable of sentences, of tuples of
             sentences or of mappings, such as a ``datasets.Dataset``; see
             :func:`contrasent.data.examples.keep_rows`.
-        resume: continue the run in ``output``, bit-equal to one that was never cut off; a folder
-            without a run starts one.
+        resume: continue the run in ``output``, on a CPU bit-equal to one that was never cut off; a
+            folder without a run starts one.
         overwrite: replace the run in ``output``.
         device: by default the CUDA device if there is one.
         show_progress: a progress bar on standard error.

@@ -87,7 +87,7 @@ class BeforeAndAfter:
     # records of the start with the pooler and head of the run; empty if these are its own
     with_pooler: list[Record] = field(default_factory=list)
     after: list[Record] = field(default_factory=list)  # records of the result
-    # what training changed, against the better of the two
+    # what training changed, against the better of the two; empty if the result is the start
     gains: list[Gain] = field(default_factory=list)
     # the same of every task, also where there is an average
     changes: list[Gain] = field(default_factory=list)
@@ -297,32 +297,34 @@ def before_and_after(
 
     ``starts`` are the start as it comes, and the start with the pooler and the head of the run.
     ``seed`` is that of the run; None if the result is the start as it comes, which is scored once
-    then.
+    then, and compared with both starts like any other.
     """
     usual, *others = starts
     as_it_comes = scorer.score(usual)
     scores = {AS_IT_COMES: as_it_comes}
     before, with_pooler = list(as_it_comes.records), list[Record]()
-    if seed is None:
-        after = [replace(record, encoder=result.name) for record in before]
-        none = scorer.tasks.compare(as_it_comes, as_it_comes, Bootstrap(resamples=2))
-        changes = gains({AS_IT_COMES: none}, every=True)
-        return BeforeAndAfter(scorer.tasks, before, after=after, changes=changes)
     for other in others:
         if _described(other) != _described(usual):
             named = f"the start with pooler {other.pooler}, head {_described(other)[1]}"
             scores[named] = scorer.score(other)
             with_pooler = list(scores[named].records)
-    trained = scorer.score(result, seed)
-    logger.info("looking for sentences of the tasks in the training text")
-    overlaps = list(find_overlaps(scorer.tasks, result.name))
-    after = [replace(record, overlap=overlap_of(record, overlaps)) for record in trained.records]
+    if seed is None:
+        trained = as_it_comes
+        after = [replace(record, encoder=result.name) for record in before]
+    else:
+        trained = scorer.score(result, seed)
+        logger.info("looking for sentences of the tasks in the training text")
+        found = list(find_overlaps(scorer.tasks, result.name))
+        after = [replace(record, overlap=overlap_of(record, found)) for record in trained.records]
     comparisons = {
-        start: scorer.tasks.compare(of_start, trained, Bootstrap())
+        start: scorer.tasks.compare(
+            of_start, trained, Bootstrap(resamples=2) if of_start is trained else Bootstrap()
+        )
         for start, of_start in scores.items()
     }
+    shown = [] if seed is None else gains(comparisons)
     changes = gains(comparisons, every=True)
-    return BeforeAndAfter(scorer.tasks, before, with_pooler, after, gains(comparisons), changes)
+    return BeforeAndAfter(scorer.tasks, before, with_pooler, after, shown, changes)
 
 
 def _described(encoder: Loaded) -> tuple[str, str]:

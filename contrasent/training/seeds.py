@@ -135,7 +135,7 @@ def _final_scores(results: Sequence[Mapping[str, Any]]) -> list[SeedScores]:
             compared = [it["compared"] for it in changes]
             errors = [it["interval"]["error"] for it in compared if it["interval"]]
             error = fmean(errors) if len(errors) == len(runs) else None
-            start = changes[0]["value"] - compared[0]["difference"]
+            start = max(it["value"] - it["compared"]["difference"] for it in changes)
             values = tuple(it["value"] for it in changes)
             scores.append(SeedScores(of, metric, values, start, error))
     return scores

@@ -107,6 +107,12 @@ def test_a_neutral_hypothesis_is_the_second_hard_negative(nli):
     assert said["counts"]["incomplete"] == 2
 
 
+def test_neutral_hypotheses_are_dealt_out_evenly_too(nli):
+    rows = [("p", f"{label[0]}{k}", label) for label in (E, N, C) for k in range(4)]
+    examples, _ = nli(rows, "--make", "triplets+neutral")
+    assert sorted(it[3] for it in examples) == ["n0", "n1", "n2", "n3"]
+
+
 @pytest.mark.parametrize("make", [*LABELS, "all"])
 def test_pairs_are_the_rows_of_the_labels(nli, make):
     examples, said = nli(ROWS, "--make", make)

@@ -117,7 +117,14 @@ def counted_f1(first, second):
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("a b c", "b c d e"), ("a a b", "a b b"), ("a", "b"), ("a b", "a b"), ("a a a", "a")],
+    [
+        ("a b c", "b c d e"),
+        ("a a b", "a b b"),
+        ("a", "b"),
+        ("a b", "a b"),
+        ("a a a", "a"),
+        ("a a b", "a a c"),
+    ],
 )
 def test_overlap_is_f1_between_bags_of_words(first, second):
     assert f1(first, second) == pytest.approx(counted_f1(first, second))

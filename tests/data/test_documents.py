@@ -65,6 +65,11 @@ def test_the_last_sentence_of_a_document_has_no_next():
     assert Documents(np.array([2, 2, 3, 6, 6, 6])).with_next().tolist() == [0, 3, 4]
 
 
+def test_positions_grow_by_one_in_a_document_and_by_more_than_all_sentences_between_two():
+    steps = np.diff(Documents(np.array([2, 2, 3, 6, 6, 6])).positions())
+    assert steps[[0, 3, 4]].tolist() == [1, 1, 1] and steps[[1, 2]].min() > 6
+
+
 NEEDED = (
     r"; give a \.txt \(or \.txt\.gz\) with the sentences of each document in order, one per line, "
     r"and a blank line between documents$"

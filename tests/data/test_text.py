@@ -135,6 +135,18 @@ def test_the_hash_is_of_content_and_columns(write, tmp_path):
     assert len(whole) == 64
 
 
+def test_the_hash_is_of_the_reading_too(write):
+    """The same bytes as lines, as quoted cells, and as the first of several cells."""
+    sources = [write(f"f.{kind}", '"a dog"\n"a cat"\n') for kind in ("txt", "csv")]
+    lines, quoted = (open_examples(source) for source in sources)
+    assert (next(iter(lines)), next(iter(quoted))) == (('"a dog"',), ("a dog",))
+    assert lines.sha256 != quoted.sha256
+    sources = [write(f"g.{kind}", "a dog\ta puppy\n") for kind in ("txt", "tsv")]
+    whole, first = open_examples(sources[0]), open_examples(sources[1], ["0"])
+    assert (next(iter(whole)), next(iter(first))) == (("a dog\ta puppy",), ("a dog",))
+    assert whole.sha256 != first.sha256
+
+
 def test_a_minimum_of_examples_can_be_required(write):
     one = open_examples(write("f.csv", "a,b\nc,\n"))
     one.require(1)

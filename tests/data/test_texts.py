@@ -40,6 +40,11 @@ def test_a_second_call_reads_the_cache(opened, counted):
     assert len(counted) == 2
 
 
+def test_the_same_bytes_read_otherwise_are_other_texts(opened):
+    lines, cells = (keep_texts(opened(['"a b"', '"c"'], f"f.{kind}")) for kind in ("txt", "csv"))
+    assert (lines[0], cells[0]) == ('"a b"', "a b")
+
+
 @pytest.mark.parametrize("name", ["text.bin", "offsets.bin", "manifest.json"])
 def test_a_damaged_entry_is_written_again(name, opened, cache, counted):
     keep_texts(opened(LINES, "lines.txt"))

@@ -67,7 +67,7 @@ CURVES = {
     "fixed dropout": TinyRun(settings={"view.fixed_dropout": True}),
     "two encoders": TinyRun(settings={"encoder.encoders": "twin"}),
     "auxiliary mlm": TinyRun(settings={"objective.mlm_weight": 0.1}, start="masked-lm"),
-    "pretraining": TINY["pretrain-mlm"],
+    "pretraining": plain("pretrain-mlm", **{"train.decay_all": True}),
     "diffcse": diffcse(),
     "diffcse of the authors": diffcse(
         exclude_duplicates=False,
@@ -107,7 +107,7 @@ CURVES = {
     "mixcse": TINY["mixcse"],
     "infocse": TINY["infocse"],
     "infocse and rtd": TINY["infocse-rtd"],
-    "scored pairs": TINY["scored-pairs"],
+    "scored pairs": plain("scored-pairs", **{"train.weight_decay": 0.0}),
     "consert, adversarial": plain("consert-joint", **PLAIN, **{"objective.second": "adversarial"}),
 }
 

@@ -10,7 +10,7 @@ from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.weights import add_lora, merged_state
+from contrasent.model.weights import add_lora, effective_weight, merged_state
 
 pytest.importorskip("peft")
 IDS = [[2, 7, 8, 9, 3], [2, 10, 3]]
@@ -44,6 +44,18 @@ def test_states_and_gradients_are_those_of_the_merged_weights(backbone, tiny_ber
     trained = {n for n, p in backbone.named_parameters() if p.grad is not None}
     assert trained and all("lora_" in name for name in trained)
     assert len(trained) == 2 * 6 * 2  # A and B of six linear maps in two layers
+
+
+@pytest.mark.parametrize(("rank", "alpha"), [(2, 4.0), (4, 1.0)])
+def test_a_change_is_alpha_over_rank_times_the_product(rank, alpha, backbone):
+    add_lora(backbone, rank, alpha)
+    shake(backbone)
+    changed = [part for part in backbone.model.modules() if hasattr(part, "lora_A")]
+    assert len(changed) == 2 * 6
+    for part in changed:
+        (a,), (b,) = part.lora_A.values(), part.lora_B.values()
+        expected = part.base_layer.weight + alpha / rank * b.weight @ a.weight
+        torch.testing.assert_close(effective_weight(part), expected)
 
 
 def test_a_run_saves_an_encoder_without_adapters(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ def infersent(recipe, glove, nli_file):
 
 
 def test_the_rate_falls_as_the_dev_scores_say(tmp_path, infersent):
-    train(infersent(train__min_rate=1e-9), tmp_path / "run")
+    train(infersent(train__min_rate=1e-9, train__checkpoint_every=1), tmp_path / "run")
     rate, best, expected, found = 1e-3, -2.0, [], []
     for line in metrics(tmp_path / "run"):
         if "evaluation" in line:

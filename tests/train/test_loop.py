@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from contrasent.errors import ContrasentError
+from contrasent.functional import alignment, uniformity
 from contrasent.settings import TrainSettings
-from contrasent.training.loop import learning_rate, trainable_parameters
+from contrasent.training.loop import _geometry, learning_rate, trainable_parameters
 
 
 def test_the_rate_falls_linearly_from_the_first_step_to_zero():
@@ -21,6 +22,16 @@ def test_only_parameters_with_a_gradient_are_trained():
     encoder.bias.requires_grad_(False)
     found = trainable_parameters(encoder, objective)
     assert [p is q for p, q in zip(found, [encoder.weight, *objective.parameters()], strict=True)]
+
+
+def test_alignment_is_of_the_first_two_views_and_uniformity_of_the_first(rng):
+    first, second, third = pooled = rng(3, 5, 4)
+    found = _geometry(pooled, aligned=True)
+    assert found == {"alignment": alignment(first, second), "uniformity": uniformity(first)}
+    assert alignment(first, second) != alignment(first, third)
+    assert uniformity(first) not in (uniformity(second), uniformity(third))
+    assert set(_geometry(pooled, aligned=False)) == {"uniformity"}
+    assert _geometry(pooled[:1], aligned=True) == {}
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_what_to_do(trained):

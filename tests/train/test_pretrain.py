@@ -3,6 +3,8 @@
 import copy
 import json
 import math
+import shutil
+from collections import Counter
 
 import pytest
 import torch
@@ -235,6 +237,25 @@ def test_the_held_out_score_is_that_of_transformers(masked_lm, text_file):
     assert found.tokens == len(losses)
     assert math.isclose(found.loss, sum(losses) / len(losses), rel_tol=1e-5)
     assert math.isclose(found.accuracy, sum(right) / len(right))
+
+
+def test_the_held_out_accuracy_is_the_share_predicted_right(masked_lm, text_file, tmp_path):
+    """Of a model that always says the token that is hidden most often."""
+    text, hidden = text_of(masked_lm, text_file), Counter()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        for batch in text.batches:
+            masked = mask_tokens(batch, 0.3, text.tokenizer.special_ids, text.tokenizer.vocabulary)
+            hidden.update(batch.token_ids[masked.chosen].tolist())
+    ((token, right),) = hidden.most_common(1)
+    folder = shutil.copytree(masked_lm, tmp_path / "one-token")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.get_output_embeddings().bias[token] = 1e4
+    model.save_pretrained(folder)
+    found = text.measure(MaskedLm.load(folder))
+    assert found.tokens == hidden.total() > right > 0
+    assert found.accuracy == pytest.approx(right / hidden.total())
 
 
 def test_a_text_of_which_nothing_can_be_hidden_is_refused(masked_lm, tmp_path):

@@ -14,14 +14,16 @@ from helpers.tiny_transfer import write_transfer
 from safetensors.torch import load_file
 
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation.leaks import find_overlaps, overlap_of
 from contrasent.evaluation.protocols import TransferProtocol
-from contrasent.evaluation.suite import evaluate
+from contrasent.evaluation.suite import evaluate, load_suite
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.records import read_records
 from contrasent.training import callbacks as callbacks_module
 from contrasent.training import run as run_module
 from contrasent.training.run import train
+from contrasent.training.setup import prepare
 from contrasent.training.state import averaged
 
 
@@ -83,6 +85,12 @@ def test_max_steps_ends_the_decay(epochs, steps, trained, tmp_path):
     assert rates == pytest.approx([1e-3 * (steps - step) / steps for step in range(steps)])
 
 
+@pytest.mark.parametrize(("drop_last", "steps"), [(False, 3), (True, 2)])
+def test_a_smaller_last_batch_is_left_out_where_the_recipe_says_so(drop_last, steps, recipe):
+    asked = recipe(data__drop_last=drop_last, train__batch_size=16)
+    assert prepare(asked, torch.device("cpu")).steps == steps
+
+
 def test_states_are_kept_as_often_as_the_recipe_says(recipe, tmp_path, monkeypatch):
     saved = []
     save = run_module.save_state
@@ -113,6 +121,11 @@ def test_final_scores_are_those_of_the_start_and_of_best(trained, tmp_path, tiny
     stored = read_records(tmp_path / "run" / "scores.jsonl")
     assert stored == [*result.before, *result.after]
     assert {r.seed for r in result.before} == {None} and {r.seed for r in result.after} == {42}
+    overlaps = list(find_overlaps(load_suite([str(pairs_file)]), str(result.best)))
+    for record in result.after:
+        assert record.overlap == overlap_of(record, overlaps)
+        assert record.overlap["sentences_seen"] > 0
+    assert {r.overlap for r in result.before} == {None}
     assert spearman(stored, result.best) == pytest.approx(result.best_score, abs=1e-6)
     start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
     expected = evaluate(start, [str(pairs_file)])
@@ -282,6 +295,13 @@ def test_without_dev_data_a_tenth_of_the_text_selects_best(
     assert {r.task for r in result.before} == {"held-out crops"}
     for gain in result.scores.gains:
         assert "held-out crops (proxy)" in gain.sentence
+
+
+def test_a_whitening_is_not_fitted_on_held_out_text(recipe, long_text):
+    settings = {"data__file": str(long_text), "train__whitening_sentences": 520}
+    parts = prepare(recipe(**settings, evaluation__task="held-out"), torch.device("cpu"))
+    assert parts.data["held_out"] == 52
+    assert len(parts.whitening_text) == parts.data["examples"] == 468
 
 
 def test_a_run_with_held_out_text_goes_on_to_the_same_bits(recipe, long_text, tmp_path):
