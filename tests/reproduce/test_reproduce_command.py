@@ -312,32 +312,26 @@ def test_a_part_of_a_table_leaves_the_rest_in_its_files(tmp_path):
 
 @dataclass(frozen=True)
 class MadeJob:
+    """Nothing is to be done of it, but a worker that does the victim's is killed."""
+
     key: str
 
     label = property(lambda self: self.key)
     seed, kind = None, "start"
 
     def chain(self):
-        yield self
-
-
-class KilledWork(runner.Work):
-    """Nothing is to be done of it, but a worker that does the victim's is killed."""
-
-    @property
-    def needs_encoder(self):
         if parent_process() is not None:
-            if self.job.key == "victim":
+            if self.key == "victim":
                 os._exit(9)
             time.sleep(0.2)
-        return False
+        yield self
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path, jobs):
     store, told = Store(tmp_path), []
     work = [
-        KilledWork(MadeJob(key), (), store, "smoke", None, "dev", None)
+        runner.Work(MadeJob(key), (), store, "smoke", None, "dev", None, needs_encoder=False)
         for key in ("one", "victim", "two", "three")
     ]
     runner.run_work(work, jobs, {"measure": 0.0}, told.append)
