@@ -152,7 +152,8 @@ def influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, Vector]:
     unit = unit_rows(embeddings)
     cosines = pair_cosines(unit[pairs.first], unit[pairs.second])
     moves = {"alignment": _of_mean(2 - 2 * cosines, pairs.positive)}
-    for low, high, chosen in [*_rating_groups(pairs.gold), (0, 5, pairs.gold == pairs.gold)]:
+    every = 0, 5, np.ones(len(cosines), dtype=bool)
+    for low, high, chosen in (*_rating_groups(pairs.gold), every):
         moves[f"group:{low:g}-{high:g}"] = _of_mean(cosines, chosen)
         squares = np.square(cosines - cosines[chosen].mean())
         scale = 2 * sqrt(squares[chosen].mean()) or 1.0  # 0 where no pair moves anything

@@ -117,9 +117,10 @@ class Store:
 
         Results of earlier versions are without, so that a difference would have no interval.
         """
-        found = self.result(measurement)
-        by_example = is_by_example(measurement.name) and found is not None and found.values
-        return found is not None and not (by_example and not examples_of(self.path(measurement)))
+        result = self.result(measurement)
+        if result is None or not (result.values and is_by_example(measurement.name)):
+            return result is not None
+        return bool(examples_of(self.path(measurement)))
 
     def result(self, measurement: Measurement) -> Measured | None:
         """What was measured; None if it was not."""

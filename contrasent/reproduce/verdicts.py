@@ -143,12 +143,12 @@ def _judge(filler: Filler, errors: _SeedErrors, number: str, claim: Mapping[str,
         return Verdict(number, claim["claim"], OPEN, note=claim["why"])
     table = load_tables()[claim["cells"]]
     columns = claim_columns(table, claim)
-    said = {  # a row and all others may be said twice
+    pairs = {  # a claim may name a row beside all rows, which have it too
         (column.heading, part.better, part.other): (column, part)
         for column in columns
         for part in comparisons(table, column, claim["says"])
     }
-    parts = [_tested(filler, errors, table, *each) for each in said.values()]
+    parts = [_tested(filler, errors, table, *each) for each in pairs.values()]
     if len(columns) == 1:
         parts = [replace(part, column="") for part in parts]
     statuses = [part.status(len(parts)) for part in parts]

@@ -314,8 +314,8 @@ def before_and_after(
     else:
         trained = scorer.score(result, seed)
         logger.info("looking for sentences of the tasks in the training text")
-        found = list(find_overlaps(scorer.tasks, result.name))
-        after = [replace(record, overlap=overlap_of(record, found)) for record in trained.records]
+        seen = list(find_overlaps(scorer.tasks, result.name))
+        after = [replace(record, overlap=overlap_of(record, seen)) for record in trained.records]
     comparisons = {
         start: scorer.tasks.compare(
             of_start, trained, Bootstrap(resamples=2) if of_start is trained else Bootstrap()
