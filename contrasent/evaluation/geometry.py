@@ -146,13 +146,13 @@ def influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, Vector]:
     It is the first-order effect of the pair's weight (Huber 1981), for the error of
     :class:`contrasent.evaluation.intervals.PairGraph`; a sentence weighs what the pairs that it is
     in do on average. The numbers are alignment, uniformity, mean_cosine, ``spectrum`` (the mean
-    singular value over the largest), and of the cosines of a group of ratings, and of all as
-    ``0-5``, the mean (``group:4-5``) and the deviation (``deviation:4-5``).
+    singular value over the largest), and of the cosines of a group of ratings, and of all by their
+    :func:`rating_range`, the mean (``group:4-5``) and the deviation (``deviation:4-5``).
     """
     unit = unit_rows(embeddings)
     cosines = pair_cosines(unit[pairs.first], unit[pairs.second])
     moves = {"alignment": _of_mean(2 - 2 * cosines, pairs.positive)}
-    every = 0, 5, np.ones(len(cosines), dtype=bool)
+    every = *rating_range(pairs.gold), np.ones(len(cosines), dtype=bool)
     for low, high, chosen in (*_rating_groups(pairs.gold), every):
         moves[f"group:{low:g}-{high:g}"] = _of_mean(cosines, chosen)
         squares = np.square(cosines - cosines[chosen].mean())
@@ -209,13 +209,17 @@ def group_cosines(cosines: Vector, gold: Vector) -> tuple[Group, ...]:
     return tuple(Group(low, high, cosines[chosen]) for low, high, chosen in _rating_groups(gold))
 
 
+def rating_range(gold: Vector) -> tuple[float, float]:
+    """The lowest and the highest of ratings ``(P,)``; of ratings from 0 to 5 these two."""
+    low, high = float(gold.min()), float(gold.max())
+    return (0.0, _LARGEST_RATING) if low >= 0 and 1 < high <= _LARGEST_RATING else (low, high)
+
+
 def _rating_groups(gold: Vector) -> Iterator[tuple[float, float, NDArray[np.bool_]]]:
     """The ends of each group that has a pair, and which pairs those are, ``(P,)``."""
-    low, high = float(gold.min()), float(gold.max())
-    if low >= 0 and 1 < high <= _LARGEST_RATING:
-        low, high = 0.0, _LARGEST_RATING
-    edges = np.linspace(low, high, GROUPS + 1)
-    number = np.clip(np.searchsorted(edges, gold, side="right") - 1, 0, GROUPS - 1)
+    edges = np.linspace(*rating_range(gold), GROUPS + 1)
+    edges[1:-1] = _short(edges[1:-1])  # else three fifths of 1 would be above 0.6
+    number = np.searchsorted(edges[1:-1], gold, side="right")
     for k in np.unique(number):
         yield float(edges[k]), float(edges[k + 1]), number == k
 

@@ -17,6 +17,7 @@ from contrasent.evaluation.geometry import (
     Geometry,
     influences,
     measure,
+    rating_range,
     read_geometry,
     write_geometry,
 )
@@ -256,7 +257,8 @@ def _geometry(use: EncoderUse, pairs: str, context: MeasureContext) -> Measured:
     values["spectrum" + suffix] = float(geometry.spectrum.mean())
     cosines = {it.label: it.cosines for it in geometry.groups}
     values |= {f"group:{label}{suffix}": float(it.mean()) for label, it in cosines.items()}
-    cosines["0-5"] = np.concatenate([*cosines.values()])
+    low, high = rating_range(rated.gold)
+    cosines[f"{low:g}-{high:g}"] = np.concatenate([*cosines.values()])
     values |= {f"deviation:{label}{suffix}": float(it.std()) for label, it in cosines.items()}
     write_geometry(context.path.with_name(f"{context.path.name}.jsonl"), [geometry])
     moves = influences(rated.embed(use), rated)

@@ -244,6 +244,16 @@ def test_ratings_of_another_range_are_five_groups_of_it():
     groups = group_cosines(np.zeros(11), np.arange(11.0) * 10)
     assert [group.label for group in groups] == ["0-20", "20-40", "40-60", "60-80", "80-100"]
     assert [len(group.cosines) for group in groups] == [2, 2, 2, 2, 3]
+    tenths = group_cosines(np.zeros(11), np.array([n / 10 for n in range(11)]))
+    assert [len(group.cosines) for group in tenths] == [2, 2, 2, 2, 3]
+
+
+def test_all_pairs_do_not_share_the_name_of_a_group(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"a {n}\tb {n}\t{n}\n" for n in range(26)))
+    found = influences(np.random.default_rng(0).normal(size=(52, 4)), RatedPairs.read(f"{path}>9"))
+    assert np.flatnonzero(found["group:0-5"]).tolist() == [0, 1, 2, 3, 4]
+    assert found["group:0-25"].all()
 
 
 def test_json_keeps_everything(geometry, tmp_path):
