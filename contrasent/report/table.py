@@ -49,15 +49,14 @@ class Cell:
     @property
     def share(self) -> float:
         """The number x 100 as the length of a bar, from 0 to 100."""
-        return round(min(max(100 * (self.value or 0.0), 0.0), 100.0), 2)
+        return _percent(self.value or 0.0)
 
     @property
     def reach(self) -> tuple[float, float]:
-        """Where the interval begins on such a bar, and its length."""
+        """Where the interval begins on such a bar, and its length there."""
         ends = self.interval
-        if ends is None:
-            return self.share, 0.0
-        return round(100 * max(ends.low, 0.0), 2), round(100 * (ends.high - ends.low), 2)
+        low, high = (self.share,) * 2 if ends is None else map(_percent, (ends.low, ends.high))
+        return low, round(high - low, 2)
 
     @property
     def plain(self) -> str:
@@ -72,6 +71,10 @@ class Cell:
         if self.interval is None:
             return repr(self.value)
         return f"{self.value!r}, from {self.interval.low!r} to {self.interval.high!r}"
+
+
+def _percent(value: float) -> float:
+    return round(100 * min(max(value, 0.0), 1.0), 2)
 
 
 def number(value: float | None, digits: int = 2, sign: str = "") -> Cell:

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from contrasent.evaluation.task_names import TaskName, task_names
-from contrasent.records import Record
+from contrasent.records import Interval, Record
 from contrasent.report.scores_table import Layout, sts_table
 from contrasent.report.table import Cell, Table, number, print_table, rich_table, score
 
@@ -110,6 +110,16 @@ def test_only_a_difference_is_a_gain_or_a_loss():
     table = Table(("", "", "", "", ""), ((Cell("m"), *cells),))
     styles = [str(text.style) for column in rich_table(table).columns for text in column.cells]
     assert styles == ["", "", "red", "green", ""]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "drawn"),
+    [(0.25, 0.5, (25, 25)), (-0.25, 0.5, (0, 50)), (0.75, 1.25, (75, 25)), (-0.5, -0.25, (0, 0))],
+)
+def test_an_interval_is_drawn_no_farther_than_its_bar(low, high, drawn):
+    ends = Interval(low=low, high=high, error=0.1, confidence=0.95)
+    assert score(0.4, ends).reach == drawn
+    assert score(0.4).reach == (40, 0)
 
 
 def test_only_the_metric_and_aggregation_asked_for_are_shown():
