@@ -165,6 +165,13 @@ def test_one_encoder_is_the_best_of_nothing(full):
     assert "(best)" not in page(one)
 
 
+def test_a_file_named_as_a_metric_is_a_score_like_others():
+    two = (record(task="uniformity.tsv", encoder=it, value=n) for it, n in (("a", 0.3), ("b", 0.4)))
+    root = read(page(Contents(records=tuple(two))))
+    assert best_labels(rows_of(root, "summary-table"), "uniformity.tsv Spearman") == ["b"]
+    assert len(list(root.one(id="summary").all("span", class_="fill"))) == 2
+
+
 def test_the_summary_holds_the_key_number_of_each_table(root):
     rows = rows_of(root, "summary-table")
     tables = {

@@ -55,7 +55,7 @@ def page(contents: Contents) -> str:
         warnings=[*contents.warnings, *doubts(contents, by_identity)],
         best=_best_scores(scores),
         summary=summary,
-        summary_bars=_bars(summary),
+        summary_bars=_bars(summary, geometry),
         verdicts=verdicts(contents, by_identity),
         scores=scores,
         compared=comparison_tables(contents, by_identity),
@@ -126,7 +126,7 @@ def _key_numbers(
         for label in labels
     )
     headings = ("encoder", *(name for name, _ in columns))
-    lower = [k for k, name in enumerate(headings) if name.startswith(LOWER)]
+    lower = range(len(headings) - len(LOWER) * len(geometry), len(headings))
     return Table(headings, cells, title="Key numbers", name="summary-table").with_best(lower=lower)
 
 
@@ -140,10 +140,10 @@ def _own_tasks(table: Table) -> list[int]:
     return [k for k in others if averaged and table.headings[k].removesuffix(" F1") not in _PAPERS]
 
 
-def _bars(summary: Table) -> list[int]:
+def _bars(summary: Table, geometry: Sequence[Table]) -> list[int]:
     """Columns of key numbers that are scores, in [0, 1]."""
-    lower = (k for k, name in enumerate(summary.headings) if k and not name.startswith(LOWER))
-    return [k for k in lower if all(0 <= (row[k].value or 0) <= 1 for row in summary.rows)]
+    scored = range(1, len(summary.headings) - len(LOWER) * len(geometry))
+    return [k for k in scored if all(0 <= (row[k].value or 0) <= 1 for row in summary.rows)]
 
 
 def _best_scores(scores: Sequence[Table]) -> list[tuple[Table, Row]]:
