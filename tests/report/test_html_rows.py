@@ -54,6 +54,14 @@ def test_two_ways_to_learn_have_two_tables():
     assert values == ["25.00", "75.00"]
 
 
+def test_own_sentences_learned_in_two_ways_have_two_tables():
+    how = ("senteval", 0.25), ("sklearn", 0.75)
+    own = {"task": "own/mine.tsv", "metric": "accuracy"}
+    root = root_of(*(record(value=it, classifier={"name": n, "seed": 1}, **own) for n, it in how))
+    values = [rows_of(root, name)[1]["alpha"]["accuracy"] for name in ("task-1", "task-2")]
+    assert values == ["25.00", "75.00"]
+
+
 def test_protocols_of_one_number_are_all_named():
     root = root_of(record(protocol="simcse"), record(encoder="runs/beta", protocol="isbert"))
     said = root.one("figure", id="sts").one("figcaption").text

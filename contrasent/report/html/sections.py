@@ -154,10 +154,12 @@ def _transfer_tables(rows: Sequence[PageRow], every: Sequence[Record]) -> list[T
 
 
 def _other_tables(rows: Sequence[PageRow], every: Sequence[Record]) -> list[Table]:
-    """Retrieval, and what users measured of their own: a table for each task."""
+    """Retrieval, and what users measured of their own: a table for each task and classifier."""
 
-    def table(name: TaskName, place: int) -> Table:
-        chosen = _choose(rows, lambda record: _is_other(record) and quantity(record).name == name)
+    def table(name: TaskName, way: tuple[object, ...], place: int) -> Table:
+        chosen = _choose(
+            rows, lambda it: _is_other(it) and (quantity(it).name, _way(it)) == (name, way)
+        )
         shown = [record for records in chosen.values() for record in records]
         columns = [
             Column(metric_heading(it.metric), (it,)) for it in dict.fromkeys(map(quantity, shown))
@@ -180,8 +182,8 @@ def _other_tables(rows: Sequence[PageRow], every: Sequence[Record]) -> list[Tabl
         title = f"{kind}: {name.heading}"
         return _entitled(scores_table(chosen, columns, notes), f"task-{place}", title, summed)
 
-    names = dict.fromkeys(quantity(record).name for record in every if _is_other(record))
-    return [table(name, place) for place, name in enumerate(names, start=1)]
+    kinds = dict.fromkeys((quantity(it).name, _way(it)) for it in every if _is_other(it))
+    return [table(*kind, place) for place, kind in enumerate(kinds, start=1)]
 
 
 def _mteb_tables(rows: Sequence[PageRow]) -> list[Table]:
