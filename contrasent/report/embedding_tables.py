@@ -16,7 +16,7 @@ from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.evaluation.task_names import STS
 from contrasent.records import Record
-from contrasent.report.contents import described, labelled, labelled_runs, short_encoder
+from contrasent.report.contents import described, identity, labelled, labelled_runs, short_encoder
 from contrasent.report.figures.style import Colours, FigureData, Picture, draw_figures
 from contrasent.report.table import (
     ABSENT,
@@ -176,14 +176,10 @@ def sts_colours(rows: Mapping[str, Geometry], records: Sequence[Record]) -> Colo
 
 def _average(like: Record, records: Sequence[Record]) -> float | None:
     """Mean over the test splits of the seven tasks, of the encoder as ``like`` has it."""
-
-    def used(it: Record) -> tuple[object, ...]:
-        return it.encoder, it.pooler, it.head, it.transform, it.prompts, it.dimensions
-
     values = {
         record.task: record.value
-        for record in records
-        if used(record) == used(like)
+        for record in reversed(records)  # of two values the first counts
+        if identity(record) == identity(like)
         and (record.metric, record.aggregation, record.split) == ("spearman", "all", "test")
         and record.regressor is None
         and record.task in STS

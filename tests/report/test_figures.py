@@ -243,6 +243,13 @@ def test_the_colour_is_the_average_where_every_encoder_has_it():
     assert found.values == pytest.approx({"model": 0.3, "one": 0.3})
 
 
+def test_the_colour_is_of_the_encoder_as_it_was_measured():
+    cut = [dataclasses.replace(it, value=0.9, max_tokens=16) for it in scores()]
+    rows = labelled([geometry()])
+    for known in ([*scores(), *cut], [*cut, *scores()]):
+        assert sts_colours(rows, known).values == pytest.approx({"model": 0.3})
+
+
 @pytest.mark.parametrize("records", [[], scores(), [*scores(), *scores("other/one", ["sts12"])]])
 def test_else_it_is_the_correlation_on_the_pairs_for_all(records):
     rows = labelled([geometry(), geometry("other/one", spearman=0.6)])
