@@ -72,8 +72,8 @@ class Record:
         head: ``mlp`` or ``none``, the map after the pooler; None if the encoder does not say.
         transform: the map after the head, and the text it was fitted on, in words; None without.
         max_tokens: longer sentences were cut there; None if the encoder does not say.
-        prompts: what was put before sentences: by ``default``, or before ``query`` and
-            ``document``; None for nothing.
+        prompts: what was put before sentences: by ``default``, and in retrieval before ``query``
+            and ``document``; None for nothing.
         dimensions: how many leading ones were kept of an embedding; None for all.
         engine: what computed the transformer where that was not torch, such as ``onnx``.
         precision: ``fp32``, ``bf16``, or ``int8`` with that engine.

@@ -81,9 +81,20 @@ class Score:
     subset: str = ""
     interval: Interval | None = None
 
-    def record(self, name: TaskName, sha256: str, use: EncoderUse, **more: Any) -> Record:
-        """The number with all that is known of its task and of the encoder."""
+    def record(
+        self,
+        name: TaskName,
+        sha256: str,
+        use: EncoderUse,
+        roles: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Record:
+        """The number with all that is known of its task and of the encoder.
+
+        ``roles`` are the prompts of queries and documents.
+        """
         known = {**vars(self), **use.record_fields(), **more}
+        known["prompts"] = {**(known["prompts"] or {}), **(roles or {})} or None
         return Record(task=name.name, split=name.split, data_sha256=sha256, **known)
 
 

@@ -274,8 +274,7 @@ def _records(task: AbsTask, result: Any, encoder: MtebEncoder) -> list[Record]:
     use = EncoderUse(encoder.encoder, encoder.precision)
     about, main = task.metadata, task.metadata.main_score
     data = {str(about.dataset["path"]): str(about.dataset["revision"])}
-    sha256, prompts = encoder.texts_sha256(about.name), encoder.prompts_of(about.name)
-    more: dict[str, Any] = {"prompts": prompts} if prompts else {}
+    sha256, roles = encoder.texts_sha256(about.name), encoder.prompts_of(about.name)
     records = []
     for split, subsets in result.scores.items():
         alone = len(subsets) == 1
@@ -293,7 +292,7 @@ def _records(task: AbsTask, result: Any, encoder: MtebEncoder) -> list[Record]:
             is_main = score.metric == main and score.aggregation != "subset"
             protocol = PROTOCOL if is_main else None
             records.append(
-                score.record(TaskName(about.name, split), sha256, use, protocol=protocol, **more)
+                score.record(TaskName(about.name, split), sha256, use, roles, protocol=protocol)
             )
     versions = {"mteb": version("mteb"), **data}
     return [replace(it, versions={**it.versions, **versions}) for it in records]

@@ -215,7 +215,7 @@ class Retrieval(TaskType[RetrievalTask]):
         records = tuple(
             Score(
                 metric, float(each.mean()), len(task.queries), "mean", interval=sure.get(metric)
-            ).record(task.name, task.sha256, use, prompts=_prompts(use) or None)
+            ).record(task.name, task.sha256, use, _prompts(use))
             for metric, each in values.items()
         )
         columns = {(task.name, metric): ratio for metric, ratio in ratios.items()}

@@ -68,8 +68,12 @@ Identity = tuple[str, ...]
 
 
 def identity(used: Used) -> Identity:
-    """What two results have in common that stand in one row."""
-    return (used.encoder, *_use(used).values())
+    """What two results have in common that stand in one row.
+
+    Prompts of queries and documents follow from the encoder, and retrieval alone has them.
+    """
+    prompt = (used.prompts or {}).get("default", "")
+    return (used.encoder, *(_use(used) | {"prompts": prompt}).values())
 
 
 def _use(used: Used) -> dict[str, str]:
@@ -92,7 +96,7 @@ class PageRow:
     """One encoder as it was used."""
 
     label: str  # its name in every table and figure; no two rows share it
-    like: Used  # some result of it
+    like: Used  # a result of it, one that tells the most prompts
     records: tuple[Record, ...]  # its scores, each once
 
 
@@ -100,12 +104,14 @@ def rows_of(contents: Contents) -> dict[Identity, PageRow]:
     """The encoders in the order in which their numbers came, scores first."""
     first: dict[Identity, Used] = {}
     for used in contents.used:
-        first.setdefault(identity(used), used)
+        known = first.setdefault(identity(used), used)
+        if len(used.prompts or ()) > len(known.prompts or ()):
+            first[identity(used)] = used
     scores: dict[Identity, dict[tuple[object, ...], Record]] = {key: {} for key in first}
     for record in contents.records:
-        known, key = scores[identity(record)], _key(record)
-        if key not in known or _is_fuller(record, known[key]):
-            known[key] = record
+        shown, key = scores[identity(record)], _key(record)
+        if key not in shown or _is_fuller(record, shown[key]):
+            shown[key] = record
     names = labels(list(first.values()))
     return {
         key: PageRow(name, like, tuple(scores[key].values()))

@@ -107,8 +107,12 @@ def test_equal_texts_are_embedded_once_behind_prompts_too(folder, tiny_encoder, 
         tiny_encoder, "encode", lambda texts, **how: asked.append(texts) or encode(texts, **how)
     )
     tiny_encoder.prompts = {"query": "find: ", "document": ""}
-    evaluate(tiny_encoder, [str(folder)])
+    records = evaluate(tiny_encoder, [str(folder)])
     assert asked == [[*CORPUS.values()], ["blue cat", "under house"]]
+    assert records[0].prompts == {"query": "find: ", "document": ""}
+    tiny_encoder.default_prompt_name = "query"
+    (record, *_) = evaluate(tiny_encoder, [str(folder)])
+    assert record.prompts == {"default": "find: ", "query": "find: ", "document": ""}
 
 
 @pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")

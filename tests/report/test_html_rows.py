@@ -9,6 +9,7 @@ from helpers.report_contents import compared, contents, geometry, neighbours, re
 from contrasent.evaluation.protocols import TransferProtocol
 from contrasent.report.contents import Contents, Mean
 from contrasent.report.html.page import page
+from contrasent.report.table import ABSENT
 
 VERSIONS = {"python": "3.11.2", "mteb": "2.12.5"}
 
@@ -71,6 +72,16 @@ def test_protocols_of_one_number_are_all_named():
 def test_how_sentences_were_cut_sets_rows_apart():
     _, rows = rows_of(root_of(record(value=0.1), record(value=0.2, max_tokens=64)), "sts")
     assert sorted(row["STS-B"] for row in rows.values()) == ["10.00", "20.00"]
+
+
+def test_prompts_of_queries_and_documents_are_of_the_same_row():
+    roles = {"query": "find: ", "document": ""}
+    found = record(task="stsb-retrieval", metric="recall@1", prompts=roles)
+    root = root_of(record(), found)
+    _, rows = rows_of(root, "summary-table")
+    assert list(rows) == ["alpha"] and ABSENT not in rows["alpha"].values()
+    (row,) = grid(root.one("figure", id="encoders"))[1]["alpha"]
+    assert row["prompts"].text == "query 'find: ', document ''"
 
 
 def test_of_two_values_the_first_is_shown_though_the_second_says_more():
