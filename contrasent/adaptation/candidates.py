@@ -216,8 +216,10 @@ class Text:
             )
         if train.lines < fewest:
             raise DataError(
-                f"{self.source} has {self.lines} texts, of which {train.lines} are left to "
-                f"train on; a step takes {fewest}, so give more, or a smaller --train.batch_size"
+                f"{self.source} has {sum(map(len, documents))} "
+                f"{'sentences in different documents' if self.in_documents else 'different texts'},"
+                f" of which {train.lines} are left to train on; a step takes {fewest}, so give "
+                "more, or a smaller --train.batch_size"
             )
         return train, dev, test
 

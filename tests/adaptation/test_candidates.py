@@ -14,6 +14,7 @@ from contrasent.adaptation.candidates import (
     Text,
     split_text,
 )
+from contrasent.errors import DataError
 
 LINES = list(dict.fromkeys(sentence(n, 12) for n in range(260)))[:200]
 
@@ -74,6 +75,12 @@ def test_with_a_dev_task_only_what_is_reported_on_is_held_out():
     assert (train_part.lines, dev.lines, test.lines) == (180, 0, 20)
     few = Text("text.txt", text.documents[:40], in_documents=False)
     assert [part.lines for part in few.split(1, fewest=16, has_dev=True)] == [40, 0, 0]
+
+
+def test_too_few_texts_to_train_on_are_counted_without_repeats():
+    text = Text("text.txt", [[line] for line in LINES * 2], in_documents=False)
+    with pytest.raises(DataError, match="has 200 different texts, of which 180 are left to train"):
+        text.split(1, fewest=181, has_dev=True)
 
 
 def test_as_many_lines_of_wikipedia_are_mixed_in_as_there_are_of_the_text(tmp_path, tiny_bert):
