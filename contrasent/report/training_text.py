@@ -46,7 +46,7 @@ def verdict_lines(
 
 
 _FEWEST = 500
-"""Texts of which a part can be held out, to choose by."""
+"""Different texts of which a part can be held out, to choose by."""
 
 
 def train_command(report: Report, encoder: str | None, columns: str | None) -> str:
@@ -56,7 +56,7 @@ def train_command(report: Report, encoder: str | None, columns: str | None) -> s
         words += ["nli-softmax", "--encoder", encoder or "bert-base-uncased"]
     elif report.views > 1:
         words += ["sup-adapt", "--encoder", encoder or _ENCODER]
-    elif report.examples >= _FEWEST:
+    elif report.examples - report.repeated >= _FEWEST:
         words, option = ["contrasent", "adapt", encoder or _ENCODER], "--data.columns"
     else:
         words += ["unsup-simcse", "--encoder", encoder or _ENCODER]

@@ -211,7 +211,7 @@ def test_the_command_ends_with_2_for_what_training_would_refuse(run, write):
             (),
             "ready, but look at\n  100% are repeated; leave repeats out\n"
             "  600 hold no word, first {path}:1; searches would find them",
-            "adapt all-MiniLM-L6-v2 --data {path}",
+            "train unsup-simcse --encoder all-MiniLM-L6-v2 --data {path}",
         ),
         (
             "c.txt",
