@@ -185,7 +185,7 @@ class Text:
         """Queries of the proxy that is made of it."""
         if self.in_documents and len(self.documents) < 2:
             return 0
-        units = [[(line,) for line in document] for document in self.documents]
+        units = [tuple((line,) for line in document) for document in self.documents]
         pairs = next_pairs(units) if self.in_documents else crop_pairs(units)
         return len({first for first, second in pairs if first != second})
 

@@ -7,10 +7,11 @@ after it in its document, or the anchor of an example its positive.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 
 from contrasent.data.examples import Examples, keep_rows, open_examples
@@ -29,7 +30,7 @@ _ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
 _UNSPACED = re.compile(r"[\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff]")
 
 Example = tuple[str, ...]
-Unit = Sequence[Example]
+Unit = tuple[Example, ...]
 """What is held out together: the sentences of a document, or one example."""
 
 
@@ -108,10 +109,14 @@ def read_proxy(name: TaskName, columns: Sequence[str] | None = None) -> Retrieva
             "line between documents, or ask for crops:"
         )
     pairs = next_pairs if documents else crop_pairs
-    chosen, count = _sample(_units(examples, documents), pairs, MOST)
-    of = f"{_rows(chosen):,} of {count:,} {'sentences' if documents else 'texts'}"
+    smallest, count = _smallest(_units(examples, documents), pairs)
+    chosen, room = list[Unit](), MOST
+    for unit, *_ in smallest.values():
+        chosen.append(unit[:room])
+        room -= len(chosen[-1])
+    of = f"{MOST - room:,} of {count:,} {'sentences' if documents else 'texts'}"
     summary = f"{of}, {'each to find the next' if documents else 'one half to find the other'}"
-    task = pairs_task(name, pairs(chosen.values()), summary, examples.sha256)
+    task = pairs_task(name, pairs(chosen), summary, examples.sha256)
     if task is None:
         if documents:
             raise DataError(f"{name.name}: no document of {file} has two different sentences")
@@ -134,10 +139,10 @@ class HeldOutTask:
 def hold_out(examples: Examples) -> HeldOutTask | None:
     """Keep a tenth of a text, a thousand rows at most, out of training, as a task.
 
-    Which rows does not depend on their order: those whose hashes are smallest, so that equal rows
-    are on one side. Of documents whole ones. None where that would be fewer than fifty queries.
-    DataError if the text cannot be read; ConfigError if there is no room in the cache for the rest
-    of it.
+    Which rows does not depend on their order: those whose hashes are smallest, so that equal rows,
+    and all pairs of an anchor, are on one side. Of documents whole ones. None where that would be
+    fewer than fifty queries. DataError if the text cannot be read; ConfigError if there is no room
+    in the cache for the rest of it.
     """
     documents = examples.views == 1 and has_documents(examples)
     kind, pairs = "crops", crop_pairs
@@ -145,10 +150,11 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
         kind, pairs = "pairs", example_pairs
     elif documents:
         kind, pairs = "next sentences", next_pairs
-    out, count = _sample(_units(examples, documents), pairs, None)
-    summary = f"{_rows(out):,} of {count:,} texts, held out of training"
+    smallest, count = _smallest(_units(examples, documents), pairs)
+    out, texts = _up_to(min(MOST, int(SHARE * count)), smallest)
+    summary = f"{texts:,} of {count:,} texts, held out of training"
     name = TaskName(f"{HELD_OUT} {kind}")
-    task = pairs_task(name, pairs(out.values()), summary, examples.sha256)
+    task = pairs_task(name, pairs(chain.from_iterable(out.values())), summary, examples.sha256)
     if task is None or len(task.queries) < FEWEST:
         return None
 
@@ -158,7 +164,7 @@ def hold_out(examples: Examples) -> HeldOutTask | None:
                 yield from (e[0] if examples.views == 1 else e for e in unit)
                 yield from [""] * documents
 
-    return HeldOutTask(task, keep_rows(rest()), _rows(out))
+    return HeldOutTask(task, keep_rows(rest()), texts)
 
 
 def has_documents(examples: Examples) -> bool:
@@ -169,44 +175,42 @@ def has_documents(examples: Examples) -> bool:
 def _units(examples: Examples, documents: bool) -> Iterator[Unit]:
     rows = iter(examples)
     if not documents:
-        yield from ([row] for row in rows)
+        yield from ((row,) for row in rows)
     else:
-        yield from (list(islice(rows, int(length))) for length in document_lengths(examples))
+        yield from (tuple(islice(rows, int(length))) for length in document_lengths(examples))
 
 
-def _sample(
-    units: Iterable[Unit],
-    pairs: Callable[[Iterable[Unit]], list[tuple[str, str]]],
-    rows: int | None,
-) -> tuple[dict[int, Unit], int]:
-    """Units of smallest hash that ``pairs`` can be made of, by it, and the rows of all units.
+def _smallest(
+    units: Iterable[Unit], pairs: Callable[[Iterable[Unit]], list[tuple[str, str]]]
+) -> tuple[dict[int, Counter[Unit]], int]:
+    """The thousand smallest hashes of units that ``pairs`` can be made of, and the rows of all.
 
-    So many ``rows`` are taken, of the last unit its first; without ``rows`` as many as a run holds
-    out, in whole units.
+    Each has its units, and how often each of them comes.
     """
-    smallest: dict[int, Unit] = {}
+    smallest: dict[int, Counter[Unit]] = {}
     count = 0
     for unit in units:
         count += len(unit)
         if pairs([unit]):
-            smallest[_hash(unit)] = unit
+            smallest.setdefault(_hash(unit), Counter())[unit] += 1
         if len(smallest) > 4 * MOST:
             smallest = dict(sorted(smallest.items())[:MOST])
-    wanted = min(MOST, int(SHARE * count)) if rows is None else rows
-    taken = dict[int, Unit]()
-    for number, unit in sorted(smallest.items())[:MOST]:
-        room = wanted - _rows(taken)
-        if len(unit) <= room:
-            taken[number] = unit
-        elif room and rows is not None:
-            taken[number] = unit[:room]
-    return taken, count
+    return dict(sorted(smallest.items())[:MOST]), count
 
 
-def _rows(units: Mapping[int, Unit]) -> int:
-    return sum(map(len, units.values()))
+def _up_to(
+    most: int, smallest: Mapping[int, Counter[Unit]]
+) -> tuple[dict[int, Counter[Unit]], int]:
+    """The first that are at most so many rows, repeated ones counted each time, and how many."""
+    chosen, rows = dict[int, Counter[Unit]](), 0
+    for number, units in smallest.items():
+        more = sum(len(unit) * times for unit, times in units.items())
+        if rows + more <= most:
+            chosen[number] = units
+            rows += more
+    return chosen, rows
 
 
 def _hash(unit: Unit) -> int:
-    joined = "\n".join("\t".join(example) for example in unit)
+    joined = "\n".join(first for first, *_ in unit)
     return int.from_bytes(blake2b(joined.encode(), digest_size=8).digest())

@@ -153,6 +153,7 @@ def test_a_line_that_comes_twice_is_on_one_side(text):
     held = hold_out(open_examples(str(text(lines * 2))))
     rest = held.rest.read_text().splitlines()
     assert all(rest.count(line) in (0, 2) for line in lines)
+    assert held.texts == 120 == 2 * len(held.task.queries) == 1200 - len(rest)
 
 
 def test_whole_documents_are_held_out(text):
@@ -178,6 +179,16 @@ def test_anchors_find_their_positives_where_the_text_is_pairs(tmp_path):
     assert kept == [
         (r["anchor"], r["positive"]) for r in rows if r["anchor"] not in held.task.queries
     ]
+
+
+def test_pairs_with_the_same_anchor_are_on_one_side(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    rows = [{"anchor": f"anchor {n % 600}", "positive": f"positive {n}"} for n in range(1200)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held = hold_out(open_examples(str(path)))
+    anchors = {example[0] for example in open_examples(str(held.rest))}
+    assert not anchors & set(held.task.queries) and len(held.task.queries) == 60
+    assert {len(relevant) for relevant in held.task.relevant} == {2} and held.texts == 120
 
 
 def test_too_little_text_is_all_trained_on(text):
