@@ -46,13 +46,11 @@ class LabelledFeatures:
 class Accuracy:
     """What a classifier reached on a task."""
 
-    dev: float  # accuracy on the rows that chose the penalty, in [0, 1]
+    dev_rows: Ratio  # what the accuracy on the rows that chose the penalty is the mean of
     test: float  # accuracy on the test rows; the mean over the folds where there are folds
     predicted: Rows  # classes ``(N,)`` of the test rows
     # ``(N,)``, the fold that each of them is the test row of; None without folds
     folds: Rows | None = None
-    # what the dev accuracy is the mean of
-    dev_rows: Ratio | None = None
 
 
 def cross_validate(
@@ -93,8 +91,7 @@ def _by_sklearn(parts: Mapping[str, LabelledFeatures], protocol: TransferProtoco
             folds = stratified_folds(train.labels, count, seed)
             right = [_judge(train, rows, judged, seed) for rows, judged in folds]
             dev_rows = _mean_over_folds([judged for _, judged in folds], right)
-        dev = float(np.mean([it.mean() for it in right]))
-        return Accuracy(dev, _share(predicted, test.labels), predicted, dev_rows=dev_rows)
+        return Accuracy(dev_rows, _share(predicted, test.labels), predicted)
     features, labels = parts["all"].features, parts["all"].labels
     dev_rows_of, right, test_scores = [], [], []
     predicted, fold_of = (np.empty_like(labels) for _ in range(2))
@@ -106,8 +103,7 @@ def _by_sklearn(parts: Mapping[str, LabelledFeatures], protocol: TransferProtoco
         fold_of[judged] = fold
         test_scores.append(_share(predicted[judged], labels[judged]))
     dev_rows = _mean_over_folds(dev_rows_of, right)
-    dev = float(np.mean([it.mean() for it in right]))
-    return Accuracy(dev, float(np.mean(test_scores)), predicted, fold_of, dev_rows)
+    return Accuracy(dev_rows, float(np.mean(test_scores)), predicted, fold_of)
 
 
 def logistic_regression() -> Any:
@@ -183,7 +179,6 @@ class _CrossValidator:
         searched = self._search(inner)
         accuracy = searched.accuracy.numpy().reshape(count, count, len(PENALTIES))
         chosen = [_best(scores) for scores in accuracy]
-        dev = [scores[:, best].mean() for scores, best in zip(accuracy, chosen, strict=True)]
         fitted = self._problems.fit(
             [with_held_out(train, self._seed) for train, _ in outer],
             [[PENALTIES[best]] for best in chosen],
@@ -197,21 +192,20 @@ class _CrossValidator:
             fold_of[rows] = fold
             test.append(_share(predicted[rows], self._labels[rows]))
         dev_rows = self._dev_rows(inner, searched, np.repeat(chosen, count))
-        return Accuracy(float(np.mean(dev)), float(np.mean(test)), predicted, fold_of, dev_rows)
+        return Accuracy(dev_rows, float(np.mean(test)), predicted, fold_of)
 
     def by_folds(self) -> Accuracy:
         """Folds of the training part choose the penalty."""
         train, test = self._rows
         folds = judged_folds(train, self._labels, self._preset.folds, self._seed)
         searched = self._search(folds)
-        accuracy = searched.accuracy.numpy()
-        best = _best(accuracy)
+        best = _best(searched.accuracy.numpy())
         last = [with_held_out(train, self._seed)]
         fitted = self._problems.fit(last, [[PENALTIES[best]]], self._preset, self._seed)
         predicted = self._predict(fitted.weights[0, 0], test)
         right = _share(predicted, self._labels[test])
         dev_rows = self._dev_rows(folds, searched, [best] * len(folds))
-        return Accuracy(float(accuracy[:, best].mean()), right, predicted, dev_rows=dev_rows)
+        return Accuracy(dev_rows, right, predicted)
 
     def by_dev_part(self) -> Accuracy:
         """The dev part chooses the penalty, and when to stop.
@@ -222,12 +216,11 @@ class _CrossValidator:
         train, dev, test = self._rows
         folds = [Fold(train, dev)]
         fitted = self._search(folds)
-        accuracy = fitted.accuracy.numpy()
-        best = _best(accuracy)
+        best = _best(fitted.accuracy.numpy())
         predicted = self._predict(fitted.weights[0, best], test)
         right = _share(predicted, self._labels[test])
         dev_rows = self._dev_rows(folds, fitted, [best])
-        return Accuracy(float(accuracy[0, best]), right, predicted, dev_rows=dev_rows)
+        return Accuracy(dev_rows, right, predicted)
 
     def _search(self, folds: Sequence[Fold]) -> FittedClassifiers:
         """Classifiers of each fold and penalty."""

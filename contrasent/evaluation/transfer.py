@@ -130,7 +130,7 @@ class Transfer(TaskType[TransferData]):
         test = task.parts[task.judged_part("test")]
         ratios = ratios_of(task, reached, test.labels) if "test" in task.splits else {}
         sure = intervals(ratios, options.bootstrap, task.name)
-        values = {("dev", "accuracy"): reached.dev, ("test", "accuracy"): reached.test}
+        values = {("dev", "accuracy"): reached.dev_rows.value, ("test", "accuracy"): reached.test}
         values |= {("test", of): each.value for of, each in ratios.items() if of != "accuracy"}
         how = options.learning.described()
         records = tuple(
@@ -145,7 +145,7 @@ class Transfer(TaskType[TransferData]):
             if split in task.splits
         )
         kept = {(TaskName(task.name), of): ratio for of, ratio in ratios.items()}
-        if "dev" in task.splits and reached.dev_rows is not None:
+        if "dev" in task.splits:
             kept[TaskName(task.name, "dev"), "accuracy"] = reached.dev_rows
         return Scores(records, ratios=kept)
 

@@ -121,7 +121,7 @@ def test_own_files_of_mr_give_mrs_accuracy(senteval, encoder, tmp_path):
 def judged(labels, predicted, folds=None, classes=3):
     """The ratios of accuracy and macro-F1 of a user's own task."""
     task = TransferData("x", {}, classes, "", class_names=("a",) * classes)
-    return ratios_of(task, Accuracy(0, 0, predicted, folds), labels)
+    return ratios_of(task, Accuracy(None, 0, predicted, folds), labels)
 
 
 @pytest.mark.parametrize("folds", [1, 3])

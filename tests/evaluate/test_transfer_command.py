@@ -14,6 +14,7 @@ from contrasent.cli.evaluate import evaluate as evaluate_command
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation import protocols
 from contrasent.evaluation.cross_validation import Accuracy
+from contrasent.evaluation.intervals import Ratio
 from contrasent.evaluation.protocols import Preset, TransferProtocol
 from contrasent.evaluation.suite import evaluate
 from contrasent.evaluation.transfer_data import load_transfer
@@ -24,6 +25,7 @@ PRESETS = {
     "dev": Preset("dev", 2, "rmsprop", 16, 1, 2, max_epochs=4),
     "fasttest": Preset("fasttest", 2, "rmsprop", 16, 1, 2, max_epochs=4),
 }
+HALF = Ratio(np.array([0.0, 1.0]), np.ones(2))
 PAPERS = ["MR", "CR", "SUBJ", "MPQA", "SST-2", "TREC", "MRPC", "Avg.", "MRPC", "F1"]
 
 
@@ -133,7 +135,7 @@ def test_seeds_and_repetitions(encoder):
 def test_f1_is_of_the_paraphrases(encoder, monkeypatch):
     expected = load_transfer("mrpc").parts["test"].labels
     predicted = np.random.default_rng(0).permutation(expected)
-    reached = Accuracy(0.5, float(accuracy_score(expected, predicted)), predicted)
+    reached = Accuracy(HALF, float(accuracy_score(expected, predicted)), predicted)
     monkeypatch.setattr(under_test, "cross_validate", lambda *_: reached)
     accuracy, f1 = evaluate(encoder, ["mrpc"])
     assert accuracy.value == accuracy_score(expected, predicted)
@@ -145,7 +147,7 @@ def test_features_of_pairs_are_distance_and_product(encoder, monkeypatch):
     monkeypatch.setattr(
         under_test,
         "cross_validate",
-        lambda parts, *_: seen.update(parts) or Accuracy(0, 0, np.zeros(48, int)),
+        lambda parts, *_: seen.update(parts) or Accuracy(HALF, 0, np.zeros(48, int)),
     )
     evaluate(encoder, ["mrpc"])
     part = load_transfer("mrpc").parts["test"]
