@@ -147,10 +147,11 @@ def _require(
 def _write_onnx(encoder: SentenceEncoder, folder: Path) -> Encoder:
     from contrasent.model.engines.runtimes import OnnxEngine, export_onnx
 
+    engine = OnnxEngine(encoder.backbone)
     _save_with_graph(encoder, folder, "onnx")
     path = folder / _GRAPHS["onnx"]
     export_onnx(encoder.backbone, path, last_only=True)
-    return _with_engine(encoder, OnnxEngine(encoder.backbone), path)
+    return _with_engine(encoder, engine, path)
 
 
 def _write_openvino(encoder: SentenceEncoder, folder: Path) -> Encoder:
@@ -160,13 +161,14 @@ def _write_openvino(encoder: SentenceEncoder, folder: Path) -> Encoder:
 
     from contrasent.model.engines.runtimes import OpenVinoEngine, export_onnx
 
+    engine = OpenVinoEngine(encoder.backbone)
     _save_with_graph(encoder, folder, "openvino")
     path = folder / _GRAPHS["openvino"]
     with tempfile.TemporaryDirectory() as temporary:
         graph = Path(temporary) / "model.onnx"
         export_onnx(encoder.backbone, graph, last_only=True)
         openvino.save_model(openvino.convert_model(graph), path, compress_to_fp16=False)
-    return _with_engine(encoder, OpenVinoEngine(encoder.backbone), path)
+    return _with_engine(encoder, engine, path)
 
 
 def _save_with_graph(encoder: SentenceEncoder, folder: Path, format_name: str) -> None:

@@ -187,7 +187,7 @@ class AutoBackbone(Backbone):
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
         uneven = len(batch.token_ids) < batch.sentences * batch.longest
-        if uneven and self._minds_padding():
+        if uneven and self.minds_padding():
             return self._states_by_length(batch, wanted, first_only, first_state)
         if self.model.config.model_type == _BIG_BIRD:  # a short batch leaves it full for good
             cast(Any, self.model).set_attention_type(self.model.config.attention_type)
@@ -206,8 +206,8 @@ class AutoBackbone(Backbone):
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)
         return {n: states[n][:, 0] if first_only else states[n][mask] for n in wanted}
 
-    def _minds_padding(self) -> bool:
-        """Whether a sentence has other states beside a longer one, as ConvBERT's and FNet's."""
+    @override
+    def minds_padding(self) -> bool:
         if self._padding_counts is None:
             padding = self.model.config.pad_token_id or 0
             words = [n for n in range(3) if n != padding][:2] * (_PROBED // 2)

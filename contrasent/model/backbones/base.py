@@ -96,6 +96,10 @@ class Backbone(nn.Module, ABC):
         """Raise ConfigError if state 0 cannot be replaced or masked."""
         return
 
+    def minds_padding(self) -> bool:
+        """Whether padding, though masked, changes a sentence's states, as ConvBERT's and FNet's."""
+        return False
+
     def require_transformer(self) -> None:
         """Raise ConfigError if there are no transformer layers, with states of one width."""
         return
