@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,8 +141,15 @@ def _require(
     if format_name in _GRAPHS:
         require(format_name)
     recover_folder(output)
-    if not (overwrite and (output / _INFO).is_file()):
+    if not (overwrite and _is_export(output)):
         refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
+
+
+def _is_export(folder: Path) -> bool:
+    """Whether :func:`export` wrote ``folder``."""
+    with suppress(OSError, ValueError):
+        return "export" in json.loads((folder / _INFO).read_text(encoding="utf-8"))
+    return False
 
 
 def _write_onnx(encoder: SentenceEncoder, folder: Path) -> Encoder:

@@ -23,7 +23,6 @@ from typing_extensions import override
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
-from contrasent.files import writing_folder
 from contrasent.model import checkpoint
 from contrasent.model.encoding import embed
 from contrasent.model.hub import resolve
@@ -166,7 +165,7 @@ class StaticEncoder(LookupEncoder):
 
     def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
         """Write a sentence-transformers folder, whole, with ``info`` in its `contrasent.json`."""
-        with writing_folder(folder) as partial:
+        with checkpoint.writing_encoder(folder) as partial:
             path = partial / f"0_{_STATIC}"
             path.mkdir()
             self.tokenizer.save(path)

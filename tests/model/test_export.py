@@ -230,6 +230,15 @@ def test_the_command_prints_parity_and_replaces_only_when_asked(folder, tmp_path
     assert json.loads(told.stdout)["before"] == {}
 
 
+def test_nothing_but_an_export_is_replaced(encoder, tmp_path):
+    encoder.save(tmp_path / "saved")
+    before = sorted(tmp_path.rglob("*"))
+    for folder in (tmp_path / "saved", tmp_path):
+        with pytest.raises(ConfigError, match="exists already; pass --overwrite to replace an exp"):
+            export(encoder, folder, "simcse", overwrite=True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_only_torchs_encoder_is_exported(encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(type(encoder.backbone), "engine", "int8")
     with pytest.raises(ConfigError, match="load the encoder with engine 'torch'"):
