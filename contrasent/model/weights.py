@@ -30,6 +30,7 @@ _VARIANTS: dict[str, type[Backbone]] = {
     "modernbert": PackedModernBert,
     "mpnet": PackedMpnet,
 }
+_ADAPTER_CONFIG = "adapter_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 
 
@@ -179,6 +180,12 @@ def _shards(folder: Path, name: str) -> list[Path]:
 def _config(folder: Path) -> Any:
     import transformers
 
+    if (folder / _ADAPTER_CONFIG).is_file():
+        raise CheckpointError(
+            f"{folder} holds an adapter (LoRA), which changes the weights of the "
+            f"base_model_name_or_path in its {_ADAPTER_CONFIG}; merge it into that with peft's "
+            "merge_and_unload(), and load the folder that you save the result to"
+        )
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} holds no config.json, so it is not an encoder")
     try:

@@ -71,6 +71,13 @@ def test_a_file_of_zeros_in_place_of_weights(folder):
     refused(folder, f"cannot load {folder}")
 
 
+def test_an_adapter_beside_a_model_and_alone(folder):
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "bert"}')
+    refused(folder, r"holds an adapter \(LoRA\).* merge_and_unload")
+    (folder / "config.json").unlink()
+    refused(folder, r"holds an adapter \(LoRA\).* merge_and_unload")
+
+
 def test_no_weights(folder):
     (folder / "model.safetensors").unlink()
     refused(folder, f"cannot load {folder}")
