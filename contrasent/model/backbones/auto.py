@@ -172,6 +172,12 @@ class AutoBackbone(Backbone):
                 "ones; set encoder.bidirectional to false, with encoder.pooler last"
             )
 
+    @property
+    @override
+    def identity(self) -> tuple[str, ...]:
+        is_both_sided = getattr(self.model.config, "is_causal", None) is False
+        return ("sees both sides",) if is_both_sided else ()
+
     def _is_causal(self) -> bool:
         """Whether the state of a token stays the same when the next one is another."""
         training = self.model.training

@@ -148,6 +148,7 @@ def test_a_decoder_is_made_to_see_both_sides_and_says_so_in_its_config():
     config = transformers.Qwen2Config(**SIZES, num_key_value_heads=1, pad_token_id=0)
     backbone = backbone_of(transformer(config)).eval()
     batches = [pack([[5, 6, 7]]), pack([[5, 6, 9], [4, 8]])]
+    assert backbone.identity == ()
     with torch.no_grad():
         assert torch.allclose(*(backbone(it, (-1,))[-1][0] for it in batches), atol=1e-5)
         backbone.see_both_sides()
@@ -156,6 +157,7 @@ def test_a_decoder_is_made_to_see_both_sides_and_says_so_in_its_config():
     assert not torch.allclose(alone, other, atol=1e-5)
     assert torch.allclose(alone, padded, atol=1e-5)
     assert backbone.model.config.to_dict()["is_causal"] is False
+    assert backbone.identity != ()  # the weights are equal, the vectors are not
     for seeing in (backbone, backbone_of(transformer(config_of("electra")))):
         with pytest.raises(ConfigError, match="sees all of the sentence already"):
             seeing.see_both_sides()
