@@ -198,8 +198,7 @@ class AutoBackbone(Backbone):
         if self.model.config.model_type == _BIG_BIRD:  # a short batch leaves it full for good
             cast(Any, self.model).set_attention_type(self.model.config.attention_type)
         sentences = torch.split(batch.token_ids, batch.lengths.tolist())
-        padding = self.model.config.pad_token_id or 0
-        padded = pad_sequence(list(sentences), batch_first=True, padding_value=padding)
+        padded = pad_sequence(list(sentences), batch_first=True, padding_value=self.padding_id)
         mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)
         inputs = {"input_ids": padded, "attention_mask": mask.long()}
         if batch.positions is not None:
@@ -215,7 +214,7 @@ class AutoBackbone(Backbone):
     @override
     def minds_padding(self) -> bool:
         if self._padding_counts is None:
-            padding = self.model.config.pad_token_id or 0
+            padding = self.padding_id
             words = [n for n in range(3) if n != padding][:2] * (_PROBED // 2)
             longer = min(2 * _PROBED, self.max_tokens)
             ids = torch.full((1, longer), padding, device=self.model.device)

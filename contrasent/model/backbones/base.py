@@ -110,6 +110,11 @@ class Backbone(nn.Module, ABC):
         return ()
 
     @property
+    def padding_id(self) -> int:
+        """A token id for places that are masked."""
+        return max(0, self.model.config.pad_token_id or 0)  # LLaMA's may be -1
+
+    @property
     def device(self) -> torch.device:
         """Where it computes."""
         return next(self.parameters()).device

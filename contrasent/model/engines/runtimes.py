@@ -174,7 +174,7 @@ class PaddedEngine(Engine):
                 f"padding changes the states of {backbone.model.config.model_type!r} models, and "
                 "a graph is given padded sentences; only the engine 'torch' computes them right"
             )
-        self.padding = backbone.model.config.pad_token_id or 0
+        self.padding = backbone.padding_id
 
     @classmethod
     @override

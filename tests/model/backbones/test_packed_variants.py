@@ -122,10 +122,10 @@ def test_bf16_products_are_near(model):
     assert torch.nn.functional.cosine_similarity(exact, near.float()).min() > 0.99
 
 
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_a_decoder_sees_what_its_config_says(is_causal):
-    config = transformers.Qwen2Config(**SIZES, num_key_value_heads=1, pad_token_id=0)
-    config.is_causal = is_causal
+@pytest.mark.parametrize(("is_causal", "padding"), [(True, -1), (False, 0)])
+def test_a_decoder_sees_what_its_config_says(is_causal, padding):
+    config = transformers.Qwen2Config(**SIZES, num_key_value_heads=1)
+    config.is_causal, config.pad_token_id = is_causal, padding  # LLaMA's first says -1
     backbone = backbone_of(transformer(config)).eval()
     with torch.no_grad():
         first = backbone(pack([[5, 6, 7]]), (-1,))[-1][0]
