@@ -349,7 +349,7 @@ def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:
     names: tuple[str, ...] = _STORED_HEADS
     source = stated.transformer
     kept = folder / KEPT_HEAD if (folder / KEPT_HEAD).is_dir() else None
-    if (folder / INFO_FILE).is_file():
+    if (folder / INFO_FILE).is_file() and st_folder.is_in(folder):
         names = ()  # the layer over [CLS] among our weights is `unused_pooler`
     if (dense := stated.dense or kept) is not None:
         names, source = ("linear",), dense

@@ -48,6 +48,8 @@ def test_simcse_layout(encoder, tmp_path):
         rows = model(**tokenizer(SENTENCES, padding=True, return_tensors="pt")).pooler_output
     expected = encoder.encode(SENTENCES, precision="fp32")
     np.testing.assert_allclose(rows.numpy(), expected, atol=1e-5)
+    again = SentenceEncoder.load(tmp_path / "out", pooler="cls", head="mlp", device="cpu")
+    np.testing.assert_allclose(again.encode(SENTENCES, precision="fp32"), expected, atol=1e-5)
 
 
 def run_onnx(path, texts, tokenizer):
