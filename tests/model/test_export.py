@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers.layouts import published
 from helpers.tiny_sentences import sentence
+from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
@@ -180,6 +181,22 @@ def test_a_static_folder_is_sentence_transformers_and_ours(encoder, tmp_path):
     index = Index.build(ours, SENTENCES, tmp_path / "index")
     assert encoder_of(index).fingerprint() == ours.fingerprint()
     assert index.search(ours, SENTENCES[:1], 1)[0][0].text == SENTENCES[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")
+def test_a_static_table_of_model2vec_shares_rows_and_weighs_them(encoder, tmp_path):
+    export(encoder, tmp_path / "static", "static", dimensions=6)
+    count = encoder.tokenizer.vocabulary
+    tensors = {
+        "embeddings": torch.randn(5, 6),
+        "mapping": torch.arange(count) % 5,
+        "weights": torch.rand(count, dtype=torch.float64),
+    }
+    save_file(tensors, tmp_path / "static" / "0_StaticEmbedding" / "model.safetensors")
+    theirs = SentenceTransformer(str(tmp_path / "static"), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(
+        load_encoder(tmp_path / "static").encode(SENTENCES), theirs, atol=1e-6
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")
