@@ -45,6 +45,11 @@ def load_backbone(folder: Path) -> Backbone:
     kind: Any = transformers.AutoModel
     if type(config) in transformers.MODEL_FOR_TEXT_ENCODING_MAPPING:
         kind = transformers.AutoModelForTextEncoding  # of T5 and its kin the encoder alone
+    elif config.is_encoder_decoder:
+        raise CheckpointError(
+            f"{folder} is an encoder with a decoder ({config.model_type}), and only T5's kind "
+            "is computed without one; choose an encoder"
+        )
     options = {}
     known: Any = transformers.MODEL_MAPPING.get(type(config), None)
     if known is not None and "add_pooling_layer" in inspect.signature(known).parameters:
