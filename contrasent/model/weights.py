@@ -106,13 +106,14 @@ def _pretrained(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
                 local_files_only=True,
+                torch_dtype=torch.float32,  # made in half precision, some numbers would be rounded
                 **asked,
             )
     except Exception as error:
         reason = f"{first_line(error)}{_about_pickles(folder)}"
         raise CheckpointError(f"cannot load {folder}: {reason}") from error
     mismatched = (key for key, *_ in report["mismatched_keys"])
-    return model.float(), [*sorted(report["missing_keys"]), *sorted(mismatched)]
+    return model, [*sorted(report["missing_keys"]), *sorted(mismatched)]
 
 
 def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
