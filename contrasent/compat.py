@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from contrasent.data.readers import lines
 from contrasent.errors import ConfigError, DataError, pick, warn
 
 if TYPE_CHECKING:
@@ -230,14 +231,11 @@ def _read(sentences_or_file_path: str | Sequence[str]) -> list[str]:
     """A new list of the sentences, or of the lines of a file that are not empty."""
     if not isinstance(sentences_or_file_path, str):
         return list(sentences_or_file_path)
-    path = Path(sentences_or_file_path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"cannot read {path}: {error}; a string names a file of sentences, one in a line"
-        ) from error
-    return [line.rstrip() for line in lines if line.strip()]
+        numbered = lines(Path(sentences_or_file_path))
+        return [line.rstrip() for _, line in numbered if line.strip()]
+    except DataError as error:
+        raise DataError(f"{error}; a string names a file of sentences, one in a line") from error
 
 
 SimCSE = SimCseTool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,17 +141,25 @@ def _require(
     if format_name in _GRAPHS:
         require(format_name)
     recover_folder(output)
-    if not (overwrite and (output / _INFO).is_file()):
+    if not (overwrite and _is_export(output)):
         refuse_existing(output, "pass --overwrite to replace an export, or name another folder")
+
+
+def _is_export(folder: Path) -> bool:
+    """Whether :func:`export` wrote ``folder``."""
+    with suppress(OSError, ValueError):
+        return "export" in json.loads((folder / _INFO).read_text(encoding="utf-8"))
+    return False
 
 
 def _write_onnx(encoder: SentenceEncoder, folder: Path) -> Encoder:
     from contrasent.model.engines.runtimes import OnnxEngine, export_onnx
 
+    engine = OnnxEngine(encoder.backbone)
     _save_with_graph(encoder, folder, "onnx")
     path = folder / _GRAPHS["onnx"]
     export_onnx(encoder.backbone, path, last_only=True)
-    return _with_engine(encoder, OnnxEngine(encoder.backbone), path)
+    return _with_engine(encoder, engine, path)
 
 
 def _write_openvino(encoder: SentenceEncoder, folder: Path) -> Encoder:
@@ -160,13 +169,14 @@ def _write_openvino(encoder: SentenceEncoder, folder: Path) -> Encoder:
 
     from contrasent.model.engines.runtimes import OpenVinoEngine, export_onnx
 
+    engine = OpenVinoEngine(encoder.backbone)
     _save_with_graph(encoder, folder, "openvino")
     path = folder / _GRAPHS["openvino"]
     with tempfile.TemporaryDirectory() as temporary:
         graph = Path(temporary) / "model.onnx"
         export_onnx(encoder.backbone, graph, last_only=True)
         openvino.save_model(openvino.convert_model(graph), path, compress_to_fp16=False)
-    return _with_engine(encoder, OpenVinoEngine(encoder.backbone), path)
+    return _with_engine(encoder, engine, path)
 
 
 def _save_with_graph(encoder: SentenceEncoder, folder: Path, format_name: str) -> None:

@@ -99,10 +99,11 @@ def test_search(folder, use_faiss, faiss_fast, capfd):
 
 def test_a_string_is_a_file(tool, tmp_path):
     path = tmp_path / "sentences.txt"
-    path.write_text("\n".join([*SENTENCES[:3], "", SENTENCES[3]]) + "\n", encoding="utf-8")
+    written = [*SENTENCES[:3], "one\u2028sentence\x0bof\x85one line"]
+    path.write_text("\n".join([*written[:3], "", written[3]]) + "\n", encoding="utf-8")
     tool.build_index(str(path))
     tool.add_to_index(str(path))
-    assert tool.sentences == SENTENCES[:4] * 2
+    assert tool.sentences == written * 2
     with pytest.raises(DataError, match="a string names a file of sentences"):
         tool.build_index("A sentence.")
 

@@ -40,7 +40,9 @@ class _PairExamples(Examples):
     @property
     @override
     def sha256(self) -> str:
-        content = f"{self._records.sha256}\n{self.columns}\n{self._beside}"
+        # The same bytes may be read as quoted cells or as cells between tabs.
+        quoted = "\nquoted" if getattr(self._records.reader, "quoted", False) else ""
+        content = f"{self._records.sha256}\n{self.columns}\n{self._beside}{quoted}"
         return hashlib.sha256(content.encode()).hexdigest()
 
     def _rows(

@@ -369,12 +369,20 @@ def _pretrained(folder: Path) -> Any:
 
 
 def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool) -> list[Any]:
-    """What the Rust backend makes of texts; a DataError names the one that is no text."""
+    """What the Rust backend makes of texts; a DataError names the one that is no text.
+
+    CheckpointError if the tokenizer has no token for a word, not even an unknown one.
+    """
     try:
         return encode(list(texts), **how)
-    except (TypeError, UnicodeEncodeError):
+    except Exception as error:  # the Rust backend raises bare Exception
         require_text(texts, "text")
-        raise
+        if type(error) is not Exception:
+            raise
+        raise CheckpointError(
+            f"the tokenizer cannot encode every text ({first_line(error)}); choose an encoder "
+            "whose tokenizer cuts words into pieces, or has a token for unknown ones"
+        ) from error
 
 
 def require_text(texts: Iterable[object], name: str, first: int = 0) -> None:

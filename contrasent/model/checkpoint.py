@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, pick, warn
-from contrasent.files import writing_folder
+from contrasent.files import recover_folder, refuse_existing, writing_folder
 from contrasent.model import st_folder
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
@@ -128,7 +129,7 @@ def write(
 
     ``kept_head`` is a head of training that the encoder is used without.
     """
-    with writing_folder(folder) as partial:
+    with writing_encoder(folder) as partial:
         if not isinstance(encoder.backbone, WordLstm):
             model = encoder.backbone.model
             head = encoder.head if encoder.pooler == "cls" else None
@@ -197,6 +198,22 @@ def write_plain(encoder: SentenceEncoder, folder: Path) -> None:
         save_file(state, path, metadata={"format": "pt"})
     config = read_json(folder / "config.json")
     write_json(folder / "config.json", {**config, "architectures": [type(model).__name__]})
+
+
+@contextmanager
+def writing_encoder(folder: str | Path) -> Iterator[Path]:
+    """:func:`writing_folder`, which here replaces what contrasent saved, and nothing else.
+
+    ConfigError if ``folder`` holds something else.
+    """
+    recover_folder(folder)
+    if Path(folder).is_dir() and not (Path(folder) / INFO_FILE).is_file():
+        refuse_existing(
+            folder,
+            f"without a {INFO_FILE} it is nothing that contrasent saved; name another folder",
+        )
+    with writing_folder(folder) as partial:
+        yield partial
 
 
 def write_info(folder: Path, info: Mapping[str, Any]) -> None:
@@ -332,7 +349,7 @@ def _head(stated: st_folder.FolderSpec, folder: Path, width: int) -> MlpHead:
     names: tuple[str, ...] = _STORED_HEADS
     source = stated.transformer
     kept = folder / KEPT_HEAD if (folder / KEPT_HEAD).is_dir() else None
-    if (folder / INFO_FILE).is_file():
+    if (folder / INFO_FILE).is_file() and st_folder.is_in(folder):
         names = ()  # the layer over [CLS] among our weights is `unused_pooler`
     if (dense := stated.dense or kept) is not None:
         names, source = ("linear",), dense

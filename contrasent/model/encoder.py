@@ -128,7 +128,8 @@ class SentenceEncoder(nn.Module, Encoder):
 
         `kept_head`, of training, is written beside it, for those who load it with head `mlp`.
 
-        Raises ConfigError unless the engine is `torch`: others have weights in another form.
+        Raises ConfigError unless the engine is `torch`: others have weights in another form; and
+        if `folder` holds what contrasent did not save.
         """
         if self.engine != "torch":
             raise ConfigError(

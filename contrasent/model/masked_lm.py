@@ -22,10 +22,9 @@ from typing_extensions import override
 from contrasent.data.batch import Batch
 from contrasent.data.tokenizer import SpecialIds, Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, warn
-from contrasent.files import writing_folder
 from contrasent.model import st_folder
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.checkpoint import write_info
+from contrasent.model.checkpoint import write_info, writing_encoder
 from contrasent.model.hub import resolve
 from contrasent.model.weights import backbone_of, load_masked_lm, quiet, refuse_random
 
@@ -182,7 +181,7 @@ class MaskedLm(nn.Module):
         self, folder: str | Path, tokenizer: Tokenizer, info: Mapping[str, Any] | None = None
     ) -> None:
         """Write a folder for ``AutoModelForMaskedLM`` and :meth:`load`, replacing it as a whole."""
-        with writing_folder(folder) as partial:
+        with writing_encoder(folder) as partial:
             with quiet():
                 self._whole[0].save_pretrained(partial)
             tokenizer.save(partial)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -55,6 +55,14 @@ _OWN_TYPES = {
 }
 _KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _TRANSFORMER_CONFIGS = [f"sentence_{kind}_config.json" for kind in _KINDS]
+
+_USUAL_STATES = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
+_OF_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+_ARGUMENTS = (
+    *("processing_kwargs", "processor_kwargs", "tokenizer_args"),
+    *("config_kwargs", "config_args"),
+)
+_HARMLESS = {"output_hidden_states", "trust_remote_code"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +130,8 @@ def _read(folder: Path) -> FolderSpec:
             f"{folder} lower-cases text outside its tokenizer (do_lower_case); set it to false in "
             f"{configs[0]} if its tokenizer lower-cases anyway"
         )
+    if configs:
+        _require_usual_states(transformer / configs[0], settings)
     limit = settings.get("max_seq_length")
     if limit is not None and not (isinstance(limit, int) and limit > 0):
         raise CheckpointError(f"{transformer / configs[0]}: max_seq_length cannot be {limit!r}")
@@ -152,6 +162,19 @@ def _require_usual(path: Path) -> None:
             raise CheckpointError(
                 f"{path} has {key} {config[key]!r}, which is not computed here; only {value!r} is"
             )
+
+
+def _require_usual_states(path: Path, settings: dict[str, Any]) -> None:
+    """Refuse settings of the Transformer module with which a text has other tokens or states."""
+    unusual = [key for key, value in _USUAL_STATES.items() if settings.get(key, value) != value]
+    unusual += [key for key in _ARGUMENTS if {*(settings.get(key) or {})} - _HARMLESS]
+    if settings.get("modality_config", {}).get("text", _OF_TEXT) != _OF_TEXT:
+        unusual.append("modality_config")
+    if unusual:
+        raise CheckpointError(
+            f"{path} has {unusual[0]} {settings[unusual[0]]!r}, which is not computed here; take "
+            "it out if the vectors of text do not depend on it"
+        )
 
 
 def write(folder: Path, encoder: SentenceEncoder) -> None:

@@ -22,8 +22,7 @@ from safetensors.torch import save_file
 from typing_extensions import override
 
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import CheckpointError, ConfigError, DataError, warn
-from contrasent.files import writing_folder
+from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, warn
 from contrasent.model import checkpoint
 from contrasent.model.encoding import embed
 from contrasent.model.hub import resolve
@@ -46,6 +45,7 @@ _MODULES = "modules.json"
 _STATIC = "StaticEmbedding"
 _TYPES = f"sentence_transformers.models.{_STATIC}", "sentence_transformers.models.Normalize"
 _TABLES = ("embedding.weight", "embeddings")  # sentence-transformers', and model2vec's
+_ROWS, _WEIGHTS = "mapping", "weights"  # of each word piece, in model2vec's
 _TOKENS = 4_096
 _UNUSED = re.compile(r"\[unused\d+\]")
 _SIF = 1e-4
@@ -149,8 +149,7 @@ class StaticEncoder(LookupEncoder):
                 f"{folder} is made of {', '.join(modules)}; after {_STATIC} only Normalize can "
                 "follow"
             )
-        tables = read_tensors(path, _TABLES)
-        table = next((tables[name] for name in _TABLES if name in tables), None)
+        table = _table(path)
         tokenizer = Tokenizer.load(path)
         if table is None or table.dim() != 2 or len(table) < tokenizer.vocabulary:
             shape = None if table is None else tuple(table.shape)
@@ -166,7 +165,7 @@ class StaticEncoder(LookupEncoder):
 
     def save(self, folder: str | Path, info: Mapping[str, Any] | None = None) -> None:
         """Write a sentence-transformers folder, whole, with ``info`` in its `contrasent.json`."""
-        with writing_folder(folder) as partial:
+        with checkpoint.writing_encoder(folder) as partial:
             path = partial / f"0_{_STATIC}"
             path.mkdir()
             self.tokenizer.save(path)
@@ -219,6 +218,20 @@ class StaticEncoder(LookupEncoder):
             bags = torch.nn.functional.embedding_bag(ids, self.table, offsets, mode="mean")
         rows: np.ndarray = bags.numpy()
         return rows, int((~rows.any(axis=1)).sum())
+
+
+def _table(path: Path) -> torch.Tensor | None:
+    """``(V, D)`` in fp32; None if there is none. Model2vec's pieces may share rows, weighted."""
+    tensors = read_tensors(path, (*_TABLES, _ROWS, _WEIGHTS))
+    if _TABLES[0] in tensors or _TABLES[1] not in tensors:
+        return tensors.get(_TABLES[0])
+    table = tensors[_TABLES[1]]
+    try:
+        if _ROWS in tensors:
+            table = table[tensors[_ROWS].long()]
+        return table * tensors[_WEIGHTS].unsqueeze(1) if _WEIGHTS in tensors else table
+    except (IndexError, RuntimeError) as error:
+        raise CheckpointError(f"{path} holds no whole table: {first_line(error)}") from error
 
 
 def distil_static(

@@ -30,6 +30,7 @@ _VARIANTS: dict[str, type[Backbone]] = {
     "modernbert": PackedModernBert,
     "mpnet": PackedMpnet,
 }
+_ADAPTER_CONFIG = "adapter_config.json"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 
 
@@ -44,6 +45,11 @@ def load_backbone(folder: Path) -> Backbone:
     kind: Any = transformers.AutoModel
     if type(config) in transformers.MODEL_FOR_TEXT_ENCODING_MAPPING:
         kind = transformers.AutoModelForTextEncoding  # of T5 and its kin the encoder alone
+    elif config.is_encoder_decoder:
+        raise CheckpointError(
+            f"{folder} is an encoder with a decoder ({config.model_type}), and only T5's kind "
+            "is computed without one; choose an encoder"
+        )
     options = {}
     known: Any = transformers.MODEL_MAPPING.get(type(config), None)
     if known is not None and "add_pooling_layer" in inspect.signature(known).parameters:
@@ -100,13 +106,14 @@ def _pretrained(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
                 local_files_only=True,
+                torch_dtype=torch.float32,  # made in half precision, some numbers would be rounded
                 **asked,
             )
     except Exception as error:
         reason = f"{first_line(error)}{_about_pickles(folder)}"
         raise CheckpointError(f"cannot load {folder}: {reason}") from error
     mismatched = (key for key, *_ in report["mismatched_keys"])
-    return model.float(), [*sorted(report["missing_keys"]), *sorted(mismatched)]
+    return model, [*sorted(report["missing_keys"]), *sorted(mismatched)]
 
 
 def read_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
@@ -179,6 +186,12 @@ def _shards(folder: Path, name: str) -> list[Path]:
 def _config(folder: Path) -> Any:
     import transformers
 
+    if (folder / _ADAPTER_CONFIG).is_file():
+        raise CheckpointError(
+            f"{folder} holds an adapter (LoRA), which changes the weights of the "
+            f"base_model_name_or_path in its {_ADAPTER_CONFIG}; merge it into that with peft's "
+            "merge_and_unload(), and load the folder that you save the result to"
+        )
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} holds no config.json, so it is not an encoder")
     try:

@@ -26,9 +26,9 @@ from contrasent.data.word_vectors import (
     open_words,
 )
 from contrasent.errors import CheckpointError, first_line
-from contrasent.files import sha256_of, writing_folder
+from contrasent.files import sha256_of
 from contrasent.model.backbones.word_lstm import WordLstm
-from contrasent.model.checkpoint import write_info
+from contrasent.model.checkpoint import write_info, writing_encoder
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE
 from contrasent.model.protocol import EncoderParts
@@ -98,7 +98,7 @@ class WordEncoder(LookupEncoder):
         weights = self.weights
         if weights is None:
             weights = np.ones(self.store.words, np.float32)
-        with writing_folder(folder) as partial:
+        with writing_encoder(folder) as partial:
             self.store.save(partial)
             np.save(partial / _WEIGHTS, weights)
             np.save(partial / _COMPONENTS, self.components)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from contrasent.cli.app import app
 from contrasent.data.batch import Need
 from contrasent.data.check import check
-from contrasent.data.labelled_pairs import CLASSES, open_labelled
+from contrasent.data.labelled_pairs import CLASSES, open_labelled, open_scored
 from contrasent.data.loader import Loader
 from contrasent.data.token_store import tokenize
 from contrasent.data.view_sources import Columns, WithNeeds
@@ -87,6 +87,18 @@ def test_columns_can_be_named(tmp_path):
     examples = open_labelled(path, ["first", "second", "what"])
     assert next(iter(examples)) == ("a dog", "an animal")
     assert "what as label" in examples.columns
+
+
+def test_the_hash_is_of_the_reading_too(tmp_path):
+    """The same bytes as quoted cells, and as cells between tabs."""
+    rows = "a dog,a cat,1,x\ta puppy\t2\na man,a boy,0,x\ta child\t1\n"
+    for open_pairs in (open_labelled, open_scored):
+        quoted, tabs = (tmp_path / f"{open_pairs.__name__}.{kind}" for kind in ("csv", "tsv"))
+        quoted.write_text(rows), tabs.write_text(rows)
+        quoted, tabs = (open_pairs(str(path), ["0", "1", "2"]) for path in (quoted, tabs))
+        assert next(iter(quoted)) == ("a dog", "a cat")
+        assert next(iter(tabs)) == ("a dog,a cat,1,x", "a puppy")
+        assert quoted.sha256 != tabs.sha256
 
 
 def test_labels_lie_beside_the_tokens_and_reach_the_batch(tmp_path):

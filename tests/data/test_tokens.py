@@ -4,7 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import tokenizers
 from helpers.tiny_tokenizers import WORDS, bert_folder, roberta_folder
+from transformers import PreTrainedTokenizerFast
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import CheckpointError, ConfigError, DataError
@@ -180,6 +182,15 @@ def test_a_tokenizer_written_in_python_is_refused(tmp_path, monkeypatch):
 def test_what_is_no_text_is_named(bert, texts, said):
     with pytest.raises(DataError, match=said):
         bert.ids(texts, None)
+
+
+def test_a_word_without_any_token_is_refused():
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "dog": 1}))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+    assert listed(words, ["a dog"]) == ([[0, 1]], 0)
+    with pytest.raises(CheckpointError, match=r"cannot encode every text \(WordLevel error"):
+        words.ids(["a cat"], None)
 
 
 @pytest.fixture

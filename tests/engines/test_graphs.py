@@ -11,7 +11,9 @@ import transformers
 from helpers.tiny_models import FAMILY, SENTENCES, SIZES, config_of, save_tiny, seeded, transformer
 
 from contrasent.data.batch import pack
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError
+from contrasent.formats import export
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
@@ -203,6 +205,22 @@ def test_an_architecture_that_cannot_be_traced_is_refused(monkeypatch, tmp_path)
     with pytest.raises(ConfigError, match=said):
         engines.build("onnx", model)
     assert [path.suffix for path in (tmp_path / "onnx").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_an_architecture_that_minds_padding_is_refused(name, tmp_path):
+    """A graph of BigBird gives short sentences torch's states, and long ones others."""
+    config = transformers.BigBirdConfig(
+        vocab_size=VOCABULARY, block_size=4, num_random_blocks=1, sep_token_id=2, **SIZES
+    )
+    parts = EncoderParts(
+        backbone=AutoBackbone(transformer(config)), tokenizer=Tokenizer.load(save_tiny(tmp_path))
+    )
+    with pytest.raises(ConfigError, match="padding changes the states of 'big_bird' models"):
+        engines.build(name, parts.backbone)
+    with pytest.raises(ConfigError, match="padding changes the states of 'big_bird' models"):
+        export(SentenceEncoder(parts), tmp_path / "out", name, tasks=())
+    assert not (tmp_path / "out").exists()
 
 
 def test_making_an_engine_leaves_the_backbone_as_it_was(plain):

@@ -7,8 +7,9 @@ import shutil
 
 import pytest
 import torch
+import transformers
 from helpers.layouts import published
-from helpers.tiny_models import word_piece
+from helpers.tiny_models import transformer, word_piece
 from safetensors.torch import load_file, save_file
 
 from contrasent.errors import CheckpointError
@@ -69,6 +70,21 @@ def test_a_file_of_zeros_in_place_of_weights(folder):
     file = folder / "model.safetensors"
     file.write_bytes(bytes(file.stat().st_size))
     refused(folder, f"cannot load {folder}")
+
+
+def test_an_encoder_with_a_decoder(folder):
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
+    config = transformers.BartConfig(vocab_size=60, d_model=8, **sizes, **heads)
+    transformer(config).save_pretrained(folder)
+    refused(folder, r"an encoder with a decoder \(bart\)")
+
+
+def test_an_adapter_beside_a_model_and_alone(folder):
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "bert"}')
+    refused(folder, r"holds an adapter \(LoRA\).* merge_and_unload")
+    (folder / "config.json").unlink()
+    refused(folder, r"holds an adapter \(LoRA\).* merge_and_unload")
 
 
 def test_no_weights(folder):

@@ -141,6 +141,13 @@ def test_saving_replaces_a_folder_as_a_whole(tiny_encoder, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["saved"]
 
 
+def test_saving_replaces_nothing_but_an_encoder(tiny_encoder, tmp_path):
+    (tmp_path / "mine.txt").write_text("kept")
+    with pytest.raises(ConfigError, match=r"exists already; without a contrasent\.json"):
+        tiny_encoder.save(tmp_path)
+    assert [it.name for it in tmp_path.iterdir()] == ["mine.txt"]
+
+
 @pytest.mark.parametrize("place", ["save_pretrained", "tokenizer", "modules"])
 def test_a_failed_save_leaves_the_old_encoder(place, tiny_encoder, tmp_path, monkeypatch):
     folder = tmp_path / "saved"

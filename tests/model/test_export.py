@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers.layouts import published
 from helpers.tiny_sentences import sentence
+from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
@@ -48,6 +49,8 @@ def test_simcse_layout(encoder, tmp_path):
         rows = model(**tokenizer(SENTENCES, padding=True, return_tensors="pt")).pooler_output
     expected = encoder.encode(SENTENCES, precision="fp32")
     np.testing.assert_allclose(rows.numpy(), expected, atol=1e-5)
+    again = SentenceEncoder.load(tmp_path / "out", pooler="cls", head="mlp", device="cpu")
+    np.testing.assert_allclose(again.encode(SENTENCES, precision="fp32"), expected, atol=1e-5)
 
 
 def run_onnx(path, texts, tokenizer):
@@ -181,6 +184,22 @@ def test_a_static_folder_is_sentence_transformers_and_ours(encoder, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")
+def test_a_static_table_of_model2vec_shares_rows_and_weighs_them(encoder, tmp_path):
+    export(encoder, tmp_path / "static", "static", dimensions=6)
+    count = encoder.tokenizer.vocabulary
+    tensors = {
+        "embeddings": torch.randn(5, 6),
+        "mapping": torch.arange(count) % 5,
+        "weights": torch.rand(count, dtype=torch.float64),
+    }
+    save_file(tensors, tmp_path / "static" / "0_StaticEmbedding" / "model.safetensors")
+    theirs = SentenceTransformer(str(tmp_path / "static"), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(
+        load_encoder(tmp_path / "static").encode(SENTENCES), theirs, atol=1e-6
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*no known word piece:UserWarning")
 def test_a_static_folder_keeps_how_it_is_used(encoder, tmp_path):
     export(encoder, tmp_path / "static", "static", dimensions=6)
     plain = load_encoder(tmp_path / "static")
@@ -228,6 +247,15 @@ def test_the_command_prints_parity_and_replaces_only_when_asked(folder, tmp_path
     assert "exists already; pass --overwrite" in CliRunner().invoke(app, command).output
     told = CliRunner().invoke(app, [*command, "--overwrite", "--tasks", "none", "--json"])
     assert json.loads(told.stdout)["before"] == {}
+
+
+def test_nothing_but_an_export_is_replaced(encoder, tmp_path):
+    encoder.save(tmp_path / "saved")
+    before = sorted(tmp_path.rglob("*"))
+    for folder in (tmp_path / "saved", tmp_path):
+        with pytest.raises(ConfigError, match="exists already; pass --overwrite to replace an exp"):
+            export(encoder, folder, "simcse", overwrite=True)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_only_torchs_encoder_is_exported(encoder, tmp_path, monkeypatch):

@@ -54,6 +54,22 @@ def modules_of(folder, *names):
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"processing_kwargs": {"text": {"add_special_tokens": False}}},
+        {"tokenizer_args": {"model_max_length": 7}},
+        {"config_args": {"is_causal": False}},
+        {"transformer_task": "fill-mask"},
+        {"module_output_name": "sentence_embedding"},
+        {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+    ],
+)
+def test_settings_with_which_a_text_has_other_states(folder, settings):
+    change(folder / "sentence_bert_config.json", **settings)
+    refused(folder, f"has {next(iter(settings))} .* not computed here")
+
+
 def test_modules_of_someone_else(folder):
     text = (folder / "modules.json").read_text()
     kinds = [m["type"] for m in json.loads(text) if m["type"].endswith(".Pooling")]

@@ -172,6 +172,12 @@ class AutoBackbone(Backbone):
                 "ones; set encoder.bidirectional to false, with encoder.pooler last"
             )
 
+    @property
+    @override
+    def identity(self) -> tuple[str, ...]:
+        is_both_sided = getattr(self.model.config, "is_causal", None) is False
+        return ("sees both sides",) if is_both_sided else ()
+
     def _is_causal(self) -> bool:
         """Whether the state of a token stays the same when the next one is another."""
         training = self.model.training
@@ -187,13 +193,12 @@ class AutoBackbone(Backbone):
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
         uneven = len(batch.token_ids) < batch.sentences * batch.longest
-        if uneven and self._minds_padding():
+        if uneven and self.minds_padding():
             return self._states_by_length(batch, wanted, first_only, first_state)
         if self.model.config.model_type == _BIG_BIRD:  # a short batch leaves it full for good
             cast(Any, self.model).set_attention_type(self.model.config.attention_type)
         sentences = torch.split(batch.token_ids, batch.lengths.tolist())
-        padding = self.model.config.pad_token_id or 0
-        padded = pad_sequence(list(sentences), batch_first=True, padding_value=padding)
+        padded = pad_sequence(list(sentences), batch_first=True, padding_value=self.padding_id)
         mask = torch.arange(padded.shape[1], device=padded.device) < batch.lengths.unsqueeze(1)
         inputs = {"input_ids": padded, "attention_mask": mask.long()}
         if batch.positions is not None:
@@ -206,10 +211,10 @@ class AutoBackbone(Backbone):
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)
         return {n: states[n][:, 0] if first_only else states[n][mask] for n in wanted}
 
-    def _minds_padding(self) -> bool:
-        """Whether a sentence has other states beside a longer one, as ConvBERT's and FNet's."""
+    @override
+    def minds_padding(self) -> bool:
         if self._padding_counts is None:
-            padding = self.model.config.pad_token_id or 0
+            padding = self.padding_id
             words = [n for n in range(3) if n != padding][:2] * (_PROBED // 2)
             longer = min(2 * _PROBED, self.max_tokens)
             ids = torch.full((1, longer), padding, device=self.model.device)

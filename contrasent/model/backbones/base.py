@@ -96,6 +96,10 @@ class Backbone(nn.Module, ABC):
         """Raise ConfigError if state 0 cannot be replaced or masked."""
         return
 
+    def minds_padding(self) -> bool:
+        """Whether padding, though masked, changes a sentence's states, as ConvBERT's and FNet's."""
+        return False
+
     def require_transformer(self) -> None:
         """Raise ConfigError if there are no transformer layers, with states of one width."""
         return
@@ -104,6 +108,11 @@ class Backbone(nn.Module, ABC):
     def identity(self) -> tuple[str, ...]:
         """What decides the states beside the parameters and buffers."""
         return ()
+
+    @property
+    def padding_id(self) -> int:
+        """A token id for places that are masked."""
+        return max(0, self.model.config.pad_token_id or 0)  # LLaMA's may be -1
 
     @property
     def device(self) -> torch.device:

@@ -30,6 +30,7 @@ class Engine(Backbone):
         self.width, self.depth = backbone.width, backbone.depth
         self.max_tokens = backbone.max_tokens
         self.weights_sha256 = weights_sha256(backbone)
+        self._of_backbone = backbone.identity
         self.training = False
 
     @classmethod
@@ -40,7 +41,7 @@ class Engine(Backbone):
     @property
     @override
     def identity(self) -> tuple[str, ...]:
-        return (self.engine, self.weights_sha256)
+        return (self.engine, self.weights_sha256, *self._of_backbone)
 
     @property
     @override

@@ -169,7 +169,12 @@ class PaddedEngine(Engine):
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone)
-        self.padding = backbone.model.config.pad_token_id or 0
+        if backbone.minds_padding():
+            raise ConfigError(
+                f"padding changes the states of {backbone.model.config.model_type!r} models, and "
+                "a graph is given padded sentences; only the engine 'torch' computes them right"
+            )
+        self.padding = backbone.padding_id
 
     @classmethod
     @override

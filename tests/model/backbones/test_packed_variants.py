@@ -9,7 +9,7 @@ from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.engines.int8 import Int8Bert
-from contrasent.model.weights import backbone_of
+from contrasent.model.weights import backbone_of, load_backbone
 
 SIZES = {
     "vocab_size": 40,
@@ -122,15 +122,23 @@ def test_bf16_products_are_near(model):
     assert torch.nn.functional.cosine_similarity(exact, near.float()).min() > 0.99
 
 
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_a_decoder_sees_what_its_config_says(is_causal):
-    config = transformers.Qwen2Config(**SIZES, num_key_value_heads=1, pad_token_id=0)
-    config.is_causal = is_causal
+@pytest.mark.parametrize(("is_causal", "padding"), [(True, -1), (False, 0)])
+def test_a_decoder_sees_what_its_config_says(is_causal, padding):
+    config = transformers.Qwen2Config(**SIZES, num_key_value_heads=1)
+    config.is_causal, config.pad_token_id = is_causal, padding  # LLaMA's first says -1
     backbone = backbone_of(transformer(config)).eval()
     with torch.no_grad():
         first = backbone(pack([[5, 6, 7]]), (-1,))[-1][0]
         other = backbone(pack([[5, 6, 9], [4, 8]]), (-1,))[-1][0]
     assert torch.allclose(first, other, atol=1e-5) is is_causal
+
+
+def test_weights_in_half_precision_round_no_other_number(tmp_path):
+    """Gemma multiplies token embeddings by the root of their width, which no file holds."""
+    config = transformers.Gemma2Config(**SIZES | {"hidden_size": 24}, num_key_value_heads=1)
+    transformer(config).bfloat16().save_pretrained(tmp_path)
+    scale = load_backbone(tmp_path).model.embed_tokens.embed_scale
+    assert scale.item() == pytest.approx(24**0.5, rel=1e-7)
 
 
 def test_a_decoder_has_the_dropout_of_its_attention():
@@ -148,6 +156,7 @@ def test_a_decoder_is_made_to_see_both_sides_and_says_so_in_its_config():
     config = transformers.Qwen2Config(**SIZES, num_key_value_heads=1, pad_token_id=0)
     backbone = backbone_of(transformer(config)).eval()
     batches = [pack([[5, 6, 7]]), pack([[5, 6, 9], [4, 8]])]
+    assert backbone.identity == ()
     with torch.no_grad():
         assert torch.allclose(*(backbone(it, (-1,))[-1][0] for it in batches), atol=1e-5)
         backbone.see_both_sides()
@@ -156,6 +165,7 @@ def test_a_decoder_is_made_to_see_both_sides_and_says_so_in_its_config():
     assert not torch.allclose(alone, other, atol=1e-5)
     assert torch.allclose(alone, padded, atol=1e-5)
     assert backbone.model.config.to_dict()["is_causal"] is False
+    assert backbone.identity != ()  # the weights are equal, the vectors are not
     for seeing in (backbone, backbone_of(transformer(config_of("electra")))):
         with pytest.raises(ConfigError, match="sees all of the sentence already"):
             seeing.see_both_sides()
