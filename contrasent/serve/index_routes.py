@@ -17,7 +17,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, StrictStr
 from starlette.responses import FileResponse
 
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import CheckpointError, ConfigError, install_command
 from contrasent.files import BusyError
 from contrasent.search.index import Index
 from contrasent.search.snapshot import Hit
@@ -215,7 +215,7 @@ class IndexRoutes:
         """The plotting library, from its own package."""
         spec = find_spec("plotly")
         if spec is None or spec.origin is None:
-            raise RefusalError(404, "the map needs plotly: pip install 'contrasent[serve]'")
+            raise RefusalError(404, f"the map needs plotly: {install_command('serve')}")
         path = Path(spec.origin).parent / "package_data" / "plotly.min.js"
         return FileResponse(path, headers={"Cache-Control": "max-age=86400"})
 
@@ -272,7 +272,7 @@ def _plane(vectors: np.ndarray, method: str) -> np.ndarray:
     if method == "pca" or len(vectors) < 5:
         return flat
     if find_spec("sklearn") is None:
-        raise ConfigError("t-SNE needs scikit-learn: pip install 'contrasent[serve]'")
+        raise ConfigError(f"t-SNE needs scikit-learn: {install_command('serve')}")
     from sklearn.manifold import TSNE
 
     perplexity = min(30.0, (len(vectors) - 1) / 3)
