@@ -55,7 +55,7 @@ class EmbedRequest(BaseModel):
     inputs: Texts
     normalize: bool = True
     truncate: bool | None = None
-    truncation_direction: Literal["right", "Right"] = "right"
+    truncation_direction: Literal["right", "Right", "left", "Left"] | None = None
     prompt_name: str | None = None
     dimensions: Annotated[int, Field(gt=0)] | None = None
 
@@ -95,6 +95,8 @@ class EmbeddingRoutes:
         self._encoder = service.batcher.encoder
         self._started = int(time.time())
         self._fingerprint = self._encoder.fingerprint()
+        tokenizer = getattr(self._encoder, "tokenizer", None)
+        self._truncation_side: str = getattr(tokenizer, "truncation_side", "right")
 
     def router(self) -> APIRouter:
         """All of them."""
@@ -205,7 +207,9 @@ class EmbeddingRoutes:
 
     async def embed(self, request: Request, body: EmbedRequest) -> Response:
         """A list of vectors; `Accept: application/octet-stream` asks for their bytes."""
-        texts = _texts_of(body.inputs)
+        texts, side = _texts_of(body.inputs), self._truncation_side
+        if (body.truncation_direction or side).lower() != side:
+            raise RefusalError(422, f"truncation_direction: this model cuts texts at the {side}")
         rows, entries = await self.vectors(
             request, texts, body.dimensions, body.normalize, body.prompt_name
         )

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from helpers.command_line import refused, started
 from helpers.serving import batcher_of, call, serving
-from helpers.tiny_models import SENTENCES
+from helpers.tiny_models import SENTENCES, with_template
 from pydantic import ValidationError
 
 from contrasent.cli import serve as cli
@@ -73,6 +73,13 @@ def test_every_form_of_an_answer_has_the_vectors_of_the_encoder(server, encoder,
     answer = server.call("/embed", {"inputs": SENTENCES}, accept="application/octet-stream")
     assert answer.headers["x-shape"] == "7,16"
     close(np.frombuffer(answer.body, "<f4").reshape(7, 16), expected)
+
+
+def test_a_direction_is_that_of_the_tokenizer(encoder):
+    with serving(batcher_of(with_template(encoder, "$A", truncation_side="left"))) as server:
+        left, right = {"truncation_direction": "left"}, {"truncation_direction": "Right"}
+        assert server.call("/embed", {"inputs": "a", **left}).status == 200
+        assert "at the left" in server.call("/embed", {"inputs": "a", **right}).json["error"]
 
 
 def test_fewer_dimensions_are_the_first_ones_of_length_one(server, expected):
@@ -204,6 +211,7 @@ def test_of_a_list_only_the_first_mistake_is_told(kind, body):
         ("/v1/embeddings", {"input": [[1], [2, None]]}, "].1.1: Input should be a valid integer"),
         ("/v1/embeddings", {"input": [[]]}, "there is no text"),
         ("/v1/embeddings", {"input": ["a", []]}, "].1: Input should be a valid string"),
+        ("/embed", {"inputs": "a", "truncation_direction": "Left"}, "cuts texts at the right"),
         ("/embed", {"inputs": "a", "dimensions": 0}, "body.dimensions: Input should be greater"),
     ],
 )
