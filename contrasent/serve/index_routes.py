@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field, StrictStr
+from pydantic import Field, StrictStr
 from starlette.responses import FileResponse
 
 from contrasent.errors import CheckpointError, ConfigError, install_command
@@ -23,6 +23,7 @@ from contrasent.search.index import Index
 from contrasent.search.snapshot import Hit
 from contrasent.serve.application import RefusalError, Service
 from contrasent.serve.embedding_routes import (
+    Body,
     EmbeddingRoutes,
     Texts,
     json_answer,
@@ -83,7 +84,7 @@ class Searched:
         return self.index
 
 
-class QueryRequest(BaseModel):
+class QueryRequest(Body):
     """Queries, and which hits are wanted: ``only`` is a LIKE pattern of their ids."""
 
     queries: Texts
@@ -92,12 +93,12 @@ class QueryRequest(BaseModel):
     only: Annotated[str, Field(max_length=1000)] | None = None
 
 
-class IndexChange(BaseModel):
+class IndexChange(Body):
     """Ids to remove, then texts to add, with one id each or with none."""
 
-    remove: Utf8 = []
+    remove: Utf8 = Field([])
     missing_ok: bool = False
-    texts: Utf8 = []
+    texts: Utf8 = Field([])
     ids: Utf8 | None = None
 
 

@@ -88,6 +88,19 @@ def test_fewer_dimensions_are_the_first_ones_of_length_one(server, expected):
     close(rows, first / np.linalg.norm(first, axis=1, keepdims=True))
 
 
+def test_a_field_that_clients_send_is_taken(server, expected):
+    whole = {"model": "any", "user": "me", "encoding_format": "float", "dimensions": 16}
+    (row,) = server.call("/v1/embeddings", {"input": SENTENCES[0], **whole}).json["data"]
+    close(row["embedding"], expected[0])
+    read = {"truncate": True, "truncation_direction": "Right", "prompt_name": None}
+    given = {"inputs": SENTENCES[:1], "encoding_format": "float", "normalize": True, **read}
+    close(server.call("/embed", given).json, expected[:1])
+    inputs = {"source_sentence": SENTENCES[0], "sentences": ["dog " * 80]}
+    body = {"inputs": inputs, "parameters": read}
+    assert server.call("/similarity", body).status == 200
+    assert server.call("/similarity", body | {"parameters": {"truncate": False}}).status == 413
+
+
 def test_cosines(server, expected):
     inputs = {"source_sentence": SENTENCES[0], "sentences": SENTENCES[1:]}
     close(server.call("/similarity", {"inputs": inputs}).json, expected[1:] @ expected[0])
@@ -190,6 +203,7 @@ def test_a_port_that_another_server_took_meanwhile_is_explained():
         (OpenAIRequest, {"input": [None] * 10_000}),
         (OpenAIRequest, {"input": [[None] * 100] * 100}),
         (EmbedRequest, {"inputs": [None] * 10_000}),
+        (EmbedRequest, {"inputs": "a", **dict.fromkeys(map(str, range(10_000)))}),
         (SimilarityRequest, {"inputs": {"source_sentence": "a", "sentences": [None] * 10_000}}),
         (MatrixRequest, {"first": [None] * 10_000, "second": [None] * 10_000}),
         (QueryRequest, {"queries": [None] * 10_000}),
@@ -212,6 +226,13 @@ def test_of_a_list_only_the_first_mistake_is_told(kind, body):
         ("/v1/embeddings", {"input": [[]]}, "there is no text"),
         ("/v1/embeddings", {"input": ["a", []]}, "].1: Input should be a valid string"),
         ("/embed", {"inputs": "a", "truncation_direction": "Left"}, "cuts texts at the right"),
+        (
+            "/v1/embeddings",
+            {"input": "a", "dimension": 4},
+            "unknown field 'dimension'",
+        ),
+        ("/embed", {"inputs": "a", "encoding_format": "base64"}, "body.encoding_format: Input"),
+        ("/", {"inputs": "a", "normalise": False}, "Did you mean 'normalize'?"),
         ("/embed", {"inputs": "a", "dimensions": 0}, "body.dimensions: Input should be greater"),
     ],
 )
