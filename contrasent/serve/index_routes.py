@@ -74,13 +74,13 @@ class Searched:
     def newest(self) -> Index:
         """The index, with what other processes wrote; RefusalError if it is no longer the same."""
         with self.lock:
-            written = (self.index.folder / "manifest.json").stat().st_mtime_ns
-            if written != self.written:
-                try:
+            try:
+                written = (self.index.folder / "manifest.json").stat().st_mtime_ns
+                if written != self.written:
                     self.index.refresh()
-                except CheckpointError as error:
-                    raise RefusalError(503, f"{error}; restart the server", "Unhealthy") from error
-                self.written = written
+            except (CheckpointError, FileNotFoundError) as error:
+                raise RefusalError(503, f"{error}; restart the server", "Unhealthy") from error
+            self.written = written
         return self.index
 
 
