@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +58,9 @@ def test_warnings_can_be_silenced_by_the_caller():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning):
             warn("be careful")
+
+
+def test_only_one_function_says_how_an_extra_is_installed():
+    package = Path(errors.__file__).parent
+    texts = {path.name: path.read_text() for path in package.rglob("*.py")}
+    assert [name for name, text in texts.items() if "pip install 'contrasent[" in text] == []

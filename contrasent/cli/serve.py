@@ -104,13 +104,11 @@ def serve(*, model: Model, serving: Serving, precision: Precision = "auto") -> N
     all of them, and / is a page for people. With --index texts are searched, added and removed.
     SIGTERM ends the server after it has answered what it has begun.
     """
-    from contrasent.errors import MissingExtraError
+    from contrasent.errors import MissingExtraError, install_command
 
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
-        raise MissingExtraError(
-            f"a server needs {', '.join(missing)}: pip install 'contrasent[serve]'"
-        )
+        raise MissingExtraError(f"a server needs {', '.join(missing)}: {install_command('serve')}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the cores belong to the products
     with TemporaryDirectory(prefix="contrasent-metrics-") as folder:
         if serving.workers > 1:

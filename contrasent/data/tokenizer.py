@@ -91,7 +91,7 @@ class Tokenizer:
     def __init__(self, pretrained: Any) -> None:
         """Wrap a fast ``transformers`` tokenizer; :meth:`load` is the usual way."""
         self._pretrained = pretrained
-        self._side: str = pretrained.truncation_side
+        self.truncation_side: str = pretrained.truncation_side  # where a long text loses tokens
         settings = json.loads(pretrained.backend_tokenizer.to_str())
         settings["truncation"] = settings["padding"] = None
         self._settings = json.dumps(settings)
@@ -104,7 +104,8 @@ class Tokenizer:
         self.max_tokens: int | None = int(limit) if 0 < limit < _SANE_LIMIT else None
         self.specials: int = whole.num_special_tokens_to_add(is_pair=False)
         # Of all that decides which ids a text gets.
-        self.fingerprint = hashlib.sha256(f"{self._settings}\n{self._side}".encode()).hexdigest()
+        decisive = f"{self._settings}\n{self.truncation_side}"
+        self.fingerprint = hashlib.sha256(decisive.encode()).hexdigest()
         self.source = str(pretrained.name_or_path)  # for messages
         self.special_ids: SpecialIds = _special_ids(pretrained, whole)
 
@@ -315,7 +316,7 @@ class Tokenizer:
 
             backend = RustTokenizer.from_str(self._settings)
             if max_tokens is not None:
-                backend.enable_truncation(max_tokens, direction=self._side)
+                backend.enable_truncation(max_tokens, direction=self.truncation_side)
             if len(self._backends) > _KEPT_BACKENDS:
                 self._backends = {}
             self._backends[max_tokens] = backend

@@ -204,7 +204,7 @@ class WordTokenizer(Tokenizer):
         self.store, self.marks = store, tuple(marks)
         self._marks = [rows[mark] for mark in marks]
         self.vocabulary = store.blank + 1
-        self.max_tokens = None
+        self.max_tokens, self.truncation_side = None, "right"
         self.specials = len(marks)
         content = f"words {store.sha256} {self.marks} {_RULES}"
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from contrasent.errors import CheckpointError, ConfigError, MissingExtraError, first_line
+from contrasent.errors import (
+    CheckpointError,
+    ConfigError,
+    MissingExtraError,
+    first_line,
+    install_command,
+)
 from contrasent.model.backbones.auto import AutoBackbone, PackedModernBert
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.layers import ADAPTER, PACKED, effective_weight
@@ -238,7 +244,7 @@ def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise MissingExtraError(
-            "encoder.lora needs peft; install it with: pip install 'contrasent[lora]'"
+            f"encoder.lora needs peft; install it with: {install_command('lora')}"
         ) from error
     model = backbone.model
     maps = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]

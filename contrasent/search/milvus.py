@@ -19,7 +19,14 @@ from typing import Any, cast
 import numpy as np
 from typing_extensions import override
 
-from contrasent.errors import ConfigError, ContrasentError, DataError, MissingExtraError, pick
+from contrasent.errors import (
+    ConfigError,
+    ContrasentError,
+    DataError,
+    MissingExtraError,
+    install_command,
+    pick,
+)
 from contrasent.files import BusyError, exclusive
 from contrasent.search.index import Index
 from contrasent.search.nearest import MILVUS, best_rows
@@ -230,7 +237,7 @@ def open_client(folder: Path) -> Any:
         from pymilvus.exceptions import ConnectionConfigException
     except ImportError as error:
         raise MissingExtraError(
-            "an index in Milvus needs Milvus Lite: pip install 'contrasent[milvus]'"
+            f"an index in Milvus needs Milvus Lite: {install_command('milvus')}"
         ) from error
     for library in ("pymilvus", "milvus_lite"):  # they log a traceback of what they raise
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from contrasent.errors import ConfigError, ContrasentError, MissingExtraError
+from contrasent.errors import ConfigError, ContrasentError, MissingExtraError, install_command
 
 _PARENT = "CONTRASENT_PARENT"
 """In the environment of a process that ends with the one that started it."""
@@ -99,7 +99,7 @@ def run_ray(lines: Sequence[Sequence[str]], devices: int) -> None:
         ray = import_module("ray")
     except ImportError as error:
         raise MissingExtraError(
-            "--ray needs Ray: pip install 'contrasent[ray]', or leave it out for --workers alone"
+            f"--ray needs Ray: {install_command('ray')}, or leave it out for --workers alone"
         ) from error
     ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)
     try:

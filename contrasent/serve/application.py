@@ -217,7 +217,7 @@ def _refusal(error: BaseException) -> RefusalError:
             return RefusalError(415, "send JSON with Content-Type: application/json")
         first = max(error.errors(), key=_got_so_far)
         place = ".".join(str(part) for part in first["loc"])
-        return RefusalError(422, f"{place}: {first['msg']}")
+        return RefusalError(422, f"{place}: {first['msg'].removeprefix('Value error, ')}")
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return RefusalError(status, str(error))

@@ -382,7 +382,8 @@ def _given_ids(encoder: LoadedEncoder, text: tuple[int, ...]) -> tuple[np.ndarra
             f"{encoder.tokenizer.vocabulary - 1}; send the ids of this model, or the text"
         )
     inner = text[len(before) : len(text) - len(after)]
-    ids = text if text == (*before, *inner, *after) else (*before, *text, *after)
-    cut = len(ids) > encoder.max_tokens
-    kept = (*ids[: encoder.max_tokens - len(after)], *after) if cut else ids
-    return np.array(kept, np.int32), cut
+    if text != (*before, *inner, *after):
+        inner = text
+    room = encoder.max_tokens - len(before) - len(after)
+    kept = inner[-room:] if encoder.tokenizer.truncation_side == "left" else inner[:room]
+    return np.array([*before, *kept, *after], np.int32), len(inner) > room

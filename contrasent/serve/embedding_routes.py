@@ -15,10 +15,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field, StrictStr
+from pydantic import BaseModel, Field, StrictStr, model_validator
 
 from contrasent import __version__
 from contrasent.data.tokenizer import require_text
+from contrasent.errors import pick
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import unit_rows
 from contrasent.model.st_layers import role_options
@@ -28,6 +29,8 @@ from contrasent.serve.vector_cache import Embedded, Text
 _BYTES = "application/octet-stream"
 _INLINE = 64
 """Answers of more rows are written in a thread, so that others do not wait for them."""
+_NAME = 100
+"""Characters of an unknown field's name that are read."""
 _CHARACTERS, _CELLS = 1_000_000, 1_000_000
 """Largest text and largest input of the tokenizer's route, and largest matrix."""
 
@@ -38,7 +41,18 @@ Texts = StrictStr | Strings
 TokenIds = Annotated[list[Annotated[int, Field(strict=True, ge=0, lt=2**31)]], _FIRST]
 
 
-class OpenAIRequest(BaseModel):
+class Body(BaseModel):
+    """The body of a request; a field that it does not have is refused, as it may be misspelt."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_known(cls, given: Any) -> Any:
+        for name in given if isinstance(given, dict) else ():  # of many the first is told
+            pick("field", name[:_NAME], cls.model_fields)
+        return given
+
+
+class OpenAIRequest(Body):
     """OpenAI's request for embeddings."""
 
     input: Texts | TokenIds | Annotated[list[TokenIds], _FIRST]
@@ -49,38 +63,45 @@ class OpenAIRequest(BaseModel):
     user: str | None = None
 
 
-class EmbedRequest(BaseModel):
-    """TEI's request for embeddings."""
+class Reading(Body):
+    """How TEI is to read texts."""
+
+    truncate: bool | None = None
+    truncation_direction: Literal["right", "Right", "left", "Left"] | None = None
+    prompt_name: str | None = None
+
+
+class EmbedRequest(Reading):
+    """TEI's request for embeddings, with what huggingface_hub adds."""
 
     inputs: Texts
     normalize: bool = True
-    truncate: bool | None = None
-    truncation_direction: Literal["right", "Right"] = "right"
-    prompt_name: str | None = None
     dimensions: Annotated[int, Field(gt=0)] | None = None
+    encoding_format: Literal["float"] = "float"
 
 
-class SimilarityInputs(BaseModel):
+class SimilarityInputs(Body):
     """A sentence, and those it is compared with."""
 
     source_sentence: StrictStr
     sentences: Strings
 
 
-class SimilarityRequest(BaseModel):
+class SimilarityRequest(Body):
     """TEI's request for cosines."""
 
     inputs: SimilarityInputs
+    parameters: Reading | None = None
 
 
-class MatrixRequest(BaseModel):
+class MatrixRequest(Body):
     """Two lists, all sentences of which are compared."""
 
     first: Strings
     second: Strings
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(Body):
     """TEI's request for tokens."""
 
     inputs: Texts
@@ -95,6 +116,8 @@ class EmbeddingRoutes:
         self._encoder = service.batcher.encoder
         self._started = int(time.time())
         self._fingerprint = self._encoder.fingerprint()
+        tokenizer = getattr(self._encoder, "tokenizer", None)
+        self._truncation_side: str = getattr(tokenizer, "truncation_side", "right")
 
     def router(self) -> APIRouter:
         """All of them."""
@@ -206,25 +229,34 @@ class EmbeddingRoutes:
     async def embed(self, request: Request, body: EmbedRequest) -> Response:
         """A list of vectors; `Accept: application/octet-stream` asks for their bytes."""
         texts = _texts_of(body.inputs)
-        rows, entries = await self.vectors(
-            request, texts, body.dimensions, body.normalize, body.prompt_name
-        )
+        rows, entries = await self._read(request, texts, body, body.dimensions, body.normalize)
+        if _wants_bytes(request):
+            return _bytes_answer(rows, entries)
+        return await _answer(lambda: _dumped(rows), entries)
+
+    async def _read(
+        self, request: Request, texts: Sequence[Text], how: Reading, *form: Any
+    ) -> tuple[np.ndarray, list[Embedded]]:
+        """`vectors` with TEI's options; ``form`` is their dimensions and whether to normalise."""
+        side = self._truncation_side
+        if (how.truncation_direction or side).lower() != side:
+            raise RefusalError(422, f"truncation_direction: this model cuts texts at the {side}")
+        rows, entries = await self.vectors(request, texts, *form, prompt_name=how.prompt_name)
         cut = next((n for n, entry in enumerate(entries) if entry.truncated), None)
-        if cut is not None and body.truncate is False:
+        if cut is not None and how.truncate is False:
             limit = self._encoder.max_tokens
             raise RefusalError(
                 413, f"text {cut} has more than {limit} tokens; shorten it, or set truncate"
             )
-        if _wants_bytes(request):
-            return _bytes_answer(rows, entries)
-        return await _answer(lambda: _dumped(rows), entries)
+        return rows, entries
 
     async def similarity(self, request: Request, body: SimilarityRequest) -> Response:
         """The cosine of the source sentence with each of the others."""
         inputs = body.inputs
         if not inputs.sentences:
             raise RefusalError(400, "there are no sentences to compare with")
-        rows, entries = await self.vectors(request, [inputs.source_sentence, *inputs.sentences])
+        texts = [inputs.source_sentence, *inputs.sentences]
+        rows, entries = await self._read(request, texts, body.parameters or Reading())
         return await _answer(lambda: _dumped(rows[1:] @ rows[0]), entries)
 
     async def matrix(self, request: Request, body: MatrixRequest) -> Response:

@@ -14,15 +14,16 @@ from typing import Annotated, Literal, TypeVar
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field, StrictStr
+from pydantic import Field, StrictStr
 from starlette.responses import FileResponse
 
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import CheckpointError, ConfigError, install_command
 from contrasent.files import BusyError
 from contrasent.search.index import Index
 from contrasent.search.snapshot import Hit
 from contrasent.serve.application import RefusalError, Service
 from contrasent.serve.embedding_routes import (
+    Body,
     EmbeddingRoutes,
     Texts,
     json_answer,
@@ -73,17 +74,17 @@ class Searched:
     def newest(self) -> Index:
         """The index, with what other processes wrote; RefusalError if it is no longer the same."""
         with self.lock:
-            written = (self.index.folder / "manifest.json").stat().st_mtime_ns
-            if written != self.written:
-                try:
+            try:
+                written = (self.index.folder / "manifest.json").stat().st_mtime_ns
+                if written != self.written:
                     self.index.refresh()
-                except CheckpointError as error:
-                    raise RefusalError(503, f"{error}; restart the server", "Unhealthy") from error
-                self.written = written
+            except (CheckpointError, FileNotFoundError) as error:
+                raise RefusalError(503, f"{error}; restart the server", "Unhealthy") from error
+            self.written = written
         return self.index
 
 
-class QueryRequest(BaseModel):
+class QueryRequest(Body):
     """Queries, and which hits are wanted: ``only`` is a LIKE pattern of their ids."""
 
     queries: Texts
@@ -92,12 +93,12 @@ class QueryRequest(BaseModel):
     only: Annotated[str, Field(max_length=1000)] | None = None
 
 
-class IndexChange(BaseModel):
+class IndexChange(Body):
     """Ids to remove, then texts to add, with one id each or with none."""
 
-    remove: Utf8 = []
+    remove: Utf8 = Field([])
     missing_ok: bool = False
-    texts: Utf8 = []
+    texts: Utf8 = Field([])
     ids: Utf8 | None = None
 
 
@@ -215,7 +216,7 @@ class IndexRoutes:
         """The plotting library, from its own package."""
         spec = find_spec("plotly")
         if spec is None or spec.origin is None:
-            raise RefusalError(404, "the map needs plotly: pip install 'contrasent[serve]'")
+            raise RefusalError(404, f"the map needs plotly: {install_command('serve')}")
         path = Path(spec.origin).parent / "package_data" / "plotly.min.js"
         return FileResponse(path, headers={"Cache-Control": "max-age=86400"})
 
@@ -272,7 +273,7 @@ def _plane(vectors: np.ndarray, method: str) -> np.ndarray:
     if method == "pca" or len(vectors) < 5:
         return flat
     if find_spec("sklearn") is None:
-        raise ConfigError("t-SNE needs scikit-learn: pip install 'contrasent[serve]'")
+        raise ConfigError(f"t-SNE needs scikit-learn: {install_command('serve')}")
     from sklearn.manifold import TSNE
 
     perplexity = min(30.0, (len(vectors) - 1) / 3)

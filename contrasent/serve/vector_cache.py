@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.errors import ConfigError, MissingExtraError
+from contrasent.errors import ConfigError, MissingExtraError, install_command
 from contrasent.model.loading import LoadedEncoder
 from contrasent.serve.telemetry import LOG
 
@@ -118,7 +118,7 @@ class SharedCache:
             from redis.exceptions import RedisError
         except ImportError as error:
             raise MissingExtraError(
-                "--shared-cache needs a client: pip install 'contrasent[redis]'"
+                f"--shared-cache needs a client: {install_command('redis')}"
             ) from error
         try:
             self._client = Redis.from_url(url)

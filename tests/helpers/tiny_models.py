@@ -179,13 +179,13 @@ def save_tiny_masked_lm(folder, model_type="bert", *, seed=0, limit=64, **change
     return folder
 
 
-def with_template(encoder, single):
+def with_template(encoder, single, **settings):
     """A tiny BERT whose tokenizer puts ``single`` around a text, as ``$A [SEP]`` or nothing."""
     backend = Tokenizer.from_str(encoder.tokenizer._settings)
     specials = [("[CLS]", 2), ("[SEP]", 3)]
     backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=specials)
     names = dict(encoder.tokenizer.special_names)
-    pretrained = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    pretrained = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names, **settings)
     tokenizer = type(encoder.tokenizer)(pretrained)
     parts = EncoderParts(backbone=encoder.backbone, tokenizer=tokenizer, pooler="mean")
     return SentenceEncoder(parts).eval()

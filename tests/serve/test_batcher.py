@@ -162,14 +162,15 @@ def test_a_text_without_a_token_fails_alone(encoder):
     assert [each[0].tokens for each in (good, other, later)] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("kind", ["$A [SEP]", "$A", "prompt"])
-def test_token_ids_give_the_vector_of_their_text(encoder, kind):
-    around = encoder if kind == "prompt" else with_template(encoder, kind)
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", ["$A [SEP]", "[CLS] $A [SEP]", "$A", "prompt"])
+def test_token_ids_give_the_vector_of_their_text(encoder, kind, side):
+    around = with_template(encoder, kind.replace("prompt", "$A"), truncation_side=side)
     if kind == "prompt":
-        tokenizer = encoder.tokenizer.with_prompt("the house of {text} is {mask} .")
+        tokenizer = around.tokenizer.with_prompt("the house of {text} is {mask} .")
         parts = EncoderParts(backbone=encoder.backbone, tokenizer=tokenizer, pooler="mean")
         around = SentenceEncoder(parts).eval()
-    texts = ["a dog runs", "dog", "horse " * 80]
+    texts = ["a dog runs", "dog", "horse " * 80 + "dog " * 80]
     spans = [around.tokenizer.spans(texts, specials=specials) for specials in (True, False)]
     ids = [tuple(token.id for token in each) for form in spans for each in form]
     batcher = batcher_of(around, cache=0)

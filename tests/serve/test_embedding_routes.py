@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from helpers.command_line import refused, started
 from helpers.serving import batcher_of, call, serving
-from helpers.tiny_models import SENTENCES
+from helpers.tiny_models import SENTENCES, with_template
 from pydantic import ValidationError
 
 from contrasent.cli import serve as cli
@@ -75,10 +75,30 @@ def test_every_form_of_an_answer_has_the_vectors_of_the_encoder(server, encoder,
     close(np.frombuffer(answer.body, "<f4").reshape(7, 16), expected)
 
 
+def test_a_direction_is_that_of_the_tokenizer(encoder):
+    with serving(batcher_of(with_template(encoder, "$A", truncation_side="left"))) as server:
+        left, right = {"truncation_direction": "left"}, {"truncation_direction": "Right"}
+        assert server.call("/embed", {"inputs": "a", **left}).status == 200
+        assert "at the left" in server.call("/embed", {"inputs": "a", **right}).json["error"]
+
+
 def test_fewer_dimensions_are_the_first_ones_of_length_one(server, expected):
     rows = server.call("/embed", {"inputs": SENTENCES, "dimensions": 4}).json
     first = expected[:, :4]
     close(rows, first / np.linalg.norm(first, axis=1, keepdims=True))
+
+
+def test_a_field_that_clients_send_is_taken(server, expected):
+    whole = {"model": "any", "user": "me", "encoding_format": "float", "dimensions": 16}
+    (row,) = server.call("/v1/embeddings", {"input": SENTENCES[0], **whole}).json["data"]
+    close(row["embedding"], expected[0])
+    read = {"truncate": True, "truncation_direction": "Right", "prompt_name": None}
+    given = {"inputs": SENTENCES[:1], "encoding_format": "float", "normalize": True, **read}
+    close(server.call("/embed", given).json, expected[:1])
+    inputs = {"source_sentence": SENTENCES[0], "sentences": ["dog " * 80]}
+    body = {"inputs": inputs, "parameters": read}
+    assert server.call("/similarity", body).status == 200
+    assert server.call("/similarity", body | {"parameters": {"truncate": False}}).status == 413
 
 
 def test_cosines(server, expected):
@@ -183,6 +203,7 @@ def test_a_port_that_another_server_took_meanwhile_is_explained():
         (OpenAIRequest, {"input": [None] * 10_000}),
         (OpenAIRequest, {"input": [[None] * 100] * 100}),
         (EmbedRequest, {"inputs": [None] * 10_000}),
+        (EmbedRequest, {"inputs": "a", **dict.fromkeys(map(str, range(10_000)))}),
         (SimilarityRequest, {"inputs": {"source_sentence": "a", "sentences": [None] * 10_000}}),
         (MatrixRequest, {"first": [None] * 10_000, "second": [None] * 10_000}),
         (QueryRequest, {"queries": [None] * 10_000}),
@@ -204,6 +225,14 @@ def test_of_a_list_only_the_first_mistake_is_told(kind, body):
         ("/v1/embeddings", {"input": [[1], [2, None]]}, "].1.1: Input should be a valid integer"),
         ("/v1/embeddings", {"input": [[]]}, "there is no text"),
         ("/v1/embeddings", {"input": ["a", []]}, "].1: Input should be a valid string"),
+        ("/embed", {"inputs": "a", "truncation_direction": "Left"}, "cuts texts at the right"),
+        (
+            "/v1/embeddings",
+            {"input": "a", "dimension": 4},
+            "unknown field 'dimension'",
+        ),
+        ("/embed", {"inputs": "a", "encoding_format": "base64"}, "body.encoding_format: Input"),
+        ("/", {"inputs": "a", "normalise": False}, "Did you mean 'normalize'?"),
         ("/embed", {"inputs": "a", "dimensions": 0}, "body.dimensions: Input should be greater"),
     ],
 )

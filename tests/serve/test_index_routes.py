@@ -156,9 +156,13 @@ def test_the_folders_that_are_deployed_have_room_for_a_lock():
     assert f":{Path(index).parent} " in image
 
 
-def test_an_index_that_another_encoder_built_anew_is_not_served(server, other, index):
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_an_index_that_is_gone_or_of_another_encoder_is_not_served(server, other, index, is_gone):
     assert server.call("/search", {"queries": "a"}).status == 200
-    Index.build(other, TEXTS, index.folder, precision="fp32", overwrite=True)
+    if is_gone:
+        shutil.rmtree(index.folder)
+    else:
+        Index.build(other, TEXTS, index.folder, precision="fp32", overwrite=True)
     for path, body in (
         ("/search", {"queries": "a"}),
         ("/index", {"texts": ["a new text"]}),
@@ -169,7 +173,7 @@ def test_an_index_that_another_encoder_built_anew_is_not_served(server, other, i
         answer = server.call(path, body)
         assert (answer.status, answer.json["error_type"]) == (503, "Unhealthy")
         assert answer.json["error"].endswith("restart the server")
-    assert len(Index.open(index.folder)) == len(TEXTS)
+    assert is_gone or len(Index.open(index.folder)) == len(TEXTS)
 
 
 @pytest.mark.parametrize(
