@@ -62,7 +62,7 @@ _ARGUMENTS = (
     *("processing_kwargs", "processor_kwargs", "tokenizer_args"),
     *("config_kwargs", "config_args"),
 )
-_HARMLESS = {"output_hidden_states", "trust_remote_code"}
+_HARMLESS = {"attn_implementation", "output_hidden_states", "trust_remote_code", "use_fast"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
