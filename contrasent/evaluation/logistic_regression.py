@@ -71,6 +71,7 @@ _CPU_BATCH_BYTES = 1 << 21
 """Batches of all folds at work on a CPU, which should stay in its cache."""
 
 _BATCH_BYTES = 1 << 28
+"""The same elsewhere; and of held-out rows that are judged at once."""
 
 _FEW_ROWS = 8
 """Weights of more rows are laid out anew for their product: MKL is slow with such a transposed
@@ -226,18 +227,18 @@ class _Stack:
         state, problems = self._state, self._problems
         permuted = torch.from_numpy(self._shuffles.epochs(self._epochs)).to(self._rows.device)
         order = self._rows.gather(1, permuted.long())
-        targets = problems.targets[:, order].transpose(0, 1).unsqueeze(1)
         folds, count = order.shape
         batch, weights = self._preset.batch, state["weights"]
         penalties = self._decay.shape[1]
         for start in range(0, count, batch):
-            chosen = order[:, start : start + batch].reshape(-1)
-            size = len(chosen) // folds
+            numbers = order[:, start : start + batch]
+            chosen, size = numbers.reshape(-1), numbers.shape[1]
+            targets = problems.targets[:, numbers].transpose(0, 1).unsqueeze(1)
             rows = torch.index_select(problems.features, 0, chosen, out=self._buffer[: len(chosen)])
             rows = rows.view(folds, size, -1)
             scores = _scores(weights, rows)
             error = scores.view(folds, penalties, problems.classes, size).softmax(dim=2)
-            error.sub_(targets[..., start : start + batch]).div_(size)
+            error.sub_(targets).div_(size)
             gradient = torch.bmm(error.view(folds, -1, size), rows, out=state["gradient"])
             gradient.addcmul_(weights, self._weight_decay)
             state["steps"] += 1
@@ -249,21 +250,26 @@ class _Stack:
 
         As in SentEval, misses are never forgotten: what counts is how many there were in all.
         """
-        state, problems = self._state, self._problems
-        folds, penalties = state["accuracy"].shape
-        rows = problems.features[self._judged]
-        scores = _scores(state["weights"], rows)
-        predicted = scores.view(folds, penalties, problems.classes, -1).argmax(dim=2)
-        expected = problems.labels[self._judged].masked_fill(self._judged < 0, -1)
-        right = (predicted == expected.unsqueeze(1)).sum(dim=2).double()
+        state = self._state
+        at_once = _BATCH_BYTES // (4 * len(self._folds) * self._start.shape[1])
+        parts = torch.split(self._judged, max(1, at_once), dim=1)
+        right = torch.stack([self._right(part) for part in parts]).sum(dim=0)
         accuracy = right / (self._judged >= 0).sum(dim=1, keepdim=True)
         better = (accuracy > state["accuracy"]) & ~state["ended"]
         missed = ~better & ~state["ended"]
         state["ended"] |= missed & (state["misses"] >= self._preset.tenacity)
         state["misses"] += missed
         state["accuracy"] = torch.where(better, accuracy, state["accuracy"])
-        chosen = better.repeat_interleave(problems.classes, dim=1).unsqueeze(-1)
+        chosen = better.repeat_interleave(self._problems.classes, dim=1).unsqueeze(-1)
         state["best"] = torch.where(chosen, state["weights"], state["best"])
+
+    def _right(self, judged: Tensor) -> Tensor:
+        """``(F, P)`` float64: of how many rows ``judged (F, n)`` each classifier says the class."""
+        problems = self._problems
+        scores = _scores(self._state["weights"], problems.features[judged])
+        predicted = scores.view(len(judged), -1, problems.classes, judged.shape[1]).argmax(dim=2)
+        expected = problems.labels[judged].masked_fill(judged < 0, -1)
+        return (predicted == expected.unsqueeze(1)).sum(dim=2).double()
 
     def _retire(self) -> list[_EndedFold]:
         """Take out the folds all of whose penalties have ended."""

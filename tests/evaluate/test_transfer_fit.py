@@ -45,10 +45,15 @@ def problems(features, labels, classes):
 def test_every_classifier_is_the_one_trained_alone(classes, optimiser, places, monkeypatch):
     preset = replace(TINY, optimiser=optimiser)
     features, labels = separable(classes=classes)
-    row = preset.batch * 16 * 4
-    monkeypatch.setattr(logistic_regression, "_CPU_BATCH_BYTES", places * row)
+    most, sizes, scores = places * preset.batch * 16 * 4, [], logistic_regression._scores
+    for limit in ("_CPU_BATCH_BYTES", "_BATCH_BYTES"):
+        monkeypatch.setattr(logistic_regression, limit, most)
+    monkeypatch.setattr(
+        logistic_regression, "_scores", lambda w, rows: sizes.append(rows.nbytes) or scores(w, rows)
+    )
     folds = folds_of(labels, [80, 81, 80, 64])
     fitted = problems(features, labels, classes).fit(folds, [DECAYS] * 4, preset, seed=5)
+    assert max(sizes) <= most
     rounds = set()
     for number, fold in enumerate(folds):
         for which, decay in enumerate(DECAYS):
