@@ -21,8 +21,8 @@ import torch
 from safetensors.torch import save_file
 from typing_extensions import override
 
-from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, warn
+from contrasent.data.tokenizer import Tokenizer, require_text
+from contrasent.errors import CheckpointError, ConfigError, first_line, warn
 from contrasent.model import checkpoint
 from contrasent.model.encoding import embed
 from contrasent.model.hub import resolve
@@ -111,9 +111,7 @@ class LookupEncoder(Encoder):
         total = len(sentences) if isinstance(sentences, Sequence) else None
         with sentence_progress(total, options.show_progress) as advance:
             while texts := list(islice(rest, min(options.chunk, self.at_once))):
-                for number, text in enumerate(texts, start=done):
-                    if not isinstance(text, str):
-                        raise DataError(f"sentence {number} is {type(text).__name__}, no string")
+                require_text(texts, "sentence", done)
                 rows, without = self.look_up([options.prompt + text for text in texts])
                 done, unknown = done + len(texts), unknown + without
                 yield options.finish(rows)

@@ -141,8 +141,9 @@ class AutoBackbone(Backbone):
         positions = getattr(config, "max_position_embeddings", None) or 0  # XLNet says -1
         self.max_tokens = (positions if positions > 0 else UNBOUNDED) - first_position(model)
         self._first_layer: EmbeddingLayer | None = None
-        # BigBird's attention is full in a short batch and sparse in another.
-        self._padding_counts = True if config.model_type == _BIG_BIRD else None
+        # BigBird's sparse attention is full in a short batch.
+        is_sparse = config.model_type == _BIG_BIRD and config.attention_type == "block_sparse"
+        self._padding_counts = True if is_sparse else None
 
     @override
     def set_checkpointing(self, wanted: bool) -> None:
