@@ -124,7 +124,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         typer.Option(metavar="FILE", help="Write tables, figures and verdicts as one page too."),
     ] = None,
     rows: Annotated[
-        str | None, typer.Option(help="Comma-separated rows, by name; else all.")
+        str | None, typer.Option(help="Comma-separated rows, by name or a part of it; else all.")
     ] = None,
     tasks: Annotated[
         str | None,
@@ -162,7 +162,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     given |= dict(map(_named, material or ()))
     from contrasent.report.html.page import refuse_existing_report
     from contrasent.reproduce import outcome
-    from contrasent.reproduce.request import FolderRequest, choose
+    from contrasent.reproduce.request import FolderRequest, choose, named_rows
 
     what = tables[0] if tables[0] in ("list", "verdicts", "commands") else ""
     names = tables[1:] if what else tables
@@ -170,7 +170,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     if what == "commands":
         typer.echo("\n".join(outcome.plan_lines(names)))
         return
-    chosen = choose(names, listed(rows or ""), listed(tasks or ""))
+    chosen = choose(names, named_rows(rows or ""), listed(tasks or ""))
     refuse_existing_report(html, overwrite=True)  # a folder
     folder = FolderRequest.read(output)
     usual = (what and folder.seeds) or (42,)

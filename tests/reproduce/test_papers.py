@@ -26,7 +26,7 @@ from contrasent.reproduce.papers import (
     recipe_of,
     system_row,
 )
-from contrasent.reproduce.request import PaperRequest, choose
+from contrasent.reproduce.request import PaperRequest, choose, named_rows
 from contrasent.reproduce.runner import plan_work
 from contrasent.reproduce.verdicts import MARGIN, claim_columns, comparisons
 
@@ -196,6 +196,14 @@ def test_tables_are_chosen_by_their_names():
     (table,) = choose(["simcse/T5"], ["glove", "SBERT-base"], ["stsb"])
     assert table.rows[0].label == "GloVe avg"
     assert [column.heading for column in table.columns] == ["STS-B"]
+
+
+def test_a_row_is_named_in_full_though_its_label_has_commas():
+    every = {row.label for table in load_tables().values() for row in table.rows}
+    labels = [label for label in every if "," in label]
+    assert len(labels) > 10
+    assert named_rows(f" glove,{' , '.join(labels)},SBERT, x,") == ["glove", *labels, "SBERT", "x"]
+    assert not named_rows(" ,")
 
 
 @pytest.mark.parametrize(
