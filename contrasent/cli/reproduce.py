@@ -163,6 +163,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     from contrasent.report.html.page import refuse_existing_report
     from contrasent.reproduce import outcome
     from contrasent.reproduce.request import FolderRequest, choose, named_rows
+    from contrasent.reproduce.verdicts import verdicts
 
     what = tables[0] if tables[0] in ("list", "verdicts", "commands") else ""
     names = tables[1:] if what else tables
@@ -185,7 +186,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         _show(outcome.listing(request, chosen, output).markdown())
     elif what == "verdicts":
         filler = outcome.open_filler(request, output)
-        judged = outcome.judge(filler, chosen)
+        judged = verdicts(filler, chosen)
         _show(outcome.verdicts_document(judged, request.scale))
         if html:
             outcome.write_page(Path(html), filler, chosen, judged)
@@ -221,6 +222,7 @@ def _make(
     """Make tables, show them, and tell what failed at the end."""
     from contrasent.errors import ContrasentError
     from contrasent.reproduce import outcome
+    from contrasent.reproduce.verdicts import verdicts
 
     tell = partial(typer.echo, err=True)
     try:
@@ -232,7 +234,7 @@ def _make(
     _show("\n".join(outcome.document(table) for table in filled))
     if html:
         filler = outcome.open_filler(request, output)
-        outcome.write_page(Path(html), filler, tables, outcome.judge(filler, tables))
+        outcome.write_page(Path(html), filler, tables, verdicts(filler, tables))
     if failed := outcome.failures(filled):
         raise ContrasentError("cells that could not be made:\n" + "\n".join(failed))
 
