@@ -124,7 +124,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         typer.Option(metavar="FILE", help="Write tables, figures and verdicts as one page too."),
     ] = None,
     rows: Annotated[
-        str | None, typer.Option(help="Comma-separated rows, by name; else all.")
+        str | None, typer.Option(help="Comma-separated rows, by name or a part of it; else all.")
     ] = None,
     tasks: Annotated[
         str | None,
@@ -162,7 +162,8 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     given |= dict(map(_named, material or ()))
     from contrasent.report.html.page import refuse_existing_report
     from contrasent.reproduce import outcome
-    from contrasent.reproduce.request import FolderRequest, choose
+    from contrasent.reproduce.request import FolderRequest, choose, named_rows
+    from contrasent.reproduce.verdicts import verdicts
 
     what = tables[0] if tables[0] in ("list", "verdicts", "commands") else ""
     names = tables[1:] if what else tables
@@ -170,7 +171,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     if what == "commands":
         typer.echo("\n".join(outcome.plan_lines(names)))
         return
-    chosen = choose(names, listed(rows or ""), listed(tasks or ""))
+    chosen = choose(names, named_rows(rows or ""), listed(tasks or ""))
     refuse_existing_report(html, overwrite=True)  # a folder
     folder = FolderRequest.read(output)
     usual = (what and folder.seeds) or (42,)
@@ -185,7 +186,7 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         _show(outcome.listing(request, chosen, output).markdown())
     elif what == "verdicts":
         filler = outcome.open_filler(request, output)
-        judged = outcome.judge(filler, chosen)
+        judged = verdicts(filler, chosen)
         _show(outcome.verdicts_document(judged, request.scale))
         if html:
             outcome.write_page(Path(html), filler, chosen, judged)
@@ -221,6 +222,7 @@ def _make(
     """Make tables, show them, and tell what failed at the end."""
     from contrasent.errors import ContrasentError
     from contrasent.reproduce import outcome
+    from contrasent.reproduce.verdicts import verdicts
 
     tell = partial(typer.echo, err=True)
     try:
@@ -232,7 +234,7 @@ def _make(
     _show("\n".join(outcome.document(table) for table in filled))
     if html:
         filler = outcome.open_filler(request, output)
-        outcome.write_page(Path(html), filler, tables, outcome.judge(filler, tables))
+        outcome.write_page(Path(html), filler, tables, verdicts(filler, tables))
     if failed := outcome.failures(filled):
         raise ContrasentError("cells that could not be made:\n" + "\n".join(failed))
 

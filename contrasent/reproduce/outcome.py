@@ -33,7 +33,7 @@ from contrasent.reproduce.papers import (
 )
 from contrasent.reproduce.request import FolderRequest, PaperRequest, absolute
 from contrasent.reproduce.runner import Notify, duration, plan_work, run_work, seconds_left
-from contrasent.reproduce.verdicts import Verdict, verdict_table, verdicts
+from contrasent.reproduce.verdicts import Verdict, verdict_table
 
 _PANELS = ("Unsupervised", "Supervised")
 
@@ -113,12 +113,6 @@ def reproduce_tables(
             if picture:
                 write_pictures(output, [picture])
         return [filler.table(table) for table in tables]
-
-
-def judge(filler: Filler, tables: Sequence[PaperTable]) -> list[Verdict]:
-    """Verdicts on the claims about tables, by what is in a store; on all if these are all."""
-    names = [table.name for table in tables]
-    return verdicts(filler, [] if len(names) == len(load_tables()) else names)
 
 
 def verdicts_document(judged: Sequence[Verdict], scale: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -117,6 +118,14 @@ def absolute(path: str) -> str:
     """A path for commands that are run elsewhere; an id as it is."""
     place = Path(path).expanduser()
     return str(place.resolve()) if place.exists() else path
+
+
+def named_rows(text: str) -> list[str]:
+    """The words and labels of rows between commas; a label may have commas itself."""
+    every = {row.label for table in load_tables().values() for row in table.rows}
+    labels = "|".join(map(re.escape, sorted(every, key=len, reverse=True)))
+    found = re.findall(rf"\s*((?:{labels})(?=\s*(?:,|$))|[^,]+)", text)
+    return [it.strip() for it in found if it.strip()]
 
 
 def choose(

@@ -126,15 +126,14 @@ class Verdict:
         return next(contrary, self.parts[0])
 
 
-def verdicts(filler: Filler, names: Sequence[str] = ()) -> list[Verdict]:
-    """The claims of these tables, of all by default, one by one, by what is in the store."""
-    judged = []
-    errors = _SeedErrors(filler)
-    for number, claim in load_claims().items():
-        if names and claim.get("cells") not in names:
-            continue
-        judged.append(_judge(filler, errors, number, claim))
-    return judged
+def verdicts(filler: Filler, tables: Sequence[PaperTable]) -> list[Verdict]:
+    """Verdicts on the claims about tables, by what is in the store."""
+    errors, names = _SeedErrors(filler), {table.name for table in tables}
+    return [
+        _judge(filler, errors, number, claim)
+        for number, claim in load_claims().items()
+        if claim["cells"] in names
+    ]
 
 
 def _judge(filler: Filler, errors: _SeedErrors, number: str, claim: Mapping[str, Any]) -> Verdict:
