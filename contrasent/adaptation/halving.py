@@ -34,7 +34,7 @@ from contrasent.adaptation.candidates import (
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.errors import ConfigError, ContrasentError, DataError, pick
 from contrasent.evaluation.suite import Suite, load_suite
-from contrasent.files import begins_anew, writing_folder
+from contrasent.files import begins_anew, exclusive, writing_folder
 from contrasent.model.checkpoint import is_sentence_encoder
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import Recipe, load_recipe
@@ -366,8 +366,8 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
 
     Raises:
         ConfigError: no such candidate or task, or a candidate that does not fit or cannot take the
-            settings; ``output`` holds another search; the time is too short for a few steps of each
-            candidate.
+            settings; ``output`` holds another search or another process's; the time is too short
+            for a few steps of each candidate.
         ContrasentError: every candidate failed.
         DataError: there is too little text, or a file is missing or damaged.
 
@@ -384,12 +384,13 @@ def adapt(  # noqa: PLR0913 - what the command takes, by name
     refuse_fixed(given)
     source = str(data if isinstance(data, str | Path) else keep_rows(data))
     request = SearchRequest(str(encoder), source, minutes, dev, names, given, seed)
-    if begins_anew(folder, _STATE, resume=resume, overwrite=overwrite):
-        with writing_folder(folder) as partial:
-            state = split_text(request, partial)
-            Search(partial, state, device, show_progress).begin()
-            state.write(partial / _STATE)
-    search = Search(folder, SearchState.read(folder / _STATE, request), device, show_progress)
-    suite = search.final_tasks(test)
-    search.run()
-    return search.finish(suite, began)
+    with exclusive(folder):
+        if begins_anew(folder, _STATE, resume=resume, overwrite=overwrite):
+            with writing_folder(folder) as partial:
+                state = split_text(request, partial)
+                Search(partial, state, device, show_progress).begin()
+                state.write(partial / _STATE)
+        search = Search(folder, SearchState.read(folder / _STATE, request), device, show_progress)
+        suite = search.final_tasks(test)
+        search.run()
+        return search.finish(suite, began)

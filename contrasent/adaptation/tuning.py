@@ -171,16 +171,16 @@ def tune(  # noqa: PLR0913 - what the command takes, by name
 
     Raises:
         ConfigError: a setting cannot be searched, nothing decides, or ``output`` holds another
-            search.
+            search or is searched by another process.
         MissingExtraError: Optuna is not installed.
         ContrasentError: every trial failed.
     """
     _require_optuna()
-    if begins_anew(output, _JOURNAL, resume=resume, overwrite=overwrite):
-        with writing_folder(output) as partial:
-            _begin(recipe, space, partial)
-    _refuse_other(recipe, space, output)
     with exclusive(output):
+        if begins_anew(output, _JOURNAL, resume=resume, overwrite=overwrite):
+            with writing_folder(output) as partial:
+                _begin(recipe, space, partial)
+        _refuse_other(recipe, space, output)
         search = _Search(output, space, recipe.train.seed, on_trial)
         search.run(trials, {"device": device, "show_progress": show_progress})
         return search.finish(device, show_progress)

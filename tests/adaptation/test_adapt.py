@@ -16,6 +16,7 @@ from contrasent.adaptation.halving import adapt
 from contrasent.cli.adapt import print_result
 from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.evaluation.suite import evaluate
+from contrasent.files import BusyError, exclusive
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.recipe import load_recipe
 from contrasent.training.callbacks import DevScore
@@ -228,6 +229,13 @@ def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(search, 
         search(candidates=["next-sentence"], overwrite=True)
     assert (tmp_path / "search" / "run" / "best").is_dir()
     assert search(candidates=["dropout"], overwrite=True).trials
+
+
+def test_a_folder_that_another_process_searches_is_left_alone(search, tmp_path):
+    for more in ({}, {"overwrite": True}, {"resume": True}):
+        with exclusive(tmp_path / "search"), pytest.raises(BusyError, match="by process"):
+            search(**more)
+    assert not (tmp_path / "search").exists()
 
 
 def test_a_search_that_cannot_begin_leaves_no_folder(search, tmp_path):

@@ -8,6 +8,7 @@ from helpers.tiny_sentences import sentence
 
 from contrasent.adaptation import tuning
 from contrasent.errors import ContrasentError
+from contrasent.files import exclusive
 from contrasent.recipe import load_recipe
 from contrasent.training.run_folder import RunFolder
 
@@ -146,6 +147,13 @@ def test_another_search_is_not_continued(words):
     worked(*words, *RATES, "--trials", "1")
     assert "other settings" in refused(*words, *RANGE, "--resume")
     assert "--resume" in refused(*words, *RATES)
+
+
+@pytest.mark.parametrize("more", [(), ("--resume",), ("--overwrite",)])
+def test_a_folder_that_another_process_searches_is_left_alone(words, tmp_path, more):
+    with exclusive(tmp_path / "found"):
+        assert "is being written by process" in refused(*words, *RATES, *more)
+    assert not (tmp_path / "found").exists()
 
 
 def test_the_papers_settings_are_on_their_grids():
