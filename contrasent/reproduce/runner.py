@@ -139,7 +139,7 @@ class _Pool:
             while self._left or busy:
                 ready = [it for it in self._left if not self._waits(it)]
                 for work in ready[: self._jobs - len(busy)]:
-                    worker = idle.pop() if idle else _Worker(self._jobs)
+                    worker = self._worker(idle)
                     busy[worker.connection] = worker, work
                     self._left.remove(work)
                     with suppress(ConnectionError):  # which receiving tells of
@@ -160,6 +160,15 @@ class _Pool:
             for worker in [*idle, *(it for it, _ in busy.values())]:
                 worker.end()
 
+    def _worker(self, idle: list[_Worker]) -> _Worker:
+        """An idle one that was not killed meanwhile, or a new one."""
+        while idle:
+            worker = idle.pop()
+            if worker.is_alive:
+                return worker
+            worker.end()
+        return _Worker(self._jobs)
+
     def _tell(self, line: str, left: Sequence[Work]) -> None:
         done, seconds = self._total - len(left), seconds_left(left, self._usual) / self._jobs
         self._notify(f"[{done}/{self._total}] {line}; about {duration(seconds)} left")
@@ -178,6 +187,11 @@ class _Worker:
         self._process.start()
         self._started = time.monotonic()
         theirs.close()  # so that the connection is at its end when the process is
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is there; one for want of memory may be killed while it is idle."""
+        return self._process.is_alive()
 
     @property
     def is_young(self) -> bool:
