@@ -66,8 +66,8 @@ class Config:
     """Of the copy decisions beside the corrections in task corrective (COCO-LM's 50)."""
 
     rtd_embedding: Literal["projected", "pooled"] = "projected"
-    """What the conditional network knows of a sentence: its embedding behind the projector, as in
-    the authors' code by default, or in front of it."""
+    """What the conditional network knows of a sentence: its embedding after the projector, as in
+    the authors' code by default, or before it."""
 
     rtd_reduction: Literal["mean", "sum"] = "mean"
     """Of task rtd, over the tokens of a batch: mean as in the authors' code, for which rtd_weight
