@@ -208,7 +208,7 @@ def _wide(filled: FilledTable) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]
 
 
 def _difference(cell: PaperCell) -> Cell:
-    return number(cell.difference, 2 if _is_small(cell.difference) else 0, sign="+")
+    return number(cell.difference, cell.digits if _is_small(cell.difference) else 0, sign="+")
 
 
 def _printed(text: str | None) -> Cell:
@@ -283,9 +283,10 @@ class Filler:
         numbers = [it for it in values if not isinstance(it, str)]
         texts = [it for it in values if isinstance(it, str)]
         reason = "; ".join(dict.fromkeys(reasons))
-        failed = bool(reason) and NOT_YET not in reasons
-        if values and NOT_YET in reasons:
-            reason = f"{len(values)} of {len(of_seeds)} seeds"
+        failed = any(why != NOT_YET for why in reasons)
+        if values and reasons:
+            told = [why for why in dict.fromkeys(reasons) if why != NOT_YET]
+            reason = "; ".join([f"{len(values)} of {len(of_seeds)} seeds", *told])
         text = "; ".join(texts[:1])
         precision = self._trained_in(of_seeds) if values else ""
         return PaperCell(
@@ -359,9 +360,10 @@ class Filler:
             return None, self.store.failure(measurement.job) or NOT_YET
         machine, train = kept["environment"], kept["recipe"]["train"]
         hours, gigabytes = kept["seconds"] / 3600, kept["peak_memory"] / 1e9
+        gpu = machine["gpu"] if kept.get("device", "cuda") == "cuda" else None
         values: dict[str, Value] = {
-            "hardware": machine["gpu"] or f"{machine['threads']} threads of {machine['cpu']}",
-            "memory": "no GPU" if machine["gpu"] is None else f"{gigabytes:.1f} GB",
+            "hardware": gpu or f"{machine['threads']} threads of {machine['cpu']}",
+            "memory": "no GPU" if gpu is None else f"{gigabytes:.1f} GB",
             "hours": hours / train["epochs"],
             "trials": float(len(self.seeds)),
             "total": hours * len(self.seeds),

@@ -173,7 +173,8 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
     rows, done = [], 0
     for table in tables:
         cells = [filler.cell(table, row, of) for row in table.rows for of in table.columns_of(row)]
-        filled = sum(bool(cell.ours or cell.text) for cell in cells)
+        filled = sum(bool(cell.ours or cell.text) and not cell.reason for cell in cells)
+        failed = sum(cell.failed for cell in cells)
         needs = dict.fromkeys(
             part.removeprefix("needs ")
             for cell in cells
@@ -182,7 +183,7 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
         )
         counts = (
             str(len(table.rows)),
-            f"{filled} of {len(cells)}",
+            f"{filled} of {len(cells)}" + (f", {failed} failed" if failed else ""),
             "; ".join(needs),
             cost([table]),
         )

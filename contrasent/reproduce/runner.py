@@ -291,6 +291,7 @@ def _train(work: Work) -> dict[str, Any]:
 
     The start takes part in the selection of a run, but is no system of the papers' tables.
     """
+    from contrasent.model.precision import training_device
     from contrasent.training.run import train
 
     job, run = work.job, work.store.folder(work.job) / _RUN
@@ -314,6 +315,7 @@ def _train(work: Work) -> dict[str, Any]:
         "steps": result["step"],
         "examples": result["examples"],
         "precision": result["precision"],
+        "device": training_device(work.device).type,
         "peak_memory": result["peak_memory"],
     }
 

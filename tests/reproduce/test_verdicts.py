@@ -13,7 +13,7 @@ from contrasent.evaluation.intervals import PairGraph, Ratio
 from contrasent.evaluation.rated_pairs import RatedPairs
 from contrasent.evaluation.task_names import TRANSFER
 from contrasent.reproduce import smoke, verdicts
-from contrasent.reproduce.cells import PaperCell
+from contrasent.reproduce.cells import NOT_YET, Filler, PaperCell, _difference
 from contrasent.reproduce.measures import PAIRS, sts_suite
 from contrasent.reproduce.papers import load_tables
 from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, ClaimPart
@@ -28,6 +28,29 @@ def part(first, second, *, relation=">", pair_error=0.1, seed_error=None):
 def paired(first, second):
     each = [a - b for a, b in zip(first, second, strict=True)]
     return stdev(each) / sqrt(len(each)), len(each) - 1
+
+
+def test_differences_of_geometry_have_three_decimals():
+    assert _difference(PaperCell("0.177", None, (0.2213,))).text == "+0.044"
+    assert _difference(PaperCell("76.25", None, (77.5,))).text == "+1.25"
+
+
+def test_a_failed_seed_is_told_beside_those_that_are_made_and_not_made_yet(monkeypatch):
+    (table, *_) = load_tables().values()
+    outcomes = iter([(80.0, ""), (None, "out of memory"), (None, NOT_YET)])
+    filler = Filler(SimpleNamespace(scale_name="small"), None, (1, 2, 3))
+    monkeypatch.setattr(Filler, "plan", lambda *_: ([[], [], []], ""))
+    monkeypatch.setattr(Filler, "_value", lambda *_: next(outcomes))
+    cell = filler.cell(table, table.rows[0], table.columns[0])
+    assert (cell.failed, cell.reason) == (True, "1 of 3 seeds; out of memory")
+
+
+@pytest.mark.parametrize(("device", "hardware"), [("cpu", "2 threads of AVX2"), ("cuda", "A40")])
+def test_the_cost_is_told_of_the_device_of_the_training(device, hardware):
+    kept = {"environment": {"gpu": "A40", "threads": 2, "cpu": "AVX2"}, "device": device}
+    kept |= {"recipe": {"train": {"epochs": 1}}, "seconds": 60.0, "peak_memory": 10**9}
+    filler = Filler(None, SimpleNamespace(description=lambda _: kept), (42,))
+    assert filler._machine(SimpleNamespace(job=None), "hardware") == (hardware, "")
 
 
 def test_the_interval_holds_pairs_and_seeds():
