@@ -180,8 +180,9 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         given,
         numbers_of_seeds(seeds) if seeds else usual,
         None if data_dir is None else str(data_dir),
+        device,
     )
-    request = replace(request, jobs=jobs, device=device)
+    request = replace(request, jobs=jobs)
     if what == "list":
         _show(outcome.listing(request, chosen, output).markdown())
     elif what == "verdicts":

@@ -59,6 +59,7 @@ class FolderRequest:
     seeds: tuple[int, ...] = ()
     data_dir: str | None = None
     tables: dict[str, TablePart] = field(default_factory=dict)
+    device: str | None = None
 
     @classmethod
     def read(cls, output: Path) -> FolderRequest:
@@ -78,11 +79,14 @@ class FolderRequest:
         given: Mapping[str, str],
         seeds: tuple[int, ...],
         data_dir: str | None,
+        device: str | None = None,
     ) -> PaperRequest:
         """A request, in which what is not given is as before; of another scale nothing is."""
         if scale is not None and scale != self.scale:
-            return PaperRequest(scale, given, seeds, data_dir)
-        return PaperRequest(self.scale, {**self.given, **given}, seeds, data_dir or self.data_dir)
+            return PaperRequest(scale, given, seeds, data_dir, device=device)
+        given = {**self.given, **given}
+        data_dir, device = data_dir or self.data_dir, device or self.device
+        return PaperRequest(self.scale, given, seeds, data_dir, device=device)
 
     def extended(self, request: PaperRequest, tables: Iterable[PaperTable]) -> FolderRequest:
         """With a further request; ConfigError if it is of another scale."""
@@ -100,7 +104,7 @@ class FolderRequest:
         seeds = tuple(sorted({*self.seeds, *request.seeds}))
         given = {name: absolute(path) for name, path in request.given.items()}
         data_dir = request.data_dir and absolute(request.data_dir)
-        return FolderRequest(request.scale, given, seeds, data_dir, parts)
+        return FolderRequest(request.scale, given, seeds, data_dir, parts, request.device)
 
     def part(self, name: str) -> PaperTable:
         """The rows and columns of a table that were asked for, in its order."""

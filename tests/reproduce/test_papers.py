@@ -26,7 +26,7 @@ from contrasent.reproduce.papers import (
     recipe_of,
     system_row,
 )
-from contrasent.reproduce.request import PaperRequest, choose, named_rows
+from contrasent.reproduce.request import FolderRequest, PaperRequest, choose, named_rows
 from contrasent.reproduce.runner import plan_work
 from contrasent.reproduce.verdicts import MARGIN, claim_columns, comparisons
 
@@ -204,6 +204,15 @@ def test_a_row_is_named_in_full_though_its_label_has_commas():
     assert len(labels) > 10
     assert named_rows(f" glove,{' , '.join(labels)},SBERT, x,") == ["glove", *labels, "SBERT", "x"]
     assert not named_rows(" ,")
+
+
+def test_a_folder_keeps_the_device(tmp_path):
+    tables = choose(["simcse/T3"])
+    FolderRequest().extended(PaperRequest("small", {}, (42,), device="cpu"), tables).write(tmp_path)
+    kept = FolderRequest.read(tmp_path)
+    assert kept.request(None, {}, (42,), None).device == "cpu"
+    assert kept.request(None, {}, (42,), None, "cuda").device == "cuda"
+    assert kept.request("smoke", {}, (42,), None).device is None
 
 
 @pytest.mark.parametrize(
