@@ -235,13 +235,18 @@ class EmbeddingRoutes:
         return await _answer(lambda: _dumped(rows), entries)
 
     async def _read(
-        self, request: Request, texts: Sequence[Text], how: Reading, *form: Any
+        self,
+        request: Request,
+        texts: Sequence[Text],
+        how: Reading,
+        dimensions: int | None = None,
+        normalize: bool = True,
     ) -> tuple[np.ndarray, list[Embedded]]:
-        """`vectors` with TEI's options; ``form`` is their dimensions and whether to normalise."""
+        """`vectors` with TEI's options."""
         side = self._truncation_side
         if (how.truncation_direction or side).lower() != side:
             raise RefusalError(422, f"truncation_direction: this model cuts texts at the {side}")
-        rows, entries = await self.vectors(request, texts, *form, prompt_name=how.prompt_name)
+        rows, entries = await self.vectors(request, texts, dimensions, normalize, how.prompt_name)
         cut = next((n for n, entry in enumerate(entries) if entry.truncated), None)
         if cut is not None and how.truncate is False:
             limit = self._encoder.max_tokens
