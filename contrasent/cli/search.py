@@ -256,7 +256,12 @@ def _lines(words: list[str]) -> list[str]:
     """The words, or the lines of standard input in place of a single ``-``."""
     if words != ["-"]:
         return words
-    lines = (line.rstrip("\r\n") for line in typer.get_text_stream("stdin", encoding="utf-8"))
+    from contrasent.data.readers import decoded
+
+    lines = (
+        decoded(line, f"standard input:{number}").rstrip("\r\n")
+        for number, line in enumerate(typer.get_binary_stream("stdin"), start=1)
+    )
     return [line for line in lines if line.strip()]
 
 

@@ -46,14 +46,22 @@ def lines(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
             trouble(DataError(f"{where}: holds a NUL byte, so it is no text; is it UTF-16?"))
             continue
         try:
-            yield number, line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            trouble(
-                DataError(
-                    f"{where}: not UTF-8: byte 0x{line[error.start]:02x} at {error.start}; "
-                    "convert the file, for example with iconv -f latin1 -t utf-8"
-                )
-            )
+            text = decoded(line, where)
+        except DataError as error:
+            trouble(error)
+        else:
+            yield number, text
+
+
+def decoded(line: bytes, where: str) -> str:
+    """A line of UTF-8 as text; a DataError tells ``where`` which byte is none."""
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: not UTF-8: byte 0x{line[error.start]:02x} at {error.start}; "
+            "convert the file, for example with iconv -f latin1 -t utf-8"
+        ) from error
 
 
 def _raw_lines(path: Path) -> Iterator[bytes]:

@@ -36,7 +36,7 @@ from contrasent.search.workers import Worker
 KINDS = (".npy", ".parquet")
 _CHUNK = 8_192
 _FORMAT = "contrasent-parts-1"
-_REMEDY = "pass --overwrite to start again"
+_REMEDY = "remove the folder to start again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

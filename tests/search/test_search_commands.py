@@ -146,6 +146,8 @@ def test_several_queries_and_a_threshold(run):
     told = run("search", "index", "-", "--threshold", "0.999", stdin="red fish\n\nno fish\n").stdout
     assert told.splitlines()[0] == "red fish" and told.splitlines()[2].endswith("red fish")
     assert told.splitlines()[4:] == ["no fish", "no hit"]
+    said = run("search", "index", "-", stdin=b"red fish\nno \xff\n", expect=2).stderr
+    assert "standard input:2: not UTF-8" in said
     lines = run("search", "index", "red fish", "one fish", "--top-k", "1", "--json").stdout
     hits = [json.loads(line) for line in lines.splitlines()]
     assert [(hit["query"], hit["id"]) for hit in hits] == [("red fish", "2"), ("one fish", "0")]

@@ -190,7 +190,7 @@ def test_shards_of_something_else_are_refused(source, output, change, said):
     with pytest.raises(ConfigError) as caught:
         write(source, output, encoder, **settings)
     assert said in str(caught.value)
-    assert "repeat that run to finish it, or pass --overwrite to start again" in str(caught.value)
+    assert "repeat that run to finish it, or remove the folder to start again" in str(caught.value)
     assert not output.exists()
     write(source, output, encoder, overwrite=True, **settings)
     assert len(np.load(output)) == 50
@@ -228,7 +228,7 @@ def test_a_damaged_shard_is_refused(source, output):
         write(source, output, Dies(20), shard_size=6)
     shard = output.with_name(".rows.npy.parts") / "000001.npy"
     shard.write_bytes(shard.read_bytes()[:-4])
-    with pytest.raises(CheckpointError, match=r"000001.npy .*pass --overwrite to start again"):
+    with pytest.raises(CheckpointError, match=r"000001.npy .*remove the folder to start again"):
         write(source, output, shard_size=6)
     assert not output.exists()
 
