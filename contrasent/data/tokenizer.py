@@ -370,10 +370,7 @@ def _pretrained(folder: Path) -> Any:
 
 
 def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool) -> list[Any]:
-    """What the Rust backend makes of texts; a DataError names the one that is no text.
-
-    CheckpointError if the tokenizer has no token for a word, not even an unknown one.
-    """
+    """What the Rust backend makes of texts; errors tell of no text, and of no token for a word."""
     try:
         return encode(list(texts), **how)
     except Exception as error:  # the Rust backend raises bare Exception

@@ -162,12 +162,9 @@ class _Pool:
 
     def _worker(self, idle: list[_Worker]) -> _Worker:
         """An idle one that was not killed meanwhile, or a new one."""
-        while idle:
-            worker = idle.pop()
-            if worker.is_alive:
-                return worker
-            worker.end()
-        return _Worker(self._jobs)
+        while idle and not idle[-1].is_alive():
+            idle.pop().end()
+        return idle.pop() if idle else _Worker(self._jobs)
 
     def _tell(self, line: str, left: Sequence[Work]) -> None:
         done, seconds = self._total - len(left), seconds_left(left, self._usual) / self._jobs
@@ -186,12 +183,8 @@ class _Worker:
         self._process = context.Process(target=_work, args=(theirs, jobs))
         self._process.start()
         self._started = time.monotonic()
+        self.is_alive = self._process.is_alive
         theirs.close()  # so that the connection is at its end when the process is
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process is there; one for want of memory may be killed while it is idle."""
-        return self._process.is_alive()
 
     @property
     def is_young(self) -> bool:

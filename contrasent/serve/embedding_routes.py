@@ -63,7 +63,7 @@ class OpenAIRequest(Body):
     user: str | None = None
 
 
-class Reading(Body):
+class TextOptions(Body):
     """How TEI is to read texts."""
 
     truncate: bool | None = None
@@ -71,7 +71,7 @@ class Reading(Body):
     prompt_name: str | None = None
 
 
-class EmbedRequest(Reading):
+class EmbedRequest(TextOptions):
     """TEI's request for embeddings, with what huggingface_hub adds."""
 
     inputs: Texts
@@ -91,7 +91,7 @@ class SimilarityRequest(Body):
     """TEI's request for cosines."""
 
     inputs: SimilarityInputs
-    parameters: Reading | None = None
+    parameters: TextOptions | None = None
 
 
 class MatrixRequest(Body):
@@ -238,7 +238,7 @@ class EmbeddingRoutes:
         self,
         request: Request,
         texts: Sequence[Text],
-        how: Reading,
+        how: TextOptions,
         dimensions: int | None = None,
         normalize: bool = True,
     ) -> tuple[np.ndarray, list[Embedded]]:
@@ -261,7 +261,7 @@ class EmbeddingRoutes:
         if not inputs.sentences:
             raise RefusalError(400, "there are no sentences to compare with")
         texts = [inputs.source_sentence, *inputs.sentences]
-        rows, entries = await self._read(request, texts, body.parameters or Reading())
+        rows, entries = await self._read(request, texts, body.parameters or TextOptions())
         return await _answer(lambda: _dumped(rows[1:] @ rows[0]), entries)
 
     async def matrix(self, request: Request, body: MatrixRequest) -> Response:

@@ -81,7 +81,7 @@ def test_all_sides_reach_the_same(given, tmp_path, capsys):
     result = transfer.main([*given, "--contestants=contrasent,SentEval,SentEval in C"])
     assert read(tmp_path / "found.json") == result
     ours, theirs, in_c = (
-        [(found["task"], found["seed"], found["dev"], found["test"]) for found in entry.rounds]
+        [(it["task"], it["seed"], round(it["dev"], 12), it["test"]) for it in entry.rounds]
         for entry in result.entries
     )
     assert ours == theirs == in_c
