@@ -68,7 +68,9 @@ def desk(tiny_bert, tmp_path, monkeypatch):
 
 def test_every_public_name_is_documented_with_what_it_raises_and_an_example():
     assert set(contrasent.__all__) <= set(dir(contrasent))
+    reference = PAGE.with_name("reference.md").read_text("utf-8").split()
     for name in set(contrasent.__all__) - {"__version__", "objectives"}:
+        assert f"contrasent.{name}" in reference
         documentation = inspect.getdoc(getattr(contrasent, name))
         assert documentation, name
         if inspect.isfunction(getattr(contrasent, name)):

@@ -246,15 +246,15 @@ def tune(  # noqa: PLR0913 - the arguments are the command's options
         list[str],
         typer.Option(
             metavar="SETTING=VALUES",
-            help="What to search: train.batch_size=64,128, train.learning_rate=1e-6..1e-4:log, or "
-            "a paper's grid, simcse or diffcse. Repeatable.",
+            help="A setting and what to try: values, as train.batch_size=64,128, or a range, as "
+            "train.learning_rate=1e-6..1e-4:log. Or a paper's grid: simcse or diffcse. Repeatable.",
         ),
     ],
     trials: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Training runs; else every combination of lists, or 20 if there is a range.",
+            help="Training runs; else one for each combination of values, or 20 with a range.",
         ),
     ] = None,
     encoder: Annotated[
@@ -266,11 +266,13 @@ def tune(  # noqa: PLR0913 - the arguments are the command's options
     ] = None,
     options: TrainOptions,
 ) -> None:
-    """Search settings of a recipe, by the dev task alone.
+    """Search settings of a recipe by the score on a dev task.
 
-    Trains once for each combination, or for as many as --trials says, which Optuna chooses; the
-    best by evaluation.task is kept and scored beside the start on evaluation.final. Any setting of
-    the recipe can follow as --section.key VALUE. The same command and --resume go on.
+    Tries every combination of the values. With a range, or fewer --trials than combinations, Optuna
+    chooses the settings of each trial by those before it. The run with the highest score on the dev
+    task (evaluation.task) is kept, and scored beside the start on the final tasks
+    (evaluation.final). Other settings of all trials can follow as --section.key VALUE. To continue
+    an interrupted search, repeat the command with --resume.
     """
     del encoder, data  # load_settings reads them
     from contrasent.adaptation import tuning

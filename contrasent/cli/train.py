@@ -94,8 +94,8 @@ class TrainOptions:
         bool,
         typer.Option(
             "--resume",
-            help="Continue an interrupted run: of the same command, or, named alone in place of a "
-            "recipe, train --resume RUN.",
+            help="Continue what the same command began; 'train --resume RUN' continues a "
+            "training run without its other options.",
         ),
     ] = False
     overwrite: Annotated[

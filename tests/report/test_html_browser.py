@@ -97,6 +97,30 @@ def test_rows_are_sorted_and_filtered(text, tmp_path):
     assert "1 of 3 queries" in root.text
 
 
+FRAME = """
+<iframe src="r.html" style="width: 400px; height: 900px"></iframe>
+<script>
+onload = () => {
+  const page = document.querySelector("iframe").contentDocument;
+  const right = (selector) =>
+    Math.max(...[...page.querySelectorAll(selector)].map((it) => it.getBoundingClientRect().right));
+  const bar = page.querySelector(".chart .line").getBoundingClientRect().width;
+  document.body.dataset.widths = [page.documentElement.scrollWidth, right(".chart *"), bar];
+};
+</script>
+"""
+
+
+def test_on_a_telephone_tables_scroll_in_their_box_and_bars_have_room(text, tmp_path):
+    (tmp_path / "frame").mkdir()
+    (tmp_path / "frame/r.html").write_text(text.replace("beta", "a-long-name" * 6), "utf-8")
+    files = ("--allow-file-access-from-files", "--virtual-time-budget=5000")
+    printed, _ = browse(tmp_path, FRAME.replace("r.html", "frame/r.html"), "--dump-dom", *files)
+    widths = re.search(r'data-widths="([^"]*)"', printed)[1]
+    page_width, chart_right, bar_width = map(float, widths.split(","))
+    assert page_width <= 400 and chart_right <= 400 and bar_width > 200
+
+
 @pytest.mark.parametrize("width", [1280, 500])
 def test_the_picture_of_a_page_has_its_size_and_is_not_blank(text, width, tmp_path):
     import matplotlib.image
