@@ -268,11 +268,9 @@ def tune(  # noqa: PLR0913 - the arguments are the command's options
 ) -> None:
     """Search settings of a recipe by the score on a dev task.
 
-    Tries every combination of the values. With a range, or fewer --trials than combinations, Optuna
-    chooses the settings of each trial by those before it. The run with the highest score on the dev
-    task (evaluation.task) is kept, and scored beside the start on the final tasks
-    (evaluation.final). Other settings of all trials can follow as --section.key VALUE. To continue
-    an interrupted search, repeat the command with --resume.
+    Tries every combination of the values; with a range, or fewer --trials, Optuna chooses. The run
+    with the highest score on evaluation.task is kept, and scored beside the start on
+    evaluation.final. Other settings can follow as --section.key VALUE; --resume goes on.
     """
     del encoder, data  # load_settings reads them
     from contrasent.adaptation import tuning
