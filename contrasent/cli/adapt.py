@@ -58,7 +58,7 @@ def adapt(  # noqa: PLR0913 - the arguments are the command's options
         str | None,
         typer.Option(help="Comma-separated names of what is tried; else all that fit."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the held-out text and of every run.")] = 42,
+    seed: Annotated[int, typer.Option(help="Seed of the held-out text and all runs.")] = 42,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the search in the output folder.")
     ] = False,

@@ -183,7 +183,7 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
     levels: Annotated[int, typer.Option(help="Levels; each halves what it hands on.")] = 3,
     depth: Annotated[int, typer.Option(help="Steps of a level.")] = 3,
     coupling_width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 32,
-    learning_rate: Annotated[float, typer.Option(help="Constant.")] = 1e-3,
+    learning_rate: Annotated[float, typer.Option(help="Learning rate, held constant.")] = 1e-3,
     batch_size: Annotated[
         int, typer.Option(help="Sentences of an update; 64 are the 32 pairs of the paper's code.")
     ] = 64,
@@ -196,7 +196,7 @@ def flow(  # noqa: PLR0913 - the arguments are the command's options
         ),
     ] = False,
     seed: Annotated[
-        int, typer.Option(help="Of the first weights, the order of the sentences, and dropout.")
+        int, typer.Option(help="Seed of the weights, the order of the sentences, and dropout.")
     ] = 1234,
 ) -> None:
     """Map an encoder's embeddings to a normal distribution by an invertible network (BERT-flow).
@@ -309,7 +309,7 @@ def export(  # noqa: PLR0913 - the arguments are the command's options
         ),
     ] = None,
     data_dir: DataDir = None,
-    dimensions: Annotated[int | None, typer.Option(help="Of static's vectors; else 256.")] = None,
+    dimensions: Annotated[int | None, typer.Option(help="Dimensions of static; else 256.")] = None,
     data: Annotated[
         str | None,
         typer.Option(

@@ -62,8 +62,8 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         typer.Argument(
             metavar="TABLE",
             help="Tables and figures: simcse/T1, diffcse/T3, study/T4, simcse/F2, a paper (simcse, "
-            "diffcse, study), baselines, successors, or all; after list what there is and what it "
-            "needs; after verdicts the papers' claims; after commands how every row is made.",
+            "diffcse, study), baselines, successors, or all. Before them 'list' shows what "
+            "there is and needs, 'verdicts' which claims hold, 'commands' how every row is made.",
         ),
     ],
     output: Annotated[
@@ -139,14 +139,14 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
         bool,
         typer.Option(
             "--overwrite",
-            help="Make the runs of these tables again; what other tables measured of them goes "
-            "too.",
+            help="Make these tables' runs again; what other tables measured of them is dropped.",
         ),
     ] = False,
 ) -> None:
     """Reproduce tables and figures from the papers, with the published numbers beside ours.
 
-    A row whose material is not given is left out, and the table says so. What is done is kept.
+    A row whose material is not given has the published numbers alone, and its note names what is
+    missing. Finished runs are kept.
     """
     from contrasent.reproduce.materials import ENCODER
 
