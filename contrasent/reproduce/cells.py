@@ -285,8 +285,8 @@ class Filler:
         reason = "; ".join(dict.fromkeys(reasons))
         failed = any(why != NOT_YET for why in reasons)
         if values and reasons:
-            told = [why for why in dict.fromkeys(reasons) if why != NOT_YET]
-            reason = "; ".join([f"{len(values)} of {len(of_seeds)} seeds", *told])
+            failures = [why for why in dict.fromkeys(reasons) if why != NOT_YET]
+            reason = "; ".join([f"{len(values)} of {len(of_seeds)} seeds", *failures])
         text = "; ".join(texts[:1])
         precision = self._trained_in(of_seeds) if values else ""
         return PaperCell(

@@ -263,7 +263,8 @@ def test_what_cannot_be_searched_is_refused_before_training(search, tmp_path, mo
 def test_too_little_text_and_pairs_are_refused(tmp_path, tiny_bert):
     few = tmp_path / "few.txt"
     write(few, LINES[:70])
-    with pytest.raises(DataError, match=r"few.txt has 70 .*, of which 56 .* a step takes 64"):
+    said = r"few.txt has 70 different texts, of which 56 .* a step takes 64"
+    with pytest.raises(DataError, match=said):
         adapt(tiny_bert, data=few, output=tmp_path / "search")
     write(few, LINES[:40])
     with pytest.raises(DataError, match=r"few.txt has 40 different texts.* makes 4 .*--dev"):

@@ -81,7 +81,10 @@ def test_all_sides_reach_the_same(given, tmp_path, capsys):
     result = transfer.main([*given, "--contestants=contrasent,SentEval,SentEval in C"])
     assert read(tmp_path / "found.json") == result
     ours, theirs, in_c = (
-        [(it["task"], it["seed"], round(it["dev"], 12), it["test"]) for it in entry.rounds]
+        [
+            (each["task"], each["seed"], round(each["dev"], 12), each["test"])
+            for each in entry.rounds
+        ]
         for entry in result.entries
     )
     assert ours == theirs == in_c

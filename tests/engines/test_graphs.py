@@ -208,7 +208,7 @@ def test_an_architecture_that_cannot_be_traced_is_refused(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_an_architecture_that_minds_padding_is_refused(name, tmp_path):
+def test_an_architecture_that_depends_on_padding_is_refused(name, tmp_path):
     """A graph of BigBird gives short sentences torch's states, and long ones others."""
     config = transformers.BigBirdConfig(
         vocab_size=VOCABULARY, block_size=4, num_random_blocks=1, sep_token_id=2, **SIZES

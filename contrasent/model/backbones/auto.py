@@ -194,7 +194,7 @@ class AutoBackbone(Backbone):
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
         uneven = len(batch.token_ids) < batch.sentences * batch.longest
-        if uneven and self.minds_padding():
+        if uneven and self.depends_on_padding():
             return self._states_by_length(batch, wanted, first_only, first_state)
         if self.model.config.model_type == _BIG_BIRD:  # a short batch leaves it full for good
             cast(Any, self.model).set_attention_type(self.model.config.attention_type)
@@ -213,7 +213,7 @@ class AutoBackbone(Backbone):
         return {n: states[n][:, 0] if first_only else states[n][mask] for n in wanted}
 
     @override
-    def minds_padding(self) -> bool:
+    def depends_on_padding(self) -> bool:
         if self._padding_counts is None:
             padding = self.padding_id
             words = [n for n in range(3) if n != padding][:2] * (_PROBED // 2)

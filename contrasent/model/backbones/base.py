@@ -96,7 +96,7 @@ class Backbone(nn.Module, ABC):
         """Raise ConfigError if state 0 cannot be replaced or masked."""
         return
 
-    def minds_padding(self) -> bool:
+    def depends_on_padding(self) -> bool:
         """Whether padding, though masked, changes a sentence's states, as ConvBERT's and FNet's."""
         return False
 

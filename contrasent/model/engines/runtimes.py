@@ -169,7 +169,7 @@ class PaddedEngine(Engine):
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone)
-        if backbone.minds_padding():
+        if backbone.depends_on_padding():
             raise ConfigError(
                 f"padding changes the states of {backbone.model.config.model_type!r} models, and "
                 "a graph is given padded sentences; only the engine 'torch' computes them right"
