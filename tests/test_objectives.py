@@ -133,7 +133,7 @@ class Pull(objectives.Objective):
         self.weight = config.weight
         self.scale = torch.nn.Linear(start.width, 1)
 
-    def forward(self, encoded, batch):  # noqa: ARG002 - embeddings alone
+    def forward(self, encoded, batch):
         first, second = encoded.pooled
         distance = self.scale((first - second) ** 2).abs().mean()
         return objectives.Terms({"pull": self.weight * distance})

@@ -15,7 +15,6 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typing_extensions import override
 
 from contrasent import __version__
 from contrasent.cli.adapt import adapt, mine, pretrain, tune
@@ -111,7 +110,6 @@ def _require_models(given: Mapping[str, Any]) -> None:
 class _Stderr(logging.Handler):
     """Sends log lines where messages go."""
 
-    @override
     def emit(self, record: logging.LogRecord) -> None:
         quiet = record.levelno < logging.WARNING
         _say("" if quiet else record.levelname.lower(), self.format(record))
@@ -197,7 +195,6 @@ _FEW = 8
 class _Command(TyperCommand):
     """A command whose help has plain names of values, and many options by topic."""
 
-    @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
         rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         rows |= {topic: [] for topic in _TOPICS}
@@ -232,11 +229,9 @@ _SPELLINGS = {"neighbors": "neighbours", "analyse": "analyze"}
 class _Group(TyperGroup):
     """The commands by topic; both spellings of a name are known."""
 
-    @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return super().get_command(ctx, _SPELLINGS.get(cmd_name, cmd_name))
 
-    @override
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         shown = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         limit = formatter.width - 6 - max(map(len, shown))

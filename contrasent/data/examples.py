@@ -11,8 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from typing_extensions import override
-
 from contrasent.data.columns import ColumnMap, sentence_columns
 from contrasent.data.readers import Trouble, source_kind, stop
 from contrasent.data.rows import (
@@ -91,7 +89,6 @@ class SourceExamples(Examples):
             rows.reader.require_text(rows.names[:1] if with_ids else rows.names)
 
     @property
-    @override
     def sha256(self) -> str:
         reader, layout, content = self._rows.reader, self._rows.chosen, self._rows.sha256
         if isinstance(reader, HubSource):
@@ -104,7 +101,6 @@ class SourceExamples(Examples):
                 chosen = (*chosen, "quoted" if reader.quoted else "tabs")
         return hashlib.sha256(f"{content}\n{chosen!r}".encode()).hexdigest()
 
-    @override
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
         skipped, checked = 0, self._rows.reader.checked and not self._with_ids
         for where, row in self._rows.rows(trouble):

@@ -9,8 +9,6 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any, TypeVar
 
-from typing_extensions import override
-
 from contrasent.data.build.nli import CONTRADICTION, ENTAILMENT, NEUTRAL, WANTED, NliLabels
 from contrasent.data.columns import ColumnSpec
 from contrasent.data.examples import Examples
@@ -38,7 +36,6 @@ class _PairExamples(Examples):
         self._records, self._beside = records, beside
 
     @property
-    @override
     def sha256(self) -> str:
         # The same bytes may be read as quoted cells or as cells between tabs.
         quoted = "\nquoted" if getattr(self._records.reader, "quoted", False) else ""
@@ -80,13 +77,11 @@ class LabelledExamples(_PairExamples):
         self._explained = records.label_names is not None and "=" in self._words.described
         self._numbers: bool | None = None
 
-    @override
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
         labels = array("B")
         yield from self._rows(trouble, self._class, labels)
         self.labels = labels
 
-    @override
     def require(self, minimum: int) -> None:
         """Make sure that there are enough examples, and some of each class."""
         super().require(minimum)
@@ -181,7 +176,6 @@ class ScoredExamples(_PairExamples):
         super().__init__(records, "scores")
         self.scores: Sequence[float] | None = None
 
-    @override
     def read(self, trouble: Trouble) -> Iterator[tuple[str, tuple[str, ...]]]:
         scores = array("f")
         yield from self._rows(trouble, score_of, scores)

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from typing_extensions import override
-
 from contrasent.data.columns import ColumnMap, ColumnSpec, choose_columns
 from contrasent.data.readers import (
     Dataset,
@@ -106,7 +104,6 @@ class TableSource(RowSource):
         rows = self.rows(range(len(self.first)), lambda _: None, header=True)
         return [cells for _, cells in islice(rows, _SAMPLE)]
 
-    @override
     def rows(
         self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
     ) -> Iterator[Row]:
@@ -141,7 +138,6 @@ class JsonSource(RowSource):
             raise DataError(f"{where}: expected an object or an array of strings in every line")
         super().__init__(str(path), [*value] if self.named else [""] * len(value), where)
 
-    @override
     def rows(
         self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
     ) -> Iterator[Row]:
@@ -198,7 +194,6 @@ class ParquetSource(RowSource):
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{path}: not a readable Parquet file: {error}") from error
 
-    @override
     def sha256(self, names: tuple[str, ...]) -> str:
         """Of the bytes; of a URL, of the names, sizes and times of its files."""
         if not is_url(self.path):
@@ -223,7 +218,6 @@ class ParquetSource(RowSource):
                 )
         self.checked = True
 
-    @override
     def rows(
         self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
     ) -> Iterator[Row]:
@@ -250,7 +244,6 @@ class HubSource(RowSource):
         self._dataset = Dataset(source)
         super().__init__(source, [*self._dataset.first()], f"{source}:1")
 
-    @override
     def rows(
         self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
     ) -> Iterator[Row]:
@@ -258,11 +251,9 @@ class HubSource(RowSource):
         for number, record in enumerate(self._dataset.records(), start=1):
             yield f"{self.source}:{number}", [record.get(name) for name in names]
 
-    @override
     def sha256(self, names: tuple[str, ...]) -> str:
         return self._dataset.sha256(names)
 
-    @override
     def label_names(self, column: str) -> Sequence[str] | None:
         return self._dataset.label_names(column)
 
@@ -282,7 +273,6 @@ class ParallelSource(RowSource):
         names = [f"lines of {path.name}", *(other.name for other in self.paths[1:])]
         super().__init__(str(path), names, f"{path}:1")
 
-    @override
     def rows(
         self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
     ) -> Iterator[Row]:
@@ -295,7 +285,6 @@ class ParallelSource(RowSource):
             if any(cells):
                 yield f"{self.paths[0]}:{number}", cells
 
-    @override
     def sha256(self, names: tuple[str, ...]) -> str:
         return " ".join(map(sha256_of, self.paths))
 

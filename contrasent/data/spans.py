@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
-from typing_extensions import override
 
 from contrasent.data.augment import crop
 from contrasent.data.examples import Examples
@@ -247,11 +246,9 @@ class PartsOfDocuments(ViewSource):
     def draw(self, document: int, draws: Draws) -> Iterator[list[str]]:
         """Without end, V parts of a document."""
 
-    @override
     def __len__(self) -> int:
         return len(self.documents)
 
-    @override
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         drawn = [self._tokens(int(example), draws) for example in examples]
         return end_to_end([row for view in zip(*drawn, strict=True) for row in view])
@@ -275,7 +272,6 @@ class SpansOfDocuments(PartsOfDocuments):
 
     spans: Spans  # what is drawn
 
-    @override
     def draw(self, document: int, draws: Draws) -> Iterator[list[str]]:
         words, random = self.documents.words(document), draws.of(document, 0)
         while True:
@@ -290,7 +286,6 @@ class CropsOfDocuments(PartsOfDocuments):
     share: float  # of the sentences, that is left out; one always stays
     anchors: bool  # crop the first view too; otherwise it is the whole document
 
-    @override
     def draw(self, document: int, draws: Draws) -> Iterator[list[str]]:
         sentences = self.documents.sentences(document)
         randoms = [draws.of(document, view) for view in range(self.views)]

@@ -10,7 +10,6 @@ from typing import TypeGuard
 
 import numpy as np
 from numpy.random import Generator
-from typing_extensions import override
 
 from contrasent.data.batch import Need
 from contrasent.data.examples import Examples, SourceExamples
@@ -139,11 +138,11 @@ class ViewSource(ABC):
         ``draws`` gives what differs from epoch to epoch.
         """
 
-    def next_sentences(self, examples: IndexArray) -> Packed | None:  # noqa: ARG002 - none here
+    def next_sentences(self, examples: IndexArray) -> Packed | None:
         """The B sentences after the anchors, in their documents; None if they are not given."""
         return None
 
-    def columns(self, examples: IndexArray) -> dict[Need, np.ndarray]:  # noqa: ARG002 - none here
+    def columns(self, examples: IndexArray) -> dict[Need, np.ndarray]:
         """``(B,)`` int64 or ``(B, D)`` float32 each, the numbers that an objective needs."""
         return {}
 
@@ -160,11 +159,9 @@ class Columns(ViewSource):
         self._store, self._chosen = store, _chosen_views(store.views, views)
         self.views = len(self._chosen)
 
-    @override
     def __len__(self) -> int:
         return len(self._store)
 
-    @override
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         return self._store.gather(examples, self._chosen)
 
@@ -187,11 +184,9 @@ class EditedText(ViewSource):
     anchors: bool = False  # edit the first view too
     drawn_once: bool = False
 
-    @override
     def __len__(self) -> int:
         return len(self.store)
 
-    @override
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         copies = [
             (int(example), view)
@@ -225,11 +220,9 @@ class EditedTokens(ViewSource):
     longest: int | None
     anchors: bool = False  # edit the first view too
 
-    @override
     def __len__(self) -> int:
         return len(self.store)
 
-    @override
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         kept = 0 if self.anchors else 1
         rows = [self.store.tokens(int(example), 0) for example in examples]
@@ -259,11 +252,9 @@ class NextSentences(ViewSource):
     reach: int
     views: int
 
-    @override
     def __len__(self) -> int:
         return len(self.store)
 
-    @override
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         after = np.minimum(self.reach, self.documents.ends[examples] - examples - 1)
         steps = [
@@ -293,19 +284,15 @@ class WithNeeds(ViewSource):
         self._source, self._columns, self._text = source, columns, text
         self._chosen = np.arange(len(source)) if chosen is None else chosen
 
-    @override
     def __len__(self) -> int:
         return len(self._chosen)
 
-    @override
     def gather(self, examples: IndexArray, draws: Draws) -> Packed:
         return self._source.gather(self._chosen[examples], draws)
 
-    @override
     def next_sentences(self, examples: IndexArray) -> Packed | None:
         return None if self._text is None else self._text.gather(self._chosen[examples] + 1, (0,))
 
-    @override
     def columns(self, examples: IndexArray) -> dict[Need, np.ndarray]:
         return {need: values[self._chosen[examples]] for need, values in self._columns.items()}
 

@@ -16,7 +16,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from contrasent.data.labelled_pairs import is_number
 from contrasent.data.readers import lines
@@ -214,23 +213,19 @@ class WordTokenizer(Tokenizer):
         self.special_ids = SpecialIds(mask=None, first=first, last=last, pad=None, every=every)
 
     @cached_property
-    @override
     def template(self) -> Template:
         """The marks."""
         return Template(tuple(self._marks[:1]), tuple(self._marks[1:]))
 
-    @override
     def template_of(self, prompt: str) -> Template:
         """Refused: the words of a prompt might have no vector."""
         raise ConfigError(f"word vectors take no prompt, but one is given: {prompt!r}")
 
     @property
-    @override
     def vocabulary_map(self) -> Mapping[str, int]:
         """Refused: of a word only its hash is kept."""
         raise ConfigError(f"the words of {self.source} cannot be listed, only looked up")
 
-    @override
     def cut_ids(
         self, texts: Sequence[str], max_tokens: int | None
     ) -> tuple[list[np.ndarray[Any, np.dtype[np.int32]]], list[bool]]:
@@ -262,13 +257,11 @@ class WordTokenizer(Tokenizer):
             sentences.append(np.array(kept, dtype=np.int32))
         return sentences, cut_off
 
-    @override
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
         """How many of the sentences with these ``ids`` have no known word."""
         alone = self._marks or [self.store.blank]
         return sum(list(sentence) == alone for sentence in ids)
 
-    @override
     def save(self, folder: str | Path) -> None:
         """Write the vectors, which are all there is to keep."""
         self.store.save(Path(folder))

@@ -9,8 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import override
-
 from contrasent.data.senteval import how_to_get_data, senteval_root
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.evaluation import labelled, retrieval, sts, transfer
@@ -178,7 +176,6 @@ class Records(list[Record]):
         self.suite, self.notes = suite, scores.notes
         self.problems = (*suite.problems, *scores.problems)
 
-    @override
     def __repr__(self) -> str:
         return f"<{len(self)} records of {self[0].encoder}>" if self else "<no records>"
 

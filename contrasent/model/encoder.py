@@ -16,7 +16,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import nn
-from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
@@ -141,7 +140,6 @@ class SentenceEncoder(nn.Module, Encoder):
     save_pretrained = save
 
     @property
-    @override
     def full_width(self) -> int:
         if self.transform is not None:
             return self.transform.width
@@ -149,17 +147,14 @@ class SentenceEncoder(nn.Module, Encoder):
         return source.width if self.head is None else self.head.linear.out_features
 
     @property
-    @override
     def pooler(self) -> str:
         return self._pooler.name
 
     @property
-    @override
     def head_name(self) -> str:
         return "none" if self.head is None else "mlp"
 
     @property
-    @override
     def transform_described(self) -> str | None:
         return None if self.transform is None else self.transform.described
 
@@ -169,12 +164,10 @@ class SentenceEncoder(nn.Module, Encoder):
         return self.backbone.device
 
     @property
-    @override
     def engine(self) -> str:
         return self.backbone.engine
 
     @property
-    @override
     def most_tokens(self) -> int:
         return self.backbone.max_tokens
 
@@ -183,18 +176,15 @@ class SentenceEncoder(nn.Module, Encoder):
         """Whether somebody promised, with `serving`, that only `encode` is called."""
         return self._serving.is_open
 
-    @override
     def resolve_precision(self, name: str) -> str:
         return self.backbone.resolve_precision(name, amplified=self.transform is not None)
 
-    @override
     def fingerprint(self) -> str:
         described = (self.pooler, self.head_name, self.normalize, self.max_tokens)
         parts = (*described, self.tokenizer.fingerprint, *self.backbone.identity)
         mapped = () if self.transform is None else (repr(self.transform.settings()),)
         return digest_of((*parts, *mapped, *self.conventions.identity), self)
 
-    @override
     def forward(self, batch: Batch, layers: Sequence[int] = ()) -> Encoded:
         """Embed a packed batch of S = V * B sentences; ``layers`` are states to be returned too."""
         asked, first_only = (*self._pooler.layers, *layers), self._pooler.first_only and not layers
@@ -205,12 +195,10 @@ class SentenceEncoder(nn.Module, Encoder):
             pooled = pooled if after is None else after(pooled)
         return Encoded(pooled.float().view(batch.views, -1, self.full_width), states, convolved)
 
-    @override
     def count_truncated(self, texts: Sequence[str]) -> int:
         prompt = self.conventions.resolve()
         return self.tokenizer.ids([prompt + text for text in texts], self.max_tokens)[1]
 
-    @override
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         return encode_blocks(self, sentences, options)
 

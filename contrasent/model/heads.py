@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.errors import pick
@@ -38,7 +37,6 @@ class MlpHead(nn.Module):
         self.linear = nn.Linear(width, embedding_width or width)
         init_linear(self.linear)
 
-    @override
     def forward(self, embeddings: Tensor) -> Tensor:
         """Map ``(..., D)`` to ``(..., embedding_width)``, each number in (-1, 1)."""
         mapped: Tensor = self.linear(embeddings)
@@ -62,7 +60,6 @@ class BatchNormHead(nn.Module):
         )
         init_linear(self.net)
 
-    @override
     def forward(self, embeddings: Tensor) -> Tensor:
         """Map ``(..., D)`` in fp32, with the statistics of all rows; in training of two or more."""
         with torch.autocast(embeddings.device.type, enabled=False):
@@ -73,7 +70,6 @@ class BatchNormHead(nn.Module):
 class Fp32MlpHead(MlpHead):
     """The same in fp32, also under autocast, for training only."""
 
-    @override
     def forward(self, embeddings: Tensor) -> Tensor:
         """As :class:`MlpHead`."""
         with torch.autocast(embeddings.device.type, enabled=False):
@@ -110,7 +106,6 @@ class Convolutions(nn.Module):
         """Dimensions of a token state after them."""
         return len(self.widths) * self.channels
 
-    @override
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         """Map the ``(T, D)`` states of the sentences of ``batch`` to ``(T, width)``."""
         gap = max(self.widths) // 2

@@ -17,7 +17,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.data.tokenizer import SpecialIds, Tokenizer
@@ -120,7 +119,6 @@ class MlmHead(nn.Module):
         super().__init__()
         self.dense, self.activation, self.norm, self.decoder = dense, activation, norm, decoder
 
-    @override
     def forward(self, states: Tensor) -> Tensor:
         """Logits ``(N, vocabulary)`` of states ``(N, D)``."""
         logits: Tensor = self.decoder(self.norm(self.activation(self.dense(states))))
@@ -187,7 +185,6 @@ class MaskedLm(nn.Module):
             tokenizer.save(partial)
             write_info(partial, {"kind": "masked-lm", **(info or {})})
 
-    @override
     def forward(self, *args: Any) -> Tensor:
         raise NotImplementedError("compute states with backbone, and logits of those with head")
 

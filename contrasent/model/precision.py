@@ -9,7 +9,6 @@ from threading import Lock
 from typing import Any
 
 import torch
-from typing_extensions import override
 
 from contrasent.errors import ConfigError, pick
 
@@ -93,7 +92,6 @@ class SharedContext(AbstractContextManager[None]):
         self._users = 0
         self._opened: AbstractContextManager[object] = nullcontext()
 
-    @override
     def __enter__(self) -> None:
         with self._lock:
             if not self._users:
@@ -101,14 +99,12 @@ class SharedContext(AbstractContextManager[None]):
                 self._opened.__enter__()
             self._users += 1
 
-    @override
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._users -= 1
             if not self._users:
                 self._opened.__exit__(None, None, None)
 
-    @override
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is closed: whoever leaves this one does not know of it."""
         return type(self), (self._context,)

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from typing_extensions import override
 
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.word_vectors import WordStore, WordTokenizer
@@ -103,7 +102,6 @@ class WordVectors(nn.Module):
 
     tokenize = preprocess
 
-    @override
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """Put the vectors beside their rows."""
         rows = features["input_ids"]

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from typing_extensions import override
 
 from contrasent.data.tokenizer import Tokenizer, require_text
 from contrasent.errors import CheckpointError, ConfigError, first_line, warn
@@ -82,7 +81,6 @@ class LookupEncoder(Encoder):
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
         """The rows ``(N, D)`` of ``texts``, and how many of these have no known part."""
 
-    @override
     def to(self, device: str | torch.device) -> Self:
         if torch.device(device).type != "cpu":
             raise ConfigError(
@@ -90,7 +88,6 @@ class LookupEncoder(Encoder):
             )
         return self
 
-    @override
     def resolve_precision(self, name: str) -> str:
         return resolve_precision(
             name, ("fp32",), f"the mean of {self.vectors_named} in {self.name}"
@@ -100,12 +97,10 @@ class LookupEncoder(Encoder):
         """Of each text whether it is longer than ``max_tokens``; no prompt is added."""
         return [False] * len(texts)
 
-    @override
     def count_truncated(self, texts: Sequence[str]) -> int:
         prompt = self.conventions.resolve()
         return sum(self.cut([prompt + text for text in texts]))
 
-    @override
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
         rest, done, unknown = iter(sentences), 0, 0
         total = len(sentences) if isinstance(sentences, Sequence) else None
@@ -184,16 +179,13 @@ class StaticEncoder(LookupEncoder):
             checkpoint.write_info(partial, {**about, **(info or {})})
 
     @property
-    @override
     def full_width(self) -> int:
         return self.table.shape[1]
 
     @property
-    @override
     def known_part(self) -> str:
         return "known word piece"
 
-    @override
     def fingerprint(self) -> str:
         parts = (self.normalize, self.tokenizer.fingerprint, *self.conventions.identity)
         described = " ".join(map(str, ("static", *parts, *filter(None, [self.max_tokens]))))
@@ -201,7 +193,6 @@ class StaticEncoder(LookupEncoder):
         digest.update(self.table.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    @override
     def cut(self, texts: Sequence[str]) -> list[bool]:
         if not self.max_tokens:
             return super().cut(texts)
@@ -209,7 +200,6 @@ class StaticEncoder(LookupEncoder):
         lengths: list[int] = np.diff(offsets, append=len(ids)).tolist()
         return [length > self.max_tokens for length in lengths]
 
-    @override
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
         ids, offsets = map(torch.from_numpy, self.tokenizer.pieces(texts, self.max_tokens))
         with torch.inference_mode():

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import override
 
 from contrasent.data.word_vectors import (
     MANIFEST,
@@ -105,11 +104,9 @@ class WordEncoder(LookupEncoder):
             write_info(partial, {"pooler": self.pooler, "head": self.head_name, **info})
 
     @property
-    @override
     def full_width(self) -> int:
         return self.store.width
 
-    @override
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"words {self.store.sha256}".encode())
         if self.weights is not None:
@@ -120,11 +117,9 @@ class WordEncoder(LookupEncoder):
         return digest.hexdigest()
 
     @property
-    @override
     def known_part(self) -> str:
         return f"word that {Path(self.name).name} knows"
 
-    @override
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
         rows, known = self.means(texts)
         rows -= (rows @ self.components.T) @ self.components

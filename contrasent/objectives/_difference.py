@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, concat, sums_by_parts
 from contrasent.functional import corrective_lm, masked_cross_entropy, replaced_token_loss
@@ -42,7 +41,6 @@ class Conditional(nn.Module):
         self.transformer = copy.deepcopy(backbone)
         self.heads = nn.ModuleDict(heads)
 
-    @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Tensor:
         """The last states ``(T, D)`` float32 of the tokens, given an embedding of each sentence."""
         with part("discriminator"):
@@ -92,7 +90,6 @@ class ReplacedTokens(Difference):
         super().__init__(conditional, editing)
         self._operations, self._divisor = operations, divisor
 
-    @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
         edits = [OPERATIONS[name](batch, self.editing) for name in self._operations]
         together = concat([edit.batch for edit in edits])
@@ -136,7 +133,6 @@ class ReplacedTokens(Difference):
 class MaskedTokens(Difference):
     """Prediction of masked tokens: a conditional masked LM (Yang et al. 2021, CMLM)."""
 
-    @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
         editing = self.editing
         masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
@@ -159,7 +155,6 @@ class MaskedTokens(Difference):
 class CorrectedTokens(Difference):
     """Correction of replaced tokens: corrective LM (Meng et al. 2021, COCO-LM)."""
 
-    @override
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
         edit = replace(batch, self.editing)
         columns = [edit.edited, edit.chosen, batch.token_ids]

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.distributed import split, total
@@ -69,7 +68,6 @@ class PairClassifier(nn.Module):
         self.hidden = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
         self.linear = nn.Linear(widths[-1], CLASSES)
 
-    @override
     def forward(self, u: Tensor, v: Tensor, batch: Batch) -> Terms:
         """Mean cross-entropy, in nats, of the labels of ``batch`` given ``(B, D)`` embeddings."""
         with torch.autocast(u.device.type, enabled=False):
@@ -123,7 +121,6 @@ class HiddenTokens(nn.Module):
         both = concat([hidden if masks_views else batch, hidden], 2 * batch.views)
         return replace(hidden, token_ids=both.token_ids, offsets=both.offsets, views=both.views)
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         """The mean cross-entropy of the M hidden tokens, 0 if there are none.
 

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
@@ -96,8 +95,8 @@ class Objective(nn.Module, ABC):
 
     def columns(
         self,
-        examples: Examples,  # noqa: ARG002 - none here
-        show_progress: bool = False,  # noqa: ARG002
+        examples: Examples,
+        show_progress: bool = False,
     ) -> Mapping[Need, np.ndarray]:
         """``(N, ...)`` each, the numbers of all examples that it computes before the first step."""
         return {}
@@ -121,7 +120,7 @@ class Objective(nn.Module, ABC):
         processes each has the whole batch and all embeddings, and returns the same terms.
         """
 
-    def negatives(self, examples: int) -> int:  # noqa: ARG002 - none here
+    def negatives(self, examples: int) -> int:
         """Of an anchor in a batch of so many examples, duplicates counted; 0 if it has none."""
         return 0
 
@@ -208,11 +207,9 @@ class Matryoshka(Objective):
         }
         self.parts = nn.ModuleDict({str(size): part for size, part in parts.items()})
 
-    @override
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         return self._of(max(self.weights)).columns(examples, show_progress)
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         terms = Terms({})
         for size, weight in self.weights.items():
@@ -222,11 +219,9 @@ class Matryoshka(Objective):
             terms.measures.update({f"{name}_{size}": it for name, it in of_size.measures.items()})
         return terms
 
-    @override
     def negatives(self, examples: int) -> int:
         return self._of(max(self.weights)).negatives(examples)
 
-    @override
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
         self._of(max(self.weights)).save(encoder, folder, info)
 

@@ -14,7 +14,6 @@ from typing import Annotated
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, sums_by_parts
 from contrasent.model.heads import init_linear
@@ -61,12 +60,10 @@ class Cmlm(Objective):
         self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
         self.projector = _projector(start.width, config.vectors - 1)
 
-    @override
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with tokens of the next sentences hidden."""
         return dataclasses.replace(batch, next_sentences=self.tokens.hide(batch.following()))
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         hidden = require_masked(batch.following())
         (backbone,) = self._backbone

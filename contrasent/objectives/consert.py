@@ -15,7 +15,6 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
@@ -95,7 +94,6 @@ class Consert(Objective):
         # In a tuple, so that the encoder's weights are trained and kept by the encoder alone.
         self._encoder = (encoder,)
 
-    @override
     def prepare(self, batch: Batch) -> Batch:
         """The first views of all sentences, then the second ones; duplicates stay duplicates."""
         texts = batch.same_text()
@@ -105,11 +103,9 @@ class Consert(Objective):
         both = beside(first, second)
         return replace(both, duplicate_of=torch.cat([texts, texts]), columns=batch.columns)
 
-    @override
     def negatives(self, examples: int) -> int:
         return 2 * examples - 2
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         first, second = encoded.pooled.chunk(2)
         texts = batch.same_text().view(len(encoded.pooled), -1)

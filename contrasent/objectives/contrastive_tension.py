@@ -14,7 +14,6 @@ from typing import Literal
 
 import torch
 from pydantic import PositiveInt
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.errors import ConfigError
@@ -63,7 +62,6 @@ class ContrastiveTension(Objective):
                 "objective.negatives"
             )
 
-    @override
     def prepare(self, batch: Batch) -> Batch:
         """Pairs as two views, with label 1 for one sentence twice, 0, or -1 if left out."""
         device = batch.token_ids.device
@@ -75,7 +73,6 @@ class ContrastiveTension(Objective):
         pairs = batch.select(torch.cat([first, second]), views=2)
         return dataclasses.replace(pairs, columns={Need.LABELS: labels})
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         first, second = encoded.pooled
         labels = batch.column(Need.LABELS)

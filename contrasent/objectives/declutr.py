@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.spans import Near, Spans
@@ -80,16 +79,13 @@ class Declutr(Objective):
             masked_lm.share(start.require_encoder().backbone)
             self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
 
-    @override
     def prepare(self, batch: Batch) -> Batch:
         """``batch``, with tokens of its anchors hidden if they are to be predicted."""
         return batch if self.tokens is None else self.tokens.hide(batch, self.config.anchors)
 
-    @override
     def negatives(self, examples: int) -> int:
         return 2 * self.config.anchors * examples - 2
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         anchors, positives = encoded.pooled.tensor_split([self.config.anchors])
         # (A * P, B, D) -> (A, P, B, D) -> the mean of each anchor's own positives

@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
@@ -130,7 +129,6 @@ class DiffCSE(Objective):
         if config.edit_role == "difference" and self._editing is not None:
             self.difference = self._task(start, self._editing)
 
-    @override
     def prepare(self, batch: Batch) -> Batch:
         if self._editing is None or self.difference is not None:
             return batch
@@ -138,11 +136,9 @@ class DiffCSE(Objective):
         edits = [OPERATIONS[name](anchors, self._editing).batch for name in self._operations]
         return concat([batch, *edits], batch.views + len(edits))
 
-    @override
     def negatives(self, examples: int) -> int:
         return (self.views - 1) * examples - 1 if self.config.contrast else 0
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         projected = self.projector(encoded.pooled)
         terms = Terms(

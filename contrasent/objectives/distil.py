@@ -16,7 +16,6 @@ from typing import Literal
 
 import numpy as np
 from torch.nn import functional as F
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
@@ -56,7 +55,6 @@ class Distil(Objective):
         self.config, self._width = config, start.width
         self._device = str(start.encoder.device) if start.encoder else None
 
-    @override
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         teacher = load_encoder(self.config.teacher or "", device=self._device)
         key = [_FORMAT, examples.sha256, examples.views, self._width]
@@ -68,7 +66,6 @@ class Distil(Objective):
         what = "the embeddings of the teacher"
         return {Need.TARGETS: cached("targets", what, key, partial(open_rows, _TARGETS), write)}
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         student, wanted = encoded.pooled[0].float(), batch.column(Need.TARGETS)
         cosine = F.cosine_similarity(student, wanted).mean()

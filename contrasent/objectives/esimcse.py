@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, rows_by_parts
 from contrasent.functional import info_nce
@@ -55,7 +54,6 @@ class ESimCSE(Objective):
         self.momentum = MomentumEncoder(start.require_encoder(), self.head, config.momentum)
         self.queue = Queue(config.queue, start.width)
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         anchor, positive = self.head(encoded.pooled)
         contrast = info_nce(
@@ -69,6 +67,5 @@ class ESimCSE(Objective):
         self.queue.put(rows_by_parts(lambda part: embed(part)[0], batch.view(0)))
         return Terms({"contrast": contrast})
 
-    @override
     def after_step(self) -> None:
         self.momentum.update()

@@ -13,7 +13,6 @@ from typing import Annotated
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, sums_by_parts
 from contrasent.errors import ConfigError
@@ -76,7 +75,6 @@ class InfoCSE(diffcse.DiffCSE):
         head = copy.deepcopy(load_masked_lm(start, config.mlm_weight).head)
         self.tokens = HiddenTokens(start, head, config.mlm_mask_rate)
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         terms = super().forward(encoded, batch)
         hidden = self.tokens.hide(batch)

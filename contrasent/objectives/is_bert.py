@@ -13,7 +13,6 @@ import math
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.distributed import total
@@ -88,7 +87,6 @@ class IsBert(Objective):
                 f"{local.width}, and nothing may stand between them; set encoder.head to none"
             )
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         tokens = encoded.states[-1] if encoded.convolved is None else encoded.convolved
         sentences = encoded.pooled.flatten(0, 1)

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
-from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.functional import cosine_matrix, info_nce
@@ -45,7 +44,6 @@ class MixCSE(Objective):
         self.config = config
         self.head = head_named(config.head, start.width)
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         first, second = self.head(encoded.pooled)
         temperature = self.config.temperature

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.model.encoder import SentenceEncoder
@@ -46,16 +45,13 @@ class Mlm(Objective):
         self._masked_lm = (masked_lm,)
         self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
 
-    @override
     def prepare(self, batch: Batch) -> Batch:
         return self.tokens.hide(batch)
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         terms: Terms = self.tokens(encoded, batch)
         return terms
 
-    @override
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
         (masked_lm,) = self._masked_lm
         masked_lm.save(folder, encoder.tokenizer, info)

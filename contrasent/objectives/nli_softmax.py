@@ -8,7 +8,6 @@ training. Conneau et al. 2017 (InferSent, arXiv:1705.02364) had trained encoders
 from __future__ import annotations
 
 from pydantic import Field, PositiveInt
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.model.protocol import Encoded
@@ -42,7 +41,6 @@ class NliSoftmax(Objective):
         super().__init__()
         self.classifier = PairClassifier(start.width, config.features, config.hidden)
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         premise, hypothesis = encoded.pooled
         terms: Terms = self.classifier(premise, hypothesis, batch)

@@ -17,7 +17,6 @@ from typing import Literal
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, pack
 from contrasent.data.tokenizer import Template
@@ -87,14 +86,12 @@ class Prompt(Objective):
         self._encoder = (encoder,)
         self.head = head_named(config.head, start.width)
 
-    @override
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with the prompt of each view around its texts."""
         if all(template == self.templates[0] for template in self.templates):
             return batch
         return with_templates(batch, self.templates[0], self.templates)
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         embeddings = encoded.pooled
         if self.config.bias != "none":

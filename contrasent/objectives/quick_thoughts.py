@@ -13,7 +13,6 @@ import dataclasses
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
@@ -57,7 +56,6 @@ class QuickThoughts(Objective):
                 f"train.batch_size is {start.batch_size}"
             )
 
-    @override
     def prepare(self, batch: Batch) -> Batch:
         """The same sentences as two views, for two encoders."""
         texts = batch.same_text()
@@ -65,11 +63,9 @@ class QuickThoughts(Objective):
         duplicates = torch.cat([texts, texts])
         return dataclasses.replace(both, duplicate_of=duplicates, columns=batch.columns)
 
-    @override
     def negatives(self, examples: int) -> int:
         return examples - 1
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         first, second = encoded.pooled
         near = self._near(batch)

@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
@@ -91,7 +90,6 @@ class RankCSE(Objective):
         self.head = head_named(config.head, start.width)
         self._device = str(start.encoder.device) if start.encoder else None
 
-    @override
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         config = self.config
         names = [config.teacher or "", *filter(None, [config.second_teacher])]
@@ -112,7 +110,6 @@ class RankCSE(Objective):
         read, what = partial(open_rows, _ROWS), "the teachers' embeddings"
         return {Need.TARGETS: cached("teachers", what, key, read, write)}
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         config = self.config
         first, second = self.head(encoded.pooled)

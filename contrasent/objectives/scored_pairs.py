@@ -17,7 +17,6 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need
 from contrasent.data.examples import Examples
@@ -58,11 +57,10 @@ class ScoredPairs(Objective):
     needs = frozenset({Need.SCORES})
     aligned = False
 
-    def __init__(self, config: Config, start: Start) -> None:  # noqa: ARG002 - no head
+    def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
         self.config = config
 
-    @override
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         if not isinstance(examples, ScoredExamples):
             raise DataError(f"{examples.source} was not read for scores; set data.labels to scores")
@@ -80,7 +78,6 @@ class ScoredPairs(Objective):
             scores /= top
         return {Need.SCORES: scores[:, None]}
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         first, second = encoded.pooled.float()
         scores = batch.column(Need.SCORES).float().flatten()

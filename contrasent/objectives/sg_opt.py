@@ -13,7 +13,6 @@ import copy
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, rows_by_parts
 from contrasent.functional import self_guided
@@ -74,11 +73,9 @@ class SgOpt(Objective):
         )
         init_linear(self.projector)
 
-    @override
     def negatives(self, examples: int) -> int:
         return examples - 1
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         embeddings = self._project(encoded.pooled[0])
 

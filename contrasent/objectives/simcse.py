@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
@@ -113,24 +112,20 @@ class SimCSE(Objective):
             )
             self.needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
 
-    @override
     def prepare(self, batch: Batch) -> Batch:
         if self.config.unsupervised_weight:
             batch = concat([batch, batch.view(0)], batch.views + 1)
         return batch if self.mlm is None else self.mlm.prepare(batch)
 
-    @override
     def negatives(self, examples: int) -> int:
         return (self.views - 1) * examples - 1
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         if self.mlm is None:
             return Terms(self._contrasts(encoded, batch))
         encoded, batch, mlm = self.mlm(encoded, batch)
         return Terms({**self._contrasts(encoded, batch), **mlm}, mlm.measures)
 
-    @override
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
         trained = self.config.keep_head and info.get("step") != 0
         head = self.head if trained and isinstance(self.head, MlpHead) else None

@@ -20,7 +20,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, Need, sums_by_parts
 from contrasent.errors import ConfigError
@@ -64,7 +63,6 @@ class CrossAttention(nn.Module):
         self.norm = nn.LayerNorm(width, eps)
         init_linear(self)
 
-    @override
     def forward(self, vectors: Tensor) -> SentenceAddition:
         """What the tokens of each of S sentences get, of ``(S, D)``."""
         return SentenceAddition(self.output(self.value(vectors)), self.norm)
@@ -107,7 +105,6 @@ class Tsdae(Objective):
         self.register_buffer("_begins_word", begins, persistent=False)
         self.register_buffer("_special", special, persistent=False)
 
-    @override
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with words deleted. The host waits for the new number of tokens."""
         special = self._special[batch.token_ids]
@@ -116,7 +113,6 @@ class Tsdae(Objective):
         ends = F.pad(kept.cumsum(0), (1, 0))[batch.offsets]
         return DamagedBatch(batch.token_ids[kept], ends, batch.views, whole=batch)
 
-    @override
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         if not isinstance(batch, DamagedBatch) or batch.whole is None:
             raise TypeError("no word of this batch is deleted: prepare it first")

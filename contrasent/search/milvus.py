@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from typing_extensions import override
 
 from contrasent.errors import (
     ConfigError,
@@ -279,7 +278,6 @@ class MilvusIndex(Index):
     """An :class:`Index` in Milvus Lite, which one process at a time can open."""
 
     @classmethod
-    @override
     def _opened(cls, folder: Path, last: OpenRows | None) -> OpenRows:
         manifest = read_manifest(folder)
         if isinstance(last, Collection):
@@ -298,11 +296,9 @@ class MilvusIndex(Index):
         return cast("Collection", self._snapshot)
 
     @property
-    @override
     def kind(self) -> str:
         return self.manifest.kind
 
-    @override
     def optimize(self, kind: str | None = None, *, show_progress: bool = False) -> None:
         """Search exactly (``milvus``) or by HNSW (``milvus-hnsw``), and free room."""
         chosen = self.kind if kind is None else pick("kind of index in Milvus", kind, MILVUS)
@@ -312,7 +308,6 @@ class MilvusIndex(Index):
             write_manifest(self.folder, replace(was, kind=chosen, writes=was.next_write))
 
     @property
-    @override
     def needs_optimizing(self) -> bool:
         return False
 
@@ -320,7 +315,6 @@ class MilvusIndex(Index):
         """Let other processes open it; this one is of no more use then."""
         close_milvus(self.folder)
 
-    @override
     def _changed(
         self, was: IndexManifest, gone: dict[str, int], new: Iterator[IndexRows] | None
     ) -> IndexManifest:

@@ -18,7 +18,6 @@ from math import ceil
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import multiprocess
-from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from contrasent.errors import ConfigError
@@ -76,22 +75,18 @@ class _Protocol(HttpToolsProtocol):
 
     _deadline: asyncio.TimerHandle | None = None
 
-    @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait()
 
-    @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
 
-    @override
     def on_message_begin(self) -> None:
         self._wait()
         super().on_message_begin()
 
-    @override
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         super().on_headers_complete()

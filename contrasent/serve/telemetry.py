@@ -18,7 +18,6 @@ from prometheus_client import (
     generate_latest,
     multiprocess,
 )
-from typing_extensions import override
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _COUNTS = tuple(2.0**n for n in range(14))
@@ -145,7 +144,6 @@ class Metrics:
 class JsonLines(logging.Formatter):
     """One JSON object per line of the log; ``extra={"fields": {...}}`` adds to it."""
 
-    @override
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),

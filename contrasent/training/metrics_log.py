@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.distributed import Split, launched, timeout
@@ -175,8 +174,7 @@ class Stopwatch:
 class _LogFile(logging.FileHandler):
     """Raises what goes wrong, such as a full disk, where logging would print a traceback."""
 
-    @override
-    def handleError(self, record: logging.LogRecord) -> None:
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging names it
         error = sys.exception()
         if error is not None:
             raise error

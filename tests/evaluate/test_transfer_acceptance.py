@@ -47,7 +47,7 @@ class Hashed:
 
     name, pooler = "hashed", "sum"
 
-    def encode(self, sentences, *, precision, show_progress):  # noqa: ARG002 - as encoders do
+    def encode(self, sentences, *, precision, show_progress):
         vectors = {}
         draw = np.random.default_rng(0)
         found = np.zeros((len(sentences), 24), np.float32)

@@ -49,11 +49,11 @@ class Decorrelated(Objective):
     config_class = TrainSettings
     views = 2
 
-    def __init__(self, config=None, start=None):  # noqa: ARG002
+    def __init__(self, config=None, start=None):
         super().__init__()
         self.norm = nn.BatchNorm1d(16, eps=0.1)
 
-    def forward(self, encoded, batch):  # noqa: ARG002
+    def forward(self, encoded, batch):
         first, second = (self.norm(view) for view in encoded.pooled)
         correlation = first.T @ second / len(first)
         return Terms({"barlow": (correlation - torch.eye(16)).square().sum()})

@@ -142,7 +142,7 @@ class Normalised(Objective):
         super().__init__()
         self.head = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
 
-    def forward(self, encoded, batch):  # noqa: ARG002
+    def forward(self, encoded, batch):
         anchor, positive = self.head(encoded.pooled.flatten(0, 1)).view(2, -1, 8)
         return {"product": (anchor * positive).mean(), "spread": anchor.square().mean() * 0.3}
 

@@ -7,8 +7,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from typing_extensions import override
-
 from contrasent.data.build.base import (
     PAIR,
     TRIPLET,
@@ -197,7 +195,6 @@ class Nli(DataKind):
         elif make == _LABELLED:
             self.header = (*PAIR, "label")
 
-    @override
     def examples(self, reading: Reading) -> Iterator[Example]:
         if self._make not in _NEGATIVES:
             for example, label in self._rows(reading, _PAIRS.get(self._make, LABELS)):

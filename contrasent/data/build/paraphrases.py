@@ -8,8 +8,6 @@ from itertools import combinations
 from math import isfinite
 from typing import Any
 
-from typing_extensions import override
-
 from contrasent.data.build.base import (
     Counts,
     DataKind,
@@ -70,7 +68,6 @@ class Captions(DataKind):
         super().__init__(sources)
         self._groups: dict[tuple[int, str], list[str]] | None = None
 
-    @override
     def examples(self, reading: Reading) -> Iterator[Example]:
         # The captions of an image need not stand together in a file.
         if self._groups is None:
@@ -105,7 +102,6 @@ class Duplicates(DataKind):
         super().__init__(sources)
         self.labels = ["1 = duplicate, 0 = not"] * len(sources)
 
-    @override
     def examples(self, reading: Reading) -> Iterator[Example]:
         for source in self.sources:
             yield from parse_rows(source, reading, _duplicates)
@@ -148,7 +144,6 @@ class Paraphrases(DataKind):
                     "name it with --columns, or leave them out"
                 )
 
-    @override
     def examples(self, reading: Reading) -> Iterator[Example]:
         for source in self.sources:
             yield from parse_rows(source, reading, self._pair)

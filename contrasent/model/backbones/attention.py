@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from typing_extensions import override
 
 from contrasent.model.backbones.layers import apply_mask, keep_mask
 from contrasent.model.backbones.packing import (
@@ -81,7 +80,6 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, rate: floa
 
 class _Packed(Function):
     @staticmethod
-    @override
     def forward(
         ctx: Any, packed: Tensor, bias: Tensor | None, blocks: Blocks, rate: float
     ) -> Tensor:
@@ -93,7 +91,6 @@ class _Packed(Function):
 
     @staticmethod
     @once_differentiable
-    @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         (of_mixed,) = ctx.blocks.spread(gradient, 1)
         gradients = of_mixed.new_empty(3, *of_mixed.shape)
@@ -104,7 +101,6 @@ class _Packed(Function):
 
 class _Blocked(Function):
     @staticmethod
-    @override
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, rate: float
     ) -> Tensor:
@@ -114,7 +110,6 @@ class _Blocked(Function):
 
     @staticmethod
     @once_differentiable
-    @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         gradients = tuple(torch.empty_like(part) for part in saved[:3])

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
-from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
@@ -145,7 +144,6 @@ class AutoBackbone(Backbone):
         is_sparse = config.model_type == _BIG_BIRD and config.attention_type == "block_sparse"
         self._padding_counts = True if is_sparse else None
 
-    @override
     def set_checkpointing(self, wanted: bool) -> None:
         if wanted == self.checkpoint_layers:
             return
@@ -162,7 +160,6 @@ class AutoBackbone(Backbone):
         switch(*([{"use_reentrant": False}] if wanted else []))
         self.checkpoint_layers = wanted
 
-    @override
     def see_both_sides(self) -> None:
         if not self._is_causal():
             super().see_both_sides()
@@ -174,7 +171,6 @@ class AutoBackbone(Backbone):
             )
 
     @property
-    @override
     def identity(self) -> tuple[str, ...]:
         is_both_sided = getattr(self.model.config, "is_causal", None) is False
         return ("sees both sides",) if is_both_sided else ()
@@ -189,7 +185,6 @@ class AutoBackbone(Backbone):
         self.model.train(training)
         return torch.equal(first, other)
 
-    @override
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
@@ -212,7 +207,6 @@ class AutoBackbone(Backbone):
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)
         return {n: states[n][:, 0] if first_only else states[n][mask] for n in wanted}
 
-    @override
     def depends_on_padding(self) -> bool:
         if self._padding_counts is None:
             padding = self.padding_id
@@ -263,7 +257,6 @@ class AutoBackbone(Backbone):
         padded[mask] = positions
         return padded + first_position(self.model)
 
-    @override
     def require_first_state(self) -> None:
         self._embedding_layer()
 
@@ -299,7 +292,6 @@ class PackedModernBert(Backbone):
         self.depth = config.num_hidden_layers
         self.max_tokens = config.max_position_embeddings
 
-    @override
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:

@@ -16,7 +16,6 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from typing_extensions import override
 
 from contrasent.model.backbones.layers import LayerModules, LayerWeights
 from contrasent.model.precision import SharedContext
@@ -158,7 +157,6 @@ class WeightCache(SharedContext):
         yield
         self._kept = {}
 
-    @override
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
 

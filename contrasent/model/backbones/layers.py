@@ -21,7 +21,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.profiler import record_function
 from transformers import PreTrainedModel
-from typing_extensions import override
 
 ADAPTER = "default"
 """Of peft's low-rank changes, which :mod:`contrasent.model.weights` adds."""
@@ -64,7 +63,6 @@ def apply_mask(x: Tensor, mask: Tensor) -> Tensor:
 
 class _Dropout(Function):
     @staticmethod
-    @override
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
         mask, ctx.scale = keep_mask(x, rate)
         ctx.save_for_backward(mask)
@@ -73,7 +71,6 @@ class _Dropout(Function):
 
     @staticmethod
     @once_differentiable
-    @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
         return apply_mask(gradient.contiguous() * ctx.scale, mask), None
@@ -108,7 +105,6 @@ def has_products(device: torch.device, dtype: torch.dtype) -> bool:
 
 class _Linear(Function):
     @staticmethod
-    @override
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         mapped: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
@@ -116,7 +112,6 @@ class _Linear(Function):
 
     @staticmethod
     @once_differentiable
-    @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         across = gradient.t()
@@ -142,7 +137,6 @@ class _DropoutNorm(Function):
     """In one function, its two gradients are added and scaled in fewer passes."""
 
     @staticmethod
-    @override
     def forward(
         ctx: Any, state: Tensor, x: Tensor, rate: float, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
@@ -158,7 +152,6 @@ class _DropoutNorm(Function):
 
     @staticmethod
     @once_differentiable
-    @override
     def backward(
         ctx: Any, of_normed: Tensor | None, of_narrow: Tensor | None
     ) -> tuple[Tensor | None, ...]:
@@ -249,7 +242,6 @@ class _Concat(Function):
     """Cast and joined in one pass, as are the gradients cut apart and cast."""
 
     @staticmethod
-    @override
     def forward(ctx: Any, dtype: torch.dtype, *parts: Tensor) -> Tensor:
         ctx.sizes, ctx.dtype = [len(part) for part in parts], parts[0].dtype
         joined = parts[0].new_empty(sum(ctx.sizes), *parts[0].shape[1:], dtype=dtype)
@@ -257,7 +249,6 @@ class _Concat(Function):
 
     @staticmethod
     @once_differentiable
-    @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         parts = torch.split(gradient, ctx.sizes)
         return None, *(part.to(ctx.dtype) for part in parts)

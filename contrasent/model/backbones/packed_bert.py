@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
-from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.model.backbones.attention import attention, first_attention
@@ -77,11 +76,9 @@ class PackedBert(Backbone):
         self._unchanging = WeightCache()
         self._serving = WeightCache()
 
-    @override
     def read_layers(self) -> None:
         self._layers = layers_of(self.model)
 
-    @override
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
@@ -253,11 +250,9 @@ class PackedBert(Backbone):
         query = linear(state[blocks.first], of_query, query_bias)
         return first_attention(query, linear(state, of_rest, rest_bias), blocks, rate)
 
-    @override
     def unchanging(self) -> AbstractContextManager[None]:
         return self._unchanging
 
-    @override
     @contextmanager
     def serving(self) -> Iterator[None]:
         with self._unchanging, self._serving:
@@ -275,7 +270,6 @@ class PackedBert(Backbone):
 class PackedElectra(PackedBert):
     """ELECTRA: BERT over token embeddings of a width of their own (Clark et al. 2020)."""
 
-    @override
     def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         state = super()._embed(token_ids, positions)
         projection = getattr(self.model, "embeddings_project", None)
@@ -288,14 +282,12 @@ class PackedElectra(PackedBert):
 class PackedMpnet(PackedBert):
     """MPNet: BERT with a bias by the distance of two tokens in every layer (Song et al. 2020)."""
 
-    @override
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
         # The first tokens' own attention would need the first row of the bias.
         return super().states(batch, wanted, False, first_state)
 
-    @override
     def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
         blocks = super()._blocks(batch, dtype, causal=causal)
         encoder: Any = self.model.encoder
@@ -305,7 +297,6 @@ class PackedMpnet(PackedBert):
         bias = encoder.relative_attention_bias(buckets).permute(2, 0, 1)
         return replace(blocks, runs=None, added=bias, mask=_mask(blocks, batch))
 
-    @override
     @contextmanager
     def serving(self) -> Iterator[None]:
         with self.unchanging():

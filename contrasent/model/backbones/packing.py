@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.backends.cuda import SDPAParams, can_use_flash_attention, flash_sdp_enabled
-from typing_extensions import override
 
 from contrasent.data.batch import Batch
 
@@ -257,27 +256,23 @@ def unpad(block: Tensor, blocks: Blocks) -> Tensor:
 
 class _Pad(Function):
     @staticmethod
-    @override
     def forward(ctx: Any, packed: Tensor, blocks: Blocks, parts: int) -> Tensor:
         ctx.blocks = blocks
         return blocks.spread(packed, parts)
 
     @staticmethod
     @once_differentiable
-    @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return ctx.blocks.gather(gradient), None, None
 
 
 class _Unpad(Function):
     @staticmethod
-    @override
     def forward(ctx: Any, block: Tensor, blocks: Blocks) -> Tensor:
         ctx.blocks, ctx.parts = blocks, len(block)
         return blocks.gather(block)
 
     @staticmethod
     @once_differentiable
-    @override
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.blocks.spread(gradient, ctx.parts), None

@@ -11,7 +11,6 @@ from typing import Never
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.data.word_vectors import WordStore
@@ -43,14 +42,12 @@ class WordLstm(Backbone):
         """There is none: what asks for it :meth:`require_transformer`."""
         self.require_transformer()
 
-    @override
     def require_transformer(self) -> Never:
         raise ConfigError(
             f"this needs a transformer, but the encoder is an LSTM over the words of "
             f"{self.store.source}; take another encoder"
         )
 
-    @override
     def set_checkpointing(self, wanted: bool) -> None:
         if wanted:
             raise ConfigError(
@@ -58,7 +55,6 @@ class WordLstm(Backbone):
                 "train.gradient_checkpointing to false"
             )
 
-    @override
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
@@ -79,7 +75,6 @@ class WordLstm(Backbone):
         outputs: Tensor = self.lstm(PackedSequence(words[order], sizes))[0].data
         return torch.empty_like(outputs).index_copy(0, order, outputs)
 
-    @override
     def require_first_state(self) -> None:
         raise ConfigError(
             f"the encoder is an LSTM over the vectors of {self.store.source}, and has no embedding "
@@ -88,11 +83,9 @@ class WordLstm(Backbone):
 
     precisions = ("fp32",)
 
-    @override
     def freeze_embeddings(self) -> None:
         """Nothing to do: word vectors are never trained."""
 
-    @override
     def set_dropout(self, rate: float) -> None:
         """Raise ConfigError for any rate but 0."""
         if rate:

@@ -10,7 +10,6 @@ from typing import Self
 
 import torch
 from torch import nn
-from typing_extensions import override
 
 from contrasent.errors import ConfigError, MissingExtraError, install_command, pick
 from contrasent.model.backbones.base import Backbone
@@ -39,26 +38,21 @@ class Engine(Backbone):
         """The engine of a backbone that torch computes; ConfigError for other architectures."""
 
     @property
-    @override
     def identity(self) -> tuple[str, ...]:
         return (self.engine, self.weights_sha256, *self._of_backbone)
 
     @property
-    @override
     def device(self) -> torch.device:
         return torch.device("cpu")
 
-    @override
     def train(self, mode: bool = True) -> Self:
         if mode:
             raise self._only_encodes()
         return super().train(mode)
 
-    @override
     def set_dropout(self, rate: float) -> None:
         raise self._only_encodes()
 
-    @override
     def require_first_state(self) -> None:
         raise self._only_encodes()
 

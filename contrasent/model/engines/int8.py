@@ -27,7 +27,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from typing_extensions import override
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
@@ -57,7 +56,6 @@ class Int8Bert(Engine):
         self._layers = [_Layer.of(modules, widest, self.heads) for modules, widest in layers]
 
     @classmethod
-    @override
     def from_backbone(cls, backbone: Backbone) -> Self:
         if type(backbone) is not PackedBert:
             raise ConfigError(
@@ -74,7 +72,6 @@ class Int8Bert(Engine):
         require_products()
         return cls(backbone, measure(backbone))
 
-    @override
     @torch.no_grad()
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None

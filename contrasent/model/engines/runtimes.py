@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from typing_extensions import override
 
 from contrasent.data.batch import Batch, pack
 from contrasent.errors import ConfigError
@@ -118,7 +117,6 @@ class _AllStates(nn.Module):
         self.last_only = last_only
         self.first_position = getattr(backbone, "first_position", 0)
 
-    @override
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         inputs: dict[str, Tensor] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.first_position:
@@ -177,7 +175,6 @@ class PaddedEngine(Engine):
         self.padding = backbone.padding_id
 
     @classmethod
-    @override
     def from_backbone(cls, backbone: Backbone) -> Self:
         engine = cls(backbone)
         engine.open(export_cached(backbone))
@@ -201,7 +198,6 @@ class PaddedEngine(Engine):
     def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
         """The kept rows of each piece for each of ``layers``, numbers from 0."""
 
-    @override
     def states(
         self, batch: Batch, wanted: Set[int], first_only: bool, first_state: Tensor | None
     ) -> dict[int, Tensor]:
@@ -257,12 +253,10 @@ class OnnxEngine(PaddedEngine):
     precisions = ("fp32",)
     piece_tokens = 512
 
-    @override
     def open(self, path: Path) -> None:
         self._path = path
         self.reopen()
 
-    @override
     def reopen(self) -> None:
         import onnxruntime
 
@@ -273,7 +267,6 @@ class OnnxEngine(PaddedEngine):
             str(self._path), options, providers=["CPUExecutionProvider"]
         )
 
-    @override
     def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
         names = [self.output_name(layer) for layer in layers]
         states_of_each = []
@@ -308,7 +301,6 @@ class OpenVinoEngine(PaddedEngine):
     engine = "openvino"
     piece_tokens = 1024
 
-    @override
     def open(self, path: Path) -> None:
         self._model = _core().read_model(path)
         # OpenVINO's own oneDNN takes no notice of ONEDNN_MAX_CPU_ISA.
@@ -317,11 +309,9 @@ class OpenVinoEngine(PaddedEngine):
         self._turn = Lock()
         self.reopen()
 
-    @override
     def reopen(self) -> None:
         self._queues: dict[tuple[str, tuple[int, ...]], Any] = {}
 
-    @override
     def compute(self, pieces: Sequence[Piece], layers: Sequence[int]) -> list[Rows]:
         states_of_each: list[Rows] = [[] for _ in pieces]
 

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from contrasent.errors import pick
 from contrasent.model.precision import FULL_FP32
@@ -44,7 +43,6 @@ class Transform(nn.Module, ABC):
     def map_rows(self, rows: Tensor) -> Tensor:
         """Map ``(S, D)`` fp32 to ``(S, K)``."""
 
-    @override
     def forward(self, rows: Tensor) -> Tensor:
         """Map ``(S, D)`` to ``(S, K)`` fp32."""
         # Small directions are scaled up by orders of magnitude: bf16 or TF32 would leave noise.

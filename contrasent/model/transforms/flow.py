@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from contrasent.errors import ConfigError
 from contrasent.model.transforms.base import Transform
@@ -38,7 +37,6 @@ class ActNorm(nn.Module):
         """Sum of the logarithms of the scales, a scalar."""
         return _LOG_SCALE_FACTOR * self.log_scale.sum()
 
-    @override
     def forward(self, rows: Tensor) -> Tensor:
         """Shift and scale ``(S, D)``."""
         return (rows + self.shift) * (_LOG_SCALE_FACTOR * self.log_scale).exp()
@@ -82,7 +80,6 @@ class Coupling(nn.Module):
         scaled: Tensor = self.outer(hidden) * (_LOG_SCALE_FACTOR * self.log_scale).exp()
         return scaled
 
-    @override
     def forward(self, rows: Tensor) -> Tensor:
         """Couple the halves of ``(S, D)``; the determinant is 1."""
         first, second = rows.chunk(2, dim=1)
@@ -105,7 +102,6 @@ class FlowStep(nn.Module):
         self.norm = ActNorm(width)
         self.coupling = Coupling(width, hidden)
 
-    @override
     def forward(self, rows: Tensor) -> Tensor:
         """Map ``(S, D)`` to ``(S, D)``."""
         moved: Tensor = self.coupling(self.norm(rows).flip(1))
@@ -143,12 +139,10 @@ class Flow(Transform):
             nn.ModuleList(FlowStep(each, coupling_width) for _ in range(depth)) for each in widths
         )
 
-    @override
     def settings(self) -> dict[str, Any]:
         names = ("width", "levels", "depth", "coupling_width")
         return {name: getattr(self, name) for name in names}
 
-    @override
     def map_rows(self, rows: Tensor) -> Tensor:
         return self._through("__call__", rows)
 

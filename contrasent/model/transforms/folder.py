@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from typing_extensions import override
 
 from contrasent.errors import CheckpointError, ContrasentError
 from contrasent.model.st_layers import read_json, write_json
@@ -44,7 +43,6 @@ class FittedTransform(nn.Module):
         super().__init__()
         self.transform = transform
 
-    @override
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """Map ``features["sentence_embedding"]``."""
         features["sentence_embedding"] = self.transform(features["sentence_embedding"])

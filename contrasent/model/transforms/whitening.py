@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
-from typing_extensions import override
 
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.transforms.base import Transform
@@ -79,11 +78,9 @@ class Whitening(Transform):
         self.weight = nn.Buffer(torch.zeros(width, input_width))
         self.bias = nn.Buffer(torch.zeros(width))
 
-    @override
     def settings(self) -> dict[str, Any]:
         return {"input_width": self.input_width, "width": self.width}
 
-    @override
     def map_rows(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight, self.bias)
 
