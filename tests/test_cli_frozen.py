@@ -72,7 +72,7 @@ COMMANDS = {
         *(*LOADING, "--precision", "--data-dir", "--json", "--overwrite"),
     ],
     "mteb": [
-        *("MODELS...", "--tasks", "--benchmark", "--leaderboard", *LOADING, "--precision"),
+        *("MODELS...", "--tasks", "--benchmark", *LOADING, "--precision"),
         *("--output", "--json", "--overwrite"),
     ],
     "reproduce": [

@@ -250,7 +250,7 @@ def _show(text: str) -> None:
 
 
 @grouped
-def mteb(  # noqa: PLR0913 - the arguments are the command's options
+def mteb(
     *,
     models: Annotated[
         list[str],
@@ -268,14 +268,6 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
         typer.Option(
             metavar="NAME",
             help="All tasks of a benchmark, 'MTEB(eng, v2)', or of one type: 'MTEB(eng, v2):STS'.",
-        ),
-    ] = None,
-    leaderboard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HUB_ID",
-            help="Score the one model under its name and revision on the Hugging Face hub, by "
-            "sentence-transformers, and write what MTEB's leaderboard asks for into --output.",
         ),
     ] = None,
     measuring: Measuring,
@@ -309,16 +301,6 @@ def mteb(  # noqa: PLR0913 - the arguments are the command's options
         raise ConfigError(f"--output {output} is a file; name a folder")
     measuring.require()
     wanted = _mteb_tasks(tasks, benchmark)
-    if leaderboard is not None:
-        if len(models) > 1:
-            raise ConfigError(f"--leaderboard {leaderboard} is of one model; {len(models)} given")
-        if json is not None or measuring != Measuring(device=measuring.device):
-            raise ConfigError(
-                f"--leaderboard {leaderboard} scores the model as the hub has it; of the other "
-                "options it takes --tasks, --benchmark, --device and --output"
-            )
-        _submit(models[0], leaderboard, wanted, output or Path("mteb-results"), measuring.device)
-        return
 
     def measure(model: str) -> Scores:
         encoder = MtebEncoder(measuring.load(model), measuring.precision_name)
@@ -344,26 +326,3 @@ def _mteb_tasks(tasks: str | None, benchmark: str | None) -> Sequence[AbsTask]:
     if tasks is not None:
         raise ConfigError(f"--tasks {tasks} and --benchmark {benchmark}: give one of the two")
     return benchmark_tasks(benchmark)
-
-
-def _submit(
-    model: str, hub_id: str, tasks: Sequence[AbsTask], output: Path, device: str | None
-) -> None:
-    """Score a model for the leaderboard, and say what to do with the results."""
-    from contrasent.evaluation.leaderboard import run_leaderboard
-    from contrasent.files import write_text
-
-    submission = run_leaderboard(model, hub_id, tasks, output, device)
-    for name, score in submission.scores.items():
-        typer.echo(f"{100 * score:6.2f}  {name}")
-    organisation = hub_id.partition("/")[0].lower().replace("-", "_")
-    meta = output / f"{organisation}_models.py"
-    write_text(meta, submission.meta)
-    typer.echo(
-        f"To show {hub_id} on the leaderboard, open two pull requests:\n"
-        f"1. to github.com/embeddings-benchmark/mteb: {meta}, completed where it says None, in "
-        "mteb/models/model_implementations/\n"
-        f"2. to github.com/embeddings-benchmark/results: {submission.results} in results/",
-        err=True,
-    )
-    raise_failures([problem.message for problem in submission.problems])

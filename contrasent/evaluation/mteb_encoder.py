@@ -19,6 +19,7 @@ from contrasent.errors import (
     ContrasentError,
     DataError,
     MissingExtraError,
+    first_line,
     install_command,
     pick,
 )
@@ -120,6 +121,8 @@ def import_mteb() -> Any:
 
 def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
     import_mteb()
+    from mteb.models.model_meta import ModelMeta
+
     parameters: list[Parameter] = []
     if isinstance(encoder, SentenceEncoder) and encoder.engine == "torch":
         parameters = [*encoder.parameters()]
@@ -140,19 +143,10 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
             "max_tokens": encoder.max_tokens,
         },
     }
-    return model_meta(known)
-
-
-def model_meta(known: dict[str, Any]) -> ModelMeta:
-    """MTEB's description; which fields are there, and have to be, differs between versions.
-
-    A similarity other than the cosine and the dot product is left out: MTEB's own code fails for
-    the names of others, and asks the encoder where there is none.
-    """
-    from mteb.models.model_meta import ModelMeta
-
-    if known["similarity_fn_name"] not in ("cosine", "dot"):
-        known = {**known, "similarity_fn_name": None}
+    if encoder.similarity_fn_name not in ("cosine", "dot"):
+        # MTEB's own code fails for the names of others, and asks the encoder where there is none.
+        known["similarity_fn_name"] = None
+    # Which fields are there, and have to be, differs between versions.
     needed = {name for name, field in ModelMeta.model_fields.items() if field.is_required()}
     return ModelMeta(**{**dict.fromkeys(needed - known.keys()), **known})
 
@@ -305,8 +299,3 @@ def _record_rows(task: AbsTask, subset: str, split: str) -> int:
         held = held[subset]
     held = held[split]
     return len(held["queries"] if isinstance(held, dict) and "queries" in held else held)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of a message, or the name of an error without one."""
-    return str(error).partition("\n")[0] or type(error).__name__

@@ -2,9 +2,6 @@
 
 import json
 import os
-import runpy
-from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,14 +13,11 @@ from scipy.stats import spearmanr
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.evaluation import mteb_encoder as module
-from contrasent.evaluation.leaderboard import run_leaderboard
 from contrasent.evaluation.mteb_encoder import MtebEncoder, benchmark_tasks, mteb_tasks, run_mteb
 from contrasent.evaluation.suite import evaluate
-from contrasent.files import sha256_of
 from contrasent.metrics import ndcg_at_k, pair_cosines, relevant_ranks
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
-from contrasent.model.static_encoder import StaticEncoder
 from contrasent.records import read_records
 from contrasent.report.scores_table import mteb_table
 from contrasent.report.table import print_table
@@ -422,7 +416,6 @@ def test_it_embeds_in_the_precision_it_was_given(tiny_encoder, monkeypatch, prec
         (["--tasks", "STS12", "--precision", "fp8"], "unknown precision"),
         (["--tasks", "STS12", "--json", "file"], "file exists already"),
         (["--tasks", "STS12", "--benchmark", "MTEB(eng, v2)"], "give one of the two"),
-        (["--tasks", "STS12", "--leaderboard", "a/b", "--pooler", "cls"], "as the hub has it"),
     ],
 )
 def test_mistakes_are_told(words, said, tmp_path, monkeypatch):
@@ -447,59 +440,6 @@ def test_the_table_says_where_mteb_differs(tiny_encoder):
     assert text.splitlines()[2].split()[-1] == "-"
     assert "SICK-R: 9,927 pairs" in text
     assert "STS12" not in text.replace("STS12-16", "")
-
-
-@pytest.fixture(params=["model.safetensors", "0_StaticEmbedding/model.safetensors"])
-def pushed(request, tiny_encoder, tmp_path, monkeypatch):
-    """A folder whose weights are on the hub as org/name, and what the hub says of them."""
-    encoder = tiny_encoder
-    if "Static" in request.param:
-        table = torch.randn(encoder.tokenizer.vocabulary, 8)
-        encoder = StaticEncoder(encoder.tokenizer, table, normalize=False)
-    encoder.similarity_fn_name = "dot"
-    encoder.save(tmp_path / "encoder")
-    weights = SimpleNamespace(sha256=sha256_of(tmp_path / "encoder" / request.param))
-    info = SimpleNamespace(
-        sha="a" * 40,
-        siblings=[
-            SimpleNamespace(rfilename="README.md", lfs=None),
-            SimpleNamespace(rfilename=request.param, lfs=weights),
-        ],
-        card_data=SimpleNamespace(license="apache-2.0", base_model="org/base"),
-        created_at=datetime(2026, 11, 1, tzinfo=UTC),
-    )
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
-    return tmp_path / "encoder", weights, info
-
-
-def test_the_leaderboard_gets_scores_under_the_name_on_the_hub(pushed, tmp_path):
-    from mteb.models import ModelMeta
-
-    submission = run_leaderboard(str(pushed[0]), "org/name", [sts_task()], tmp_path / "out", "cpu")
-    own = run_mteb(MtebEncoder(load_encoder(pushed[0], device="cpu")), [sts_task()])
-    main = next(it.value for it in own.records if it.protocol == "mteb")
-    assert submission.problems == []
-    assert submission.scores == {"LocalSTS": pytest.approx(main, abs=1e-6)}
-    assert submission.results == tmp_path / "out" / "results" / "org__name" / ("a" * 40)
-    assert (submission.results / "LocalSTS.json").is_file()
-    (tmp_path / "meta.py").write_text(submission.meta)
-    meta = runpy.run_path(str(tmp_path / "meta.py"))["name"]
-    assert isinstance(meta, ModelMeta) and meta.experiment_kwargs is None
-    assert (meta.name, meta.revision, meta.license) == ("org/name", "a" * 40, "apache-2.0")
-    assert (meta.adapted_from, meta.release_date) == ("org/base", "2026-11-01")
-    assert meta.similarity_fn_name.value == "dot"
-
-
-def test_the_leaderboard_is_refused_for_other_weights_than_the_hubs(pushed, tmp_path):
-    pushed[1].sha256 = "b" * 64
-    words = ("--leaderboard", "org/name", "--tasks", "STSBenchmark", "--output", tmp_path / "out")
-    message = refused("mteb", pushed[0], *words)
-    assert (
-        "model.safetensors of org/name is not that of" in message and "upload it again" in message
-    )
-    pushed[2].siblings.pop()
-    assert "have no file of weights in common" in refused("mteb", pushed[0], *words)
-    assert not (tmp_path / "out").exists()
 
 
 def test_benchmarks_are_known_by_name_and_by_type():
