@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from contrasent.errors import ConfigError, ContrasentError
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -125,6 +125,28 @@ def begins_anew(folder: Path, mark: str, *, resume: bool, overwrite: bool) -> bo
         remedy = "go on with it (--resume), replace it (--overwrite), or " * exists
         refuse_existing(folder, f"{remedy}name another --output")
     return True
+
+
+def inside(root: str | Path, name: object, error: type[ContrasentError] = CheckpointError) -> Path:
+    """Return ``root / name``, where a file of a folder that may be another's names it.
+
+    ``error`` if ``name`` is no path, or leads out of ``root``: by ``..``, from the top, or through
+    a link. Links of the hub's cache, from a snapshot to its blobs, are followed. The path is not
+    resolved, so that whoever removes a link removes nothing behind it.
+    """
+    folder = Path(root).resolve()
+    hub = [part.parent / "blobs" for part in folder.parents if part.name == "snapshots"]
+    try:
+        path = Path(root, name)  # type: ignore[arg-type]
+        within = any(path.resolve().is_relative_to(place) for place in (folder, *hub[:1]))
+    except (OSError, RuntimeError, TypeError, ValueError):
+        within = False
+    if not within:
+        raise error(
+            f"{root} names {name!r}, which is no path inside that folder; if you trust it, put a "
+            "copy of what it names inside, and name that"
+        )
+    return path
 
 
 def sha256_of(path: str | Path) -> str:

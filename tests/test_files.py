@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from contrasent import files
-from contrasent.errors import ConfigError, ContrasentError
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.files import (
     exclusive,
+    inside,
     recover_folder,
     refuse_existing,
     remove_folder,
@@ -275,3 +276,22 @@ def test_sha256_of_a_file_read_in_blocks(size, tmp_path, monkeypatch):
     content = bytes(range(250))[:size]
     (tmp_path / "a").write_bytes(content)
     assert sha256_of(tmp_path / "a") == hashlib.sha256(content).hexdigest()
+
+
+def test_only_paths_inside_a_folder_are_followed(tmp_path):
+    root = tmp_path / "models--me--tiny" / "snapshots" / "0a1b"
+    make(tmp_path / "outside", secret="s")
+    (root / "part").mkdir(parents=True)
+    (root.parent.parent / "blobs").mkdir()
+    (root.parent.parent / "blobs" / "weights").write_text("w")
+    for link, target in (("out", tmp_path / "outside"), ("loop", "loop"), ("in", root / "part")):
+        (root / link).symlink_to(target)
+    (root / "weights").symlink_to(root.parent.parent / "blobs" / "weights")
+    for name in ("", "part", "part/new", "part/../new", "in/new", "weights"):
+        assert inside(root, name) == root / name
+    outside = ("..", "part/../../x", str(tmp_path), "out", "out/secret", "loop", "a\0b", None, 3)
+    for name in outside:
+        with pytest.raises(CheckpointError, match=re.escape(repr(name))):
+            inside(root, name)
+    with pytest.raises(ConfigError):
+        inside(root, "/etc/passwd", ConfigError)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from contrasent.errors import CheckpointError, ConfigError
+from contrasent.files import inside
 from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.pooling import POOLERS, Pooler
 from contrasent.model.pooling import pooler as pooler_named
@@ -104,7 +105,8 @@ def read(folder: Path) -> FolderSpec:
 
 
 def _read(folder: Path) -> FolderSpec:
-    modules = [(module_name(m["type"]), folder / m["path"]) for m in read_json(folder / _MODULES)]
+    stated = read_json(folder / _MODULES)
+    modules = [(module_name(module["type"]), inside(folder, module["path"])) for module in stated]
     names = [name for name, _ in modules]
     paths = dict(modules)
     maps = [path for name, path in modules if name == _DENSE]

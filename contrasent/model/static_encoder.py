@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 from contrasent.data.tokenizer import Tokenizer, require_text
 from contrasent.errors import CheckpointError, ConfigError, first_line, warn
+from contrasent.files import inside
 from contrasent.model import checkpoint
 from contrasent.model.encoding import embed
 from contrasent.model.hub import resolve
@@ -136,7 +137,7 @@ class StaticEncoder(LookupEncoder):
         """Read a folder; CheckpointError if it is damaged, or has other modules beside it."""
         folder = resolve(name)
         modules = [module_name(str(it.get("type"))) for it in read_json(folder / _MODULES)]
-        path = folder / str(read_json(folder / _MODULES)[0].get("path", ""))
+        path = inside(folder, read_json(folder / _MODULES)[0].get("path", ""))
         if modules[1:] not in ([], ["Normalize"]):
             raise CheckpointError(
                 f"{folder} is made of {', '.join(modules)}; after {_STATIC} only Normalize can "

@@ -23,6 +23,7 @@ from contrasent.errors import (
     first_line,
     install_command,
 )
+from contrasent.files import inside
 from contrasent.model.backbones.auto import AutoBackbone, PackedModernBert
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.backbones.layers import ADAPTER, PACKED, effective_weight
@@ -185,7 +186,7 @@ def _shards(folder: Path, name: str) -> list[Path]:
     index = folder / f"{name}.index.json"
     if index.is_file():
         files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        return [folder / file for file in sorted(set(files))]
+        return [inside(folder, file) for file in sorted(set(files))]
     return [folder / name] if (folder / name).is_file() else []
 
 

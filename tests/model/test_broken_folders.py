@@ -99,6 +99,12 @@ def test_a_shard_that_is_not_there(folder):
     refused(folder, f"cannot load {folder}")
 
 
+def test_a_shard_outside_the_folder(folder):
+    index = {"weight_map": {"pooler.dense.weight": "../other/model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(folder, "no path inside that folder", head="mlp")
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"model_type": "berd"}'])
 def test_a_config_that_is_none(content, folder):
     (folder / "config.json").write_text(content)

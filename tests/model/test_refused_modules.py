@@ -98,6 +98,16 @@ def test_modules_in_another_order_or_of_another_kind(names, folder):
     refused(folder, f"is made of {', '.join(names)}; only Transformer, Pooling")
 
 
+@pytest.mark.parametrize("path", ["../outside", "/tmp", "link"])
+def test_a_module_outside_the_folder(path, folder):
+    (folder.parent / "outside").mkdir()
+    (folder / "link").symlink_to(folder.parent / "outside")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = path
+    (folder / "modules.json").write_text(json.dumps(modules))
+    refused(folder, f"names '{path}', which is no path inside that folder")
+
+
 def test_two_heads(folder):
     modules_of(folder, "Transformer", "Pooling", "Dense", "Dense")
     refused(folder, "only the first may have Tanh")
