@@ -317,7 +317,7 @@ def _shown(value: object) -> str:
 
 
 def plan_lines(names: Sequence[str] = ()) -> Iterator[str]:
-    """The lines of ``docs/tables.md``: how every row of tables is made at scale paper."""
+    """Lines of Markdown: how every row of tables is made at scale paper."""
     if not names:
         materials, _ = load_scales()
         yield from ("## Data", "", "| data | is |", "|---|---|")
