@@ -203,8 +203,3 @@ def test_both_losses_are_that_of_the_data_and_that_of_the_anchors_twice(exclude,
     anchor, other = torch.tanh(again @ layer.weight.T + layer.bias).double()
     loss = oracles.info_nce(anchor, other, 0.1, 1.0, excluded, oracles.cosine)
     torch.testing.assert_close(terms["unsupervised"].double(), weight * loss, rtol=1e-5, atol=1e-6)
-
-
-def test_single_sentences_have_no_unsupervised_loss_beside_theirs():
-    with pytest.raises(ConfigError, match="give pairs or triplets"):
-        build(1, unsupervised_weight=0.5)

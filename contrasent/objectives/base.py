@@ -76,6 +76,7 @@ class Objective(nn.Module, ABC):
     # as every view
     views: int
     needs: frozenset[Need] = frozenset()  # what it reads beside the embeddings of the views
+    needs_pairs: bool = False  # single sentences would leave it without its positives
     # `prepare` adds views to those of the data, or makes them differ
     provides_views: bool = False
     # the second view that is embedded is a positive of the first, so that their alignment is worth
@@ -200,6 +201,7 @@ class Matryoshka(Objective):
             )
         self.views, self.needs, self.aligned = whole.views, whole.needs, whole.aligned
         self.spans, self.max_tokens = whole.spans, whole.max_tokens
+        self.needs_pairs = whole.needs_pairs
         self.weights = {start.width: weights.get(start.width, 1.0), **weights}
         parts = {
             size: whole if size == start.width else make(replace(start, width=size))

@@ -36,7 +36,8 @@ class Config:
     """What compares two embeddings; dot is the column N/A of Table D.1."""
 
     hard_negatives: NonNegativeInt | None = None
-    """Hard negatives of each example (eq. 5): 0, 1 or more; null takes all that the data has."""
+    """Hard negatives of each example (eq. 5): 0, 1 or more; null takes all that the data has, which
+    must be pairs at least. Single sentences take 0."""
 
     hard_negative_weight: PositiveFloat = 1.0
     """alpha of eq. 8, the weight of an anchor's own hard negatives in the sum."""
@@ -79,6 +80,7 @@ class SimCSE(Objective):
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__()
         self.config = config
+        self.needs_pairs = config.hard_negatives is None or config.unsupervised_weight > 0
         self.views = max(2, start.data_views)
         if config.hard_negatives is not None:
             self.views = 2 + config.hard_negatives
@@ -87,12 +89,6 @@ class SimCSE(Objective):
                 f"objective.hard_negatives is {config.hard_negatives}, which needs data of "
                 f"{self.views} sentences per example (anchor, positive, hard negatives); this "
                 f"data has {start.data_views}"
-            )
-        if config.unsupervised_weight and start.data_views < 2:
-            raise ConfigError(
-                f"objective.unsupervised_weight is {config.unsupervised_weight}, which stands "
-                "beside a supervised loss, and this data has single sentences; leave it out, as "
-                "their loss is the unsupervised one, or give pairs or triplets"
             )
         if config.keep_head and config.head != "mlp":
             raise ConfigError(

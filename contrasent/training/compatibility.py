@@ -260,6 +260,12 @@ RULES = (
         "objective.teacher is empty; name a folder or a model with --objective.teacher",
     ),
     _late(
+        lambda c, objective: objective.needs_pairs and c.data_views == 1,
+        "the objective {recipe.objective[name]} takes pairs here, but {recipe.data.file} has "
+        "{example}; set data.file to one of two columns or more (anchor, positive, hard "
+        "negatives), or choose a recipe for single sentences, such as unsup-simcse",
+    ),
+    _late(
         lambda c, _: c.needs(Need.LABELS) and c.recipe.data.labels == "none",
         "the objective {recipe.objective[name]} needs the label of each pair, but data.labels is "
         "none; set it to nli, with data that has the columns premise, hypothesis and label "

@@ -229,7 +229,7 @@ def prepare(
         drop_last=recipe.data.drop_last,
     )
     logger.info("an example: %s", views.described)
-    _warn_of_batch(recipe, examples.views, len(views.source))
+    _warn_of_batch(recipe, len(views.source))
     steps = recipe.train.max_steps or recipe.train.epochs * loader.steps_per_epoch
     data = {
         "source": Path(recipe.data.file).name,
@@ -268,22 +268,14 @@ def _whitening_text(recipe: Recipe, examples: Examples, width: int) -> list[str]
     return text
 
 
-def _warn_of_batch(recipe: Recipe, views: int, count: int) -> None:
-    """Warn of a batch beyond the data, and of pairs that the data does not have."""
+def _warn_of_batch(recipe: Recipe, count: int) -> None:
+    """Warn of a batch beyond the data."""
     if recipe.train.batch_size > count:
         logger.warning(
             "a batch of %d is more than the %d examples there are: every step takes all of them; "
             "give more text or a smaller --batch-size",
             recipe.train.batch_size,
             count,
-        )
-    settings = recipe.objective
-    if views == 1 and settings["name"] == "simcse" and settings["hard_negatives"] is None:
-        logger.warning(
-            "%s has one sentence per example, so this trains without supervision, with each "
-            "sentence as its own positive (%s); for pairs give two columns, else take unsup-simcse",
-            recipe.data.file,
-            recipe.view.name,
         )
 
 

@@ -170,6 +170,7 @@ CASES = [
         {},
         recipe="distil",
     ),
+    Case({}, ("simcse takes pairs here", "1 sentence per", "set data.file"), {"needs_pairs": True}),
     Case({}, ("simcse needs the label", "data.labels is none; set it to nli"), LABELS),
     Case({"data.labels": "nli"}, ("data.labels is nli", "simcse reads no labels", "leave"), {}),
     Case({"data.labels": "nli"}, ("needs the score", "is nli; set it to scores"), SCORES),

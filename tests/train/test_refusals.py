@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from helpers.careless import PLAIN, QUIET, prepare, train
+from helpers.careless import prepare, train
 from helpers.command_line import refused, tree, worked
 
 
@@ -133,12 +133,9 @@ def test_out_of_memory_names_the_ways_out(monkeypatch):
     )
 
 
-def test_a_batch_beyond_the_data_and_pairs_that_are_none_are_told():
+def test_a_batch_beyond_the_data_is_told():
     said = worked(*train("--batch-size", "64"))
     assert "warning: a batch of 64 is more than the 20 examples there are" in said.err
-    said = worked("train", "sup-simcse", *PLAIN, *QUIET, "--output", "sup", "--batch-size", "8")
-    assert "text.txt has one sentence per example, so this trains without supervision" in said.err
-    assert "a batch of" not in said.err
 
 
 def test_where_no_bar_is_drawn_lines_tell_the_loss_and_the_time_left():

@@ -68,6 +68,15 @@ REFUSED = {
     "consert-joint": [
         ({"data": "triplets.csv", "data.labels": "none"}, "consert needs the label of each"),
     ],
+    **{
+        name: [({"data": "text.txt"}, "takes pairs here, but .*text.txt has 1 sentence")]
+        for name in ("sup-simcse", "sup-adapt")
+    },
+    "unsup-simcse": [({"objective.unsupervised_weight": 0.5}, "takes pairs here")],
+    "sup-simcse-bert-base": [({"data": "text.txt"}, "needs data of 3 sentences per example")],
+    "nli-softmax": [({"data": "text.txt"}, "text.txt:1: no tab")],
+    "scored-pairs": [({"data": "text.txt"}, "text.txt:1: no tab")],
+    "next-sentence": [({"data": "text.txt"}, "has no blank line")],
     "distil": [
         ({"objective.teacher": ""}, r"objective.teacher is empty; name .* --objective\.teacher"),
         ({"objective.teacher": "nowhere/at-all/x"}, "nowhere/at-all/x"),
