@@ -25,7 +25,7 @@ from contrasent.errors import (
 )
 from contrasent.files import inside
 from contrasent.model.backbones.auto import AutoBackbone, PackedModernBert
-from contrasent.model.backbones.base import Backbone
+from contrasent.model.backbones.base import Backbone, name_failures
 from contrasent.model.backbones.layers import ADAPTER, PACKED, effective_weight
 from contrasent.model.backbones.packed_bert import PackedBert, PackedElectra, PackedMpnet
 
@@ -58,12 +58,14 @@ def load_backbone(folder: Path) -> Backbone:
             "is computed without one; choose an encoder"
         )
     options = {}
-    known: Any = transformers.MODEL_MAPPING.get(type(config), None)
-    if known is not None and "add_pooling_layer" in inspect.signature(known).parameters:
+    known: Any = transformers.MODEL_MAPPING.get(type(config), None)  # Funnel's are two
+    if inspect.isclass(known) and "add_pooling_layer" in inspect.signature(known).parameters:
         options["add_pooling_layer"] = False  # it would be random, and saved
     model, lost = _pretrained(folder, config, kind, **options)
     refuse_random(folder, [name for name in lost if not name.startswith("pooler.")])
-    return backbone_of(model)
+    backbone = backbone_of(model)
+    backbone.depends_on_padding()  # an architecture that cannot compute a few tokens says so here
+    return backbone
 
 
 def refuse_random(folder: str | Path, lost: Sequence[str]) -> None:
@@ -82,7 +84,8 @@ def backbone_of(model: PreTrainedModel) -> Backbone:
     config = model.config
     usual = PackedBert if config.model_type in PACKED else AutoBackbone
     kind = _VARIANTS.get(config.model_type, usual)
-    return (AutoBackbone if getattr(config, "is_decoder", False) else kind)(model)
+    with name_failures(f"a model of type {config.model_type!r}", "sentences"):
+        return (AutoBackbone if getattr(config, "is_decoder", False) else kind)(model)
 
 
 def load_masked_lm(folder: Path, known: Collection[str]) -> tuple[PreTrainedModel, list[str]]:

@@ -8,6 +8,7 @@ from helpers.padded import gradients, ids_of, packed_states, padded_states
 from helpers.tiny_models import SENTENCES, SIZES, transformer, word_piece
 
 from contrasent.data.batch import pack
+from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.base import UNBOUNDED
 from contrasent.model.encoder import SentenceEncoder
@@ -106,11 +107,52 @@ def test_the_longest_sentence_it_promises_can_be_computed(backbone):
     assert state.isfinite().all()
 
 
-def test_a_longer_sentence_than_promised_has_no_position():
-    backbone = AutoBackbone(transformer(mpnet(60)))
+def ibert(vocabulary):
+    return transformers.IBertConfig(
+        vocab_size=vocabulary, max_position_embeddings=LIMIT + 2, pad_token_id=1, **SIZES
+    )
+
+
+@pytest.mark.parametrize("config", [mpnet, ibert])
+def test_a_longer_sentence_than_promised_has_no_position(config):
+    backbone = AutoBackbone(transformer(config(60)))
     assert backbone.max_tokens == LIMIT
-    with pytest.raises(IndexError):
-        backbone(pack(ids_of([LIMIT + 1], 50)), [-1])
+    backbone(pack(ids_of([LIMIT], 50)))
+    kind = "a transformer of type '.*' cannot compute 1 sentences of up to 65 tokens: index out of"
+    with pytest.raises(ConfigError, match=kind):
+        backbone(pack(ids_of([LIMIT + 1], 50)))
+
+
+def funnel(vocabulary):
+    sizes = {"block_sizes": [1, 1], "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24}
+    return transformers.FunnelConfig(vocab_size=vocabulary, **sizes)
+
+
+def nystromformer(vocabulary):
+    sizes = {"segment_means_seq_len": 32, "num_landmarks": 8}
+    return transformers.NystromformerConfig(vocab_size=vocabulary, **SIZES, **sizes)
+
+
+def xmod(vocabulary):
+    return transformers.XmodConfig(vocab_size=vocabulary, languages=["en", "de"], **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (transformers.FunnelBaseModel, funnel),
+        (transformers.AutoModel, nystromformer),
+        (transformers.AutoModel, xmod),
+    ],
+)
+def test_an_architecture_that_cannot_compute_a_few_tokens_is_named_on_load(kind, config, tmp_path):
+    make = kind if kind is transformers.FunnelBaseModel else kind.from_config
+    make(config(word_piece(tmp_path, LIMIT, "PreTrainedTokenizerFast"))).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=f"a transformer of type '{config.__name__}' cannot"):
+        load_backbone(tmp_path)
+    if config is funnel:  # with its decoder it gives a state for every token
+        transformers.FunnelModel(config(60)).save_pretrained(tmp_path)
+        assert load_backbone(tmp_path).width == 16
 
 
 @pytest.mark.parametrize("pooler", ["cls", "mean", "mean_top2", "mean_first_last"])

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.attention import attention
-from contrasent.model.backbones.base import UNBOUNDED, Backbone, first_position
+from contrasent.model.backbones.base import UNBOUNDED, Backbone, first_position, name_failures
 from contrasent.model.backbones.layers import dropout
 from contrasent.model.backbones.packing import Blocks, packed_attention_available
 from contrasent.model.encoding import evaluating
@@ -56,7 +56,7 @@ class EmbeddingLayer:
         device = next(model.parameters()).device
         inputs = {"input_ids": torch.zeros(1, 2, dtype=torch.int64, device=device)}
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        with _probing(model, device):
+        with name_failures(model.config.model_type, "two tokens"), _probing(model, device):
             hook = register_module_forward_hook(note)
             try:
                 state = model(**inputs, output_hidden_states=True).hidden_states[0]
@@ -179,7 +179,7 @@ class AutoBackbone(Backbone):
         """Whether the state of a token stays the same when the next one is another."""
         training = self.model.training
         tokens = torch.tensor([[0, 1], [0, 2]], device=self.model.device)
-        with torch.no_grad():
+        with torch.no_grad(), name_failures(self.kind, "two tokens"):
             self.model.train(False)
             first, other = self.model(input_ids=tokens).last_hidden_state[:, 0]
         self.model.train(training)
@@ -216,14 +216,18 @@ class AutoBackbone(Backbone):
             ids[0, :_PROBED] = torch.tensor(words)
             mask = (torch.arange(longer, device=ids.device) < _PROBED).long().unsqueeze(0)
             with (
+                name_failures(self.kind, f"{_PROBED} tokens"),
                 evaluating(self.model),
                 torch.no_grad(),
+                torch.random.fork_rng(devices=[]),
                 torch.autocast(ids.device.type, None, False),
             ):
                 alone, beside = (
                     self.model(input_ids=ids[:, :n], attention_mask=mask[:, :n]).last_hidden_state
                     for n in (_PROBED, longer)
                 )
+                if alone.shape[1] != _PROBED:
+                    raise ValueError(f"it gives {alone.shape[1]} states for {_PROBED} tokens")
             off = (beside[:, :_PROBED] - alone).abs().max()
             self._padding_counts = bool(off > _OFF * alone.abs().max())
         return self._padding_counts
@@ -297,13 +301,14 @@ class PackedModernBert(Backbone):
     ) -> dict[int, Tensor]:
         known: Any = self.model
         blocks = self._blocks(batch, self.products(batch.token_ids.device)[1])
+        places = blocks["full_attention"]
         state = known.embeddings(batch.token_ids)
         if first_state is not None:
-            state = blocks["full_attention"].with_first(state, first_state)
+            state = places.with_first(state, first_state)
         state = batch.changed(state)
         by_number = {0: state}
-        positions = blocks["full_attention"].positions.unsqueeze(0)
-        angles = {kind: known.rotary_emb(state.float(), positions, kind) for kind in blocks}
+        positions, kinds = places.positions.unsqueeze(0), set(self.model.config.layer_types)
+        angles = {kind: known.rotary_emb(state.float(), positions, kind) for kind in kinds}
         for number, layer in enumerate(known.layers[: max(wanted)], start=1):
             kind = layer.attention_type
             state = self.run_layer(self._layer, layer, state, angles[kind], blocks[kind])

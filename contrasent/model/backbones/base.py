@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
-from contrasent.errors import ConfigError
+from contrasent.errors import ConfigError, ContrasentError, first_line, is_out_of_memory
 from contrasent.model.precision import resolve_precision, torch_precisions
 
 T = TypeVar("T")
@@ -24,21 +24,39 @@ UNBOUNDED = 1_000_000
 
 def first_position(model: nn.Module) -> int:
     """The first token's position: RoBERTa, MPNet and others count on from their padding's."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            return 0 if module.padding_idx is None else module.padding_idx + 1
+    for module in model.modules():
+        table = getattr(module, "position_embeddings", None)
+        padding = getattr(table, "padding_idx", None)
+        if table is not None:
+            return 0 if padding is None else int(getattr(module, "padding_idx", padding)) + 1
     return 0
+
+
+@contextmanager
+def name_failures(kind: str, doing: str) -> Iterator[None]:
+    """Raise a ConfigError that names the architecture ``kind`` for whatever else is raised inside.
+
+    An error of ours, and one of memory, stays as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ContrasentError) or is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"{kind} cannot compute {doing}: {first_line(error)}; take texts of another length "
+            "(max_tokens), or an encoder of another architecture, such as BERT, MPNet or ModernBERT"
+        ) from error
 
 
 class Backbone(nn.Module, ABC):
     """A pretrained transformer, held as the ``transformers`` model it was loaded as.
 
     States are ``(T, width)``, and numbered 0 (embedding layer) to ``depth``. A sentence has at
-    most ``max_tokens``, special ones included. ``kind`` names the architecture in messages,
-    ``engine`` what computes it; it ``pads`` if padding is computed too.
+    most ``max_tokens``, special ones included. ``engine`` names what computes it; it ``pads`` if
+    padding is computed too.
     """
 
-    kind: ClassVar[str] = "a transformer"
     engine: ClassVar[str] = "torch"
     pads: ClassVar[bool] = False
     model: PreTrainedModel
@@ -67,7 +85,9 @@ class Backbone(nn.Module, ABC):
         if first_state is not None or batch.changes_embeddings:
             self.require_first_state()
         wanted = {layer: layer % (self.depth + 1) for layer in layers}
-        states = self.states(batch, set(wanted.values()), first_only, first_state)
+        doing = f"{batch.sentences} sentences of up to {batch.longest} tokens"
+        with name_failures(self.kind, doing):
+            states = self.states(batch, set(wanted.values()), first_only, first_state)
         return {layer: states[number] for layer, number in wanted.items()}
 
     @abstractmethod
@@ -103,6 +123,11 @@ class Backbone(nn.Module, ABC):
     def require_transformer(self) -> None:
         """Raise ConfigError if there are no transformer layers, with states of one width."""
         return
+
+    @property
+    def kind(self) -> str:
+        """The architecture, in messages."""
+        return f"a transformer of type {self.model.config.model_type!r}"
 
     @property
     def identity(self) -> tuple[str, ...]:

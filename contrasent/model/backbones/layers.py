@@ -22,6 +22,8 @@ from torch.nn import functional as F
 from torch.profiler import record_function
 from transformers import PreTrainedModel
 
+from contrasent.data.batch import Batch
+
 ADAPTER = "default"
 """Of peft's low-rank changes, which :mod:`contrasent.model.weights` adds."""
 
@@ -290,10 +292,30 @@ def layers_of(model: PreTrainedModel) -> list[LayerModules]:
     return [LayerModules(*(part(layer, path) for path in paths)) for layer in layers]
 
 
-def embed_tokens(embeddings: Any, token_ids: Tensor, positions: Tensor) -> Tensor:
-    """State 0 ``(T, D)`` by the embedding layer of such a model, before its dropout."""
-    state = embeddings.word_embeddings(token_ids) + embeddings.position_embeddings(positions)
+def embed_tokens(embeddings: Any, batch: Batch, places: Tensor) -> Tensor:
+    """State 0 ``(T, D)`` by the embedding layer of such a model, before its dropout.
+
+    ``places (T,)`` are those of the tokens in their sentences.
+    """
+    padding = getattr(embeddings, "padding_idx", None)
+    rows = places if batch.positions is None else batch.positions
+    if padding is not None:
+        rows = rows + (padding + 1)
+        if batch.positions is None:
+            rows = _without_padding(rows, places, batch.token_ids == padding, padding)
+    state = embeddings.word_embeddings(batch.token_ids) + embeddings.position_embeddings(rows)
     if hasattr(embeddings, "token_type_embeddings"):
         state = state + embeddings.token_type_embeddings.weight[0]
     normed: Tensor = embeddings.LayerNorm(state)
     return normed
+
+
+def _without_padding(rows: Tensor, places: Tensor, is_padding: Tensor, padding: int) -> Tensor:
+    """The ``rows (T,)`` of positions where padding tokens, which a text may hold, do not count.
+
+    As RoBERTa's and MPNet's own embedding layers: they have the row ``padding``.
+    """
+    passed = is_padding.cumsum(0)
+    starts = torch.arange(len(places), device=places.device) - places
+    earlier = passed[starts] - is_padding[starts].long()
+    return torch.where(is_padding, padding, rows - passed + earlier)

@@ -70,8 +70,7 @@ class PackedBert(Backbone):
         self.width = config.hidden_size
         self.heads = config.num_attention_heads
         self.depth = config.num_hidden_layers
-        self.first_position = first_position(model)
-        self.max_tokens = config.max_position_embeddings - self.first_position
+        self.max_tokens = config.max_position_embeddings - first_position(model)
         self.read_layers()
         self._unchanging = WeightCache()
         self._serving = WeightCache()
@@ -135,8 +134,7 @@ class PackedBert(Backbone):
         """The states of the layers ``wanted``, with gradients and dropout where they are on."""
         blocks = self._blocks(batch, dtype, causal=bool(additions))
         tokens = len(batch.token_ids)
-        positions = blocks.positions if batch.positions is None else batch.positions
-        state = self._embed(batch.token_ids, positions) if given is None else given
+        state = self._embed(batch, blocks.positions) if given is None else given
         if first_state is not None:
             state = blocks.with_first(state, first_state)
         state = batch.changed(state)
@@ -170,7 +168,7 @@ class PackedBert(Backbone):
         layers = self._unchanging.get((_LAID_OUT, dtype), lambda: self._lay_out(dtype))
         blocks = self._blocks(batch, dtype)
         tokens = len(batch.token_ids)
-        state = self._embed(batch.token_ids, blocks.positions)
+        state = self._embed(batch, blocks.positions)
         by_number = {0: state}
         state = F.pad(state.to(dtype), (0, 0, 0, blocks.rows - tokens))
         for number, layer in enumerate(layers[: max(wanted)], start=1):
@@ -193,8 +191,7 @@ class PackedBert(Backbone):
     def _alone(self, batch: Batch, wanted: Set[int], dtype: torch.dtype) -> dict[int, Tensor]:
         """The states of a single sentence, while serving."""
         alone = self._serving.get(dtype, lambda: SingleSentence(self._layers, self.heads, dtype))
-        positions = torch.arange(len(batch.token_ids))
-        return alone(self._embed(batch.token_ids, positions), wanted)
+        return alone(self._embed(batch, torch.arange(len(batch.token_ids))), wanted)
 
     def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
         device = batch.token_ids.device
@@ -206,10 +203,9 @@ class PackedBert(Backbone):
             causal=causal,
         )
 
-    def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+    def _embed(self, batch: Batch, places: Tensor) -> Tensor:
         part: Any = self.model.embeddings
-        state = embed_tokens(part, token_ids, positions + self.first_position)
-        return dropout(state, self.rate_of(part.dropout))
+        return dropout(embed_tokens(part, batch, places), self.rate_of(part.dropout))
 
     def _layer(
         self,
@@ -270,8 +266,8 @@ class PackedBert(Backbone):
 class PackedElectra(PackedBert):
     """ELECTRA: BERT over token embeddings of a width of their own (Clark et al. 2020)."""
 
-    def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        state = super()._embed(token_ids, positions)
+    def _embed(self, batch: Batch, places: Tensor) -> Tensor:
+        state = super()._embed(batch, places)
         projection = getattr(self.model, "embeddings_project", None)
         if projection is None:
             return state

@@ -23,9 +23,11 @@ class Engine(Backbone):
     """
 
     precisions: tuple[str, ...] = ()
+    kind = ""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
+        self.kind = backbone.kind
         self.width, self.depth = backbone.width, backbone.depth
         self.max_tokens = backbone.max_tokens
         self.weights_sha256 = weights_sha256(backbone)

@@ -50,7 +50,6 @@ class Int8Bert(Engine):
     def __init__(self, backbone: PackedBert, ranges: Sequence[LayerRanges]) -> None:
         super().__init__(backbone)
         self.heads = backbone.heads
-        self.first_position = backbone.first_position
         self.embeddings = backbone.model.embeddings
         layers = zip(layers_of(backbone.model), ranges, strict=True)
         self._layers = [_Layer.of(modules, widest, self.heads) for modules, widest in layers]
@@ -81,8 +80,7 @@ class Int8Bert(Engine):
             # Products of integers, too, are compiled for each number of rows.
             blocks = Blocks.of(batch, self.heads, rounded=True)
             tokens = len(batch.token_ids)
-            positions = blocks.positions + self.first_position
-            state = embed_tokens(self.embeddings, batch.token_ids, positions).float()
+            state = embed_tokens(self.embeddings, batch, blocks.positions).float()
             state = F.pad(state, (0, 0, 0, blocks.rows - tokens))
             states = {}
             for number in range(last + 1):

@@ -109,20 +109,15 @@ def export_cached(backbone: Backbone) -> Path:
 
 
 class _AllStates(nn.Module):
-    """The transformer with positions counted as the backbone counts them."""
+    """The transformer with its states as outputs."""
 
     def __init__(self, backbone: Backbone, last_only: bool) -> None:
         super().__init__()
         self.model = backbone.model
         self.last_only = last_only
-        self.first_position = getattr(backbone, "first_position", 0)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        inputs: dict[str, Tensor] = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if self.first_position:
-            # RoBERTa's own count skips a padding token that a text spells out.
-            positions = torch.arange(input_ids.shape[1]) + self.first_position
-            inputs["position_ids"] = positions.unsqueeze(0).expand(input_ids.shape)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.last_only:
             return (self.model(**inputs).last_hidden_state,)
         output = self.model(**inputs, output_hidden_states=True)
