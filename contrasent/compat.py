@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contrasent.data.readers import lines
+from contrasent.data.tokenizer import sentences_of
 from contrasent.errors import ConfigError, DataError, pick, warn
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class SimCseTool:
         if device is not None:
             self.encoder.to(device)
         self.encoder.max_tokens = min(max_length, self.encoder.backbone.max_tokens)
-        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        texts = [sentences] if isinstance(sentences, str) else list(sentences_of(sentences))
         rows: np.ndarray = self.encoder.encode(
             texts, normalize=normalize, precision="fp32", on_overflow="truncate"
         )
@@ -230,7 +231,7 @@ class SimCseTool:
 def _read(sentences_or_file_path: str | Sequence[str]) -> list[str]:
     """A new list of the sentences, or of the lines of a file that are not empty."""
     if not isinstance(sentences_or_file_path, str):
-        return list(sentences_or_file_path)
+        return list(sentences_of(sentences_or_file_path))
     try:
         numbered = lines(Path(sentences_or_file_path))
         return [line.rstrip() for _, line in numbered if line.strip()]

@@ -22,6 +22,7 @@ from contrasent.data.rows import (
     open_source,
     require_text,
 )
+from contrasent.data.tokenizer import sentences_of
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import default_cache
 
@@ -214,7 +215,7 @@ def keep_rows(rows: Rows) -> Path:
     of a ``datasets.Dataset``, become the lines of a ``.jsonl``. DataError if there is no row, or a
     row cannot be written as JSON or as UTF-8; ConfigError if there is no room in the cache.
     """
-    remaining = iter(rows)
+    remaining = iter(sentences_of(rows, "the data", rows=True))
     first = next(remaining, None)
     if first is None:
         raise DataError("the data is empty; it needs at least one sentence, tuple or mapping")

@@ -31,8 +31,15 @@ _MASK = "{mask}"
 _SANE_LIMIT = 1_000_000
 _KEPT_BACKENDS = 4
 _LONGEST_REASON = 200
+_FEW_COLUMNS = 8
 _AFTER_SPACE = ("\u0120", "\u2581")
 """First characters of a token after a space, of byte-level BPE and of SentencePiece."""
+_NO_SENTENCES: tuple[tuple[Any, str], ...] = (
+    (str, "one string: put it in [ ]"),
+    (bytes | bytearray | memoryview, "bytes: decode them, and put the text in [ ]"),
+    (Mapping, "a mapping, of which only the keys would be read: give list(d.values())"),
+    (set | frozenset, "a set, whose order is not known: give sorted(s)"),
+)
 # By what a folder calls them; where it has lost the names, what the token is usually called.
 _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mask": (("mask_token",), ("[MASK]", "<mask>")),
@@ -292,6 +299,18 @@ class Tokenizer:
         flat = np.fromiter(chain.from_iterable(ids), np.int64, int(ends[-1]) if len(ids) else 0)
         return flat, np.concatenate([np.zeros(1, np.int64), ends[:-1]])
 
+    def filler(self, token: str | None) -> int:
+        """The id of ``token``, by default the mask or the end of a text; ConfigError without it."""
+        roles = ("mask_token", "eos_token")
+        names = [token] if token else [*filter(None, map(self.special_names.get, roles))]
+        number = self.vocabulary_map.get(names[0]) if names else None
+        if number is None or self._pretrained.padding_side == "left":
+            raise ConfigError(
+                f"query_expansion cannot put {token or 'mask tokens'!r} behind a query: the "
+                f"tokenizer of {self.source} has none, or pads before a text"
+            )
+        return number
+
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
         """How many of the sentences with these ``ids`` have words, none of which it knows: none."""
         del ids
@@ -381,6 +400,32 @@ def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **how: bool)
             f"the tokenizer cannot encode every text ({first_line(error)}); choose an encoder "
             "whose tokenizer cuts words into pieces, or has a token for unknown ones"
         ) from error
+
+
+def sentences_of(given: Any, name: str = "sentences", *, rows: bool = False) -> Any:
+    """Take in sentences: a list, tuple, generator, array, or one column of a table.
+
+    A column of Arrow, or an array, comes back as a list of strings, all else as it is. Rows of
+    several cells are taken too if ``rows``, such as those of a data set of the hub. ConfigError for
+    what iterates over something else than its sentences, such as the keys of a mapping or the names
+    of columns; the items are not looked at.
+    """
+    columns = getattr(given, "column_names", getattr(given, "columns", None))
+    problem = next((text for kinds, text in _NO_SENTENCES if isinstance(given, kinds)), None)
+    if problem is None and columns is not None and not (rows and hasattr(given, "features")):
+        names = ", ".join(map(repr, list(columns)[:_FEW_COLUMNS]))
+        problem = f"a table with the columns {names}: give one of them, such as df['text']"
+        problem += ", or its rows, such as df.to_dict('records')" * rows
+    elif problem is None and getattr(given, "ndim", 1) not in ((1, 2) if rows else (1,)):
+        problem = f"an array of shape {given.shape}: give one column of it"
+    elif not isinstance(given, Iterable):
+        problem = f"{given!r}"
+    if problem is not None:
+        raise ConfigError(f"{name} must be a list of strings, not {problem}")
+    for as_list in ("to_pylist", "tolist"):  # items of Arrow are no strings
+        if hasattr(given, as_list) and not isinstance(given, Sequence):
+            return getattr(given, as_list)()
+    return given
 
 
 def require_text(texts: Iterable[object], name: str, first: int = 0) -> None:

@@ -38,7 +38,7 @@ from contrasent.evaluation.task_names import (
 from contrasent.evaluation.task_types import Options, TaskText, TaskType
 from contrasent.evaluation.vectors import MatrixEncoder, RowLayout
 from contrasent.metrics import Vector, mrr_at_k, ndcg_at_k, recall_at_k, relevant_ranks
-from contrasent.model.st_layers import role_options
+from contrasent.model.st_layers import ROLES, role_options
 from contrasent.model.static_encoder import LookupEncoder
 
 _QUERIES_AT_ONCE = 64
@@ -104,7 +104,7 @@ def embed(task: RetrievalTask, use: EncoderUse) -> tuple[Embeddings, Embeddings]
     sides: tuple[Embeddings, ...] = ()
     if isinstance(encoder, MatrixEncoder) and encoder.apart:
         sides = encoder.encode_side(1, task.corpus), encoder.encode_side(0, task.queries)
-    elif any(_prompts(use).values()):
+    elif any(any(role_options(encoder, role).values()) for role in ROLES):
         sides = _encode(use, task.corpus, "document"), _encode(use, task.queries, "query")
     if sides:
         texts, rows = [*task.corpus, *task.queries], np.concatenate(sides)
@@ -126,7 +126,7 @@ def _encode(use: EncoderUse, texts: Sequence[str], role: str) -> Embeddings:
 
 def _prompts(use: EncoderUse) -> dict[str, str]:
     """What is put before queries and documents; nothing for an encoder without prompts."""
-    roles = {role: role_options(use.encoder, role) for role in ("query", "document")}
+    roles = {role: role_options(use.encoder, role) for role in ROLES}
     return {role: how["prompt"] for role, how in roles.items() if how}
 
 

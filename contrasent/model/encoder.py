@@ -104,7 +104,6 @@ class SentenceEncoder(nn.Module, Encoder):
             prompts={**stated.prompts, **(prompts or {})},
             default_prompt_name=default_prompt_name or stated.default_prompt_name,
             similarity=similarity_fn_name or stated.similarity,
-            chosen=default_prompt_name is not None,
         )
         self.truncate_dim = stated.truncate_dim if truncate_dim is None else truncate_dim
         if loads:
@@ -170,6 +169,10 @@ class SentenceEncoder(nn.Module, Encoder):
     @property
     def most_tokens(self) -> int:
         return self.backbone.max_tokens
+
+    def limit_of(self, task: str | None) -> int:
+        """The most tokens of a text with this task; most are `max_tokens`."""
+        return min(self.conventions.length_of(task) or self.max_tokens, self.most_tokens)
 
     @property
     def is_serving(self) -> bool:

@@ -64,7 +64,8 @@ def encode_blocks(
             rows = embed(encoder, ids, budget, options.precision, advance, options.batch_size)
             yield options.finish(rows)
     if truncated and options.on_overflow == "warn":
-        warn(f"{truncated} of {done} sentences were cut at {encoder.max_tokens} tokens")
+        limit = encoder.limit_of(options.task)
+        warn(f"{truncated} of {done} sentences were cut at {limit} tokens")
     if wordless:
         warn(
             f"{wordless} of {done} sentences have no word that {encoder.tokenizer.source} knows, "
@@ -79,7 +80,7 @@ def _tokenized(
 
     def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:
         before, texts = numbered
-        return token_ids(encoder, texts, before, options.on_overflow, options.prompt)
+        return token_ids(encoder, texts, before, options.on_overflow, options.prompt, options.task)
 
     rest = iter(sentences)
     texts_of_chunks = iter(lambda: list(islice(rest, options.chunk)), [])
@@ -94,9 +95,14 @@ def overlaps(encoder: SentenceEncoder) -> bool:
 
 
 def token_ids(
-    encoder: SentenceEncoder, texts: Sequence[str], before: int, on_overflow: str, prompt: str = ""
+    encoder: SentenceEncoder,
+    texts: Sequence[str],
+    before: int,
+    on_overflow: str,
+    prompt: str = "",
+    task: str | None = None,
 ) -> tuple[list[np.ndarray], int]:
-    """Token ids of ``texts``, and how many of them were cut at ``encoder.max_tokens``.
+    """Token ids of ``texts``, and how many were cut at the encoder's length for the ``task``.
 
     Each has ``prompt`` before it. Raises DataError, counting from ``before``, if an item is no
     valid string, has no token, or is too long and ``on_overflow`` is ``error``.
@@ -104,15 +110,23 @@ def token_ids(
     require_text(texts, "sentence", before)
     if prompt:
         texts = [prompt + text for text in texts]
-    ids, cut = encoder.tokenizer.ids(texts, encoder.max_tokens)
+    limit = encoder.limit_of(task)
+    ids, cut = encoder.tokenizer.ids(texts, limit)
     empty = next((n for n, row in enumerate(ids) if not len(row)), None)
     if empty is not None:
         raise DataError(f"text {before + empty} has no token: {texts[empty][:80]!r}; leave it out")
     if cut and on_overflow == "error":
         raise DataError(
             f"{cut} of the sentences {before} to {before + len(texts) - 1} are longer than "
-            f"{encoder.max_tokens} tokens; shorten them or pass on_overflow='truncate'"
+            f"{limit} tokens; shorten them or pass on_overflow='truncate'"
         )
+    expansion = encoder.conventions.expansion_of(task)
+    if expansion is not None and expansion.attend:
+        token = encoder.tokenizer.filler(expansion.token)
+        ids = [
+            np.pad(row, (0, max(0, expansion.length - len(row))), constant_values=token)
+            for row in ids
+        ]
     return ids, cut
 
 

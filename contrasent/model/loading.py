@@ -34,23 +34,21 @@ def load_encoder(
     vectors, gzipped or not, or a folder that ``contrasent fit sif`` made of one; the rest, and
     errors, as in `SentenceEncoder.load`.
     """
+    encoder: LoadedEncoder
     static = is_static(name)
-    if not static and not are_words(name):
-        asked = {"truncate_dim": truncate_dim, "default_prompt_name": prompt_name}
-        more = {option: value for option, value in asked.items() if value is not None}
-        return SentenceEncoder.load(
-            name, pooler=pooler, head=head, device=device, engine=engine, **more
-        )
-    engines.require("torch" if engine == "static" else engine, device)
-    encoder = StaticEncoder.load(name) if static else WordEncoder.load(name)
+    if static or are_words(name):
+        engines.require("torch" if engine == "static" else engine, device)
+        encoder = StaticEncoder.load(name) if static else WordEncoder.load(name)
+        parts = {"pooler": (pooler, encoder.pooler), "head": (head, encoder.head_name)}
+        for part, (given, used) in {**parts, "engine": (engine, encoder.engine)}.items():
+            if given not in (None, used) and (part, given) != ("engine", "torch"):
+                raise ConfigError(f"{name} holds word vectors, which have no {part}: leave it out")
+    else:
+        encoder = SentenceEncoder.load(name, pooler=pooler, head=head, device=device, engine=engine)
     if truncate_dim is not None:
         encoder.truncate_dim = truncate_dim
     if prompt_name is not None:
         encoder.conventions = encoder.conventions.with_prompt(prompt_name)
-    parts = {"pooler": (pooler, encoder.pooler), "head": (head, encoder.head_name)}
-    for part, (given, used) in {**parts, "engine": (engine, encoder.engine)}.items():
-        if given not in (None, used) and (part, given) != ("engine", "torch"):
-            raise ConfigError(f"{name} holds word vectors, which have no {part}: leave it out")
     return encoder
 
 

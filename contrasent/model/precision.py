@@ -28,7 +28,7 @@ def device_named(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
             f"cannot compute on the device {str(name)!r} here: {reason}; name another one, such as "

@@ -14,14 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contrasent.data.tokenizer import Tokenizer
+from contrasent.data.tokenizer import Tokenizer, sentences_of
 from contrasent.errors import ConfigError, pick
 from contrasent.model.backbones.base import UNBOUNDED, Backbone
 from contrasent.model.heads import Convolutions, MlpHead
-from contrasent.model.st_layers import Conventions, similarities
+from contrasent.model.precision import device_named
+from contrasent.model.st_layers import ROLES, Conventions, role_options, similarities
 from contrasent.model.transforms.base import Transform
 
 ON_OVERFLOW = ("error", "truncate", "warn")
+_CHUNK = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,14 @@ class EncodingOptions:
     on_overflow: str
     batch_size: int | None = None
     prompt: str = ""
+    task: str | None = None
     truncate_dim: int | None = None
     normalize_last: bool = False
 
     def __post_init__(self) -> None:
         pick("on_overflow", self.on_overflow, ON_OVERFLOW)
+        if self.task is not None:
+            pick("task", self.task, ROLES)
         for name in ("chunk", "batch_tokens", "batch_size"):
             number = getattr(self, name)
             if number is not None and number < 1:
@@ -96,6 +101,13 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
+class _NoCard:
+    """Where sentence-transformers' evaluators write their scores, which cards here do not have."""
+
+    def set_evaluation_metrics(self, *_: object) -> None:
+        """Take scores, and keep none."""
+
+
 class Encoder(ABC):
     """Sentences in, rows of D numbers out.
 
@@ -108,6 +120,7 @@ class Encoder(ABC):
     normalize: bool
     max_tokens: int
     conventions: Conventions = Conventions()
+    model_card_data = _NoCard()
 
     @property
     @abstractmethod
@@ -217,36 +230,39 @@ class Encoder(ABC):
         self,
         sentences: Iterable[str],
         *,
-        chunk: int = 65_536,
+        chunk: int | None = _CHUNK,
         batch_tokens: int | None = None,
         batch_size: int | None = None,
         normalize: bool | None = None,
-        precision: str = "auto",
-        show_progress: bool = False,
-        on_overflow: str = "warn",
+        precision: str | None = "auto",
+        show_progress: bool | None = False,
+        on_overflow: str | None = "warn",
         prompt: str | None = None,
         prompt_name: str | None = None,
         truncate_dim: int | None = None,
+        task: str | None = None,
     ) -> Iterator[np.ndarray]:
         """Embed any number of sentences in bounded memory, ``chunk`` of them at a time.
 
         Arguments and errors are those of `encode`. Options are checked at once, sentences as
         they are read. Blocks of at most ``(chunk, D)`` float32 are in the order of ``sentences``.
         """
-        if isinstance(sentences, str):
-            raise ConfigError("sentences must be a list of strings, not one string: put it in [ ]")
+        sentences = sentences_of(sentences)
         kept = self.truncate_dim if truncate_dim is None else self._require_dimensions(truncate_dim)
         options = EncodingOptions(
-            chunk=chunk,
+            chunk=_CHUNK if chunk is None else chunk,
             batch_tokens=batch_tokens,
             batch_size=batch_size,
             normalize=self.normalize if normalize is None else normalize,
             normalize_last=bool(normalize),
-            precision=self.resolve_precision("fp32" if precision == "float32" else precision),
-            show_progress=show_progress,
-            on_overflow=on_overflow,
+            precision=self.resolve_precision(
+                "fp32" if precision == "float32" else precision or "auto"
+            ),
+            show_progress=bool(show_progress),
+            on_overflow="warn" if on_overflow is None else on_overflow,
             prompt=self.conventions.resolve(prompt, prompt_name),
             truncate_dim=kept,
+            task=task,
         )
         return self.blocks(sentences, options)
 
@@ -260,19 +276,21 @@ class Encoder(ABC):
         *,
         batch_tokens: int | None = None,
         normalize: bool | None = None,
-        normalize_embeddings: bool = False,
-        precision: str = "auto",
-        show_progress: bool = False,
-        on_overflow: str = "warn",
+        normalize_embeddings: bool | None = False,
+        precision: str | None = "auto",
+        show_progress: bool | None = False,
+        on_overflow: str | None = "warn",
         truncate_dim: int | None = None,
-        convert_to_tensor: bool = False,
-        convert_to_numpy: bool = True,
+        convert_to_tensor: bool | None = False,
+        convert_to_numpy: bool | None = True,
         device: str | torch.device | None = None,
+        task: str | None = None,
     ) -> Any:
         """Embed sentences, in their order.
 
-        ConfigError if an option is not one of its choices, or there is no such prompt. DataError if
-        an item is not a string, has no token, or is too long under `on_overflow="error"`.
+        ConfigError if an option is not one of its choices, there is no such prompt or device, or
+        sentences are a table, a mapping or a set. DataError if an item is not a string, has no
+        token, or is too long under `on_overflow="error"`. An option that is None is as left out.
 
         Args:
             sentences: N sentences, any iterable; or one, whose embedding is then ``(D,)``.
@@ -298,47 +316,50 @@ class Encoder(ABC):
             convert_to_tensor: give a tensor on the encoder's device, in place of an array.
             convert_to_numpy: if false, and no tensor is asked for, give a list of tensors.
             device: move the encoder there first.
+            task: `query` or `document`, for an encoder that reads these to another length.
 
         Returns:
             ``(N, D)`` float32, an array unless a tensor or a list is asked for.
         """
         if device is not None:
-            self.to(device)
+            self.to(device_named(device))
         single = isinstance(sentences, str)
-        texts: Iterable[str] = [sentences] if isinstance(sentences, str) else sentences
+        texts = [sentences] if isinstance(sentences, str) else sentences_of(sentences)
         blocks = self.encode_stream(
             texts,
             batch_tokens=batch_tokens,
             batch_size=batch_size,
             normalize=True if normalize_embeddings else normalize,
             precision=precision,
-            show_progress=show_progress or bool(show_progress_bar),
+            show_progress=show_progress or show_progress_bar,
             on_overflow=on_overflow,
             prompt=prompt,
             prompt_name=prompt_name,
             truncate_dim=truncate_dim,
+            task=task,
         )
         total = len(texts) if isinstance(texts, Sequence) else None
         rows: Any = _concat(blocks, total, truncate_dim or self.width)
-        if convert_to_tensor or not convert_to_numpy:
+        as_list = convert_to_numpy is not None and not (convert_to_numpy or convert_to_tensor)
+        if convert_to_tensor or as_list:
             rows = torch.from_numpy(rows).to(getattr(self, "device", "cpu"))
         if single:
             return rows[0]
-        return rows if convert_to_tensor or convert_to_numpy else list(rows)
+        return list(rows) if as_list else rows
 
     def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:
-        """`encode` with the prompt ``query``, if the encoder has one.
+        """`encode` with the prompt ``query``, if the encoder has one, in place of its default one.
 
         A prompt or a name of one among ``options`` comes first.
         """
-        return self.encode(sentences, **self._as(self.conventions.query_prompt, options))
+        return self._encode_as("query", sentences, options)
 
     def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:
-        """`encode` with the prompt ``document``, ``passage`` or ``corpus``, if there is one.
+        """`encode` with the prompt ``document``, as `encode_query`.
 
-        A prompt or a name of one among ``options`` comes first.
+        Warns of a prompt ``passage`` or ``corpus`` beside which there is none.
         """
-        return self.encode(sentences, **self._as(self.conventions.document_prompt, options))
+        return self._encode_as("document", sentences, options)
 
     def similarity(self, first: Any, second: Any) -> Tensor:
         """``(N, M)``, by `similarity_fn_name`, of embeddings ``(N, D)`` and ``(M, D)``."""
@@ -354,9 +375,12 @@ class Encoder(ABC):
 
     get_sentence_embedding_dimension = get_embedding_dimension
 
-    def _as(self, prompt: str, options: dict[str, Any]) -> dict[str, Any]:
-        named = options.get("prompt") is not None or options.get("prompt_name") is not None
-        return options if named else {**options, "prompt": prompt}
+    def _encode_as(self, role: str, sentences: str | Iterable[str], options: dict[str, Any]) -> Any:
+        given = {name: value for name, value in options.items() if value is not None}
+        how = role_options(self, role)
+        if "prompt" in given or "prompt_name" in given:
+            how.pop("prompt", None)
+        return self.encode(sentences, **{**how, **given})
 
     def _require_dimensions(self, dimensions: int) -> int:
         if not isinstance(dimensions, int) or not 1 <= dimensions <= self.full_width:

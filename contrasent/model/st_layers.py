@@ -12,15 +12,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field, StrictBool, StrictInt
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from contrasent.errors import CheckpointError, ConfigError, pick
+from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.model.heads import Convolutions
 from contrasent.model.weights import read_exact
 from contrasent.records import installed_versions
+from contrasent.settings import settings
 
 TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
 
@@ -126,7 +128,26 @@ def read_cnn(path: Path, width: int) -> Convolutions:
 
 USE_CONFIG = "config_sentence_transformers.json"
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-_QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
+ROLES = ("query", "document")
+_UNUSED = ("passage", "corpus")
+"""Prompts that sentence-transformers takes for documents only where ``document`` is not known, and
+since version 5 it always is."""
+
+
+@settings
+class QueryExpansion:
+    """Tokens after a query that is shorter than ``length``, as in ColBERT."""
+
+    strategy: Literal["fixed", "min"]
+    """With fixed, a longer query is cut at that length."""
+
+    length: Annotated[StrictInt, Field(gt=0)]
+
+    attend: StrictBool = False
+    """Let the query see them, and pool them; otherwise they count for nothing here."""
+
+    token: str | None = None
+    """By default the mask, else the end of a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +165,9 @@ class Conventions:
     similarity: str = "cosine"  # one of `SIMILARITIES`
     # the default prompt was asked for, so that queries and documents get it too
     chosen: bool = False
+    query_length: int | None = None  # tokens of a query, special ones included; None for as usual
+    document_length: int | None = None
+    query_expansion: QueryExpansion | None = None
 
     def __post_init__(self) -> None:
         for name, prompt in self.prompts.items():
@@ -156,6 +180,11 @@ class Conventions:
         ):
             raise ConfigError(f"truncate_dim must be above 0, not {self.truncate_dim!r}")
         pick("similarity_fn_name", self.similarity, SIMILARITIES)
+        expansion, length = self.query_expansion, self.query_length
+        if expansion is not None and length is not None and length < expansion.length:
+            raise ConfigError(
+                f"query_length {length} is below the {expansion.length} tokens of query_expansion"
+            )
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -163,11 +192,17 @@ class Conventions:
         prompting: tuple[object, ...] = ()
         if any(self.prompts.values()):
             prompting = ("prompts", sorted(self.prompts.items()), self.default_prompt_name)
-            usual, roles = replace(self, chosen=False), ("query_prompt", "document_prompt")
-            if any(getattr(self, role) != getattr(usual, role) for role in roles):
-                prompting += ("chosen",)
+            of_roles = [self.prompt_of(role) for role in ROLES]
+            if of_roles != [self._former_prompt_of(role) for role in ROLES]:
+                prompting += ("chosen",) if self.chosen else ("roles", *of_roles)
         kept = () if self.truncate_dim is None else ("dimensions", self.truncate_dim)
-        return (*prompting, *kept)
+        lengths = (self.query_length, self.document_length, self.query_expansion)
+        return (*prompting, *kept, *(("lengths", *lengths) if any(lengths) else ()))
+
+    def _former_prompt_of(self, role: str) -> str:
+        """The prompt that a role had when the fingerprints of older indexes were made."""
+        names = (role, *(_UNUSED if role == "document" else ()))
+        return self.resolve(prompt_name=next((n for n in names if n in self.prompts), None))
 
     def with_prompt(self, name: str) -> Conventions:
         """The same with the prompt ``name`` for every sentence; ConfigError if there is none."""
@@ -193,20 +228,30 @@ class Conventions:
         self._require(name)
         return self.prompts[name]
 
-    @property
-    def query_prompt(self) -> str:
-        """What `encode_query` puts before a text."""
-        return self.resolve(prompt_name=self._of_role(_QUERY))
+    def prompt_of(self, role: str) -> str:
+        """The text before a query or document, as in sentence-transformers 6.
+
+        It is the prompt of that name; without one it is empty, whatever the default prompt is.
+        """
+        return self.resolve() if self.chosen else self.prompts.get(role, "")
 
     @property
-    def document_prompt(self) -> str:
-        """What `encode_document` puts before a text."""
-        return self.resolve(prompt_name=self._of_role(_DOCUMENT))
+    def unused(self) -> str | None:
+        """The name of a prompt that was meant for documents, which get none; else None."""
+        if self.prompt_of("document"):
+            return None
+        return next((name for name in _UNUSED if self.prompts.get(name)), None)
 
-    def _of_role(self, names: tuple[str, ...]) -> str | None:
-        if self.chosen:
-            return self.default_prompt_name
-        return next((name for name in names if name in self.prompts), self.default_prompt_name)
+    def length_of(self, role: str | None) -> int | None:
+        """The most tokens of a query or document, where that is not as usual."""
+        expansion = self.expansion_of(role)
+        if expansion is not None and expansion.strategy == "fixed":
+            return expansion.length
+        return {"query": self.query_length, "document": self.document_length}.get(role or "")
+
+    def expansion_of(self, role: str | None) -> QueryExpansion | None:
+        """The expansion of a query."""
+        return self.query_expansion if role == "query" else None
 
     def _require(self, name: str) -> None:
         if name not in self.prompts:
@@ -219,13 +264,24 @@ class Conventions:
 def role_options(encoder: object, role: str) -> dict[str, str]:
     """What an ``encode`` call of ``encoder`` takes for the ``role`` query or document.
 
-    Nothing for an encoder without prompts.
+    Nothing for an encoder that reads both as any text. Warns of a prompt that was meant for
+    documents, and is not used for them.
     """
     conventions: Conventions | None = getattr(encoder, "conventions", None)
-    if conventions is None or not any(conventions.prompts.values()):
+    if conventions is None:
         return {}
-    is_query = role == "query"
-    return {"prompt": conventions.query_prompt if is_query else conventions.document_prompt}
+    if role == "document" and (name := conventions.unused):
+        text = conventions.prompts[name]
+        warn(
+            f"the prompt {name!r} ({text!r}) is put before no document, as in "
+            "sentence-transformers, which takes 'document' alone; load the encoder with "
+            f"prompts={{'document': {text!r}}}, or encode with prompt_name={name!r}"
+        )
+    reads_apart = conventions.length_of(role) or conventions.expansion_of(role)
+    of_task = {"task": role} if reads_apart else {}
+    if not of_task and not any(conventions.prompts.values()):
+        return {}
+    return {"prompt": conventions.prompt_of(role), **of_task}
 
 
 def module_name(kind: str) -> str:
@@ -253,12 +309,19 @@ def read_conventions(folder: Path) -> Conventions:
 
 
 def write_conventions(folder: Path, conventions: Conventions) -> None:
-    """Write them for ``folder``, in the form that sentence-transformers reads."""
+    """Write them for ``folder``, in the form that sentence-transformers reads.
+
+    The prompts of queries and documents stand there too where they are empty: older versions would
+    take another one.
+    """
     installed = installed_versions()
     versions = {"transformers": installed["transformers"], "pytorch": installed["torch"]}
     content: dict[str, Any] = {
         "__version__": versions,
-        "prompts": dict(conventions.prompts),
+        "prompts": {
+            **conventions.prompts,
+            **{role: conventions.prompt_of(role) for role in ROLES},
+        },
         "default_prompt_name": conventions.default_prompt_name,
         "similarity_fn_name": conventions.similarity,
     }
@@ -271,13 +334,18 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
     """How alike embeddings are: larger is nearer, so distances are negative.
 
     Of ``(N, D)`` and ``(M, D)``, as arrays, tensors or lists, ``(N, M)``; of rows of the same
-    number, if ``pairwise``, ``(N,)``.
+    number, if ``pairwise``, ``(N,)``. ConfigError if they are texts, or do not fit.
     """
     import torch
     from torch.nn import functional as F
 
     left, right = map(_matrix, (first, second))
     left = left.to(right.device)
+    if left.shape[1] != right.shape[1] or (pairwise and len(left) != len(right)):
+        raise ConfigError(
+            f"embeddings of shapes {tuple(left.shape)} and {tuple(right.shape)} cannot be compared"
+            f"{' row by row' * pairwise}; give those of one encoder"
+        )
     if name == "cosine":
         left, right = F.normalize(left, dim=-1), F.normalize(right, dim=-1)
     if name in ("cosine", "dot"):
@@ -295,5 +363,11 @@ def _matrix(rows: Any) -> Tensor:
     import torch
 
     is_list = isinstance(rows, list | tuple) and rows and isinstance(rows[0], Tensor)
-    matrix = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
-    return matrix.float().view(-1, matrix.shape[-1])
+    try:
+        matrix = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
+        return matrix.float().view(-1, matrix.shape[-1])
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"a similarity is of embeddings (N, D), not of {type(rows).__name__} {rows!r:.60}; "
+            "give encoder.encode(texts)"
+        ) from error

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from contrasent.data.tokenizer import sentences_of
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.files import exclusive, recover_folder
 from contrasent.model.precision import PRECISIONS
@@ -109,6 +110,7 @@ class Index:
         if isinstance(texts, FinishedShards):
             precision, blocks = texts.precision, texts.blocks(encoder)
         else:
+            texts = sentences_of(texts, "texts")
             names = require_ids(texts, ids)
             blocks = embed(encoder, texts, precision, show_progress)
         rows = with_ids(blocks, names)
@@ -196,6 +198,7 @@ class Index:
             DataError: as for `build`; or an id is in the index already.
         """
         self.require(encoder)
+        texts = sentences_of(texts, "texts")
         names = require_ids(texts, ids)
         precision = self.manifest.encoder.precision
         self._change((), embed(encoder, texts, precision, show_progress), names)
@@ -230,6 +233,7 @@ class Index:
 
         A new text may have the id of one that leaves. Errors as for both.
         """
+        texts = list(sentences_of(texts, "texts"))
         names, gone = require_ids(texts, ids), _names(remove)
         list(require_texts(texts))
         vectors, width = np.asarray(vectors, np.float32), self.manifest.encoder.width
@@ -299,12 +303,11 @@ class Index:
 
         Raises:
             CheckpointError: another encoder built the index.
-            ConfigError: ``top_k`` is below 1, ``threshold`` is no cosine, or one string was given
-                instead of a list.
+            ConfigError: ``top_k`` is below 1, ``threshold`` is no cosine, or ``queries`` are one
+                string, a table or a mapping.
             DataError: a query is empty.
         """
-        if isinstance(queries, str):
-            raise ConfigError("queries must be a list of strings, not one string: put it in [ ]")
+        queries = list(sentences_of(queries, "queries"))
         for number, query in enumerate(queries):
             require_query(query, top_k, f"query {number}", threshold)
         if self._checked is None or self._checked() is not encoder:

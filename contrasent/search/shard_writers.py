@@ -127,11 +127,13 @@ class FinishedShards:
                 f"{self.manifest['encoder']}, not by {encoder.name} (fingerprint {fingerprint})"
             )
         conventions: Conventions = getattr(encoder, "conventions", Conventions())
-        prompt = role_options(encoder, "document").get("prompt", default := conventions.resolve())
-        if prompt != default:
+        how = role_options(encoder, "document")
+        prompt = how.get("prompt", default := conventions.resolve())
+        if prompt != default or "task" in how:
             raise ConfigError(
-                f"{encoder.name} puts {prompt!r} before the texts of an index, but {default!r} "
-                f"before those of {self.folder}; build the index from the texts"
+                f"{encoder.name} puts {prompt!r} before the texts of an index, or reads them to "
+                f"another length, but {default!r} before those of {self.folder}; build the index "
+                "from the texts"
             )
         return self._read()
 

@@ -339,8 +339,6 @@ def rows_of_all(
 
 def require_ids(texts: Iterable[str], ids: Sequence[str | int] | None) -> list[str] | None:
     """The ids as text, checked before anything is embedded."""
-    if isinstance(texts, str):
-        raise ConfigError("texts must be a list of strings, not one string: put it in [ ]")
     if ids is None:
         return None
     if isinstance(texts, Sequence) and len(texts) != len(ids):

@@ -1,5 +1,6 @@
 """Prompts and dimensions: vectors are those of sentence-transformers, and folders keep them."""
 
+import inspect
 import json
 
 import numpy as np
@@ -10,7 +11,8 @@ from helpers.tiny_models import SENTENCES, save_tiny, transformer, unigram
 
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.st_layers import Conventions, similarities
+from contrasent.model.loading import load_encoder
+from contrasent.model.st_layers import Conventions, role_options, similarities
 
 st = pytest.importorskip("sentence_transformers")
 modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
@@ -130,11 +132,53 @@ def test_the_fingerprint_tells_prompts_and_dimensions_apart(tiny_encoder, tiny_b
     assert len({plain, *(encoder.fingerprint() for encoder in others)}) == 4
 
 
-def test_the_fingerprint_tells_a_chosen_prompt_where_it_takes_the_place_of_another():
-    for names, differs in ((("query", "document"), True), (("query", "sts"), False)):
+def test_the_fingerprint_tells_a_chosen_prompt_apart():
+    for names in (("query", "document"), ("query", "sts")):
         prompts = {name: f"{name}: " for name in names}
         usual = Conventions(prompts=prompts, default_prompt_name="query")
-        assert (usual.with_prompt("query").identity != usual.identity) == differs
+        assert usual.with_prompt("query").identity != usual.identity
+
+
+@pytest.mark.parametrize(
+    ("prompts", "default", "changed"),
+    [
+        ({"query": "q: "}, None, False),
+        ({"query": "q: ", "document": ""}, None, False),
+        ({"query": "q: ", "document": "d: "}, "query", False),
+        ({"query": "q: ", "passage": "p: "}, None, True),
+        ({"query": "q: "}, "query", True),
+    ],
+)
+def test_only_vectors_that_changed_since_the_last_release_change_a_fingerprint(
+    prompts, default, changed
+):
+    conventions = Conventions(prompts=prompts, default_prompt_name=default)
+    before = ("prompts", sorted(prompts.items()), default)
+    assert (conventions.identity != before) == changed
+
+
+def test_a_prompt_for_documents_that_is_not_used_is_told(tiny_bert):
+    prompts = {"query": "q: ", "passage": "p: "}
+    encoder = SentenceEncoder(tiny_bert, pooler="cls", head="none", prompts=prompts)
+    with pytest.warns(UserWarning, match="the prompt 'passage' .* prompt_name='passage'"):
+        rows = encoder.encode_document(SENTENCES)
+    assert np.array_equal(rows, encoder.encode(SENTENCES))
+    assert role_options(encoder, "query") == {"prompt": "q: "}
+    for prompts in ({"passage": ""}, {"passage": "p: ", "document": "d: "}):
+        encoder.prompts = prompts
+        encoder.encode_document(SENTENCES)  # without a word
+
+
+def test_a_chosen_prompt_is_before_queries_and_documents_and_saved_for_them(tiny_bert, tmp_path):
+    SentenceEncoder(tiny_bert, pooler="cls", head="none", prompts={"sts": "dog "}).save(
+        tmp_path / "saved"
+    )
+    encoder = load_encoder(tmp_path / "saved", prompt_name="sts")
+    wanted = encoder.encode(SENTENCES, prompt="dog ", precision="fp32")
+    encoder.save(tmp_path / "again")
+    for each in (encoder, load_encoder(tmp_path / "again")):
+        for call in (each.encode, each.encode_query, each.encode_document):
+            assert np.array_equal(call(SENTENCES, precision="fp32"), wanted)
 
 
 def test_habits_of_sentence_transformers(tiny_encoder):
@@ -166,12 +210,56 @@ def test_habits_of_sentence_transformers(tiny_encoder):
         ({"truncate_dim": 0}, "truncate_dim is 0"),
         ({"batch_size": 0}, "batch_size must be above 0"),
         ({"precision": "binary"}, "binary"),
+        ({"device": "cuda:7"}, "cannot compute on the device 'cuda:7'"),
+        ({"device": ["cpu", "cpu"]}, "cannot compute on the device"),
+        ({"task": "classify"}, "unknown task 'classify'"),
     ],
 )
 def test_options_that_cannot_be(options, said, tiny_bert):
     encoder = SentenceEncoder(tiny_bert, pooler="cls", head="none", prompts={"query": "q: "})
     with pytest.raises(ConfigError, match=said):
         encoder.encode(["a dog"], **options)
+
+
+RATED = (SENTENCES[:3], SENTENCES[1:4])
+CORPUS, QUERIES = dict(zip("abcd", SENTENCES, strict=False)), {"q": SENTENCES[4], "r": SENTENCES[5]}
+EVALUATORS = {
+    "EmbeddingSimilarity": (*RATED, [0.1, 0.5, 0.9]),
+    "BinaryClassification": (*RATED, [0, 1, 1]),
+    "Triplet": (*RATED, SENTENCES[2:5]),
+    "InformationRetrieval": (QUERIES, CORPUS, {"q": {"a"}, "r": {"b"}}),
+    "Reranking": (
+        [{"query": SENTENCES[0], "positive": SENTENCES[1:2], "negative": SENTENCES[2:]}],
+    ),
+    "ParaphraseMining": (CORPUS, [("a", "b")]),
+    "Translation": RATED,
+    "MSE": (*RATED, None),
+    "MSEEvaluatorFromDataFrame": ([{"en": SENTENCES[0], "de": SENTENCES[1]}], None, [("en", "de")]),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATORS)
+@pytest.mark.filterwarnings("ignore")
+def test_evaluators_of_sentence_transformers_give_the_same_scores(name, tmp_path):
+    """All but those of a training loss over padded features, and of a benchmark to download."""
+    from sentence_transformers.sentence_transformer import evaluation
+
+    model = e5(tmp_path / "plain")
+    model.save(str(tmp_path / "theirs"), create_model_card=False)
+    encoder = SentenceEncoder(tmp_path / "theirs", device="cpu")
+    kind = getattr(evaluation, name if name.endswith("Frame") else f"{name}Evaluator")
+    scores = [
+        kind(*(model if it is None else it for it in EVALUATORS[name]))(each)
+        for each in (model, encoder)
+    ]
+    assert scores[1] == pytest.approx(scores[0], abs=5e-3) and scores[0]  # bf16 here
+
+
+def test_an_option_that_is_none_is_as_left_out(tiny_encoder):
+    for call in (tiny_encoder.encode, tiny_encoder.encode_query, tiny_encoder.encode_document):
+        names = [*inspect.signature(tiny_encoder.encode).parameters][1:]
+        assert len(names) > 14
+        assert np.array_equal(call(SENTENCES, **dict.fromkeys(names)), call(SENTENCES))
 
 
 def test_a_saved_folder_says_its_prompts(tiny_bert, tmp_path):
@@ -191,6 +279,23 @@ def test_similarities_of_lists_of_tensors_and_of_near_vectors(tiny_encoder):
     )
     near = torch.stack(rows) + 100
     assert (similarities("euclidean", near, near).diagonal() == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("a dog", "a cat"),
+        (["a dog"], ["a cat"]),
+        ([[1.0, 2.0], [3.0]], [[1.0, 2.0]]),
+        ([[1.0, 2.0]], [[1.0, 2.0, 3.0]]),
+        (None, [[1.0]]),
+        (2.0, [[1.0]]),
+    ],
+)
+def test_similarities_of_no_embeddings_are_refused(first, second, tiny_encoder):
+    for call in (tiny_encoder.similarity, tiny_encoder.similarity_pairwise):
+        with pytest.raises(ConfigError, match=r"embeddings .* give|give those of one encoder"):
+            call(first, second)
 
 
 @pytest.mark.parametrize("tokens", [None, 0, 65])
