@@ -103,7 +103,7 @@ class Batch:
         return self.next_sentences
 
     def pin(self) -> Batch:
-        """The same batch in page-locked memory, from which :meth:`to` copies without waiting.
+        """The same batch in page-locked memory, from which ``to`` copies without waiting.
 
         What only the host can compute is computed here: after this, a training step on the device
         asks it nothing.

@@ -54,7 +54,7 @@ def build(
     encoder: SentenceEncoder | None = None,
     batch_size: int | None = None,
 ) -> Objective:
-    """Make the objective ``name``, one of :func:`available` or ``module:Class``.
+    """Make the objective ``name``, one of ``available`` or ``module:Class``.
 
     ``settings`` are fields of its ``Config``, and ``matryoshka``: numbers of leading dimensions
     that it is computed on too, with ``matryoshka_weights``. The rest is that of `Start`.
@@ -68,14 +68,14 @@ def build(
 
 
 def config_of(name: str, settings: Mapping[str, Any]) -> Any:
-    """The validated settings of the objective ``name``, those of :data:`MATRYOSHKA` left out."""
+    """The validated settings of the objective ``name``, those of ``MATRYOSHKA`` left out."""
     read_dimensions(settings)
     own = {key: value for key, value in settings.items() if key not in MATRYOSHKA}
     return validate(objective_class(name).config_class, own, "objective")
 
 
 def objective_class(name: str) -> type[Objective]:
-    """The class of the objective ``name``; errors as :func:`build`."""
+    """The class of the objective ``name``; errors as ``build``."""
     if name in _packaged():
         module = import_module(f"{__name__}.{name}")
         classes = (it for it in vars(module).values() if _is_objective(it, module.__name__))
@@ -94,7 +94,7 @@ def objective_class(name: str) -> type[Objective]:
 
 
 def name_of(objective: type[Objective]) -> str:
-    """The name under which :func:`build` and recipes know a class.
+    """The name under which ``build`` and recipes know a class.
 
     Raises ConfigError if it stands in a function, where a resumed run could not import it.
     """

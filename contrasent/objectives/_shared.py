@@ -124,7 +124,7 @@ class HiddenTokens(nn.Module):
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         """The mean cross-entropy of the M hidden tokens, 0 if there are none.
 
-        ``encoded`` are the last states of ``batch``, which :meth:`hide` or :meth:`beside` made.
+        ``encoded`` are the last states of ``batch``, which ``hide`` or ``beside`` made.
         """
         hidden = require_masked(batch)
         before = len(batch.token_ids) - len(hidden.source.token_ids)

@@ -85,7 +85,7 @@ class InfoCSE(diffcse.DiffCSE):
         return terms
 
     def _sums(self, hidden: Batch, embeddings: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
-        """What :meth:`HiddenTokens.sums` makes of the states above the embeddings."""
+        """What ``HiddenTokens.sums`` makes of the states above the embeddings."""
         (lower,) = self._lower
         with torch.no_grad():
             states = lower(hidden, (self._depth,))[self._depth]
