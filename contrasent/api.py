@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from contrasent.model.encoder import SentenceEncoder
     from contrasent.model.protocol import Encoder
     from contrasent.objectives.base import Objective
+    from contrasent.recipe import Recipe
     from contrasent.search.mining import Mined
     from contrasent.training.callbacks import DevScore
     from contrasent.training.metrics_log import StepMetrics
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def train(  # noqa: PLR0913 - what a run is made of, by name
-    recipe: str | Path = "unsup-simcse",
+    recipe: str | Path | Recipe = "unsup-simcse",
     *,
     encoder: str | Path | None = None,
     data: str | Path | Rows | None = None,
@@ -43,7 +44,8 @@ def train(  # noqa: PLR0913 - what a run is made of, by name
     """Train a sentence encoder, as ``contrasent train`` does.
 
     Args:
-        recipe: a packaged recipe (``contrasent recipes`` lists them) or a YAML file.
+        recipe: a packaged recipe (``contrasent recipes`` lists them), a YAML file, or what
+            `load_recipe` made.
         encoder: the start: a folder, a run or a Hugging Face id; else the recipe's.
         data: a file or data set as ``--data`` takes it, or examples: strings, pairs, triplets,
             or dicts with the column names of a file, such as a ``datasets.Dataset``. Examples are
@@ -88,7 +90,7 @@ def train(  # noqa: PLR0913 - what a run is made of, by name
     loaded = load_recipe(recipe, overrides | settings)
     return run.train(
         loaded,
-        output or Path("runs") / Path(recipe).stem,
+        output or Path("runs") / _stem(recipe),
         data=None if isinstance(data, str | Path) else data,
         resume=resume,
         overwrite=overwrite,
@@ -100,7 +102,7 @@ def train(  # noqa: PLR0913 - what a run is made of, by name
 
 
 def tune(  # noqa: PLR0913 - as of `train`
-    recipe: str | Path,
+    recipe: str | Path | Recipe,
     space: Sequence[str],
     *,
     encoder: str | Path | None = None,
@@ -149,13 +151,18 @@ def tune(  # noqa: PLR0913 - as of `train`
     return tuning.tune(
         load_recipe(recipe, _named(encoder, data) | settings),
         tuning.read_space(space),
-        Path(output or Path("runs") / f"tune-{Path(recipe).stem}"),
+        Path(output or Path("runs") / f"tune-{_stem(recipe)}"),
         trials=trials,
         resume=resume,
         overwrite=overwrite,
         device=device,
         show_progress=show_progress,
     )
+
+
+def _stem(recipe: str | Path | Recipe) -> str:
+    """The name of a run's folder where none is given."""
+    return Path(recipe).stem if isinstance(recipe, str | Path) else str(recipe.objective["name"])
 
 
 def _named(encoder: str | Path | None, file: str | Path | None) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from difflib import get_close_matches
 from importlib.resources import files
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -32,7 +32,8 @@ _DATA = re.compile(r"Data: ([^.]+)\.")
 _SOURCE = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*(?: et al\.| and [A-Z]\w+) \d{4}")
 _OBJECTIVE = "simcse"
 _DEEPEST = 3
-_SHOWN = 60
+_SHOWN, _LONGEST = 60, 200
+_MOST = 10_000  # values in a YAML text
 _CLOSE, _FAR = 0.85, 0.5  # how alike two names are
 
 _HABITS = {
@@ -71,11 +72,11 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
     ConfigError if the file cannot be read, is not YAML, is not a mapping, or has a key twice.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        content, tree = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
+        content, tree = _read_yaml(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path}:{line}: not YAML: {error.problem}") from error
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ConfigError(f"{path}:{line}: not YAML: {_in_plain_words(error)}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if content is None:
@@ -86,6 +87,53 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
     lines: Lines = {}
     _note(path, tree, (), lines)
     return content, lines
+
+
+def _read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
+    """The content of a YAML text, and its nodes.
+
+    YAMLError if it is not YAML, or its aliases or levels make too much of it to be a setting.
+    """
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        """Values that a node stands for, each alias counted as what it repeats."""
+        if id(node) not in sizes:
+            sizes[id(node)] = _MOST  # of a node that holds itself
+            inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+            parts = chain(*inner) if isinstance(node, yaml.MappingNode) else inner
+            sizes[id(node)] = 1 + sum(map(size, parts))
+        return sizes[id(node)]
+
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        if tree is not None and size(tree) > _MOST:
+            raise yaml.YAMLError(f"its aliases (*) repeat more than {_MOST:,} values")
+        return yaml.safe_load(text), tree
+    except RecursionError as error:
+        raise yaml.YAMLError("its lists or sections lie too deep in each other") from error
+
+
+def _in_plain_words(error: yaml.MarkedYAMLError) -> str:
+    """The mistake in words for who does not know the parser."""
+    said = f"{error.context or ''} {error.problem or ''}".strip()
+    within = f" (begun in line {error.context_mark.line + 1})" if error.context_mark else ""
+    plain = (plain for words, plain in _YAML_MISTAKES.items() if words in said)
+    return next(plain, said).format(within=within)
+
+
+_YAML_MISTAKES = {
+    "'\\t'": "a tab stands at the beginning of the line; indent with spaces",
+    "']'": "a list is not closed by ]{within}",
+    "'}'": "a mapping is not closed by a brace{within}",
+    "quoted scalar": "a quote is not closed{within}",
+    "expected <block end>": "the settings of a section are not indented alike{within}",
+    "expected ':'": "a line is not NAME: VALUE{within}",
+    "mapping values": "a second colon in the line; put a value with a colon in quotes",
+    "found": "a value begins with a character that YAML keeps for itself; put it in quotes",
+    "constructor": "a value begins with !; put it in quotes",
+}
+"""Words of the parser, and what they mean for a recipe."""
 
 
 def line_of(location: tuple[str, ...], lines: Lines) -> int:
@@ -162,11 +210,11 @@ def summarize_recipes() -> list[RecipeSummary]:
     return rows
 
 
-def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(name: str | Path | Recipe, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Read a recipe and apply overrides.
 
     Args:
-        name: a packaged recipe, or a YAML file.
+        name: a packaged recipe, a YAML file, or a recipe that was read.
         overrides: values by dotted name, such as ``{"train.learning_rate": "1e-5"}``; strings are
             read as YAML. Another ``objective.name`` drops the settings of the recipe's objective.
 
@@ -177,6 +225,8 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
         >>> load_recipe("unsup-simcse", {"train.batch_size": 32}).train.batch_size
         32
     """
+    if isinstance(name, Recipe):
+        return _changed(dataclasses.asdict(name), overrides or {})
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         path = recipes()[pick("recipe", str(name), recipes())]
@@ -190,7 +240,11 @@ def load_recipe(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
         location = tuple(str(part) for part in error.errors()[0]["loc"])
         explained = _config_error(Recipe, error, "recipe")
         raise ConfigError(f"{path}:{line_of(location, lines)}: {explained}") from error
-    changes = dict(overrides or {})
+    return _changed(content, overrides or {})
+
+
+def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> Recipe:
+    """The recipe of a content with other values for some settings."""
     name = content.get("objective", {}).get("name", _OBJECTIVE)
     if changes.get("objective.name", name) != name:
         content["objective"] = {}  # its settings are those of another objective
@@ -321,7 +375,7 @@ def _parse(value: Any, takes_text: bool) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        read = yaml.safe_load(value)
+        read, _ = _read_yaml(value)
     except yaml.YAMLError:
         return value
     return value if takes_text and isinstance(read, bool | int | float | date) else read
@@ -350,4 +404,6 @@ def _config_error(cls: Any, error: ValidationError, where: str) -> ConfigError:
     expected = first["msg"][0].lower() + first["msg"][1:]
     if first["type"] == "dataclass_type":
         expected = "a section holds settings, each as NAME: VALUE"
-    return ConfigError(f"{dotted} cannot be {first['input']!r}: {expected}")
+    shown = repr(first["input"])
+    shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    return ConfigError(f"{dotted} cannot be {shown}: {expected}")

@@ -17,6 +17,9 @@ def refused(said, name="unsup-simcse", overrides=None):
         load_recipe(name, overrides)
 
 
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+
+
 @pytest.fixture
 def file(tmp_path):
     """Write a recipe file."""
@@ -84,10 +87,15 @@ def test_a_wrong_override_is_explained(overrides, said):
         ),
         ("train:\n  seed: 1\n  seed: 2\n", ":3: train.seed is set twice, first at line 2"),
         ("train: {}\ndata: {}\ntrain: {}\n", ":3: train is set twice, first at line 1"),
-        ("a: b: c\n", ":1: not YAML: mapping values are not allowed here"),
+        ("a: b: c\n", ":1: not YAML: a second colon in the line; put a value"),
+        ("a: [1, 2\nb: 3\n", r":2: not YAML: a list is not closed by \] \(begun in line 1\)"),
+        ("a:\n\tb: 3\n", ":2: not YAML: a tab stands at the beginning of the line"),
+        ("a: &a [*a]\n", r": its aliases \(\*\) repeat more than 10,000 values"),
+        (BOMB, r": its aliases \(\*\) repeat more than 10,000 values"),
+        (f"a: {'[' * 5000}", ": its lists or sections lie too deep"),
         ("false", " must hold sections such as 'encoder:', not False"),
         ("a\x00b", "cannot read .*mine.yaml"),
-        ("!!python/object/apply:os.getcwd []", ":1: not YAML: could not determine a constructor"),
+        ("!!python/object/apply:os.getcwd []", ":1: not YAML: a value begins with !"),
     ],
     ids=str,
 )

@@ -142,6 +142,17 @@ def test_training_on_examples_equals_training_on_their_file():
     assert [step.loss for step in seen["list"]] == [step.loss for step in seen["file"]]
 
 
+def test_a_recipe_that_was_read_is_trained_as_by_its_name():
+    settings = {"train.max_steps": 1, "train.batch_size": 8, "encoder.name": "bert-base-uncased"}
+    settings |= {"data.file": "sentences.txt", "evaluation.task": "none"}
+    recipe = contrasent.load_recipe("unsup-simcse", settings | {"evaluation.final": "none"})
+    losses = []
+    contrasent.train(recipe, output="one", on_step=lambda step: losses.append(step.loss))
+    again = {"output": "two", "on_step": lambda step: losses.append(step.loss)}
+    contrasent.train("unsup-simcse", **again, **settings, **{"evaluation.final": "none"})
+    assert losses[0] == losses[1]
+
+
 def commands(path):
     """The words of every ``contrasent`` command in the shell blocks of a page."""
     blocks = re.findall(r"```bash\n(.*?)```", path.read_text("utf-8"), re.DOTALL)

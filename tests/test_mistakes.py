@@ -205,6 +205,10 @@ MISTAKES = [
     (("search", "gone", "a dog"), ("no index at gone", "contrasent index build")),
     (("neighbors", "tiny", "--corpus", "none.txt"), ("no file none.txt", "misspelling")),
     (("calibrate", "tiny", "pairs.tsv>="), ("pairs.tsv>=",)),
+    (("calibrate", "tiny", "text.txt"), ("'text.txt' is no file of rated pairs", ".tsv, .csv")),
+    (("evaluate", "tiny", "--tasks", "text.txt"), ("'text.txt'", "crops:text.txt")),
+    (("similarity", "./tinny", "a", "b"), ("no folder ./tinny", "Did you mean 'tiny'?")),
+    (("similarity", "all-MiniLM-L6-v3", "a", "b"), ("Did you mean 'all-MiniLM-L6-v2'?",)),
     (("mteb", "tiny", "--tasks", "STSBenchmrk"), ("STSBenchmrk",)),
 ]  # fmt: skip
 

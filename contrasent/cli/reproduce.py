@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -184,7 +185,9 @@ def reproduce(  # noqa: PLR0913 - the arguments are the command's options
     )
     request = replace(request, jobs=jobs)
     if what == "list":
-        _show(outcome.listing(request, chosen, output).markdown())
+        overview = outcome.listing(request, chosen, output)
+        notes = ("\n".join(wrap(note, 100, break_on_hyphens=False)) for note in overview.notes)
+        _show("\n".join((overview.markdown(), *(f"{note}\n" for note in notes))))
     elif what == "verdicts":
         filler = outcome.open_filler(request, output)
         judged = verdicts(filler, chosen)

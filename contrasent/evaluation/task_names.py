@@ -188,6 +188,14 @@ def _normalise(text: str) -> tuple[str, str | None]:
 def refuse(text: str) -> NoReturn:
     """Refuse what names no scored pairs, with the nearest names."""
     tasks, _ = known_tasks(text)
+    if not tasks and _is_path(text):
+        there = Path(text.strip()).expanduser().exists()
+        found = "is no file of rated pairs by its name" if there else "is not there"
+        raise ConfigError(
+            f"{text!r} {found}: they are a .tsv, .csv, .jsonl or .parquet file of sentence, "
+            f"sentence, score (or label). 'contrasent evaluate' scores text without labels as "
+            f"crops:{text} or next:{text}"
+        )
     if not tasks:
         form = (
             "task (a name, or a .tsv, .csv, .jsonl or .parquet file of sentence, sentence, score)"
@@ -199,6 +207,12 @@ def refuse(text: str) -> NoReturn:
         f"{text!r} is a {kind} task, which has no correlation; 'contrasent evaluate' and "
         "contrasent.evaluate score it"
     )
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text looks like the path of a file or folder, or is one."""
+    path = Path(text.strip()).expanduser()
+    return bool(path.suffix) or len(path.parts) > 1 or path.exists()
 
 
 def task_names(asked: Sequence[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:

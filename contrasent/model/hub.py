@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path, PurePath, PurePosixPath
@@ -55,7 +56,21 @@ def require_possible(name: str) -> None:
     if (is_path or (name.count("/") == 1 and path.parent.is_dir())) and not path.exists():
         raise CheckpointError(
             f"there is no folder {name}; look for a misspelling, or give a Hugging Face id"
+            f"{_near_names(name)}"
         )
+
+
+def _near_names(name: str) -> str:
+    """A question for the nearest name of an encoder that is on this machine; empty if none is."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    here = Path(name).expanduser()
+    known = [*OFFLINE_NAMES, *(str(it) for it in here.parent.glob("*") if it.is_dir())]
+    known += [
+        it.name.removeprefix("models--").replace("--", "/") for it in Path(HF_HUB_CACHE).glob("m*")
+    ]
+    near = get_close_matches(str(here), known, n=1, cutoff=0.75)
+    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 @lru_cache(maxsize=1)
@@ -90,10 +105,10 @@ def _download(name: str) -> Path:
             return kept
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
-            f"{name!r} is not a local folder and was not found on the Hugging Face Hub "
-            f"({reason[:REASON]}); check the name, the network, and the login if it is private, "
-            f"or give the path of a downloaded folder. Without a network, {OFFLINE_NAMES[0]} "
-            f"comes with: {install_command('offline')}"
+            f"{name!r} is not a local folder and was not found on the Hugging Face Hub"
+            f"{_near_names(name)} ({reason[:REASON]}); check the name, the network, and the "
+            "login if it is private, or give the path of a downloaded folder. Without a network, "
+            f"{OFFLINE_NAMES[0]} comes with: {install_command('offline')}"
         ) from error
 
 

@@ -159,7 +159,7 @@ def _about(filled: FilledTable) -> str:
 
 
 def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -> Table:
-    """Every table: its rows, what is done in a folder, what it needs, and what it costs.
+    """Every table: its rows, what is done in a folder and what it costs; notes say what it needs.
 
     The last row is of all of them, which share runs.
     """
@@ -170,7 +170,7 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
         work = plan_work(filler.measurements(of), filler.store, common)
         return duration(seconds_left(work, filler.planner.scale.seconds)) if work else "-"
 
-    rows, done = [], 0
+    rows, notes, done = [], list[str](), 0
     for table in tables:
         cells = [filler.cell(table, row, of) for row in table.rows for of in table.columns_of(row)]
         filled = sum(bool(cell.ours or cell.text) and not cell.reason for cell in cells)
@@ -184,16 +184,19 @@ def listing(request: PaperRequest, tables: Sequence[PaperTable], output: Path) -
         counts = (
             str(len(table.rows)),
             f"{filled} of {len(cells)}" + (f", {failed} failed" if failed else ""),
-            "; ".join(needs),
             cost([table]),
         )
         rows.append((table.name, table.title, *counts))
+        if needs:
+            notes.append(f"{table.name} needs {'; '.join(needs)}")
         done += filled
     has_tasks = senteval_root(filler.planner.data_dir).is_dir()
-    data = "" if has_tasks else "SentEval's data: 'contrasent data fetch', or --data-dir"
-    rows.append(("all of these", "", "", f"{done} filled", data, cost(tables)))
-    headings = ("table", "title", "rows", "cells done", "needs", "cost")
-    return text_table(headings, rows, "tables", f"Tables and figures (scale {request.scale})")
+    if not has_tasks:
+        notes.append("all need SentEval's data: 'contrasent data fetch', or --data-dir")
+    rows.append(("all of these", "", "", f"{done} filled", cost(tables)))
+    headings = ("table", "title", "rows", "cells done", "cost")
+    listed = text_table(headings, rows, "tables", f"Tables and figures (scale {request.scale})")
+    return replace(listed, notes=tuple(notes))
 
 
 def figure(filler: Filler, filled: FilledTable) -> Picture | None:
