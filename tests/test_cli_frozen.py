@@ -124,6 +124,7 @@ COMMANDS = {
         ),
         *("--api-key", "--bitwise", "--batch-tokens", "--max-wait", "--cache-mb", "--shared-cache"),
         *("--payload-limit", "--max-texts", "--max-requests", "--drain", "--cors"),
+        *("--allowed-host", "--raw-token-ids"),
     ],
     "data": [],
     "data check": ["FILE", "--columns", "--encoder", "--max-tokens", "--labels", "--json"],

@@ -94,6 +94,18 @@ class Serving(Loading):
         list[str] | None,
         typer.Option("--cors", metavar="ORIGIN", help="A web origin that may call; repeatable."),
     ] = None
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name by which it may be called, as *.example.org; repeatable. Else localhost, "
+            "its address, and with 0.0.0.0 every number.",
+        ),
+    ] = None
+    raw_token_ids: Annotated[
+        bool,
+        typer.Option("--raw-token-ids", help="Take token ids that lack the special tokens."),
+    ] = False
 
 
 @grouped
@@ -163,6 +175,8 @@ def _settings(model: str, serving: Serving) -> ServerSettings:
         max_texts=serving.max_texts,
         max_requests=serving.max_requests,
         cors=tuple(serving.cors or ()),
+        hosts=(serving.host, *(serving.allowed_host or ())),
+        raw_ids=serving.raw_token_ids,
     )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
+import reprlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from ipaddress import ip_address
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -18,12 +22,21 @@ from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from contrasent import __version__
-from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
+from contrasent.errors import (
+    CheckpointError,
+    ConfigError,
+    ContrasentError,
+    DataError,
+    is_out_of_memory,
+)
 from contrasent.serve.batch_settings import OverloadedError, StoppedError
 from contrasent.serve.batching import Batcher
+from contrasent.serve.bodies import describe
 from contrasent.serve.telemetry import LOG, Metrics
 
 T = TypeVar("T")
@@ -31,6 +44,10 @@ T = TypeVar("T")
 _PUBLIC = re.compile(r"/(health|ping|page/.*|docs|openapi\.json|static-offline-docs/.*)?")
 """Paths that need no key: they tell nothing, and a page must load to ask for the key."""
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
+_PROBES = ("/health", "/ping")
+"""Paths of load balancers, which call a server by any name."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_EVERY_ADDRESS = {"0.0.0.0", "::"}
 TOO_MANY, _SERVER_FAULTS = 429, 500
 _BEAT_SECONDS, _LATE = 0.02, 0.4
 """How often the event loop's lag is measured, and from which share of ``max_wait`` it is late."""
@@ -39,6 +56,7 @@ _LINGER_SECONDS = 2.0
 _KINDS = {
     400: "Empty",
     401: "Unauthorized",
+    403: "Unauthorized",
     413: "Validation",
     422: "Validation",
     424: "Backend",
@@ -67,6 +85,10 @@ class ServerSettings:
     max_requests: int = 512  # requests answered at the same time
     body_seconds: float = 30.0  # within which the body of a request must be there
     cors: tuple[str, ...] = ()  # the origins whose pages may call, if any
+    # names by which it may be called beside those of the loopback; * stands for any characters, and
+    # the address of all interfaces for every number: another site's name can become no number
+    hosts: tuple[str, ...] = ()
+    raw_ids: bool = False  # whether token ids without special tokens are taken
 
     def __post_init__(self) -> None:
         for name in ("payload_limit", "max_texts", "max_requests", "body_seconds"):
@@ -74,6 +96,45 @@ class ServerSettings:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("the API key is empty; set one, or leave it out")
+
+    def require_own(self, method: str, headers: dict[bytes, bytes]) -> None:
+        """Refuse what a page of another site sends, also if its name became this address."""
+        host, origin = (headers.get(key, b"").decode("latin-1").lower() for key in _SENDERS)
+        name = _host_name(host)
+        names = [*_LOOPBACK, *map(str.lower, self.hosts)]
+        is_number = not _EVERY_ADDRESS.isdisjoint(names) and _is_address(name)
+        if not (is_number or any(fnmatchcase(name, known) for known in names)):
+            raise RefusalError(
+                400,
+                f"the request is for the host {name[:100]!r}, by which this server is not called; "
+                "start it with --allowed-host",
+                "Validation",
+            )
+        if method in _READS or not origin or not {"*", origin}.isdisjoint(self.cors):
+            return
+        if origin.partition("://")[2] != host:
+            raise RefusalError(
+                403,
+                f"a page of {origin[:100]!r} may not send to {host[:100]!r}; start the server with "
+                "--cors if it may",
+            )
+
+
+_SENDERS = (b"host", b"origin")
+_READS = ("GET", "HEAD", "OPTIONS")
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without its port; empty if there is none."""
+    with suppress(ValueError):
+        return urlsplit(f"//{host}").hostname or ""
+    return ""
+
+
+def _is_address(name: str) -> bool:
+    with suppress(ValueError):
+        return bool(ip_address(name))
+    return False
 
 
 @dataclass(slots=True)
@@ -164,7 +225,7 @@ def build(service: Service, *routers: Any) -> FastAPI:
     for router in routers:
         app.include_router(router)
 
-    @app.get("/health", tags=["operations"])
+    @app.get("/health", tags=["operations"], response_class=Response)
     @app.get("/ping", include_in_schema=False)
     async def health() -> Response:
         """200 as long as texts can be embedded, else 503."""
@@ -172,11 +233,13 @@ def build(service: Service, *routers: Any) -> FastAPI:
             raise StoppedError
         return Response(status_code=200)
 
-    @app.get("/metrics", tags=["operations"])
+    @app.get("/metrics", tags=["operations"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics for Prometheus."""
-        return Response(service.metrics.page(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(service.metrics.page(), media_type="text/plain; version=0.0.4")
 
+    needs_key = service.settings.api_key is not None
+    describe(app, service.batcher.encoder, needs_key, service.settings.raw_ids)
     for kind in (RefusalError, ContrasentError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answer_error)
     app.add_middleware(Gate, service=service)
@@ -195,7 +258,19 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     refusal = _refusal(error)
     request.state.error = refusal.kind
     body, headers = _error_body(request.url.path, refusal), _retry_after(error, refusal)
+    if refusal.status == 405:
+        headers["Allow"] = ", ".join(_methods(request))
     return Response(body, refusal.status, headers, media_type="application/json")
+
+
+def _methods(request: Request) -> list[str]:
+    """All that the path takes: the router tells those of its first route only."""
+    routes, scope = request.app.router.routes, dict(request.scope)
+    return [
+        method
+        for method in ("GET", "HEAD", "POST")
+        if any(route.matches(scope | {"method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 def _retry_after(error: BaseException, refusal: RefusalError) -> dict[str, str]:
@@ -213,21 +288,38 @@ def _refusal(error: BaseException) -> RefusalError:
     if isinstance(error, HTTPException):
         return RefusalError(error.status_code, str(error.detail), "Validation")
     if isinstance(error, RequestValidationError):
-        if isinstance(error.body, bytes):
-            return RefusalError(415, "send JSON with Content-Type: application/json")
-        first = max(error.errors(), key=_got_so_far)
-        place = ".".join(str(part) for part in first["loc"])
-        return RefusalError(422, f"{place}: {first['msg'].removeprefix('Value error, ')}")
+        return _mistake(error)
+    if is_out_of_memory(error):
+        return RefusalError(
+            503,
+            "there is not enough memory for this request; send fewer or shorter texts, or start "
+            "the server with smaller --batch-tokens, --cache-mb, --max-requests or --payload-limit",
+            "Overloaded",
+        )
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return RefusalError(status, str(error))
     return RefusalError(_SERVER_FAULTS, "the server failed; its log says why")
 
 
-def _got_so_far(error: Any) -> tuple[int, int]:
+def _mistake(error: RequestValidationError) -> RefusalError:
+    if isinstance(error.body, bytes):
+        return RefusalError(415, "send JSON with Content-Type: application/json")
+    first = max(error.errors(), key=_got_so_far)
+    place, kind = ".".join(map(str, first["loc"])), first["type"]
+    if kind in ("too_short", "string_pattern_mismatch"):
+        return RefusalError(400, f"{place}: there is no text; send at least one")
+    message = first["msg"].removeprefix("Value error, ")
+    if kind not in ("missing", "json_invalid", "value_error"):
+        message += f", not {reprlib.repr(first['input'])}"
+    return RefusalError(422, f"{place}: {message}")
+
+
+def _got_so_far(error: Any) -> tuple[int, int, bool]:
     """Of the forms that a field may have, what was sent is most like the one it follows longest."""
     place = error["loc"]
-    return len(place), place[-1] if isinstance(place[-1], int) else -1
+    row = place[-1] if isinstance(place[-1], int) else -1
+    return len(place), row, error["type"] == "too_short"
 
 
 def _error_body(path: str, refusal: RefusalError) -> bytes:
@@ -300,6 +392,8 @@ class Gate:
 
     def _require(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         settings, path = self.service.settings, scope["path"]
+        if path not in _PROBES:
+            settings.require_own(scope["method"], headers)
         public = scope["method"] == "GET" and _PUBLIC.fullmatch(path)
         if self._key is not None and not public:
             given = headers.get(b"authorization", b"")
@@ -347,7 +441,7 @@ class Gate:
         self.service.metrics.set_queue(batcher.queued, batcher.wait)
         self.service.metrics.set_cache(batcher.cache.bytes, len(batcher.cache))
         route = getattr(scope.get("route"), "path", "unmatched")
-        self.service.metrics.answered(route, status, seconds, state.get("error"))
+        self.service.metrics.answered(route, status, seconds)
         fields = {
             "request_id": state["request_id"],
             "client": (scope.get("client") or ("",))[0],
@@ -364,7 +458,8 @@ def _last_answer(scope: Scope, error: BaseException, body: bytes | None) -> Resp
     """The answer to what the routes did not answer; a body that was not read is left."""
     refusal, state = _refusal(error), scope["state"]
     state["error"] = refusal.kind
-    if not isinstance(error, RefusalError | OverloadedError | asyncio.CancelledError):
+    known = RefusalError | OverloadedError | asyncio.CancelledError
+    if not (isinstance(error, known) or is_out_of_memory(error)):
         fields = {"request_id": state["request_id"]}
         LOG.error("fault", exc_info=error, extra={"fields": fields})
     headers = _retry_after(error, refusal)

@@ -257,21 +257,23 @@ class Batcher:
         return failed
 
     def _tokenize_batch(self, works: Sequence[_Queued]) -> None:
-        ids, cut = self._ids([work.text for work in works if isinstance(work.text, str)])
-        read = zip(ids, cut, strict=True)
-        for work in works:
-            text = work.text
-            row, truncated = next(read) if isinstance(text, str) else _given_ids(self.encoder, text)
+        ids, cut = self._ids([work.text for work in works])
+        for work, row, truncated in zip(works, ids, cut, strict=True):
             if not len(row):
-                raise DataError(f"text {text[:80]!r} has no token; leave it out")
+                raise DataError(f"text {work.text[:80]!r} has no token; leave it out")
             work.ids, work.truncated, work.tokens = row, truncated, len(row)
 
-    def _ids(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:
+    def _ids(self, texts: Sequence[Text]) -> tuple[list[np.ndarray], list[bool]]:
         """The token ids of each, and whether it was cut; of tables of vectors, a number a word."""
         encoder = self.encoder
         if isinstance(encoder, SentenceEncoder):
-            return encoder.tokenizer.cut_ids(texts, encoder.max_tokens)
-        return [np.zeros(len(text.split()) or 1, np.int32) for text in texts], encoder.cut(texts)
+            return cut_ids(encoder, texts, encoder.max_tokens)
+        words = [text for text in texts if isinstance(text, str)]
+        if len(words) < len(texts):
+            raise DataError(
+                f"{encoder.name} holds word vectors, which take no token ids; send text"
+            )
+        return [np.zeros(len(text.split()) or 1, np.int32) for text in words], encoder.cut(words)
 
     def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
         """Embed the texts that waited longest, up to the budget of tokens."""
@@ -370,20 +372,40 @@ class Batcher:
             work.done.exception()  # a request looks at its first only; asyncio logs the others
 
 
-def _given_ids(encoder: LoadedEncoder, text: tuple[int, ...]) -> tuple[np.ndarray, bool]:
-    """Ids that a client sent, inside the tokenizer's template if not yet; and whether too long."""
+def is_framed(encoder: LoadedEncoder, ids: tuple[int, ...]) -> bool:
+    """Whether ids stand between the special tokens that the tokenizer puts around a text."""
     if not isinstance(encoder, SentenceEncoder):
-        raise DataError(f"{encoder.name} holds word vectors, which take no token ids; send text")
+        return False
+    template = encoder.tokenizer.template
+    before, after = ids[: len(template.before)], ids[len(ids) - len(template.after) :]
+    is_long = 0 < len(template) <= len(ids)
+    return is_long and (before, after) == (template.before, template.after)
+
+
+def cut_ids(
+    encoder: SentenceEncoder, texts: Sequence[Text], limit: int
+) -> tuple[list[np.ndarray], list[bool]]:
+    """Token ids of texts, or of the ids of one, at most ``limit`` of each; and whether it was cut.
+
+    DataError for ids that are not in the vocabulary.
+    """
+    ids, cut = encoder.tokenizer.cut_ids([text for text in texts if isinstance(text, str)], limit)
+    read = zip(ids, cut, strict=True)
+    pairs = [next(read) if isinstance(t, str) else _frame(encoder, t, limit) for t in texts]
+    return [row for row, _ in pairs], [was_cut for _, was_cut in pairs]
+
+
+def _frame(
+    encoder: SentenceEncoder, ids: tuple[int, ...], limit: int | None
+) -> tuple[np.ndarray, bool]:
+    """Ids that a client sent, inside the tokenizer's template if not yet; and whether too long."""
     before, after = encoder.tokenizer.template.before, encoder.tokenizer.template.after
-    highest = max(text, default=0)
-    if highest >= encoder.tokenizer.vocabulary:
+    if max(ids, default=0) >= encoder.tokenizer.vocabulary:
         raise DataError(
-            f"token id {highest} is not in the vocabulary, which ends at "
+            f"token id {max(ids)} is not in the vocabulary, which ends at "
             f"{encoder.tokenizer.vocabulary - 1}; send the ids of this model, or the text"
         )
-    inner = text[len(before) : len(text) - len(after)]
-    if text != (*before, *inner, *after):
-        inner = text
-    room = encoder.max_tokens - len(before) - len(after)
+    inner = ids[len(before) : len(ids) - len(after)] if is_framed(encoder, ids) else ids
+    room = len(inner) if limit is None else limit - len(before) - len(after)
     kept = inner[-room:] if encoder.tokenizer.truncation_side == "left" else inner[:room]
     return np.array([*before, *kept, *after], np.int32), len(inner) > room

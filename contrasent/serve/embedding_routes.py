@@ -10,102 +10,36 @@ import asyncio
 import base64
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field, StrictStr, model_validator
 
 from contrasent import __version__
 from contrasent.data.tokenizer import require_text
-from contrasent.errors import pick
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import unit_rows
 from contrasent.model.st_layers import role_options
 from contrasent.serve.application import RefusalError, Service, unless_gone
+from contrasent.serve.batching import cut_ids, is_framed
+from contrasent.serve.bodies import (
+    EmbedRequest,
+    MatrixRequest,
+    OpenAIRequest,
+    SimilarityRequest,
+    TeiOptions,
+    TextOptions,
+    TokenizeRequest,
+)
 from contrasent.serve.vector_cache import Embedded, Text
 
 _BYTES = "application/octet-stream"
 _INLINE = 64
 """Answers of more rows are written in a thread, so that others do not wait for them."""
-_NAME = 100
-"""Characters of an unknown field's name that are read."""
 _CHARACTERS, _CELLS = 1_000_000, 1_000_000
 """Largest text and largest input of the tokenizer's route, and largest matrix."""
-
-_FIRST = Field(fail_fast=True)
-"""Of a list only the first mistake is told: each takes a thousand times the memory of its item."""
-Strings = Annotated[list[StrictStr], _FIRST]
-Texts = StrictStr | Strings
-TokenIds = Annotated[list[Annotated[int, Field(strict=True, ge=0, lt=2**31)]], _FIRST]
-
-
-class Body(BaseModel):
-    """The body of a request; a field that it does not have is refused, as it may be misspelt."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _require_known(cls, given: Any) -> Any:
-        for name in given if isinstance(given, dict) else ():  # of many the first is told
-            pick("field", name[:_NAME], cls.model_fields)
-        return given
-
-
-class OpenAIRequest(Body):
-    """OpenAI's request for embeddings."""
-
-    input: Texts | TokenIds | Annotated[list[TokenIds], _FIRST]
-    model: str | None = None
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int, Field(gt=0)] | None = None
-    prompt_name: str | None = None
-    user: str | None = None
-
-
-class TextOptions(Body):
-    """How TEI is to read texts."""
-
-    truncate: bool | None = None
-    truncation_direction: Literal["right", "Right", "left", "Left"] | None = None
-    prompt_name: str | None = None
-
-
-class EmbedRequest(TextOptions):
-    """TEI's request for embeddings, with what huggingface_hub adds."""
-
-    inputs: Texts
-    normalize: bool = True
-    dimensions: Annotated[int, Field(gt=0)] | None = None
-    encoding_format: Literal["float"] = "float"
-
-
-class SimilarityInputs(Body):
-    """A sentence, and those it is compared with."""
-
-    source_sentence: StrictStr
-    sentences: Strings
-
-
-class SimilarityRequest(Body):
-    """TEI's request for cosines."""
-
-    inputs: SimilarityInputs
-    parameters: TextOptions | None = None
-
-
-class MatrixRequest(Body):
-    """Two lists, all sentences of which are compared."""
-
-    first: Strings
-    second: Strings
-
-
-class TokenizeRequest(Body):
-    """TEI's request for tokens."""
-
-    inputs: Texts
-    add_special_tokens: bool = True
 
 
 class EmbeddingRoutes:
@@ -140,11 +74,7 @@ class EmbeddingRoutes:
     async def embedded(self, request: Request, texts: Sequence[Text]) -> list[Embedded]:
         """Embed the texts of a request; RefusalError or OverloadedError if that cannot be."""
         batcher, counts = self._service.batcher, self._service.metrics
-        if not texts or () in texts:
-            raise RefusalError(400, "there is no text; send at least one")
-        require_at_most(self._service.settings.max_texts, len(texts), "texts")
-        require_at_most(_CHARACTERS, max(map(len, texts)), "characters of a text")
-        require_text((text if isinstance(text, str) else "" for text in texts), "text")
+        self._require_texts(texts)
         entries = batcher.cached(texts)
         if entries is None:
             batcher.require_room()
@@ -156,38 +86,63 @@ class EmbeddingRoutes:
         counts.truncated.inc(sum(entry.truncated for entry in entries))
         return entries
 
+    def _require_texts(self, texts: Sequence[Text]) -> None:
+        require_at_most(self._service.settings.max_texts, len(texts), "texts")
+        require_at_most(_CHARACTERS, max(map(len, texts)), "characters of a text")
+        require_text((text if isinstance(text, str) else "" for text in texts), "text")
+
     async def vectors(
         self,
         request: Request,
         texts: Sequence[Text],
+        options: TextOptions = TextOptions(),  # noqa: B008 - is not changed
         dimensions: int | None = None,
         normalize: bool = True,
-        prompt_name: str | None = None,
         role: str | None = None,
     ) -> tuple[np.ndarray, list[Embedded]]:
         """The first ``dimensions`` of each vector, ``(N, dimensions)``.
 
-        Texts have the encoder's prompt ``prompt_name`` before them, else that of their ``role`` in
-        an index (query or document), else its default one.
+        Texts have the prompt of the ``options`` before them, else that of their ``role`` in an
+        index (query or document), else the encoder's default one.
         """
-        prompts = self._encoder.prompts
+        prompts, prompt_name = self._encoder.prompts, options.prompt_name
         if prompt_name is not None and prompt_name not in prompts:
             known = ", ".join(prompts) or "none"
             raise RefusalError(422, f"prompt_name is {prompt_name!r}; the model's are: {known}")
+        role = None if prompt_name is not None else options.role or role
         of_role = {} if role is None else role_options(self._encoder, role)
         prompt = self._encoder.conventions.resolve(of_role.get("prompt"), prompt_name)
         texts = [prompt + text if isinstance(text, str) else text for text in texts]
         width = self._encoder.width
         if dimensions is not None and dimensions > width:
             raise RefusalError(422, f"dimensions is {dimensions}, but the model has only {width}")
-        entries = await self.embedded(request, texts)
+        entries = await self._embed_cut(request, texts, options.truncate_prompt_tokens or -1)
         rows = np.stack([entry.row[: dimensions or width] for entry in entries])
         return (unit_rows(rows) if normalize else rows), entries
 
+    async def _embed_cut(self, request: Request, texts: list[Text], limit: int) -> list[Embedded]:
+        """`embedded`, of texts of at most ``limit`` tokens, or of those the model reads if -1."""
+        longest = self._encoder.max_tokens
+        if limit < 0 or (longest is not None and limit >= longest):
+            return await self.embedded(request, texts)
+        if not isinstance(self._encoder, SentenceEncoder):
+            raise RefusalError(
+                422, f"truncate_prompt_tokens is {limit}: word vectors have no tokens"
+            )
+        self._require_texts(texts)
+        ids, cut = await asyncio.to_thread(cut_ids, self._encoder, texts, limit)
+        entries = await self.embedded(request, [tuple(row.tolist()) for row in ids])
+        return [
+            replace(entry, truncated=entry.truncated or was_cut)
+            for entry, was_cut in zip(entries, cut, strict=True)
+        ]
+
     async def openai(self, request: Request, body: OpenAIRequest) -> Response:
         """Unit vectors of texts, or of the token ids that `/tokenize` gives."""
-        texts, name = _texts_of(body.input), body.prompt_name
-        rows, entries = await self.vectors(request, texts, body.dimensions, prompt_name=name)
+        texts = _texts_of(body.input)
+        if not self._service.settings.raw_ids:
+            self._require_frames(texts)
+        rows, entries = await self.vectors(request, texts, body, body.dimensions)
         if _wants_bytes(request):
             return _bytes_answer(rows, entries)
         tokens = sum(entry.tokens for entry in entries)
@@ -199,17 +154,26 @@ class EmbeddingRoutes:
         }
 
         def write() -> bytes:
-            embeddings: Any = rows
-            if body.encoding_format == "base64":
-                little = rows.astype("<f4", copy=False)
-                embeddings = [base64.b64encode(row.tobytes()).decode() for row in little]
             data = [
                 {"object": "embedding", "index": n, "embedding": embedding}
-                for n, embedding in enumerate(embeddings)
+                for n, embedding in enumerate(_formatted(rows, body.encoding_format))
             ]
             return _dumped({"data": data, **rest})
 
         return await _answer(write, entries)
+
+    def _require_frames(self, texts: Sequence[Text]) -> None:
+        """Refuse ids of another vocabulary, which have no special tokens of this one."""
+        for number, text in enumerate(texts):
+            if not isinstance(text, str) and not is_framed(self._encoder, text):
+                raise RefusalError(
+                    400,
+                    f"input {number} is token ids without the special tokens that /tokenize adds, "
+                    "as clients send them that tokenize for a model of OpenAI's; send text "
+                    "(LangChain: check_embedding_ctx_length=False), or start the server with "
+                    "--raw-token-ids if they are ids of this model",
+                    "Validation",
+                )
 
     async def models(self) -> Response:
         """The one that is served."""
@@ -232,21 +196,25 @@ class EmbeddingRoutes:
         rows, entries = await self._read(request, texts, body, body.dimensions, body.normalize)
         if _wants_bytes(request):
             return _bytes_answer(rows, entries)
-        return await _answer(lambda: _dumped(rows), entries)
+        return await _answer(lambda: _dumped(_formatted(rows, body.encoding_format)), entries)
 
     async def _read(
         self,
         request: Request,
         texts: Sequence[Text],
-        how: TextOptions,
+        how: TeiOptions,
         dimensions: int | None = None,
         normalize: bool = True,
     ) -> tuple[np.ndarray, list[Embedded]]:
         """`vectors` with TEI's options."""
         side = self._truncation_side
         if (how.truncation_direction or side).lower() != side:
-            raise RefusalError(422, f"truncation_direction: this model cuts texts at the {side}")
-        rows, entries = await self.vectors(request, texts, dimensions, normalize, how.prompt_name)
+            raise RefusalError(
+                422,
+                f"truncation_direction is {how.truncation_direction!r}, but this model cuts texts "
+                f"at the {side}",
+            )
+        rows, entries = await self.vectors(request, texts, how, dimensions, normalize)
         cut = next((n for n, entry in enumerate(entries) if entry.truncated), None)
         if cut is not None and how.truncate is False:
             limit = self._encoder.max_tokens
@@ -258,16 +226,12 @@ class EmbeddingRoutes:
     async def similarity(self, request: Request, body: SimilarityRequest) -> Response:
         """The cosine of the source sentence with each of the others."""
         inputs = body.inputs
-        if not inputs.sentences:
-            raise RefusalError(400, "there are no sentences to compare with")
         texts = [inputs.source_sentence, *inputs.sentences]
-        rows, entries = await self._read(request, texts, body.parameters or TextOptions())
+        rows, entries = await self._read(request, texts, body.parameters)
         return await _answer(lambda: _dumped(rows[1:] @ rows[0]), entries)
 
     async def matrix(self, request: Request, body: MatrixRequest) -> Response:
         """A row for each sentence of the first list, a column for each of the second."""
-        if not (body.first and body.second):
-            raise RefusalError(400, "both lists need a sentence")
         require_at_most(_CELLS, len(body.first) * len(body.second), "cosines")
         rows, entries = await self.vectors(request, [*body.first, *body.second])
         half = len(body.first)
@@ -333,6 +297,13 @@ def _texts_of(given: Any) -> list[Text]:
     if given and isinstance(given[0], int):
         return [tuple(given)]
     return [each if isinstance(each, str) else tuple(each) for each in given]
+
+
+def _formatted(rows: np.ndarray, encoding_format: str) -> Any:
+    """The rows as they are, or each in base64, as little-endian float32."""
+    if encoding_format == "float":
+        return rows
+    return [base64.b64encode(row.tobytes()).decode() for row in rows.astype("<f4", copy=False)]
 
 
 def _dumped(content: Any) -> bytes:

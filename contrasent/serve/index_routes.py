@@ -9,26 +9,20 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, StrictStr
 from starlette.responses import FileResponse
 
-from contrasent.errors import CheckpointError, ConfigError, install_command
+from contrasent.errors import CheckpointError, ConfigError, DataError, install_command
 from contrasent.files import BusyError
 from contrasent.search.index import Index
 from contrasent.search.snapshot import Hit
 from contrasent.serve.application import RefusalError, Service
-from contrasent.serve.embedding_routes import (
-    Body,
-    EmbeddingRoutes,
-    Texts,
-    json_answer,
-    require_at_most,
-)
+from contrasent.serve.bodies import IndexChange, QueryRequest
+from contrasent.serve.embedding_routes import EmbeddingRoutes, json_answer, require_at_most
 from contrasent.serve.vector_cache import Embedded
 
 T = TypeVar("T")
@@ -42,8 +36,6 @@ _POLICY = (
 """The page runs and loads nothing from elsewhere; the plots style themselves."""
 _WRITE_SECONDS = 5.0
 _HITS = 100_000
-Utf8 = Annotated[list[Annotated[StrictStr, Field(min_length=0)]], Field(fail_fast=True)]
-"""Strings without halves of surrogate pairs: pydantic finds them only if it counts characters."""
 _MAPPED = 2000
 """Points of a map; of a larger index it shows every so-manieth text."""
 
@@ -63,8 +55,6 @@ class Searched:
     ) -> tuple[list[list[Hit]], list[Embedded]]:
         """The hits of each query, and what the encoder read of it."""
         queries = [body.queries] if isinstance(body.queries, str) else body.queries
-        if not queries or not all(query.strip() for query in queries):
-            raise RefusalError(400, "a query is empty; write what to look for")
         require_at_most(_HITS, len(queries) * body.top_k, "hits")
         rows, entries = await self.embedding.vectors(request, queries, role="query")
         index = await asyncio.to_thread(self.newest)
@@ -82,24 +72,6 @@ class Searched:
                 raise RefusalError(503, f"{error}; restart the server", "Unhealthy") from error
             self.written = written
         return self.index
-
-
-class QueryRequest(Body):
-    """Queries, and which hits are wanted: ``only`` is a LIKE pattern of their ids."""
-
-    queries: Texts
-    top_k: Annotated[int, Field(ge=1, le=1000)] = 10
-    threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
-    only: Annotated[str, Field(max_length=1000)] | None = None
-
-
-class IndexChange(Body):
-    """Ids to remove, then texts to add, with one id each or with none."""
-
-    remove: Utf8 = Field([])
-    missing_ok: bool = False
-    texts: Utf8 = Field([])
-    ids: Utf8 | None = None
 
 
 class IndexRoutes:
@@ -242,6 +214,8 @@ async def _write(change: Callable[[], T]) -> T:
             if time.monotonic() > end:
                 raise RefusalError(503, str(error), "Overloaded") from error
             await asyncio.sleep(0.05)
+        except DataError as error:
+            raise RefusalError(409, str(error)) from error
 
 
 def _draw(index: Index, method: str) -> bytes:

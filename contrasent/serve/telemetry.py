@@ -25,7 +25,11 @@ _SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """What the server counts, of this process or, with workers, of all of them."""
+    """What the server counts, of this process or, with workers, of all of them.
+
+    Names are those that Prometheus asks for (`promtool check metrics`); those of TEI's dashboards
+    stand beside them where they are such names too.
+    """
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -34,25 +38,17 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"contrasent_{name}", text, labels, registry=registry)
 
-        def named(name: str) -> str:
-            return name if name.startswith("te_") else f"contrasent_{name}"
-
         def gauge(name: str, text: str, over_workers: Any = "livesum") -> Gauge:
-            return Gauge(named(name), text, registry=registry, multiprocess_mode=over_workers)
+            return Gauge(name, text, registry=registry, multiprocess_mode=over_workers)
 
-        def histogram(name: str, text: str, *labels: str, of: tuple[float, ...]) -> Histogram:
-            return Histogram(named(name), text, labels, buckets=of, registry=registry)
-
-        def te_count(name: str, *labels: str) -> Gauge:
-            # TEI's counters lack the suffix that a Counter always gets.
-            text = "As in text-embeddings-inference."
-            return Gauge(f"te_{name}", text, labels, registry=registry, multiprocess_mode="sum")
+        def histogram(name: str, text: str, of: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(name, text, labels, buckets=of, registry=registry)
 
         self.requests = counter("requests", "Requests answered.", "route", "status")
         self.request_seconds = histogram(
-            "request_seconds", "Seconds of a request.", "route", of=_SECONDS
+            "contrasent_request_seconds", "Seconds of a request.", _SECONDS, "route"
         )
-        self.in_progress = gauge("requests_in_progress", "Requests being answered.")
+        self.in_progress = gauge("contrasent_requests_in_progress", "Requests being answered.")
         self.rejected = counter("rejected", "Requests refused because of overload.")
         self.cancelled = counter("cancelled_texts", "Texts dropped because their clients left.")
         self.texts = counter("texts", "Texts embedded, cached ones included.")
@@ -62,47 +58,33 @@ class Metrics:
         self.cache_misses = counter("cache_misses", "Texts that were computed.")
         self.cache_shared = counter("cache_shared", "Texts that joined an equal one in the queue.")
         self.cache_fetched = counter("cache_fetched", "Texts answered from the shared cache.")
-        self.cache_bytes = gauge("cache_bytes", "Bytes of the cache.")
-        self.cache_texts = gauge("cache_texts", "Texts in the cache.")
-        self.queue_texts = gauge("queue_texts", "Texts that wait or are computed.")
-        self.queue_seconds = gauge("queue_seconds", "Seconds that the queue will take, about.")
-        self.index_texts = gauge("index_texts", "Texts in the index.", "livemostrecent")
-        self.batch_texts = histogram("batch_texts", "Texts taken at once.", of=_COUNTS)
-        self.batch_tokens = histogram("batch_tokens", "Tokens taken at once.", of=_COUNTS)
-        self._te_count = te_count("request_count", "method")
-        self._te_success = te_count("request_success", "method")
-        self._te_failure = te_count("request_failure", "err")
-        self._te_embed = te_count("embed_count"), te_count("embed_success")
-        self._te_size = gauge("te_queue_size", "As in text-embeddings-inference.")
+        self.cache_bytes = gauge("contrasent_cache_bytes", "Bytes of the cache.")
+        self.cache_texts = gauge("contrasent_cache_texts", "Texts in the cache.")
+        self.queue_texts = gauge("contrasent_queue_texts", "Texts that wait or are computed.")
+        self.queue_seconds = gauge("contrasent_queue_seconds", "Seconds that the queue takes.")
+        self.index_texts = gauge("contrasent_index_texts", "Texts in the index.", "livemostrecent")
+        self.batch_texts = histogram("contrasent_batch_texts", "Texts taken at once.", _COUNTS)
+        self.batch_tokens = histogram("contrasent_batch_tokens", "Tokens taken at once.", _COUNTS)
+        tei = "As in text-embeddings-inference."
+        self._te_queue = gauge("te_queue_size", tei)
         self._te = {
-            name: histogram(f"te_{name}", "As in text-embeddings-inference.", of=of)
-            for name, of in (
-                ("request_duration", _SECONDS),
-                ("request_tokenization_duration", _SECONDS),
-                ("request_queue_duration", _SECONDS),
-                ("request_inference_duration", _SECONDS),
-                ("request_input_length", _COUNTS),
-                ("embed_duration", _SECONDS),
-                ("batch_next_size", _COUNTS),
-                ("batch_next_tokens", _COUNTS),
+            name: histogram(f"te_{name}", tei, _SECONDS if "duration" in name else _COUNTS)
+            for name in (
+                "request_duration",
+                "request_tokenization_duration",
+                "request_queue_duration",
+                "request_inference_duration",
+                "request_input_length",
+                "batch_next_size",
+                "batch_next_tokens",
             )
         }
 
-    def answered(self, route: str, status: int, seconds: float, error: str | None) -> None:
+    def answered(self, route: str, status: int, seconds: float) -> None:
         """Count a request by the path template of its route."""
         self.requests.labels(route, str(status)).inc()
         self.request_seconds.labels(route).observe(seconds)
-        if route.startswith("/embed") or route in ("/", "/v1/embeddings"):
-            self._te_embed[0].inc()
-            self._te["embed_duration"].observe(seconds)
-            if error is None:
-                self._te_embed[1].inc()
-        self._te_count.labels("batch").inc()
         self._te["request_duration"].observe(seconds)
-        if error is None:
-            self._te_success.labels("batch").inc()
-        else:
-            self._te_failure.labels(error).inc()
 
     def tokenized(self, seconds: float) -> None:
         """Count a call of the tokenizer."""
@@ -125,7 +107,7 @@ class Metrics:
         """How long the queue is now."""
         self.queue_texts.set(texts)
         self.queue_seconds.set(seconds)
-        self._te_size.set(texts)
+        self._te_queue.set(texts)
 
     def set_cache(self, size: int, texts: int) -> None:
         """How large the cache is now, in bytes and in texts."""

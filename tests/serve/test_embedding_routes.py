@@ -1,12 +1,14 @@
 """The routes: vectors equal to the encoder's, others' clients, refusals, limits and counts."""
 
 import base64
+import copy
 import json
 import re
 import signal
 import socket
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,13 +25,16 @@ from contrasent.errors import ConfigError
 from contrasent.model.st_layers import Conventions
 from contrasent.model.static_encoder import distil_static
 from contrasent.serve import application, embedding_routes
-from contrasent.serve.embedding_routes import (
+from contrasent.serve.bodies import (
     EmbedRequest,
+    IndexChange,
     MatrixRequest,
     OpenAIRequest,
+    QueryRequest,
     SimilarityRequest,
+    TeiOptions,
+    TokenizeRequest,
 )
-from contrasent.serve.index_routes import IndexChange, QueryRequest
 from contrasent.serve.processes import Listening, serve
 
 
@@ -59,11 +64,8 @@ def test_every_form_of_an_answer_has_the_vectors_of_the_encoder(server, encoder,
     rows = server.call("/v1/embeddings", packed).json["data"]
     close([np.frombuffer(base64.b64decode(r["embedding"]), "<f4") for r in rows], expected)
 
-    for given in (ids, [i[1:-1] for i in ids]):
-        tokens = {"input": [each.tolist() for each in given]}
-        close(
-            [r["embedding"] for r in server.call("/v1/embeddings", tokens).json["data"]], expected
-        )
+    tokens = {"input": [each.tolist() for each in ids]}
+    close([r["embedding"] for r in server.call("/v1/embeddings", tokens).json["data"]], expected)
 
     close(server.call("/embed", {"inputs": SENTENCES}).json, expected)
     raw = server.call("/embed", {"inputs": SENTENCES, "normalize": False}).json
@@ -99,6 +101,117 @@ def test_a_field_that_clients_send_is_taken(server, expected):
     body = {"inputs": inputs, "parameters": read}
     assert server.call("/similarity", body).status == 200
     assert server.call("/similarity", body | {"parameters": {"truncate": False}}).status == 413
+
+
+NULLS = {
+    "/v1/embeddings": {"input": "a"},
+    "/embed": {"inputs": "a"},
+    "/": {"inputs": "a"},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+    "/matrix": {"first": ["a"], "second": ["b"]},
+    "/tokenize": {"inputs": "a"},
+}
+KINDS = (OpenAIRequest, EmbedRequest, EmbedRequest, SimilarityRequest, MatrixRequest)
+KINDS = dict(zip(NULLS, (*KINDS, TokenizeRequest), strict=True))
+
+
+@pytest.mark.parametrize("path", NULLS)
+def test_null_means_unset_on_every_route(server, path):
+    body, kind = NULLS[path], KINDS[path]
+    nulls = {name: None for name, field in kind.model_fields.items() if not field.is_required()}
+    assert server.call(path, nulls | body).body == server.call(path, body).body
+    for name in kind.model_fields.keys() - nulls.keys():
+        assert server.call(path, body | {name: None}).status == 422
+    inner = {"parameters": dict.fromkeys(TeiOptions.model_fields)}
+    assert path != "/similarity" or server.call(path, body | inner).status == 200
+
+
+def test_an_input_type_is_a_role_and_a_text_is_cut_where_asked(encoder):
+    prompting = copy.copy(encoder)
+    prompting.conventions = Conventions(prompts={"query": "the dog ", "document": "no man "})
+    text = "a fire burns in the big green house"
+    with serving(batcher_of(prompting)) as server:
+
+        def row(**options):
+            answer = server.call("/v1/embeddings", {"input": text, **options})
+            return answer.json["data"][0]["embedding"], answer.headers["x-truncated"]
+
+        for name, prompt in (("query", "the dog "), ("passage", "no man "), (None, "")):
+            expected = prompting.encode(prompt + text, prompt="", normalize=True, precision="fp32")
+            close(row(input_type=name)[0], expected)
+        assert row(input_type="passage", prompt_name="query") == row(prompt_name="query")
+        assert row(truncate_prompt_tokens=-1) == row() == row(truncate_prompt_tokens=1000)
+        ids = encoder.tokenizer.cut_ids([text], 5)[0][0].tolist()
+        shorter = server.call("/v1/embeddings", {"input": ids}).json["data"][0]["embedding"]
+        assert row(truncate_prompt_tokens=5) == (shorter, "1")
+        refused = server.call("/embed", {"inputs": text, "truncate_prompt_tokens": 2})
+        assert refused.status == 422
+        assert "not 2" in refused.json["error"]
+
+
+def test_token_ids_without_a_frame_are_taken_by_option_only(server, encoder, expected):
+    ids = [i[1:-1].tolist() for i in encoder.tokenizer.ids(SENTENCES, None)[0]]
+    refused = server.call("/v1/embeddings", {"input": ids})
+    assert refused.status == 400
+    assert "check_embedding_ctx_length=False" in refused.json["message"]
+    with serving(batcher_of(encoder), raw_ids=True) as taking:
+        rows = taking.call("/v1/embeddings", {"input": ids}).json["data"]
+        close([row["embedding"] for row in rows], expected)
+    with serving(batcher_of(with_template(encoder, "$A"))) as frameless:
+        assert frameless.call("/v1/embeddings", {"input": ids}).status == 400
+
+
+@pytest.mark.parametrize(
+    ("hosts", "headers", "status"),
+    [
+        ((), {}, 200),
+        ((), {"host": "localhost:1"}, 200),
+        ((), {"host": "[::1]:8080"}, 200),
+        ((), {"host": "EVIL.example"}, 400),
+        ((), {"host": ""}, 400),
+        ((), {"host": "["}, 400),
+        ((), {"host": "192.168.0.1"}, 400),
+        ((), {"host": "localhost.evil.example"}, 400),
+        (("0.0.0.0",), {"host": "192.168.0.1:80"}, 200),
+        (("0.0.0.0",), {"host": "evil.example"}, 400),
+        (("*.Example.org",), {"host": "a.example.org"}, 200),
+        (("*",), {"host": "evil.example"}, 200),
+        ((), {"host": "localhost:3", "origin": "http://localhost:3"}, 200),
+        ((), {"origin": "http://localhost:3"}, 403),
+        ((), {"origin": "null"}, 403),
+        ((), {"host": "localhost", "origin": "https://localhost.evil"}, 403),
+    ],
+)
+def test_only_who_means_this_server_is_answered(encoder, hosts, headers, status):
+    with serving(batcher_of(encoder), hosts=hosts) as server:
+        assert server.call("/embed", {"inputs": "a"}, **headers).status == status
+        assert server.call("/health", **headers).status == 200
+        read = server.call("/info", **headers)
+        assert read.status == (status if status == 400 else 200)
+
+
+def test_a_method_that_is_not_taken_is_answered_with_those_that_are(server):
+    for path, allowed in (("/embed", "POST"), ("/info", "GET"), ("/openapi.json", "GET, HEAD")):
+        request = urllib.request.Request(server.url + path, method="DELETE")
+        with pytest.raises(urllib.error.HTTPError) as refused, urllib.request.urlopen(request):
+            pass
+        assert (refused.value.code, refused.value.headers["allow"]) == (405, allowed)
+
+
+def test_who_runs_out_of_memory_is_told_what_to_do(encoder, monkeypatch, caplog):
+    batcher = batcher_of(encoder)
+    with serving(batcher) as server, monkeypatch.context() as patched:
+
+        def full(*_):
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
+
+        patched.setattr(batcher, "_rows", full)
+        answer = server.call("/embed", {"inputs": ["a", "b"]})
+        assert (answer.status, answer.json["error_type"]) == (503, "Overloaded")
+        assert "smaller --batch-tokens" in answer.json["error"]
+        patched.undo()
+        assert server.call("/embed", {"inputs": ["a", "b"]}).status == 200
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_cosines(server, expected):
@@ -167,7 +280,8 @@ def test_what_is_cut_is_told_and_refused_on_request(kind, request):
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty"),
         ("/matrix", {"first": ["a"] * 1001, "second": ["a"] * 1001}, 413, "Validation"),
         ("/rerank", {"query": "a", "texts": ["b"]}, 424, "Backend"),
-        ("/v1/embeddings", {"input": [10_000]}, 422, "Validation"),
+        ("/v1/embeddings", {"input": [2, 10_000, 3]}, 422, "Validation"),
+        ("/v1/embeddings", {"input": [7, 8]}, 400, "Validation"),
         ("/v1/embeddings", {"input": [-1]}, 422, "Validation"),
         ("/v1/models/other", None, 404, "Validation"),
         ("/nothing", None, 404, "Validation"),
@@ -231,8 +345,10 @@ def test_of_a_list_only_the_first_mistake_is_told(kind, body):
             {"input": "a", "dimension": 4},
             "unknown field 'dimension'",
         ),
-        ("/embed", {"inputs": "a", "encoding_format": "base64"}, "body.encoding_format: Input"),
-        ("/", {"inputs": "a", "normalise": False}, "Did you mean 'normalize'?"),
+        ("/embed", {"inputs": "a", "encoding_format": "int8"}, "'float' or 'base64', not 'int8'"),
+        ("/embed", {"inputs": "a", "normalize": 0}, "body.normalize: Input should be a valid bool"),
+        ("/", {"inputs": "a", "normalise": 7}, "Did you mean 'normalize', "),
+        ("/", {"inputs": "a", "normalise": 7}, "Its value is 7."),
         ("/embed", {"inputs": "a", "dimensions": 0}, "body.dimensions: Input should be greater"),
     ],
 )
@@ -297,7 +413,7 @@ def test_a_request_keeps_its_id(server):
     assert len(odd) == 32
 
 
-def test_metrics_count_under_both_names(encoder):
+def test_metrics_count_and_have_names_that_prometheus_asks_for(encoder):
     with serving(batcher_of(encoder)) as server:
         for _ in range(3):
             server.call("/embed", {"inputs": ["a dog", "a cat"]})
@@ -307,11 +423,19 @@ def test_metrics_count_under_both_names(encoder):
     assert float(values["contrasent_cache_hits_total"]) == 4
     assert float(values["contrasent_cache_misses_total"]) == 2
     assert float(values['contrasent_requests_total{route="/embed",status="200"}']) == 3
-    assert float(values["te_embed_count"]) == 4
-    assert float(values["te_embed_success"]) == 3
-    assert float(values['te_request_failure{err="Empty"}']) == 1
+    assert float(values["te_request_duration_count"]) == 4
     assert float(values["te_request_input_length_count"]) == 2
     assert float(values["contrasent_cache_texts"]) == 2
+    # The rules of `promtool check metrics`: a counter ends in _total, nothing else ends so, nor as
+    # a part of a histogram; names are in snake case and spell no type and no unit cut short.
+    for line in lines:
+        if line.startswith("# TYPE"):
+            _, _, name, kind = line.split()
+            assert (kind == "counter") == name.endswith("_total"), line
+            assert not re.search(r"_(count|sum|bucket|info|ms|kb|mb|sec|s)$|[A-Z:]", name), line
+            assert not re.search(r"(counter|gauge|histogram|summary)", name), line
+    helped = {line.split()[2] for line in lines if line.startswith("# HELP")}
+    assert helped == {line.split()[2] for line in lines if line.startswith("# TYPE")}
     # What the dashboard and the alerts ask for is there; a label without a value is not yet.
     known = {name.partition("{")[0] for name in values} | {
         line.split()[2] for line in lines if "# HELP" in line
@@ -357,7 +481,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(encoder):
     with serving(batcher_of(encoder), body_seconds=0.2) as server:
         host, port = server.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=20) as client:
-            client.sendall(b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+            client.sendall(b"POST /embed HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 10\r\n\r\n{")
             assert client.recv(100).startswith(b"HTTP/1.1 408")
 
 
@@ -370,7 +494,7 @@ def test_a_client_that_leaves_frees_its_texts(encoder, monkeypatch):
         body = json.dumps({"inputs": SENTENCES}).encode()
         with socket.create_connection((host, int(port)), timeout=20) as client:
             head = (
-                "POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(body)}\r\n\r\n"
             )
             client.sendall(head.encode() + body)
@@ -497,7 +621,7 @@ def test_who_still_waits_when_the_time_to_drain_is_over_is_told(tiny_bert):
         url = urlsplit(json.loads(line)["url"])
         until(lambda: call(f"{url.geturl()}health").status == 200)
         with socket.create_connection((url.hostname, url.port)) as waiting:
-            waiting.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
+            waiting.sendall(b"POST /embed HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 9\r\n\r\n{")
             until(lambda: b"in_progress 2.0" in call(f"{url.geturl()}metrics").body)
             process.send_signal(signal.SIGTERM)
             until(lambda: not is_open(url.port))
