@@ -187,22 +187,13 @@ class Refusal(BaseModel):
     error_type: str
 
 
-class OpenAIError(BaseModel):
-    """OpenAI's error."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
 class OpenAIRefusal(BaseModel):
     """Both bodies of an error, on OpenAI's routes."""
 
     message: str
     code: int
     error_type: str
-    error: OpenAIError
+    error: dict[Literal["message", "type", "param", "code"], str | None]
 
 
 _STATUSES = {
@@ -231,13 +222,10 @@ def describe(app: FastAPI, encoder: LoadedEncoder, needs_key: bool, raw_ids: boo
         if app.openapi_schema is None:
             document = write()
             schemas = document["components"]["schemas"]
-            for kind in ("HTTPValidationError", "ValidationError"):
-                schemas.pop(kind, None)
-            for kind in (Refusal, OpenAIRefusal, OpenAIError):
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(unused, None)
+            for kind in (Refusal, OpenAIRefusal):
                 schemas[kind.__name__] = kind.model_json_schema()
-            schemas["OpenAIRefusal"] = OpenAIRefusal.model_json_schema(
-                ref_template="#/components/schemas/{model}"
-            )
             for path, methods in document["paths"].items():
                 for method, operation in methods.items():
                     operation["responses"] |= _refusals(path, method, operation, needs_key)
