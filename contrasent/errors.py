@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 import sys
 import warnings
 from collections.abc import Iterable
@@ -10,6 +11,8 @@ from difflib import get_close_matches
 
 _FEW = 8
 """Choices that a message lists as they are."""
+_LONGEST = 100
+"""Characters of a value in a message."""
 
 
 class ContrasentError(Exception):
@@ -48,6 +51,13 @@ def pick(kind: str, name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ConfigError(f"{unknown}; choose one of {', '.join(choices)}.{hint}")
+
+
+def shown(value: object) -> str:
+    """``repr`` of a value for a message, its middle left out if it is long or deep."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = _LONGEST
+    return short.repr(value)
 
 
 def install_command(extra: str) -> str:

@@ -1,8 +1,9 @@
-"""Progress of long work on standard error, drawn on a terminal only."""
+"""What a terminal shows: text without control characters, and the progress of long work."""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +13,24 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 logger = logging.getLogger("contrasent")
+
+_CONTROL = re.compile(
+    "(?:\x1b[P\\]X^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\r\n]*(?:\x07|\x1b\\\\|\x9c)"  # OSC, DCS
+    "|(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI
+    "|\x1b[ -/]*[0-~]"
+    "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """Text without what a terminal obeys instead of showing it.
+
+    Control sequences go whole (OSC, CSI, ...), and so do other control characters but tab and line
+    feed, marks and overrides of the direction of writing, and bytes of a file's name that are none.
+    """
+    return _CONTROL.sub("", text)
+
+
 _LINES, _SECONDS_SHOWN = 20, 120
 
 Advance = Callable[..., None]

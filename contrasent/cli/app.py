@@ -28,6 +28,7 @@ from contrasent.cli.search import add, build, copy, info, optimize, remove, sear
 from contrasent.cli.serve import serve
 from contrasent.cli.train import recipes, train
 from contrasent.errors import ConfigError, ContrasentError, is_out_of_memory
+from contrasent.progress import printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -162,7 +163,7 @@ def _say(kind: str, message: str) -> None:
     label = f"{kind}: " if kind else ""
     if label and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
         label = f"\033[{_COLOURS.get(kind, _YELLOW)}m{label}\033[0m"
-    sys.stderr.write(f"{label}{message}\n")
+    sys.stderr.write(f"{label}{printable(message)}\n")
     sys.stderr.flush()
 
 

@@ -256,13 +256,10 @@ def _lines(words: list[str]) -> list[str]:
     """The words, or the lines of standard input in place of a single ``-``."""
     if words != ["-"]:
         return words
-    from contrasent.data.readers import decoded
+    from contrasent.data.readers import text_lines
 
-    lines = (
-        decoded(line, f"standard input:{number}").rstrip("\r\n")
-        for number, line in enumerate(typer.get_binary_stream("stdin"), start=1)
-    )
-    return [line for line in lines if line.strip()]
+    lines = text_lines(typer.get_binary_stream("stdin"), "standard input")
+    return [line.rstrip("\r\n") for _, line in lines if line.strip()]
 
 
 def search(  # noqa: PLR0913 - the arguments are the command's options

@@ -32,6 +32,8 @@ _MOJIBAKE = re.compile(
     "|\u00e2(?:\u20ac|\u0080)|\u00ef\u00bb\u00bf|\u00f0[\u0178\u009f]"
 )
 _REPLACED = "\ufffd"
+_TAG = re.compile(r"</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|<!--|<!doctype\s", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:[a-z][a-z0-9]{1,30}|#[0-9]{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -83,6 +85,8 @@ class Report:
     replaced: Finding  # examples with U+FFFD, which stands for bytes that once could not be read
     control: Finding
     mojibake: Finding  # examples that look like UTF-8 once read as Latin-1 or Windows-1252
+    tags: Finding  # examples with a tag of HTML or XML
+    entities: Finding  # examples with an entity, as ``&amp;``
     wordless: Finding  # examples with a sentence that has no letter and no digit, such as ``-``
     words: tuple[Lengths, ...]  # lengths of each view; empty if there is no example
     tokens: tuple[Lengths, ...] | None  # the same in tokens; None without a tokenizer
@@ -92,23 +96,36 @@ class Report:
     kinds: tuple[str | None, ...]
     shown: tuple[tuple[str, ...], ...]
 
+    layout: str  # how the source is read, where that was told by its content; else empty
+    later: Mapping[str, str]  # names that come first in later rows, and are ignored, by their place
+
     def cautions(self) -> Iterator[str]:
         """What may do harm in a source that can be used, and what to do about it."""
-        for view, kind in enumerate(self.kinds):
-            if kind is not None:
-                yield f"sentence {view + 1} of each example looks like {kind}; see --columns"
-        if self.repeated > _MANY * self.examples:
-            yield f"{self.repeated / self.examples:.0%} are repeated; leave repeats out"
-        if self.identical is not None and self.identical.count:
-            yield f"in {self.identical.count:,} anchor and positive are the same sentence"
-        if (broken := self.replaced.count + self.mojibake.count) > _FEW * self.examples:
-            yield f"{broken:,} look wrongly decoded; save the file as UTF-8"
-        if self.wordless.count:
-            first = self.wordless.first[0]
-            yield f"{self.wordless.count:,} hold no word, first {first}; searches would find them"
-        if self.cut is not None and self.cut > _MANY * self.examples * self.views:
-            share = self.cut / (self.examples * self.views)
-            yield f"{share:.0%} of the sentences would be cut at {self.max_tokens} tokens"
+        of = max(self.examples, 1)
+        identical = 0 if self.identical is None else self.identical.count
+        broken, cut = self.replaced.count + self.mojibake.count, (self.cut or 0) / (of * self.views)
+        tags, entities = self.tags.count, self.entities.count
+        wordless = f"{self.wordless.count:,} hold no word, first {''.join(self.wordless.first[:1])}"
+        rows = (
+            (self.layout, f"{self.layout}, as its rows tell; see the examples above"),
+            *(
+                (kind, f"sentence {view} of each example looks like {kind}; see --columns")
+                for view, kind in enumerate(self.kinds, start=1)
+            ),
+            (
+                self.repeated > _MANY * of,
+                f"{self.repeated / of:.0%} are repeated; leave repeats out",
+            ),
+            (identical, f"in {identical:,} anchor and positive are the same sentence"),
+            (broken > _FEW * of, f"{broken:,} look wrongly decoded; save the file as UTF-8"),
+            (
+                tags or entities,
+                f"{tags:,} hold HTML tags, {entities:,} entities; they are embedded as letters",
+            ),
+            (self.wordless.count, f"{wordless}; searches would find them"),
+            (cut > _MANY, f"{cut:.0%} of the sentences would be cut at {self.max_tokens} tokens"),
+        )
+        return (text for applies, text in rows if applies)
 
     @property
     def tokens_needed(self) -> int:
@@ -182,6 +199,8 @@ def check(
         replaced=survey.replaced,
         control=survey.control,
         mojibake=survey.mojibake,
+        tags=survey.tags,
+        entities=survey.entities,
         wordless=survey.wordless,
         words=_lengths_of_views(words, examples.views),
         tokens=None if tokenizer is None else _lengths_of_views(tokens, examples.views),
@@ -189,6 +208,8 @@ def check(
         cut=None if tokenizer is None else sum(length > max_tokens for length in tokens),
         kinds=tuple(kind_of(cells) for cells in zip(*survey.sample, strict=True)),
         shown=tuple(survey.sample[:_SHOWN]),
+        layout=examples.layout,
+        later=examples.later,
     )
 
 
@@ -223,7 +244,7 @@ class _Survey:
         self.examples = 0
         self.unreadable, self.identical = Finding(), Finding()
         self.replaced, self.control, self.mojibake = Finding(), Finding(), Finding()
-        self.wordless = Finding()
+        self.tags, self.entities, self.wordless = Finding(), Finding(), Finding()
         self.sample: list[tuple[str, ...]] = []
         self._hashes = array("q")
 
@@ -247,6 +268,8 @@ class _Survey:
         signs = (
             (self.identical, len(sentences) > 1 and sentences[0] == sentences[1]),
             (self.wordless, not all(any(map(str.isalnum, sentence)) for sentence in sentences)),
+            (self.tags, "<" in text and _TAG.search(text)),
+            (self.entities, "&" in text and _ENTITY.search(text)),
             (self.replaced, _REPLACED in text),
             (self.control, _CONTROL.search(text)),
             (self.mojibake, not text.isascii() and _MOJIBAKE.search(text)),

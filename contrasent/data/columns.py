@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
+from typing import Literal
 
 from contrasent.errors import ConfigError, DataError, pick
 
@@ -41,7 +43,8 @@ _SHOWN = 40
 
 # An id, a number or a date; and a word of a script that has blanks between words.
 _CODES = "ids, numbers or dates"
-_CODE = re.compile(r"[!-~]*\d[!-~]*|[\d\s.,:/+-]*\d[\d\s.,:/+-]*(?:[AaPp][Mm])?")
+_NUMBERS = re.compile(r"[\d\s.,:/+$\u20ac%-]*\d[\d\s.,:/+$\u20ac%-]*(?:[AaPp][Mm])?")
+_CODE = re.compile(rf"[!-~]*\d[!-~]*|{_NUMBERS.pattern}")
 _WORD = re.compile(r"[!-\u0dff]*")
 _NAME = re.compile(r"[^\W\d][\w()/#-]*(?: [\w()/#-]+){0,2}")
 _MOSTLY = 0.9
@@ -54,13 +57,29 @@ _FEWEST_ROWS, _MANY_ROWS = 3, 10
 class ColumnMap:
     """The columns of one source, a position for each role, counted from 0.
 
-    ``header`` says that the first row of a table holds names, and ``described`` what was
-    understood, in one line.
+    ``header`` says that the first row of a table holds names, ``described`` what was understood,
+    in one line, and ``by`` how the columns are known.
     """
 
     positions: tuple[int, ...]
     header: bool
     described: str
+    by: Literal["name", "choice", "number", "order"]
+    optional: int = 0  # columns, counted from the end, that a row may lack
+    # chooses again from other names, where these decide
+    choose: Callable[[Sequence[str]], ColumnMap] | None = field(default=None, compare=False)
+
+    @classmethod
+    def every(cls, names: Sequence[str]) -> ColumnMap:
+        """All columns, below a row of their ``names``."""
+        return cls(tuple(range(len(names))), True, "", "order")
+
+    def would_take(self, names: Sequence[str], another: str) -> bool:
+        """Whether other columns had been chosen if ``another`` name had stood behind ``names``."""
+        try:
+            return bool(self.choose and self.choose([*names, another]).positions != self.positions)
+        except DataError:
+            return True
 
 
 def sentence_columns(
@@ -82,15 +101,14 @@ def sentence_columns(
     columns cannot be told without ``columns``, or one holds no sentences.
     """
     chosen = _sentence_columns(first, columns, where, named=named, below=below)
-    if len(below) >= _FEWEST_ROWS:
-        for position in chosen.positions:
-            cells = [row[position] for row in below]
-            if kind_of(cells) == _CODES:
-                shown = ", ".join(repr(_shortened(cell)) for cell in cells[:2])
-                raise DataError(
-                    f"{where}: column {first[position].strip()!r} holds {_CODES} ({shown}), no "
-                    "sentences; choose others with --columns"
-                )
+    for position in chosen.positions:
+        cells = [row[position] for row in below]
+        if (kind_of(cells) if len(below) >= _FEWEST_ROWS else _certain_kind(cells)) == _CODES:
+            shown = ", ".join(repr(_shortened(cell)) for cell in cells[:2])
+            raise DataError(
+                f"{where}: column {first[position].strip()!r} holds {_CODES} ({shown}), no "
+                "sentences; choose others with --columns"
+            )
     return chosen
 
 
@@ -117,14 +135,16 @@ def _sentence_columns(
             how = "chosen by number"
             how += "" if named else f"; {'first row is a header' if header else 'no header'}"
         header = header or not _are_numbers(columns)
-        return ColumnMap(positions, header, f"{_as_roles(shown, _roles(len(shown)))} ({how})")
+        described = f"{_as_roles(shown, _roles(len(shown)))} ({how})"
+        by: Literal["choice", "number"] = "number" if _are_numbers(columns) else "choice"
+        return ColumnMap(positions, header, described, by)
     if header:
         return _known_columns(names, where)
     _refuse_doubtful(names, known, where)
     if _is_header(names, below):
         if len(names) == 1:
             described = f"{names[0]} as the sentence (the first row is a header, shorter than text)"
-            return ColumnMap((0,), True, described)
+            return ColumnMap((0,), True, described, "order")
         raise DataError(
             f"{where}: {', '.join(map(_shortened, names[:8]))} look like the names of columns, "
             f"but not all are known; name the sentences with {_suggested(names, below)}, or, if "
@@ -134,10 +154,10 @@ def _sentence_columns(
     count = len(names)
     what = "1 column" if count == 1 else f"{count} columns in the order of the file"
     described = f"{what}: {', '.join(_roles(count))} (no header)"
-    return ColumnMap(tuple(range(count)), False, described)
+    return ColumnMap(tuple(range(count)), False, described, "order")
 
 
-def _known_columns(names: list[str], where: str) -> ColumnMap:
+def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
     """The sentence columns, picked by their names."""
     spelt = {name.lower(): name for name in names}
     remedy = f"choose with --columns, one or more of {', '.join(names)}"
@@ -162,7 +182,8 @@ def _known_columns(names: list[str], where: str) -> ColumnMap:
     ignored = [name for name in names if name not in chosen]
     rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
     described = f"{_as_roles(chosen, _roles(len(chosen)))} (by name{rest})"
-    return ColumnMap(tuple(map(names.index, chosen)), True, described)
+    again = partial(_known_columns, where=where)
+    return ColumnMap(tuple(map(names.index, chosen)), True, described, "name", choose=again)
 
 
 def _negatives(spelt: dict[str, str]) -> list[str]:
@@ -171,7 +192,7 @@ def _negatives(spelt: dict[str, str]) -> list[str]:
 
 
 def _are_numbers(columns: Sequence[str]) -> bool:
-    return all(column.isdecimal() for column in columns)
+    return all(column.isascii() and column.isdecimal() for column in columns)
 
 
 def _positions(names: list[str], columns: Sequence[str], where: str) -> tuple[int, ...]:
@@ -225,9 +246,12 @@ def _refuse_doubtful(names: list[str], known: list[bool], where: str) -> None:
     if any("\t" in name for name in names):
         raise DataError(f"{where}: cells are separated by tabs, not commas; name the file .tsv")
     if len(names) == 1:
-        cells = names[0].split(";")
+        cells = re.split(r"[,;|:^~]+", names[0])
         if len(cells) > 1 and all(_is_known(cell.strip()) for cell in cells):
-            raise DataError(f"{where}: cells are separated by ';'; separate them by ',' instead")
+            raise DataError(
+                f"{where}: {names[0]!r} looks like {len(cells)} names of columns; separate cells "
+                "by commas in a .csv, and by tabs in a .tsv"
+            )
         return
     headings = [name for name in names if _is_sentence(name.lower())]
     if headings:
@@ -251,6 +275,12 @@ def _is_text(cells: Sequence[str]) -> bool:
     return kind_of(cells) is None and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
 
 
+def _certain_kind(cells: Sequence[str]) -> str | None:
+    """:func:`kind_of` a few cells: numbers and dates are none, but ``x1`` may be a sentence."""
+    full = [cell.strip() for cell in cells if cell.strip()]
+    return _CODES if full and all(map(_NUMBERS.fullmatch, full)) else None
+
+
 def _suggested(names: list[str], below: Sequence[Sequence[str]]) -> str:
     columns = zip(names, zip(*below, strict=True), strict=True)
     texts = [name for name, cells in columns if _is_text(cells)]
@@ -272,11 +302,10 @@ def _refuse_codes(names: list[str], below: Sequence[Sequence[str]], where: str) 
         return
     columns = list(zip(names, *below, strict=True))
     kinds = [kind_of(cells) for cells in columns]
-    if len(below) < _MANY_ROWS or all(kinds):  # words may be what there is
+    if len(below) < _FEWEST_ROWS:
+        kinds = [_certain_kind(cells[1:] or cells) for cells in columns]
+    elif len(below) < _MANY_ROWS or all(kinds):  # words may be what there is
         kinds = [kind if kind == _CODES else None for kind in kinds]
-    if len(below) < _FEWEST_ROWS:  # nor are x1 and x2 an id for certain
-        alone = [not re.search("[^\\W\\d_]", "".join(cells)) for cells in columns]
-        kinds = [kind if plain else None for kind, plain in zip(kinds, alone, strict=True)]
     odd = next((number for number, kind in enumerate(kinds) if kind), None)
     if odd is None:
         return
@@ -300,6 +329,7 @@ class ColumnSpec:
     optional: int = 0  # how many roles, counted from the end, may be absent
     # numbers of columns that are understood, in the order of the roles, without a header
     bare: tuple[int, ...] = ()
+    numeric: bool = False  # the last role is a number, so that its name in a first row is a heading
     # what to do about a row that cannot be read
     mend: str = "mend the row, or leave such rows out with --skip-unreadable"
     otherwise: str = ""  # what to do with a source of another kind, where it is not understood
@@ -325,20 +355,38 @@ def choose_columns(
         positions, how = _positions(names, columns, where), "name"
         header = True
         if _are_numbers(columns):
-            every = {name for known in wanted.names for name in known}
-            header = named or all(names[position].lower() in every for position in positions)
+            header = named or _is_heading([names[position] for position in positions], wanted)
             how = "number"
         roles = _as_roles(columns, wanted.roles)
-        return ColumnMap(positions, header, f"{roles} (chosen by {how})")
+        by: Literal["choice", "number"] = "number" if how == "number" else "choice"
+        return ColumnMap(positions, header, f"{roles} (chosen by {how})", by)
     known = _by_name(names, wanted, where)
     if len(known) >= len(wanted.roles) - wanted.optional:
         roles = _as_roles([names[position] for position in known], wanted.roles)
-        return ColumnMap(known, True, f"{roles} (by name)")
+        again = partial(choose_columns, wanted=wanted, columns=None, where=where, named=named)
+        optional = wanted.optional - (len(wanted.roles) - len(known))
+        return ColumnMap(known, True, f"{roles} (by name)", "name", optional, again)
     if not named and len(names) in wanted.bare:
         positions = tuple(range(len(names)))
-        roles = _as_roles([f"column {position}" for position in positions], wanted.roles)
-        return ColumnMap(positions, False, f"{roles} (no header)")
+        header = _is_heading(names, wanted)
+        shown = names if header else [f"column {position}" for position in positions]
+        how = "in this order, below a header" if header else "no header"
+        described = f"{_as_roles(shown, wanted.roles)} ({how})"
+        return ColumnMap(positions, header, described, "order")
     raise DataError(_not_found(names, wanted, where, missing=wanted.roles[len(known)]))
+
+
+def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:
+    """Whether cells of a first row, in the order of the roles, are names: all, or that of a number.
+
+    Names of sentences are enough where a number has to follow.
+    """
+    lower = [cell.lower() for cell in cells]
+    every = {name for names in wanted.names for name in names}
+    if wanted.numeric and len(lower) == len(wanted.roles):
+        *sentences, number = (it in names for it, names in zip(lower, wanted.names, strict=True))
+        return number or all(sentences)
+    return every.issuperset(lower)
 
 
 def _by_name(names: list[str], wanted: ColumnSpec, where: str) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from contrasent.data.rows import (
     require_text,
 )
 from contrasent.data.tokenizer import sentences_of
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError, DataError, shown
 from contrasent.files import default_cache
 
 # A portion is bounded both ways: short sentences are many, long ones are large.
@@ -39,6 +39,8 @@ class Examples(ABC):
         columns: one line saying which columns were understood, and how.
         skipped: rows with an empty sentence, which are left out; known after a whole pass, as are
             ``blank`` lines, the ``unlabelled`` rows that were left out, and ``labels``.
+        layout: how the source is read, where its content tells; ``later`` names of columns, by
+            their place, that come first in later rows, and are ignored.
         labels: the number of the class of each example; None where they have none.
     """
 
@@ -50,6 +52,8 @@ class Examples(ABC):
         self.blank = 0
         self.labels: Sequence[int] | None = None
         self.unlabelled = 0
+        self.layout = ""
+        self.later: Mapping[str, str] = {}
 
     @property
     @abstractmethod
@@ -86,6 +90,7 @@ class SourceExamples(Examples):
         super().__init__(rows.source, rows.width, rows.described)
         self.is_lines = is_lines
         self._rows, self._with_ids = rows, with_ids
+        self.layout, self.later = rows.reader.layout, rows.reader.later
         if isinstance(rows.reader, ParquetSource):
             rows.reader.require_text(rows.names[:1] if with_ids else rows.names)
 
@@ -182,9 +187,9 @@ def open_examples(
     remedy = 'cells that hold a comma need "..."' if kind == ".csv" else "or tabs inside sentences"
     rows = open_source(source, kind, f"look for missing cells, {remedy}")
     if kind == ".txt":
-        chosen = ColumnMap((0,), False, "1 sentence per line")
+        chosen = ColumnMap((0,), False, "1 sentence per line", "order")
     else:
-        numbers = columns is None or all(column.isdecimal() for column in columns)
+        numbers = columns is None or all(map(str.isdecimal, columns))
         if isinstance(rows, JsonSource) and not rows.named and not numbers:
             raise ConfigError(f"{rows.where}: arrays have no column names; choose by number from 0")
         below = rows.sample() if isinstance(rows, TableSource) and not with_ids else ()
@@ -240,7 +245,9 @@ def keep_rows(rows: Rows) -> Path:
 def _lines_of(rows: Rows, *, is_text: bool) -> Iterator[str]:
     for number, row in enumerate(rows, start=1):
         if isinstance(row, str) != is_text:
-            raise DataError(f"row {number} of the data is {row!r}, unlike the first; give one kind")
+            raise DataError(
+                f"row {number} of the data, {shown(row)}, is of another kind than the first"
+            )
         where = f"row {number} of the data"
         try:
             if isinstance(row, str):
@@ -248,7 +255,7 @@ def _lines_of(rows: Rows, *, is_text: bool) -> Iterator[str]:
             else:
                 plain = dict(row) if isinstance(row, Mapping) else list(row)
                 line = json.dumps(plain, ensure_ascii=False)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise DataError(
                 f"{where} cannot be written as JSON: {error}; give strings, tuples of strings or "
                 "mappings of plain values"

@@ -6,14 +6,13 @@ import hashlib
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from math import isfinite
 from typing import Any, TypeVar
 
 from contrasent.data.build.nli import CONTRADICTION, ENTAILMENT, NEUTRAL, WANTED, NliLabels
 from contrasent.data.columns import ColumnSpec
 from contrasent.data.examples import Examples
 from contrasent.data.readers import Trouble, stop
-from contrasent.data.rows import SourceRows, as_text, open_rows_of
+from contrasent.data.rows import SourceRows, as_text, open_rows_of, score_of
 from contrasent.errors import DataError
 
 T = TypeVar("T", int, float)
@@ -34,6 +33,7 @@ class _PairExamples(Examples):
     def __init__(self, records: SourceRows, beside: str) -> None:
         super().__init__(records.source, 2, records.described)
         self._records, self._beside = records, beside
+        self.layout, self.later = records.reader.layout, records.reader.later
 
     @property
     def sha256(self) -> str:
@@ -100,7 +100,7 @@ class LabelledExamples(_PairExamples):
 
     def _class(self, mark: object, where: str) -> int | None:
         word = "" if mark is None else str(mark).strip()
-        is_number = word.isdecimal() and not self._explained
+        is_number = word.isascii() and word.isdecimal() and not self._explained
         if not is_number:
             understood = self._words.understood(mark, where)
             if understood is None:
@@ -160,6 +160,7 @@ PAIRS = ColumnSpec(
     ),
     ranked=("score",),
     bare=(3,),
+    numeric=True,
     mend="mend the row or take it out",
     otherwise="if it holds sentences with labels, name it classify:FILE",
 )
@@ -190,22 +191,3 @@ def open_scored(source: str, columns: Sequence[str] | None = None) -> ScoredExam
     """
     wanted = replace(PAIRS, option="--data.columns '[{}]'", otherwise="")
     return ScoredExamples(open_rows_of(source, wanted, columns))
-
-
-def score_of(score: Any, where: str) -> float:
-    """A finite number, from a cell of text or a value that is one; else a DataError."""
-    if not is_number(score) or not isfinite(float(score)):
-        shown = score.strip() if isinstance(score, str) else score
-        raise DataError(f"{where}: the score must be a number, not {shown!r}")
-    return float(score)
-
-
-def is_number(score: Any) -> bool:
-    """Whether a cell can be read as a number, NaN among them."""
-    if score is None or isinstance(score, bool):
-        return False
-    try:
-        float(score)
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import io
 import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from contrasent.errors import DataError, MissingExtraError, first_line, install_command
 
@@ -20,8 +22,8 @@ Trouble = Callable[[DataError], None]
 """Is told of every row that cannot be read; the row is left out if it returns."""
 
 _LONGEST_LINE = 1 << 24
-_UTF8_MARK = b"\xef\xbb\xbf"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_UTF16_MARKS = ("\udcff\udcfe", "\udcfe\udcff")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 def stop(error: DataError) -> None:
@@ -30,51 +32,75 @@ def stop(error: DataError) -> None:
 
 
 def lines(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
-    r"""Numbered lines of a UTF-8 file, gzipped if its name ends in ``.gz``.
+    r"""Numbered lines of a UTF-8 file, gzipped if its name ends in ``.gz``; as :func:`text_lines`.
 
-    A byte order mark is dropped, line ends stay. Only ``\n`` ends a line: separators that Unicode
-    knows besides are part of a sentence.
+    DataError if the file cannot be read, or is a damaged archive.
     """
-    for number, raw in enumerate(_raw_lines(path), start=1):
-        where = f"{path}:{number}"
-        line = raw.removeprefix(_UTF8_MARK) if number == 1 else raw
-        if number == 1 and line.startswith(_UTF16_MARKS):
-            raise DataError(f"{where}: UTF-16 text; convert the file with iconv -f utf-16 -t utf-8")
-        if len(line) > _LONGEST_LINE:
-            raise DataError(f"{where}: longer than {_LONGEST_LINE >> 20} MiB, so no line of text")
-        if b"\0" in line:
-            trouble(DataError(f"{where}: holds a NUL byte, so it is no text; is it UTF-16?"))
-            continue
-        try:
-            text = decoded(line, where)
-        except DataError as error:
-            trouble(error)
+    with _opened(path) as file:
+        yield from text_lines(file, str(path), trouble)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file, unzipped if its name says so; errors name the file."""
+    try:
+        if path.suffix.lower() == ".gz":
+            with gzip.open(path) as unzipped:
+                yield cast("IO[bytes]", unzipped)
         else:
-            yield number, text
-
-
-def decoded(line: bytes, where: str) -> str:
-    """A line of UTF-8 as text; a DataError tells ``where`` which byte is none."""
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: not UTF-8: byte 0x{line[error.start]:02x} at {error.start}; "
-            "convert the file, for example with iconv -f latin1 -t utf-8"
-        ) from error
-
-
-def _raw_lines(path: Path) -> Iterator[bytes]:
-    try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            while line := file.readline(_LONGEST_LINE + 1):
-                yield line
+            with path.open("rb") as file:
+                yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
             f"{path}: damaged or truncated gzip ({error}); fetch the file again"
         ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def text_lines(file: IO[bytes], source: str, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
+    r"""Numbered lines of an open file of UTF-8; ``source`` is its name in messages.
+
+    ``\n``, ``\r\n`` and a lone ``\r`` end a line, and stay: separators that Unicode knows besides
+    are part of a sentence. A byte order mark is dropped.
+    """
+    # Bytes that are no UTF-8 become surrogates, so that a line is told by its own error.
+    with io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="") as text:
+        number = 0
+        while line := text.readline(_LONGEST_LINE + 1):
+            number += 1
+            where = f"{source}:{number}"
+            if number == 1:
+                line = line.removeprefix("\ufeff")
+                if line.startswith(_UTF16_MARKS):
+                    to_utf8 = "iconv -f utf-16 -t utf-8"
+                    raise DataError(f"{where}: UTF-16 text; convert the file with {to_utf8}")
+            if len(line) > _LONGEST_LINE:
+                size = f"{_LONGEST_LINE >> 20} MiB"
+                raise DataError(f"{where}: longer than {size}, so no line of text")
+            if "\0" in line:
+                trouble(DataError(f"{where}: holds a NUL byte, so it is no text; is it UTF-16?"))
+            elif not line.isascii() and (wrong := _NOT_UTF8.search(line)):
+                byte, place = ord(wrong[0]) & 0xFF, len(line[: wrong.start()].encode())
+                trouble(
+                    DataError(
+                        f"{where}: not UTF-8: byte 0x{byte:02x} at {place}; "
+                        "convert the file, for example with iconv -f latin1 -t utf-8"
+                    )
+                )
+            else:
+                yield number, line
+
+
+def has_lone_returns(path: Path) -> bool:
+    r"""Whether a line ends with ``\r`` alone, which releases up to 0.9 read as white space."""
+    last = b""
+    with _opened(path) as file:
+        while block := file.read(1 << 20):
+            if re.search(rb"\r[^\n]", last + block):
+                return True
+            last = block[-1:]
+    return False
 
 
 def line_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[str]]]:
@@ -89,18 +115,24 @@ def tab_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[st
         yield number, line.rstrip("\r\n").split("\t")
 
 
-def comma_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[str]]]:
-    """Cells of quoted CSV; a row is numbered by its first line, as a cell may hold line ends."""
+def quoted_rows(
+    path: Path, trouble: Trouble = stop, delimiter: str = ",", after: int = 0
+) -> Iterator[tuple[int, list[str]]]:
+    """Cells of quoted CSV below the line ``after``.
+
+    A row is numbered by its first line, as a cell may hold line ends.
+    """
     first = 0
 
     def text() -> Iterator[str]:
         nonlocal first
         for number, line in lines(path, trouble):
-            first = first or number
-            yield line
+            if number > after:
+                first = first or number
+                yield line
 
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))  # of the whole process
-    reader = csv.reader(text(), strict=True)
+    reader = csv.reader(text(), delimiter=delimiter, strict=True)
     while True:
         first = 0
         try:
@@ -115,6 +147,45 @@ def comma_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, list[
                     'commas, quotes or line ends in "..." and write a quote inside as ""'
                 )
             )
+
+
+_DELIMITERS = (",", ";", "|")
+_HEAD = 200
+_MOSTLY = 0.9
+_EXCEL = re.compile(r"\"?sep=([^\w\s\"]|\t)\"?\s*", re.IGNORECASE)
+# Commas of numbers and of prose, which no table has between its cells alone.
+_IN_CELLS = re.compile(r"(?<=\d),(?=\d)|[,;|](?=[ \u00a0])")
+
+
+def find_delimiter(path: Path) -> tuple[str | None, int]:
+    """The character between the cells of quoted CSV, and the number of Excel's ``sep=;`` line.
+
+    Without that line, the number is 0, and the character is the only one of ``,;|`` at which nearly
+    every row splits into the same number of cells, of two or more; None if there is none.
+    """
+    head = [row for row in islice(lines(path, lambda _: None), _HEAD) if row[1].strip()]
+    if head and (stated := _EXCEL.fullmatch(head[0][1])):
+        return stated[1], head[0][0]
+    text = [line for _, line in head]
+    for rows in (text, [_IN_CELLS.sub(" ", line) for line in text]):
+        fitting = [it for it in _DELIMITERS if _splits_evenly(rows, it)]
+        if len(fitting) == 1:
+            return fitting[0], 0
+    return None, 0
+
+
+def _splits_evenly(text: list[str], delimiter: str) -> bool:
+    """Whether nearly every row has as many cells as the first one, and more than one."""
+    rows, widths = csv.reader(text, delimiter=delimiter, strict=True), []
+    while True:
+        try:
+            widths.append(len(next(rows)))
+        except StopIteration:
+            first = widths[0] if widths else 0
+            return first > 1 and widths.count(first) >= _MOSTLY * len(widths)
+        except csv.Error:
+            # The last quoted cell may go on below.
+            widths += [0] if rows.line_num < len(text) else []
 
 
 def json_rows(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, Any]]:

@@ -9,39 +9,41 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from functools import cached_property
 from itertools import islice, zip_longest
+from math import isfinite
+from numbers import Real
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from contrasent.data.columns import ColumnMap, ColumnSpec, choose_columns
 from contrasent.data.readers import (
     Dataset,
     Trouble,
-    comma_rows,
+    find_delimiter,
     first_row,
+    has_lone_returns,
     is_url,
     json_rows,
     line_rows,
     lines,
     parquet_files,
+    quoted_rows,
     source_kind,
     stop,
     tab_rows,
 )
-from contrasent.errors import DataError
+from contrasent.errors import DataError, shown
 from contrasent.files import sha256_of
 
 Row = tuple[str, Sequence[Any]]
 """Where a row stands (``path:line``), and a cell for each chosen column."""
 
-Reader = Callable[[Path, Trouble], Iterator[tuple[int, list[str]]]]
-_READERS: MappingProxyType[str, Reader] = MappingProxyType({".txt": line_rows, ".csv": comma_rows})
 _NAMED_KINDS = (None, ".csv", ".tsv", ".jsonl", ".parquet")
 _ROWS_AT_ONCE = 4096
-_SAMPLE = 50
+_SAMPLE, _NAMED_SAMPLE = 50, 1000
 
 
 class RowSource(ABC):
@@ -53,23 +55,25 @@ class RowSource(ABC):
         where: where that row stands.
         named: ``first`` certainly holds names.
         checked: every cell is text that can be written, so that nobody need look again.
-        blank: blank lines, which are left out; known after a whole pass.
+        layout: what is unusual about how it is read, in words; else empty.
+        blank: blank lines, which are left out; known after a whole pass, as is ``later``.
+        later: names that come first below the rows that the names are taken from, with their place.
     """
 
     named = True
     checked = False
+    layout = ""
     blank = 0
 
     def __init__(self, source: str, first: Sequence[str], where: str) -> None:
         self.source = source
         self.first = first
         self.where = where
+        self.later: dict[str, str] = {}
 
     @abstractmethod
-    def rows(
-        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
-    ) -> Iterator[Row]:
-        """Cells of the columns at ``positions``; ``header``: the first row of a table is none."""
+    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
+        """Cells of the columns at the positions of ``chosen``."""
 
     def sha256(self, names: tuple[str, ...]) -> str:
         """Hexadecimal hash that stands for the content of the columns ``names``."""
@@ -83,7 +87,7 @@ class RowSource(ABC):
 
 
 class TableSource(RowSource):
-    """Lines, or cells between commas or tabs; blank lines are left out.
+    """Lines, or cells between commas, tabs and the like; blank lines are left out.
 
     Attributes:
         quoted: quotes around cells are no part of them.
@@ -93,29 +97,37 @@ class TableSource(RowSource):
 
     def __init__(self, path: Path, kind: str, mend: str) -> None:
         self.path, self.mend = path, mend
-        self._reader = _READERS.get(kind, tab_rows)
-        self.quoted = self._reader is comma_rows
-        rows = self._reader(path, stop)
+        self.quoted, self.is_lines = kind == ".csv", kind == ".txt"
+        delimiter, self._after = (None, 0) if self.is_lines else find_delimiter(path)
+        self._delimiter = delimiter or ","
+        rows = self._read(stop)
         self.number, cells = first_row((row for row in rows if not _is_blank(row[1])), path)
         super().__init__(str(path), cells, f"{path}:{self.number}")
+        if self._delimiter != "," and self.quoted:
+            self.layout = f"cells between {self._delimiter!r}"
+        elif self._delimiter != "," and len(cells) == 1 and not self.is_lines:
+            raise DataError(f"{self.where}: cells between {delimiter!r}; name such a file .csv")
+
+    def _read(self, trouble: Trouble) -> Iterator[tuple[int, list[str]]]:
+        if self.quoted:
+            return quoted_rows(self.path, trouble, self._delimiter, self._after)
+        return (line_rows if self.is_lines else tab_rows)(self.path, trouble)
 
     def sample(self) -> list[Sequence[str]]:
         """The cells of some rows below the first one that can be read."""
-        rows = self.rows(range(len(self.first)), lambda _: None, header=True)
+        rows = self.rows(ColumnMap.every(self.first), lambda _: None)
         return [cells for _, cells in islice(rows, _SAMPLE)]
 
-    def rows(
-        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
-    ) -> Iterator[Row]:
-        width, after = len(self.first), self.number if header else 0
+    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
+        width, after = len(self.first), self.number if chosen.header else 0
         blank = 0
-        for number, cells in self._reader(self.path, trouble):
+        for number, cells in self._read(trouble):
             if _is_blank(cells):
                 blank += 1
             elif number <= after:
                 continue
             elif len(cells) == width:
-                yield f"{self.path}:{number}", [cells[position] for position in positions]
+                yield f"{self.path}:{number}", [cells[position] for position in chosen.positions]
             else:
                 given = f"{len(cells)} column{'s' * (len(cells) != 1)}"
                 trouble(
@@ -125,8 +137,60 @@ class TableSource(RowSource):
                 )
         self.blank = blank
 
+    def sha256(self, names: tuple[str, ...]) -> str:
+        """Of the bytes, and of how they are read where earlier releases read them otherwise."""
+        lone = not self.quoted and has_lone_returns(self.path)
+        content, reading = super().sha256(names), self.layout or ("lone returns" if lone else "")
+        return hashlib.sha256(f"{content} {reading}".encode()).hexdigest() if reading else content
 
-class JsonSource(RowSource):
+
+class RecordSource(RowSource):
+    """Values by their names, which those of some rows, the first ones, are taken from."""
+
+    complete = True  # a name that a row lacks is a mistake, and otherwise a null
+
+    @abstractmethod
+    def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
+        """Records with where they stand."""
+
+    def names(self) -> list[str]:
+        """The names of the first records, in the order in which they come."""
+        head = islice(self.records(lambda _: None), _NAMED_SAMPLE)
+        return list({name: None for _, value in head if isinstance(value, dict) for name in value})
+
+    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
+        known = set(self.first)
+        names = [self.first[position] for position in chosen.positions]
+        required = names[: len(names) - chosen.optional] if self.complete else []
+        self.later.clear()
+        for where, value in self.records(trouble):
+            try:
+                if not isinstance(value, dict):
+                    raise DataError(f"{where}: expected an object, as in the first line")
+                if not known.issuperset(value):
+                    self._look_at_new([name for name in value if name not in known], where, chosen)
+                if missing := [name for name in required if name not in value]:
+                    raise DataError(
+                        f"{where}: no {missing[0]!r}, which other rows have; write null where "
+                        "there is none"
+                    )
+            except DataError as error:
+                trouble(error)
+            else:
+                yield where, [value.get(name) for name in names]
+
+    def _look_at_new(self, new: list[str], where: str, chosen: ColumnMap) -> None:
+        """Refuse names that would have been chosen, had the first rows had them."""
+        for name in new:
+            if name not in self.later and chosen.would_take(self.first, name):
+                raise DataError(
+                    f"{where}: {name!r}, which the first {_NAMED_SAMPLE} rows lack, so that it "
+                    "would be left out; write it in the first row too, or choose with --columns"
+                )
+            self.later.setdefault(name, where)
+
+
+class JsonSource(RecordSource):
     """JSON objects, or arrays of strings, one per line."""
 
     def __init__(self, path: Path) -> None:
@@ -136,32 +200,22 @@ class JsonSource(RowSource):
         is_array = isinstance(value, list) and all(isinstance(cell, str) for cell in value)
         if not value or not (self.named or is_array):
             raise DataError(f"{where}: expected an object or an array of strings in every line")
-        super().__init__(str(path), [*value] if self.named else [""] * len(value), where)
+        super().__init__(str(path), self.names() if self.named else [""] * len(value), where)
 
-    def rows(
-        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
-    ) -> Iterator[Row]:
-        for number, value in json_rows(self.path, trouble):
-            where = f"{self.path}:{number}"
-            try:
-                yield where, self._cells(value, positions, where)
-            except DataError as error:
-                trouble(error)
+    def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
+        return ((f"{self.path}:{number}", value) for number, value in json_rows(self.path, trouble))
 
-    def _cells(self, value: Any, positions: Sequence[int], where: str) -> list[Any]:
-        if not self.named:
-            if not isinstance(value, list) or len(value) != len(self.first):
+    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
+        if self.named:
+            yield from super().rows(chosen, trouble)
+            return
+        for where, value in self.records(trouble):
+            if isinstance(value, list) and len(value) == len(self.first):
+                yield where, [value[position] for position in chosen.positions]
+            else:
                 given = f"{len(value)} sentences" if isinstance(value, list) else "no array"
-                raise DataError(
-                    f"{where}: {given}, but the first line is an array of {len(self.first)}"
-                )
-            return [value[position] for position in positions]
-        names = [self.first[position] for position in positions]
-        if not isinstance(value, dict):
-            raise DataError(f"{where}: expected an object, as in the first line")
-        if missing := [name for name in names if name not in value]:
-            raise DataError(f"{where}: no {missing[0]!r}, which the first line has")
-        return [value[name] for name in names]
+                first = f"the first line is an array of {len(self.first)}"
+                trouble(DataError(f"{where}: {given}, but {first}"))
 
 
 class ParquetSource(RowSource):
@@ -218,12 +272,10 @@ class ParquetSource(RowSource):
                 )
         self.checked = True
 
-    def rows(
-        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
-    ) -> Iterator[Row]:
+    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
         import pyarrow
 
-        names = [self.first[position] for position in positions]
+        names = [self.first[position] for position in chosen.positions]
         number = 0
         for part in self._files:
             with self._open(part.path) as file:
@@ -237,19 +289,19 @@ class ParquetSource(RowSource):
                     raise DataError(f"{self.path}: damaged after row {number}: {error}") from error
 
 
-class HubSource(RowSource):
+class HubSource(RecordSource):
     """A data set on the Hugging Face hub at one revision, whose rows count from 1."""
+
+    complete = False
 
     def __init__(self, source: str) -> None:
         self._dataset = Dataset(source)
-        super().__init__(source, [*self._dataset.first()], f"{source}:1")
+        super().__init__(source, [], f"{source}:1")
+        self.first = self.names() or [*self._dataset.first()]
 
-    def rows(
-        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
-    ) -> Iterator[Row]:
-        names = [self.first[position] for position in positions]
-        for number, record in enumerate(self._dataset.records(), start=1):
-            yield f"{self.source}:{number}", [record.get(name) for name in names]
+    def records(self, trouble: Trouble) -> Iterator[tuple[str, Any]]:
+        rows = enumerate(self._dataset.records(), start=1)
+        return ((f"{self.source}:{number}", record) for number, record in rows)
 
     def sha256(self, names: tuple[str, ...]) -> str:
         return self._dataset.sha256(names)
@@ -273,9 +325,7 @@ class ParallelSource(RowSource):
         names = [f"lines of {path.name}", *(other.name for other in self.paths[1:])]
         super().__init__(str(path), names, f"{path}:1")
 
-    def rows(
-        self, positions: Sequence[int], trouble: Trouble = stop, *, header: bool = False
-    ) -> Iterator[Row]:
+    def rows(self, chosen: ColumnMap, trouble: Trouble = stop) -> Iterator[Row]:
         # Without the lines that cannot be read the files would no longer be parallel.
         files = [(line.rstrip("\r\n") for _, line in lines(path)) for path in self.paths]
         for number, cells in enumerate(zip_longest(*files), start=1):
@@ -301,7 +351,7 @@ class SourceRows:
     def __init__(self, reader: RowSource, chosen: ColumnMap) -> None:
         self.reader, self.chosen = reader, chosen
         self.source = reader.source
-        self.described = chosen.described
+        self.described = chosen.described + (f"; {reader.layout}" if reader.layout else "")
         self.width = len(chosen.positions)
         self.names = tuple(reader.first[position] for position in chosen.positions)
 
@@ -317,7 +367,7 @@ class SourceRows:
 
     def rows(self, trouble: Trouble = stop) -> Iterator[Row]:
         """Rows in the order of the source; ``trouble`` is told of those that cannot be read."""
-        return self.reader.rows(self.chosen.positions, trouble, header=self.chosen.header)
+        return self.reader.rows(self.chosen, trouble)
 
 
 def open_rows_of(
@@ -337,7 +387,7 @@ def open_rows_of(
         parallel = ParallelSource(path)
         roles = zip(parallel.first, ("premise", "hypothesis", "label"), strict=True)
         described = ", ".join(f"{name} as {role}" for name, role in roles)
-        return SourceRows(parallel, ColumnMap((0, 1, 2), False, described))
+        return SourceRows(parallel, ColumnMap((0, 1, 2), False, described, "order"))
     rows = open_source(source, kind if kind in _NAMED_KINDS else ".tsv", wanted.mend)
     if isinstance(rows, JsonSource) and not rows.named:
         raise DataError(f"{rows.where}: expected an object with named values in every line")
@@ -359,11 +409,41 @@ def open_source(source: str, kind: str | None, mend: str) -> RowSource:
     return JsonSource(Path(source)) if kind == ".jsonl" else TableSource(Path(source), kind, mend)
 
 
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def as_number(cell: Any) -> float | None:
+    """A finite number, from a value that is one or from text in decimal digits; None of others.
+
+    What only Python takes for a number is none: ``4_5``, ``nan``, digits of other scripts.
+    """
+    if isinstance(cell, str):
+        plain = _NUMBER.fullmatch(cell.strip()) is not None
+    else:
+        plain = isinstance(cell, Real | Decimal) and not isinstance(cell, bool)
+    if not plain:
+        return None
+    try:
+        number = float(cell)
+    except (OverflowError, ValueError):
+        return None
+    return number if isfinite(number) else None
+
+
+def score_of(score: Any, where: str) -> float:
+    """The number in a cell; DataError if it holds none."""
+    number = as_number(score)
+    if number is None:
+        cell = score.strip() if isinstance(score, str) else score
+        raise DataError(f"{where}: the score must be a number, not {shown(cell)}")
+    return number
+
+
 def as_text(cell: Any, where: str) -> str:
     """The sentence in a cell, with one space wherever there is white space; empty for a null."""
     require_text(cell, where)
     if cell and "\0" in cell:
-        raise DataError(f"{where}: a NUL character in {cell!r}, so it is no text")
+        raise DataError(f"{where}: a NUL character in {shown(cell)}, so it is no text")
     return " ".join(cell.split()) if cell else ""
 
 
@@ -372,9 +452,9 @@ def require_text(cell: Any, where: str) -> None:
     if cell is None:
         return
     if not isinstance(cell, str):
-        raise DataError(f"{where}: {cell!r} is no text; sentences are strings")
+        raise DataError(f"{where}: {shown(cell)} is no text; sentences are strings")
     if not cell.isascii() and re.search("[\ud800-\udfff]", cell):
-        raise DataError(f"{where}: half of a surrogate pair in {cell!r}; escape the whole")
+        raise DataError(f"{where}: half of a surrogate pair in {shown(cell)}; escape the whole")
 
 
 def _is_blank(cells: list[str]) -> bool:

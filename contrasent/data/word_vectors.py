@@ -17,8 +17,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.data.labelled_pairs import is_number
 from contrasent.data.readers import lines
+from contrasent.data.rows import as_number
 from contrasent.data.tokenizer import SpecialIds, Template, Tokenizer, require_text
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import cached, map_array, sha256_of
@@ -42,7 +42,7 @@ def word_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
         if number == 1 and len(cells) == 2:
             continue
         width = width or len(cells) - 1
-        if len(cells) - 1 > width > 0 and not any(map(is_number, cells[1:-width])):
+        if len(cells) - 1 > width > 0 and all(as_number(it) is None for it in cells[1:-width]):
             continue
         if len(cells) - 1 != width or not width:
             raise CheckpointError(
@@ -55,9 +55,14 @@ def word_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 def vector_of(cells: Sequence[str], path: Path, number: int) -> Vectors:
     """``(D,)`` of the cells of a line."""
     try:
-        return np.array(cells, dtype=np.float32)
+        row = np.array(cells, dtype=np.float32)
     except ValueError as error:
         raise CheckpointError(f"{path}:{number}: no vector: {error}") from error
+    # numpy reads Python's numbers too, with underscores and with digits of any script.
+    text = "".join(cells)
+    if "_" in text or not text.isascii() or not np.isfinite(row).all():
+        raise CheckpointError(f"{path}:{number}: no vector: a number is not finite and decimal")
+    return row
 
 
 class WordStore:
@@ -147,8 +152,6 @@ def _write(path: Path, digest: str, folder: Path) -> None:
     with (folder / _VECTORS).open("wb") as file:
         for number, word, cells in word_lines(path):
             row = vector_of(cells, path, number)
-            if not np.isfinite(row).all():
-                raise CheckpointError(f"{path}:{number}: no vector: a number is not finite")
             row.tofile(file)
             hashes.append(_hash(word))
             width = len(row)

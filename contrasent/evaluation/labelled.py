@@ -58,7 +58,6 @@ SENTENCE_PAIRS = ColumnSpec(
 
 _PARTS = {1: ("all",), 2: ("train", "test"), 3: ("train", "dev", "test")}
 _SHARES = 1 / HELD_OUT
-_BY_NAME = "(by name)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
         note="\n".join(
             f"{records.source}: {records.described}"
             for records in opened
-            if records.described.endswith(_BY_NAME)
+            if records.chosen.by == "name"
         ),
     )
 
@@ -192,7 +191,7 @@ def _known(source: str, wanted: ColumnSpec) -> SourceRows | None:
         rows = open_rows_of(str(Path(source).expanduser()), wanted)
     except DataError:
         return None
-    return rows if rows.described.endswith(_BY_NAME) else None
+    return rows if rows.chosen.by == "name" else None
 
 
 def _rows(records: SourceRows, columns: Sequence[str] | None) -> list[_Row]:

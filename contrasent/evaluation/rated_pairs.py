@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from contrasent.data.rows import as_number
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct
 from contrasent.evaluation.sts_data import Task, load
@@ -241,11 +242,8 @@ class RatedPairs:
 
 
 def _number(text: str, asked: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not np.isfinite(value):
+    value = as_number(text)
+    if value is None:
         raise ConfigError(f"pairs {asked!r}: {text!r} is not a number; name a rating, {_EXAMPLE}")
     return value
 

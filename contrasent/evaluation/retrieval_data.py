@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from contrasent.data.columns import ColumnSpec
-from contrasent.data.labelled_pairs import is_number, score_of
 from contrasent.data.readers import (
     Dataset,
-    comma_rows,
     dataset_parts,
-    json_rows,
     retrieval_sources,
     tab_rows,
 )
-from contrasent.data.rows import as_text, open_rows_of
-from contrasent.errors import ConfigError, DataError
+from contrasent.data.rows import as_text, open_rows_of, score_of
+from contrasent.errors import ConfigError, DataError, shown
 from contrasent.evaluation.task_names import RETRIEVE, TaskName, joined_sources
 from contrasent.files import sha256_of
 
@@ -41,26 +38,32 @@ class RetrievalTask:
     every_query: tuple[str, ...]  # all that were read, those without a relevant document among them
 
 
+_MEND = "mend the row or take it out"
 IDS = (
     *("_id", "id", "query-id", "query_id", "qid", "corpus-id", "corpus_id", "document_id"),
     *("doc_id", "docid", "did", "pid", "passage_id"),
 )
 TEXTS = ("text", "query", "question", "document", "passage", "contents", "content", "sentence")
 _WANTED = ColumnSpec(
-    roles=("id", "text", "title"), names=(IDS, TEXTS, ("title",)), ranked=("id", "text"), optional=1
+    roles=("id", "text", "title"),
+    names=(IDS, TEXTS, ("title",)),
+    ranked=("id", "text"),
+    optional=1,
+    bare=(2,),
+    mend=_MEND,
 )
 
 Row = tuple[str, str, str, str]
 """Where a row stands (``path:line``), its id, its title and its text."""
 
 
-def read_texts(source: str, layout: str) -> tuple[dict[str, str], dict[str, str]]:
+def read_texts(source: str) -> tuple[dict[str, str], dict[str, str]]:
     """Texts by their ids in the order of the source, behind their titles and without them.
 
     The source is ``.jsonl`` of objects with id and text; ``.tsv``, ``.csv`` of id and text, with or
     without a header; each also ``.gz``; ``.parquet``; or a data set of the hub. DataError if there
     is no text, an id is empty or comes twice, or a row is not what it should be; the message names
-    file and line, or the ``layout`` that is expected.
+    file and line.
     """
     texts: dict[str, str] = {}
     bare: dict[str, str] = {}
@@ -72,7 +75,7 @@ def read_texts(source: str, layout: str) -> tuple[dict[str, str], dict[str, str]
             raise DataError(f"{where}: the id {number!r} is that of {lines[number]} too")
         texts[number], bare[number], lines[number] = f"{title} {text}".strip(), text, where
     if not texts:
-        raise DataError(f"{source} is empty; {layout}")
+        raise DataError(f"{source} is empty; it needs an id and a text in every row")
     return texts, bare
 
 
@@ -84,57 +87,10 @@ def id_of(cell: Any) -> str | None:
 
 
 def _rows(source: str) -> Iterator[Row]:
-    path = Path(source)
-    kind = Path(path.name.lower().removesuffix(".gz")).suffix
-    if not path.is_file() or kind == ".parquet":
-        return _named_rows(source)
-    if kind == ".jsonl":
-        return _json_rows(path)
-    return _cell_rows(path, commas=kind == ".csv")
-
-
-def _json_rows(path: Path) -> Iterator[Row]:
-    for line, value in json_rows(path):
-        where = f"{path}:{line}"
-        if not isinstance(value, dict):
-            raise DataError(f"{where}: expected an object with _id and text")
-        yield _row_of(value, where)
-
-
-def _cell_rows(path: Path, *, commas: bool) -> Iterator[Row]:
-    header: list[str] | None = None
-    for line, cells in comma_rows(path) if commas else tab_rows(path):
-        where = f"{path}:{line}"
-        names = [cell.strip().lower() for cell in cells]
-        if not any(names):
-            continue
-        if header is None:
-            named = not (set(names).isdisjoint(IDS) or set(names).isdisjoint(TEXTS))
-            header = names if named else ["_id", "text"]
-            if named:
-                continue
-        if len(cells) != len(header):
-            raise DataError(
-                f"{where}: {len(cells)} {'comma' if commas else 'tab'}-separated columns instead "
-                f"of {len(header)}; a row is an id and a text, unless a header names _id, text and "
-                "title"
-            )
-        yield _row_of(dict(zip(header, cells, strict=True)), where)
-
-
-def _row_of(values: Mapping[str, Any], where: str) -> Row:
-    number = next((id_of(values[name]) for name in IDS if name in values), None)
-    if number is None or not any(name in values for name in TEXTS):
-        raise DataError(f"{where}: expected an object with _id, a text or a number, and text")
-    text = next(values[name] for name in TEXTS if name in values)
-    return where, number, as_text(values.get("title"), where), as_text(text, where)
-
-
-def _named_rows(source: str) -> Iterator[Row]:
     for where, (cell, text, *title) in open_rows_of(source, _WANTED).rows():
         number = id_of(cell)
         if number is None:
-            raise DataError(f"{where}: the id must be a text or a number, not {cell!r}")
+            raise DataError(f"{where}: the id must be a text or a number, not {shown(cell)}")
         yield where, number, as_text(title[0] if title else None, where), as_text(text, where)
 
 
@@ -145,7 +101,6 @@ _LAYOUT = (
     "and text) and qrels.tsv of query, document and relevance, or qrels/test.tsv"
 )
 _THREE = "name three, retrieve:QUERIES+DOCUMENTS+RELEVANCE, or a folder that holds them"
-_TEXTS = "a file of queries or documents has an id and a text in every row"
 _RELEVANCE = ColumnSpec(
     roles=("query's id", "document's id", "relevance"),
     names=(
@@ -158,7 +113,8 @@ _RELEVANCE = ColumnSpec(
     ),
     ranked=("query's id", "document's id", "relevance"),
     bare=(3,),
-    mend="mend the row or take it out",
+    numeric=True,
+    mend=_MEND,
 )
 
 Judgement = tuple[str, str, str, Any]  # ``path:line``, ids of query and document, relevance
@@ -179,11 +135,9 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
     is asked for, but ``datasets`` is not installed.
     """
     sources = joined_sources(name.name.removeprefix(RETRIEVE))
-    layout = _TEXTS
     if len(sources) == 1:
         folder = Path(sources[0])
         if folder.is_dir():
-            layout = _LAYOUT
             paths = _only(folder, "queries"), _only(folder, "corpus"), _qrels(folder, name.split)
             sources = tuple(map(str, paths))
         elif folder.is_file():
@@ -192,7 +146,7 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
             sources = retrieval_sources(sources[0], name.split)
     if len(sources) != 3:
         raise ConfigError(f"{name.name} names {len(sources)} files; {_THREE}")
-    (queries, _), corpus = (read_texts(source, layout) for source in sources[:2])
+    (queries, _), corpus = (read_texts(source) for source in sources[:2])
     return _assemble(name, sources, queries, *corpus)
 
 
@@ -322,5 +276,5 @@ def _tab_judgements(path: Path) -> Iterator[Judgement]:
             raise DataError(
                 f"{where}: {len(row)} columns instead of 3: query, document and relevance"
             )
-        if line > 1 or is_number(row[2]):
+        if line > 1 or row[2].lower() not in _RELEVANCE.names[2]:
             yield where, row[0], row[1], row[2]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from contrasent.data.labelled_pairs import PAIRS, is_number, score_of
+from contrasent.data.labelled_pairs import PAIRS
 from contrasent.data.readers import dataset_parts, lines, tab_rows
-from contrasent.data.rows import as_text, open_rows_of
+from contrasent.data.rows import as_number, as_text, open_rows_of, score_of
 from contrasent.data.senteval import MissingDataError, senteval_root
 from contrasent.errors import DataError
 from contrasent.evaluation.task_names import ALL_SPLITS, STS_TASKS, StsTask, TaskName
@@ -39,19 +39,17 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
             there are fewer than three.
     """
     records = open_rows_of(source, PAIRS, columns)
-    by_place = records.described.endswith(("(no header)", "(chosen by number)"))
+    by_place = records.chosen.by in ("order", "number") and not records.chosen.header
     note = "" if by_place else f"{source}: {records.described}"
     pairs: list[Pair] = []
     for where, (first, second, score) in records.rows():
-        if by_place and not pairs and not note and _is_heading(score):
-            note = f"{where}: taken as a header, because {score!r} is not a number"
-        else:
-            if _is_heading(score):
-                raise DataError(
-                    f"{where}: the score must be a number, not {score.strip()!r}; if it is a class "
-                    "to be learned, put classify: in front of the file"
-                )
-            pairs.append(pair(where, as_text(first, where), as_text(second, where), score))
+        if isinstance(score, str) and score.strip() and as_number(score) is None:
+            raise DataError(
+                f"{where}: the score must be a number, not {score.strip()!r}; if it is a class "
+                "to be learned, put classify: in front of the file; if the row is a header, name "
+                "its columns with --columns"
+            )
+        pairs.append(pair(where, as_text(first, where), as_text(second, where), score))
     if len(pairs) < _LEAST:
         raise DataError(f"{source} has {len(pairs)} pairs; a correlation needs at least {_LEAST}")
     return pairs, records.sha256, note
@@ -72,10 +70,6 @@ def pair(where: str, first: str, second: str, score: Any) -> Pair:
     if not all(tidy):
         raise DataError(f"{where}: a sentence is empty")
     return *tidy, score_of(score, where)
-
-
-def _is_heading(score: Any) -> bool:
-    return isinstance(score, str) and bool(score.strip()) and not is_number(score)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +186,7 @@ def _one_file(name: TaskName, row: StsTask, path: Path) -> Task:
         if number > 1 or not row.header:
             where = f"{path}:{number}"
             rows.append(pair(where, cells[first], cells[second], score_of(cells[score], where)))
-        elif is_number(cells[score]):
+        elif as_number(cells[score]) is not None:
             raise DataError(
                 f"{path}:1: expected the header line of {row.heading}, found a scored pair"
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from contrasent.data.readers import lines
+from contrasent.data.rows import as_number
 from contrasent.data.word_vectors import Vectors, WordStore
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import sha256_of
@@ -96,13 +97,10 @@ def read_frequencies(path: Path) -> dict[str, float]:
         cells = line.split()
         if not cells:
             continue
-        try:
-            word, count = cells[0], float(cells[1])
-        except (IndexError, ValueError):
-            word, count = "", -1.0
-        if len(cells) != 2 or not 0 <= count < np.inf:
+        count = as_number(cells[-1])
+        if len(cells) != 2 or count is None or count < 0:
             raise DataError(f"{path}:{number}: a line must be a word and its count, not {line!r}")
-        counts[word] = counts.get(word, 0.0) + count
+        counts[cells[0]] = counts.get(cells[0], 0.0) + count
     if not sum(counts.values()):
         raise DataError(f"{path} counts no word")
     return counts

@@ -15,6 +15,7 @@ from contrasent.errors import ConfigError, DataError, pick
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.evaluation.neighbours import Neighbour, Neighbours
 from contrasent.evaluation.task_names import STS
+from contrasent.progress import printable
 from contrasent.records import Record
 from contrasent.report.contents import described, identity, labelled, labelled_runs, short_encoder
 from contrasent.report.figures.style import Colours, FigureData, Picture, draw_figures
@@ -302,4 +303,4 @@ def search_notes(rows: Mapping[str, Neighbours]) -> tuple[str, ...]:
 
 def one_line(text: str) -> str:
     """A sentence without what would break a line or a terminal."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
+    return " ".join(printable(text).split())

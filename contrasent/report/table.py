@@ -18,6 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from contrasent.profiling import StepProfile
+from contrasent.progress import printable
 from contrasent.records import Interval, Record
 
 ABSENT = "-"
@@ -230,7 +231,7 @@ def plain_table(padding: PaddingDimensions = (0, 1, 0, 0)) -> RichTable:
 def rich_table(content: Table, *, upright: bool = False) -> RichTable:
     """A table with its cells; ``upright`` makes the rows columns, for narrow terminals."""
     grid = [
-        [Text(heading) for heading in content.headings],
+        [Text(printable(heading)) for heading in content.headings],
         *([_styled(cell) for cell in row] for row in content.rows),
     ]
     if upright:
@@ -252,7 +253,7 @@ def rich_table(content: Table, *, upright: bool = False) -> RichTable:
 def _styled(cell: Cell) -> Text:
     """A cell: the best of its column bold, a gain green and a loss red on a terminal."""
     colour = ("green" if cell.value > 0 else "red") if cell.signed and cell.value else ""
-    return Text(cell.plain, style=f"bold {colour}".strip() if cell.best else colour)
+    return Text(printable(cell.plain), style=f"bold {colour}".strip() if cell.best else colour)
 
 
 def print_table(console: Console, content: Table) -> None:
@@ -269,14 +270,14 @@ def print_difference(console: Console, content: Table) -> None:
     """Print a table of differences under its title, after a blank line; nothing if it is empty."""
     if content.rows:
         console.print()
-        console.print(Text(content.title), soft_wrap=True)
+        console.print(Text(printable(content.title)), soft_wrap=True)
         print_table(console, content)
 
 
 def print_notes(console: Console, notes: tuple[str, ...]) -> None:
     """Print lines, wrapped between words on a terminal."""
     for line in notes:
-        console.print(Text(line), soft_wrap=not console.is_terminal)
+        console.print(Text(printable(line)), soft_wrap=not console.is_terminal)
 
 
 def print_whole(console: Console, shown: RichTable) -> None:

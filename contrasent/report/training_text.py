@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from contrasent.progress import printable
 from contrasent.report.table import ABSENT, Cell, Table
 
 _ENCODER = "all-MiniLM-L6-v2"
@@ -40,8 +41,8 @@ def verdict_lines(
     """
     cautions = list(report.cautions())
     yield ""
-    yield "verdict: ready" + (", but look at" if cautions else "")
-    yield from (f"  {caution}" for caution in cautions)
+    yield "verdict: usable, but look at" if cautions else "verdict: ready"
+    yield from (f"  {printable(caution)}" for caution in cautions)
     yield f"train with: {train_command(report, encoder, columns)}"
 
 
@@ -64,7 +65,7 @@ def train_command(report: Report, encoder: str | None, columns: str | None) -> s
     usual = 128 if "sup-adapt" in words else 32
     if report.tokens_needed > usual:
         words += ["--data.max_tokens", str(report.tokens_needed)]
-    return shlex.join(words)
+    return printable(shlex.join(words))
 
 
 def built_lines(built: Built, kind: DataKind) -> Iterator[str]:
@@ -81,7 +82,7 @@ def plural(count: int, what: str) -> str:
 
 
 def _aligned(facts: Iterator[tuple[str, str]]) -> Iterator[str]:
-    return (f"{name:<12}{value}" for name, value in facts)
+    return (f"{name:<12}{printable(value)}" for name, value in facts)
 
 
 def _examples(names: Sequence[str], examples: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -95,6 +96,8 @@ def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
     each = "" if report.views == 1 else " each"
     yield "file", report.source
     yield "columns", report.columns
+    for name, where in report.later.items():
+        yield "", f"{name} comes first at {where.removeprefix(report.source)}, and is ignored"
     yield "examples", f"{report.examples:,} of {plural(report.views, 'sentence')}{each}"
     if report.classes is not None:
         of_class = ((name, n, n / max(report.examples, 1)) for name, n in report.classes.items())
@@ -117,6 +120,8 @@ def _survey_facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "encoding", f"U+FFFD in {_count(report.replaced, report)}"
     yield "", f"control characters in {_count(report.control, report)}"
     yield "", f"looks wrongly decoded, as Ã© for é, in {_count(report.mojibake, report)}"
+    yield "HTML", f"tags in {_count(report.tags, report)}"
+    yield "", f"entities, as &amp;, in {_count(report.entities, report)}"
     yield "no word", f"in {_count(report.wordless, report)}"
     if report.cut is not None and report.examples:
         share = f"{report.cut / (report.examples * report.views):.1%}"
@@ -204,7 +209,7 @@ def _count(finding: Finding, report: Report) -> str:
 
 def _shortened(sentence: str, longest: int = 100) -> str:
     """A sentence on one line, safe to print, its end left out if it is long."""
-    line = "".join(c if c.isprintable() else " " for c in " ".join(sentence.split()))
+    line = " ".join(printable(sentence).split())
     return line if len(line) <= longest else f"{line[:longest]}..."
 
 

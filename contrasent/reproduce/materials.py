@@ -184,7 +184,7 @@ def _derived(name: str, labelled: Path, folder: Path) -> Path:
     if name == "nli-sentences":
         path = folder / f"{name}-{origin}.txt"
         if not path.is_file():
-            rows = (cells[:2] for _, cells in source.rows(_refuse))
+            rows = (cells[:2] for _, cells in source.rows())
             sentences = (str(it).strip() for cells in rows for it in cells)
             with writing(path) as partial:
                 partial.write_text("".join(f"{it}\n" for it in sentences if it), "utf-8")
@@ -195,12 +195,9 @@ def _derived(name: str, labelled: Path, folder: Path) -> Path:
     return path
 
 
-def _refuse(error: DataError) -> None:
-    raise error
-
-
 def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
     """The first lines or whole documents of a text; of a table as many rows, drawn."""
+    from contrasent.data.columns import ColumnMap
     from contrasent.data.examples import text_kind
     from contrasent.data.rows import open_source
 
@@ -216,7 +213,7 @@ def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
             file.writelines(_head_of_text(source, limit, blocks=blocks))
         return path
     table = open_source(str(source), kind, "look for missing cells")
-    rows = [cells for _, cells in table.rows(range(len(table.first)), header=True)]
+    rows = [cells for _, cells in table.rows(ColumnMap.every(table.first))]
     keyed = sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit]
     header = [table.first] if any(table.first) else []
     with writing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:

@@ -131,7 +131,7 @@ def test_wrong_scores_are_refused(tmp_path):
     said = refused(*words, "--min-score", "0.6", "--max-score", "0.4")
     assert said == "no score lies between 0.6 and 0.4"
     said = refused(*words, "--min-score", "0.1")
-    assert said == f"{source}:3: the score 'high' is no number"
+    assert said == f"{source}:3: the score must be a number, not 'high'"
     examples, report = built(*words[2:4], "--min-score", 0.1, "--skip-unreadable", folder=tmp_path)
     assert examples == [("a", "b")]
     assert (report["counts"]["unlabelled"], report["counts"]["unreadable"]) == (1, 2)

@@ -193,7 +193,6 @@ def test_a_file_that_cannot_be_understood_is_refused_when_opened(write, name, co
     [
         ("f.csv", 'a,b\n"c\nd",e\nf,g,h\n', "f.csv:4: 3 columns, but the first row has 2"),
         ("f.csv", 'a,b\n"c\nd" e,f\n', "f.csv:2: not a row of quoted CSV: ',' expected after '\"'"),
-        ("f.csv", "a,b\nc,d\re,f\n", "f.csv:2: not a row of quoted CSV: new-line character seen"),
         (
             "f.csv",
             'a,b\n"' + ("c" * (1 << 20) + "\n") * 17,
@@ -212,7 +211,7 @@ def test_a_file_that_cannot_be_understood_is_refused_when_opened(write, name, co
         ("f.jsonl", '["a"]\n["\\ud83d"]\n', "f.jsonl:2: half of a surrogate pair in '\\ud83d'"),
         ("f.jsonl", '["a"]\n' + "[" * 100_000 + "\n", "f.jsonl:2: not JSON: "),
         ("f.jsonl", '{"text": "a"}\n["b"]\n', "f.jsonl:2: expected an object, as in the first"),
-        ("f.jsonl", '{"text": "a"}\n{"txt": ""}\n', "f.jsonl:2: no 'text', which the first line"),
+        ("f.jsonl", '{"text": "a"}\n{"txt": ""}\n', "f.jsonl:2: no 'text', which other rows"),
         ("f.jsonl", '{"text": "a"}\n{"text": ["b"]}\n', "f.jsonl:2: ['b'] is no text"),
     ],
 )

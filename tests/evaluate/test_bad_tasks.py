@@ -67,7 +67,7 @@ def test_bad_data_of_every_kind_leaves_the_others_their_results(data, tmp_path):
         f"sts13: {data}/STS/STS13-en-test/STS.gs.OnWN.txt has 1 lines, but ",
         "constant.tsv: the score of all 3 pairs is 2, so there is no correlation",
         "CR: a class has 1 sentences, fewer than the 5 folds",
-        f"{empty}: {empty}/corpus.tsv is empty; a folder of retrieval data holds",
+        f"{empty}: {empty}/corpus.tsv is empty",
     ):
         assert problem in message
     assert "stsb" not in message and "good" not in message

@@ -147,15 +147,20 @@ def test_ratings_that_are_labels_but_for_one_are_ratings(tmp_path):
 @pytest.mark.usefixtures("pairs")
 def test_columns_are_chosen_as_for_scores(encoder, tmp_path, monkeypatch):
     rows = [line.split("\t") for line in (tmp_path / "pairs.tsv").read_text().splitlines()]
-    swapped = [("same", "no", "one", "other"), *((row[2], "9", row[1], row[0]) for row in rows)]
+    swapped = [("score", "no", "one", "other"), *((row[2], "9", row[1], row[0]) for row in rows)]
     (tmp_path / "odd.tsv").write_text("".join("\t".join(row) + "\n" for row in swapped))
-    found = calibrate(EncoderUse(encoder), read_judged("odd.tsv", columns=["other", "one", "same"]))
+    found = calibrate(
+        EncoderUse(encoder), read_judged("odd.tsv", columns=["other", "one", "score"])
+    )
     expected = calibrate(EncoderUse(encoder), read_judged("pairs.tsv"))
     assert (found.threshold, found.reached) == (expected.threshold, expected.reached)
     monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
     said = worked("calibrate", "m", "odd.tsv", "--columns", "3, 2, 0", "--json")
     assert json.loads(said.out)["threshold"] == expected.threshold
-    assert "odd.tsv:1: taken as a header, because 'same' is not a number" in said.err
+    assert (
+        "odd.tsv: 3 as first sentence, 2 as second sentence, 0 as score (chosen by number)"
+        in said.err
+    )
     assert "no column is known as the first sentence" in refused("calibrate", "m", "odd.tsv")
     assert "no column 9; there are 4" in refused("calibrate", "m", "odd.tsv", "--columns", "9,1,0")
     message = refused("calibrate", "m", "stsb>=4", "--columns", "a,b,c")

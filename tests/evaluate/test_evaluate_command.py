@@ -80,7 +80,9 @@ def test_a_users_file_stands_beside_the_average(command, tmp_path):
     result = command("m", "--tasks", f"stsb,{pairs},sickr")
     (heading, _, _), _ = rows(result)
     assert heading == ["STS-B", "SICK-R", "Avg.", "pairs.tsv"]
-    assert f"{pairs}:1: taken as a header, because 'score' is not a number" in result.stderr
+    assert (
+        f"{pairs}: a as first sentence, b as second sentence, score as score (in" in result.stderr
+    )
 
 
 def test_a_users_file_needs_no_other_data(command, monkeypatch, tmp_path):

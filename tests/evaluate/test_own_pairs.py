@@ -41,10 +41,12 @@ def test_columns_can_be_chosen(tmp_path, name, columns):
 
 
 def test_a_header_above_numbered_columns_is_seen_by_its_score(tmp_path):
-    source = write(tmp_path / "p.tsv", names=("no", "left", "right", "how"))
+    source = write(tmp_path / "p.tsv", names=("no", "left", "right", "rating"))
     found, _, note = read_pairs(source, ["1", "2", "3"])
     assert found == PAIRS
-    assert note == f"{source}:1: taken as a header, because 'how' is not a number"
+    assert note.endswith("1 as first sentence, 2 as second sentence, 3 as score (chosen by number)")
+    with pytest.raises(DataError, match=r"p.tsv:1: the score must be a number, not 'how'"):
+        read_pairs(write(tmp_path / "p.tsv", names=("no", "left", "right", "how")), ["1", "2", "3"])
 
 
 def test_scores_written_as_text_are_numbers(tmp_path):

@@ -176,11 +176,14 @@ def test_a_folder_without_documents_does_not_hide_a_task(folder, monkeypatch):
 
 REFUSED = {
     "corpus.jsonl": [
-        ("", r"corpus.jsonl is empty; a folder of retrieval data holds corpus and queries"),
+        ("", r"corpus.jsonl is empty; it needs at least one sentence"),
         ("\n", r"corpus.jsonl is empty"),
-        ('{"_id": "d1"}', r"corpus.jsonl:1: expected an object with _id, a text or a number, and"),
-        ('{"_id": true, "text": "a"}', r"corpus.jsonl:1: expected an object with _id, a text or"),
-        ("[1]", r"corpus.jsonl:1: expected an object with _id and text"),
+        ('{"_id": "d1"}', r"corpus.jsonl:1: no column is known as the text; there are _id"),
+        (
+            '{"_id": true, "text": "a"}',
+            r"corpus.jsonl:1: the id must be a text or a number, not True",
+        ),
+        ("[1]", r"corpus.jsonl:1: expected an object or an array"),
         ('{"_id": "", "text": "a"}', r"corpus.jsonl:1: the id is empty"),
         ('{"_id": "d1", "text": 3}', r"corpus.jsonl:1: 3 is no text; sentences are strings"),
         ("{", r"corpus.jsonl:1: not JSON"),
@@ -191,8 +194,9 @@ REFUSED = {
     ],
     "qrels/test.tsv": [
         ("q1\td9\t1\n", r"qrels/test.tsv:1: there is no document 'd9'"),
-        ("a\tb\tc\nq9\td1\t1\n", r"qrels/test.tsv:2: there is no query 'q9'"),
+        ("a\tb\tscore\nq9\td1\t1\n", r"qrels/test.tsv:2: there is no query 'q9'"),
         ("q1\td1\t1\nq1\td2\thigh\n", r"test.tsv:2: the score must be a number, not 'high'"),
+        ("q1\td1\thigh\n", r"test.tsv:1: the score must be a number, not 'high'"),
         ("q1\td1\n", r"test.tsv:1: 2 columns instead of 3: query, document and relevance"),
         ("q1\td1\t1\nq1\td1\t2\n", r"test.tsv:2: document 'd1' of query 'q1' has the relevance 2"),
         ("q1\td1\t0\nq2\tq2\t1\n", r"test.tsv: no query has a relevant document"),
@@ -220,7 +224,9 @@ def test_a_ragged_table_and_missing_files_are_refused(folder):
     with pytest.raises(DataError, match=r"own has no corpus.jsonl or corpus.tsv; a folder of"):
         task_of(folder)
     (folder / "corpus.tsv").write_text("d1\ta\tb\n")
-    with pytest.raises(DataError, match=r"corpus.tsv:1: 3 tab-separated columns instead of 2; a"):
+    with pytest.raises(
+        DataError, match=r"corpus.tsv:1: no column is known as the id; there are d1, a, b"
+    ):
         task_of(folder)
     said = re.escape("no relevance file qrels/dev.tsv for its dev split; there is one for test: ")
     (folder / "corpus.tsv").write_text("d1\ta\n")

@@ -100,10 +100,13 @@ def test_a_users_file_is_a_task(tmp_path, name, text):
 
 
 def test_a_header_is_recognised_and_said(tmp_path):
-    name = write(tmp_path, "first\tsecond\thow alike\n" + ROWS)
+    name = write(tmp_path, "a\tb\tScore\n" + ROWS)
     task = load(name)
     assert only(task) == PARSED
-    assert task.note == f"{name.name}:1: taken as a header, because 'how alike' is not a number"
+    assert task.note == (
+        f"{name.name}: a as first sentence, b as second sentence, Score as score "
+        "(in this order, below a header)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,6 +117,7 @@ def test_a_header_is_recognised_and_said(tmp_path):
         (ROWS + "a\tb\tmuch\n", ":4: the score must be a number, not 'much'"),
         (ROWS + "a\tb\t\n", ":4: the score must be a number, not ''"),
         ("a\tb\t\n" + ROWS, ":1: the score must be a number, not ''"),
+        ("a good one\tnice\tgood\n" + ROWS, ":1: the score must be a number, not 'good'; if"),
         ("h\th\tscore\na\tb\tmore\n" + ROWS, ":2: the score must be a number, not 'more'"),
         ("a\tb\tnan\n" + ROWS, ":1: the score must be a number, not 'nan'"),
         (ROWS + "a\tb\tinf\n", ":4: the score must be a number, not 'inf'"),

@@ -73,7 +73,7 @@ class NliLabels:
             return _NLI[word]
         if word in _NONE:
             return None
-        if not word.isdecimal():
+        if not (word.isascii() and word.isdecimal()):
             raise DataError(
                 f"{where}: unknown label {label!r}; known are {', '.join(LABELS)}, "
                 "their first letters, and - for none"

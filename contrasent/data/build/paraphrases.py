@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from math import isfinite
 from typing import Any
 
 from contrasent.data.build.base import (
@@ -19,8 +18,8 @@ from contrasent.data.build.base import (
 )
 from contrasent.data.build.nli import yes_or_no
 from contrasent.data.columns import ColumnSpec
-from contrasent.data.rows import SourceRows, as_text
-from contrasent.errors import ConfigError, DataError
+from contrasent.data.rows import SourceRows, as_text, score_of
+from contrasent.errors import ConfigError
 
 _IMAGES = ("image", "image_id", "image_name", "file_name", "filename", "group")
 _FIRSTS = ("sentence1", "sentence_1", "sentence_a", "text1", "text_a", "anchor", "sent0")
@@ -49,6 +48,7 @@ PARAPHRASES = ColumnSpec(
     ),
     optional=1,
     bare=(2, 3),
+    numeric=True,
 )
 
 _NUMBERED = re.compile(r"(.+)#\d+", re.DOTALL)
@@ -158,12 +158,6 @@ class Paraphrases(DataKind):
         if cell is None or not str(cell).strip():
             counts.unlabelled += 1
             return False
-        try:
-            score = float(cell)
-        except (TypeError, ValueError):
-            score = float("nan")
-        if not isfinite(score):
-            raise DataError(f"{where}: the score {cell!r} is no number")
-        fits = self._low <= score <= self._high
+        fits = self._low <= score_of(cell, where) <= self._high
         counts.other += not fits
         return fits

@@ -1,0 +1,266 @@
+"""Reading of files as other programs write them: a table of what is right for each."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from contrasent.data.check import check
+from contrasent.data.examples import keep_rows, open_examples
+from contrasent.data.labelled_pairs import PAIRS, open_labelled, open_scored
+from contrasent.data.readers import lines
+from contrasent.data.rows import as_number, open_rows_of
+from contrasent.data.view_sources import document_lengths
+from contrasent.data.word_vectors import vector_of, word_lines
+from contrasent.errors import CheckpointError, DataError
+from contrasent.evaluation.retrieval_data import read_texts
+from contrasent.evaluation.sts_data import read_pairs
+from contrasent.fitting.sif import read_frequencies
+from contrasent.progress import printable
+
+ROWS = [
+    ("Die Rechnung kam zweimal, an die falsche Adresse", "Sie bekommen eine, später, erstattet"),
+    ("Wie kann ich das Passwort ändern", "Öffnen Sie die Einstellungen"),
+    ("Der Drucker zeigt einen Fehler an", "Bitte den Treiber neu installieren"),
+]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(name, content):
+        data = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / name).write_bytes(data)
+        return str(tmp_path / name)
+
+    return written
+
+
+def table(delimiter, head="", rows=ROWS, end="\r\n"):
+    return head + "".join(delimiter.join(row) + end for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "layout"),
+    [
+        (table(";", "question;answer\r\n"), "cells between ';'"),
+        (table(";", "\ufeffsep=;\r\nquestion;answer\r\n"), "cells between ';'"),
+        (table("^", "sep=^\nquestion^answer\n"), "cells between '^'"),
+        (table(";"), "cells between ';'"),
+        (table("|", "question|answer\n"), "cells between '|'"),
+        (table(";", "question;answer\n", [[f'"{cell}"' for cell in row] for row in ROWS]), "';'"),
+        (table(",", "question,answer\n", [[f'"{cell};"' for cell in row] for row in ROWS]), ""),
+    ],
+)
+def test_cells_of_csv_may_stand_between_semicolons_and_bars(write, content, layout):
+    path = write("f.csv", content)
+    examples = open_examples(path)
+    assert [tuple(cell.rstrip(";") for cell in row) for row in examples] == ROWS
+    assert examples.layout.endswith(layout) and bool(examples.layout) == bool(layout)
+    assert layout in examples.columns
+    assert any(layout in it for it in check(path).cautions()) or not layout
+
+
+@pytest.mark.parametrize("head", ["Betreff;Text\n", "title;body\n"])
+def test_unknown_names_between_semicolons_are_refused(write, head):
+    with pytest.raises(DataError, match="--columns"):
+        open_examples(write("f.csv", table(";", head)))
+    chosen = open_examples(write("f.csv", table(";", head)), head.strip().split(";"))
+    assert list(chosen) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("f.tsv", table(";"), "f.tsv:1: cells between ';'; name such a file .csv"),
+        ("f.tsv", "question,answer\n", "looks like 2 names of columns; separate cells by"),
+        ("f.csv", "question:answer\n", "looks like 2 names of columns; separate cells by"),
+    ],
+)
+def test_other_delimiters_are_refused(write, name, content, said):
+    with pytest.raises(DataError) as caught:
+        open_examples(write(name, content))
+    assert said in str(caught.value)
+
+
+def test_decimal_commas_are_no_delimiters_and_no_numbers(write):
+    path = write("f.csv", table(";", rows=[("a dog", "a cat", "4,5"), ("x", "y", "1,0")] * 2))
+    assert next(open_rows_of(path, PAIRS).rows())[1] == ["a dog", "a cat", "4,5"]
+    with pytest.raises(DataError, match=r"f.csv:1: the score must be a number, not '4,5'"):
+        read_pairs(path)
+
+
+def test_other_cells_are_another_content(write):
+    content = table(";", rows=[("a b", "c d"), ("e f", "g h")])
+    path = write("f.csv", content)
+    both, first = open_examples(path), open_examples(path, ["0"])
+    assert len({both.sha256, first.sha256, open_examples(write("f.txt", content)).sha256}) == 3
+
+
+MAC = "first one\rsecond one\r\rthird one\nfourth one\r\nfifth one"
+
+
+def sentences(path):
+    return [sentence for (sentence,) in open_examples(path)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "read", "expected"),
+    [
+        (
+            "f.txt",
+            MAC,
+            sentences,
+            [f"{n} one" for n in ("first", "second", "third", "fourth", "fifth")],
+        ),
+        ("f.txt", MAC, lambda path: document_lengths(open_examples(path)).tolist(), [2, 3]),
+        ("f.tsv", "a\tb\rc\td\r", lambda path: list(open_examples(path)), [("a", "b"), ("c", "d")]),
+        ("f.csv", 'a,"b\rc"\rd,e\r', lambda path: list(open_examples(path))[1], ("d", "e")),
+        ("f.jsonl", '["a"]\r["b"]\r', sentences, ["a", "b"]),
+        ("f.txt", "a 3\rb 4\r", lambda path: read_frequencies(Path(path)), {"a": 3, "b": 4}),
+        (
+            "f.vec",
+            "a 1 2\rb 3 4",
+            lambda path: [it[1] for it in word_lines(Path(path))],
+            ["a", "b"],
+        ),
+        ("f.txt", "\ufeffa\rb", lambda path: [n for n, _ in lines(Path(path))], [1, 2]),
+        ("f.tsv", "1\ta\r2\tb\r", lambda path: read_texts(path)[0], {"1": "a", "2": "b"}),
+    ],
+)
+def test_a_lone_carriage_return_ends_a_line(write, name, content, read, expected):
+    assert read(write(name, content)) == expected
+
+
+def test_text_that_was_read_otherwise_is_another_content(write):
+    joined, apart = (write(f"{k}.txt", text) for k, text in enumerate(("a b\rc\n", "a b\nc\n")))
+    hashes = [open_examples(path).sha256 for path in (joined, apart)]
+    assert hashes[1] == "f72d69e24b156e2114b5205495f6a46565ce779ab83a3e28816de5475ae4548f"
+    assert hashes[0] != hashes[1]
+
+
+def ragged(first, later, count=3):
+    return "".join(json.dumps(row) + "\n" for row in [first] * count + [later])
+
+
+PAIR = {"anchor": "a dog", "positive": "a puppy"}
+NLI = {"premise": "a dog", "hypothesis": "a puppy"}
+RATED = {"sentence1": "a dog", "sentence2": "a puppy"}
+
+
+@pytest.mark.parametrize(
+    ("opened", "first", "later"),
+    [
+        (open_examples, PAIR, {**PAIR, "negative": "a cat"}),
+        (open_examples, PAIR, {**PAIR, "hard_neg_2": "a cat"}),
+        (open_labelled, NLI, {**NLI, "label": "neutral"}),
+        (open_scored, RATED, {**RATED, "score": 1}),
+        (lambda path: open_rows_of(path, PAIRS), RATED, {**RATED, "score": 1}),
+    ],
+)
+@pytest.mark.parametrize("count", [3, 1000])
+def test_a_name_that_the_first_rows_lack_is_not_left_out(write, opened, first, later, count):
+    path = write("f.jsonl", ragged(first, later, count))
+    with pytest.raises(DataError, match=r"f.jsonl:(1|1001): (no '|'|no column is known as)"):
+        examples = opened(path)
+        list(examples.read(_raise) if hasattr(examples, "read") else examples.rows())
+
+
+def _raise(error):
+    raise error
+
+
+def test_names_that_change_nothing_are_told(write):
+    path = write("f.jsonl", ragged(PAIR, {**PAIR, "mood": "calm"}, 1000))
+    assert check(path).later == {"mood": f"{path}:1001"}
+    chosen = open_examples(write("f.jsonl", ragged(PAIR, {**PAIR, "negative": 1})), [*PAIR])
+    assert list(chosen) == [("a dog", "a puppy")] * 4
+
+
+def test_ids_and_titles_of_ragged_documents(write):
+    rows = [{"_id": 1, "text": "a"}, {"_id": 2, "text": "b", "title": "T"}]
+    path = write("f.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert read_texts(path)[0] == {"1": "a", "2": "T b"}
+    with pytest.raises(DataError, match=r"f.jsonl:2: no '_id', which other rows have"):
+        read_texts(write("f.jsonl", json.dumps(rows[0]) + '\n{"id": 2, "text": "b"}\n'))
+
+
+@pytest.mark.parametrize(
+    ("cell", "number"),
+    [
+        *((text, float(text)) for text in ("4.5", "-3e0", "+.5", "5.", "1E-2", " 2 ")),
+        *((value, float(value)) for value in (3, 2.5)),
+        *(
+            (text, None)
+            for text in ("4_5", "nan", "inf", "-Infinity", "\u0664", "\uff14", "0x10", "4,5", "")
+        ),
+        *((value, None) for value in (True, None, [1], float("nan"), 10**400)),
+    ],
+)
+def test_numbers_of_files_are_decimal(write, cell, number):
+    assert as_number(cell) == number
+    if isinstance(cell, str):
+        cells = ["1", cell.strip() or "x"]
+        if number is None and cell != "nan":
+            with pytest.raises(CheckpointError, match=r"f:1: no vector"):
+                vector_of(cells, Path("f"), 1)
+        pairs = write("f.tsv", "".join(f"a b\tc d\t{it}\n" for it in ("1", "2", "3", cell)))
+        if number is None:
+            with pytest.raises(DataError, match=r"f.tsv:4: the score must be a number"):
+                read_pairs(pairs)
+
+
+@pytest.mark.parametrize(
+    "rows", [["id,price", "1,2.50"], ["id,price", "1,2.50", "2,$3.75"], ["price", "1", "2"]]
+)
+@pytest.mark.parametrize("copies", [1, 20])
+def test_few_rows_of_numbers_are_refused_as_many_are(write, rows, copies):
+    content = "\n".join([rows[0], *rows[1:] * copies])
+    with pytest.raises(DataError, match="holds ids, numbers or dates"):
+        open_examples(write("f.csv", content))
+
+
+def test_deep_values_are_refused_with_a_short_message(write):
+    depth = sys.getrecursionlimit()
+    nested = []
+    for _ in range(depth):
+        nested = [nested]
+    for rows in ([{"text": nested}], ["a", nested], [["a", nested]]):
+        with pytest.raises(DataError) as caught:
+            list(open_examples(str(keep_rows(rows))))
+        assert len(str(caught.value)) < 400
+    for text in (f'"x"}}\n{{"text": {"[" * 500}{"]" * 500}', "[" * depth + "]" * depth, "9" * 5000):
+        with pytest.raises(DataError) as caught:
+            list(open_examples(write("f.jsonl", f'{{"text": {text}}}\n')))
+        assert len(str(caught.value)) < 400
+
+
+def test_markup_is_counted(write):
+    rows = [
+        "<p>one two</p>",
+        "a &amp; b &#39;c&#x27;",
+        "1 < 2 and 3 > 2",
+        "x <br/> y &lt;",
+        "AT&T; R&D",
+    ]
+    report = check(write("f.txt", "\n".join(rows)))
+    assert (report.tags.count, report.entities.count) == (2, 2)
+    assert any("2 hold HTML tags, 2 entities" in caution for caution in report.cautions())
+    assert not list(check(write("g.txt", "a cat\na dog\n")).cautions())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]0;title\x07name", "name"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1b[2J\x1b[31mred\x9b0m", "red"),
+        ("\x9d0;t\x9cname\x07\b\r", "name"),
+        ("\x1bPq#0\x1b\\a\x1bcb", "ab"),
+        ("a\u202eb\u2066c\u200fd\udcffe", "abcde"),
+        ("\x1b]0;open", "0;open"),
+        ("ä\tb\nc 日本 👩\u200d🚀", "ä\tb\nc 日本 👩\u200d🚀"),
+    ],
+)
+def test_text_for_a_terminal_has_no_controls(text, shown):
+    assert printable(text) == shown
